@@ -1,0 +1,241 @@
+"""One job: a composed config in, a run directory out."""
+
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from jaxtyping import PyTree
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from . import BEGAN
+from .baselines import baselines
+from .checkpoint import Checkpoints
+from .configuration import ConfigError, build
+from .console import Display, print_scores
+from .evaluation import score
+from .fitting import TIGHT, Fit, Moment, Record
+from .precision import carry, dtype_of, find_device, scope
+from .run_directory import RunDirectory
+from .simulation import Simulated, simulate_splits
+from .solver import Solver
+from .splits import Splits
+from .training import TrainState
+
+LOG = logging.getLogger(__name__)
+EXIT = {"completed": 0, "stopped_early": 0, "failed": 1}
+
+
+def run(config: DictConfig, imported: float) -> int:
+    """Runs a job and writes its directory.
+
+    **Arguments:**
+
+    - `config`: composed by Hydra.
+    - `imported`: seconds that the imports took.
+
+    **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
+    """
+    hydra = HydraConfig.get()
+    files = RunDirectory(hydra.runtime.output_dir)
+    console = Console(highlight=False)
+    # The first job of a process also pays for the imports.
+    began = BEGAN if hydra.job.get("num", 0) in (None, 0) else time.perf_counter()
+    try:
+        return Job(config, files, console, began, imported).run()
+    except (ValueError, OSError) as error:
+        if config.verbose:
+            traceback.print_exc()
+        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        files.write_summary({"status": "failed", "reason": str(error), "overrides": list(hydra.overrides.task)})
+        return 1
+
+
+class Job:
+    """A run under way."""
+
+    def __init__(self, config: DictConfig, files: RunDirectory, console: Console, began: float, imported: float):
+        self.config = config
+        self.files = files
+        self.console = console
+        self.began = began
+        self.imported = imported
+        self.signal: int | None = None
+
+    def run(self) -> int:
+        check_top(self.config)
+        with scope(self.config.precision):
+            find_device(self.config.device)
+            extensions = OmegaConf.to_object(self.config.extensions)
+            parts = {
+                key: build(self.config[key], key, extensions=extensions)
+                for key in ("data", "field", "solver", "optimizer")
+            }
+            train = build(self.config.train, "train", extensions=extensions)
+            splits: Splits = parts["data"].load()
+            if not self.config.resume:
+                OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
+            self.announce(splits)
+            with Display(self.console) as display, signals(self.interrupt):
+                watcher = Watcher(self, display)
+                fit: Fit = train(
+                    splits.train,
+                    validation=splits.validation,
+                    field=parts["field"],
+                    optimizer=parts["optimizer"],
+                    solver=parts["solver"],
+                    evaluation=self.evaluation(parts["solver"]),
+                    log=parts["data"].log,
+                    precision=self.config.precision,
+                    device=self.config.device,
+                    seed=self.config.seed,
+                    observer=watcher,
+                )
+                watcher.close()
+            return self.finish(fit, splits)
+
+    def evaluation(self, solver: Solver) -> Solver:
+        tight = TIGHT[self.config.precision]
+        chosen = build(self.config.evaluation, "evaluation")
+        rtol = chosen["rtol"] or tight
+        return replace(solver, rtol=rtol, atol=chosen["atol"] or rtol / 100)
+
+    def announce(self, splits: Splits) -> None:
+        sizes = ", ".join(f"{name} {int(part.scored.sum())} rows" for name, part in splits.named().items())
+        self.console.print(
+            f"node_fit: {len(splits.train.states)} states, {len(splits.train.inputs)} inputs; {sizes}; "
+            f"{self.config.precision} on {find_device(self.config.device).platform}",
+            soft_wrap=True,
+        )
+
+    def interrupt(self, number: int) -> None:
+        if self.signal is not None:
+            os._exit(128 + number)
+        self.signal = number
+        self.console.print("stopping at the end of this chunk; once more to stop at once", soft_wrap=True)
+
+    def finish(self, fit: Fit, splits: Splits) -> int:
+        named = splits.named()
+        fit.save(self.files.model)
+        simulated = simulate_splits(fit.model, named)
+        self.files.write_predictions(named, simulated.at_rows)
+        summary = self.summary(fit, named, simulated)
+        self.draw(fit, named, simulated)
+        summary["seconds"]["total"] = round(time.perf_counter() - self.began, 3)
+        self.files.write_summary(summary)
+        print_scores(self.console, summary)
+        self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
+        self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
+        return EXIT.get(fit.status, 128 + (self.signal or signal.SIGTERM))
+
+    def summary(self, fit: Fit, splits: dict[str, Any], simulated: Simulated) -> dict[str, Any]:
+        simple = {name: baselines(splits["train"], part) for name, part in splits.items()}
+        every = ("train", "validation", "test")
+        scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
+        return {
+            "status": fit.status,
+            "reason": fit.reason,
+            "steps": fit.steps,
+            "compiles": fit.compiles,
+            "seconds": {
+                "import": round(self.imported, 3),
+                "compile": round(fit.compile_seconds, 3),
+                "train": round(fit.train_seconds, 3),
+                "total": None,
+            },
+            "precision": self.config.precision,
+            "device": find_device(self.config.device).device_kind,
+            "parameters": fit.parameters,
+            "start": "first measurement",
+            "metrics": {name: scores.get(name) for name in every},
+            "baselines": {
+                kind: {name: simple[name][kind].as_dict() if name in simple else None for name in every}
+                for kind in ("mean", "persistence", "linear")
+            },
+            "overrides": list(HydraConfig.get().overrides.task),
+        }
+
+    def draw(self, fit: Fit, splits: dict[str, Any], simulated: Simulated) -> None:
+        """The pictures; a run is worth keeping without them."""
+        try:
+            from .plots import Curves, plot_fit, plot_loss, plot_phase
+
+            self.files.plots.mkdir(exist_ok=True)
+            curves = Curves(splits, simulated.dense)
+            plot_loss(self.files.read_metrics(), self.files.plots / "loss.png")
+            plot_fit(curves, self.files.plots / "fit.png")
+            if len(fit.model.states) == 2:
+                plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
+        except Exception as error:
+            LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
+
+
+class Watcher:
+    """Follows a fit: writes its log and checkpoints, shows its progress, and passes signals on."""
+
+    def __init__(self, job: Job, display: Display):
+        self.job = job
+        self.display = display
+        self.checkpoints = Checkpoints(job.files.checkpoints)
+        self.before = 0.0
+        self.steps = 0
+
+    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
+        config = self.job.config
+        place: Callable[[PyTree], PyTree] = lambda tree: carry(
+            tree, dtype_of(config.precision), find_device(config.device)
+        )  # noqa: E731
+        moment = self.checkpoints.restore(template, place) if config.resume else None
+        if config.resume and moment is None:
+            raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
+        step = -1 if moment is None else moment.offset + int(moment.state.step)
+        rows = self.job.files.begin_metrics(step)
+        self.before = rows[-1]["seconds"] if rows else 0.0
+        if moment is not None:
+            self.job.console.print(f"going on from step {step}")
+        return moment
+
+    def compiled(self, stage: str, steps: int) -> None:
+        self.display.begin(stage, steps)
+
+    def observe(self, record: Record, moment: Moment) -> str | None:
+        record = replace(record, seconds=record.seconds + self.before)
+        self.job.files.add_metrics(record)
+        self.checkpoints.save(moment)
+        self.display.show(record, record.step - moment.offset)
+        return (
+            None
+            if self.job.signal is None
+            else f"by {signal.Signals(self.job.signal).name}; resume={self.job.files.path} goes on"
+        )
+
+    def close(self) -> None:
+        self.checkpoints.close()
+
+
+def check_top(config: DictConfig) -> None:
+    """Refuses plain keys at the top of the config that have the wrong type or value."""
+    for key, choices in (("precision", ("x32", "x64")), ("device", ("auto", "cpu", "gpu"))):
+        if config[key] not in choices:
+            raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
+        raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")
+
+
+@contextmanager
+def signals(handler: Callable[[int], None]):
+    """Hands SIGINT and SIGTERM to `handler` in a block of code."""
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, lambda number, _: handler(number)) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, old in zip(kinds, before, strict=True):
+            signal.signal(kind, old)

@@ -1,0 +1,40 @@
+"""A dataset as the objectives see it: arrays of order one, in the run's precision."""
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .dataset import Dataset
+from .scaling import Scaler
+
+Arrays = Array | np.ndarray
+
+
+class Batch(eqx.Module):
+    """Trajectories in scaled units.
+
+    - `ts`, `ys`, `us`: times, states and inputs, shapes `(trajectory, time)`, `(trajectory, time, state)` and
+      `(trajectory, time, input)`; a state that was not measured is 0.
+    - `mask`: where a state was measured and counts, shape of `ys`.
+    - `start`: states at the first time, shape `(trajectory, state)`.
+    - `joint`: whether the trajectories share their times.
+    """
+
+    ts: Float[Arrays, "trajectory time"]
+    ys: Float[Arrays, "trajectory time state"]
+    us: Float[Arrays, "trajectory time input"]
+    mask: Bool[Arrays, "trajectory time state"]
+    start: Float[Arrays, "trajectory state"]
+    joint: bool = eqx.field(static=True)
+
+    @staticmethod
+    def from_dataset(data: Dataset, scaler: Scaler) -> "Batch":
+        """Scales a dataset, on the host in float64. A state that a trajectory never shows starts at the mean."""
+        return Batch(
+            ts=scaler.scale_times(data.ts),
+            ys=np.where(data.mask, scaler.scale_states(data.ys), 0.0),
+            us=scaler.scale_inputs(data.us),
+            mask=data.mask,
+            start=np.nan_to_num(scaler.scale_states(data.first), nan=0.0),
+            joint=data.shares_grid,
+        )

@@ -1,0 +1,87 @@
+"""Programs compiled ahead of their first call, once for each shape, and a count of the compilations that happened."""
+
+from collections.abc import Callable, Hashable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+
+
+@dataclass
+class Compilations:
+    """How many XLA compilations happened, and the seconds that they took."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+@contextmanager
+def counted(into: Compilations):
+    """Counts XLA's compilations in a block of code, as JAX itself reports them."""
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == BACKEND_COMPILE:
+            into.count += 1
+            into.seconds += seconds
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield into
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+class Programs:
+    """Executables by what they were compiled for.
+
+    Calling an executable with other shapes, dtypes or placements is an error, never a silent second compilation.
+    """
+
+    def __init__(self):
+        self._executables: dict[Hashable, Callable] = {}
+
+    def get(
+        self,
+        function: Callable,
+        static: PyTree,
+        arguments: tuple[PyTree, ...],
+        count: Compilations,
+        check: Callable[[PyTree], None] = lambda result: None,
+    ) -> Callable:
+        """The executable of `function(static, *arguments)`, to be called with `arguments` alone.
+
+        **Arguments:**
+
+        - `function`: pure; defined once in a module, since its identity is part of the key.
+        - `static`: a pytree of hashable leaves that are no arrays.
+        - `arguments`: pytrees of committed arrays.
+        - `count`: where the compilation is counted, if there is one.
+        - `check`: is shown the shapes and dtypes of the result before the compilation, and may raise.
+        """
+        key = (function, fingerprint(static), signature(arguments))
+        if key not in self._executables:
+            traced = jax.jit(lambda *dynamic: function(static, *dynamic)).trace(*arguments)
+            check(traced.out_info)
+            lowered = traced.lower()
+            with counted(count):
+                self._executables[key] = lowered.compile()
+        return self._executables[key]
+
+
+def fingerprint(static: PyTree) -> Hashable:
+    leaves, structure = jax.tree.flatten(static)
+    return structure, tuple(leaves)
+
+
+def signature(arguments: PyTree) -> Hashable:
+    """Structure, and each leaf's shape, dtype, weakness of type and placement."""
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple((jax.typeof(x), x.sharding) for x in leaves), jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# One for the process, so that the jobs of a sweep share what they compile.
+PROGRAMS = Programs()

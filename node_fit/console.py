@@ -1,0 +1,82 @@
+"""What a run says while it goes on, and the tables at its end."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+from .fitting import Record
+
+
+def figure(number: float | None, digits: int = 3) -> str:
+    """A number for a table; a dash if there is none."""
+    return "-" if number is None else f"{number:.{digits}g}"
+
+
+class Display:
+    """A progress bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.fields[stage]:<10}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:>5.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task: Any = None
+        self.last: tuple[int, float] | None = None
+
+    def __enter__(self) -> "Display":
+        self.bar.start()
+        self.task = self.bar.add_task("", total=1, stage="compiling", figures="")
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def begin(self, stage: str, steps: int) -> None:
+        self.bar.reset(self.task, total=steps, stage=stage, figures="")
+        self.last = None
+
+    def show(self, record: Record, step: int) -> None:
+        """Shows a chunk; `step` counts within its stage."""
+        now = time.perf_counter()
+        speed = "" if self.last is None else f"  {(step - self.last[0]) / max(now - self.last[1], 1e-9):6.0f} steps/s"
+        self.last = (step, now)
+        losses = f"loss {record.train_loss:.3e}"
+        if record.validation_loss is not None:
+            losses += f"  validation {record.validation_loss:.3e}"
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=step, figures=losses + speed)
+        else:
+            self.console.print(f"{record.stage:<10} step {record.step:>6}  {losses}{speed}", soft_wrap=True)
+
+
+def print_scores(console: Console, summary: dict[str, Any]) -> None:
+    """The run's figures beside those of the simple models."""
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table.add_column("split")
+    table.add_column("channel")
+    for name in ("RMSE", "NRMSE", "R²", *(f"{name} NRMSE" for name in summary["baselines"])):
+        table.add_column(name, justify="right")
+    for split, score in summary["metrics"].items():
+        if score is None:
+            continue
+        simple = [figures[split] for figures in summary["baselines"].values()]
+        rows = [("all", score, simple)] if len(score["channels"]) > 1 else []
+        rows += [
+            (name, channel, [figures["channels"][name] for figures in simple])
+            for name, channel in score["channels"].items()
+        ]
+        for index, (name, own, others) in enumerate(rows):
+            figures = [own["rmse"], own["nrmse"], own["r2"], *(other["nrmse"] for other in others)]
+            table.add_row(split if index == 0 else "", name, *(figure(number) for number in figures))
+    console.print(table)

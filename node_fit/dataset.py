@@ -1,0 +1,238 @@
+"""Measured trajectories as padded arrays with names: what every other part of the library is given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+Times = Float[np.ndarray, "trajectory time"]
+Values = Float[np.ndarray, "trajectory time state"]
+Inputs = Float[np.ndarray, "trajectory time input"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Trajectories of measured states, with the inputs measured beside them, in the user's units.
+
+    Trajectories may differ in length and in times. They are padded at the end to a common length: a padded row
+    repeats the last time and the last input, and its states are NaN. A missing measurement is NaN too.
+
+    **Arguments:**
+
+    - `ts`: times, shape `(trajectory, time)`, float64, strictly increasing up to each trajectory's length.
+    - `ys`: measured states, shape `(trajectory, time, state)`, float64, NaN where nothing was measured.
+    - `us`: inputs, shape `(trajectory, time, input)`, float64, finite; `input` may be 0.
+    - `lengths`: number of rows of each trajectory, shape `(trajectory,)`.
+    - `scored`: rows that count in losses and metrics, shape `(trajectory, time)`. The other rows are context: they
+      say where a trajectory starts and what its inputs were.
+    - `states`, `inputs`, `trajectories`, `time`: names of the channels, the trajectories and the time.
+    - `units`: unit of a channel by its name; may be empty.
+
+    **Raises:** `ValueError` that names the trajectory and the row.
+    """
+
+    ts: Times
+    ys: Values
+    us: Inputs
+    lengths: Int[np.ndarray, " trajectory"]
+    scored: Bool[np.ndarray, "trajectory time"]
+    states: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    trajectories: tuple[str, ...] = ()
+    time: str = "t"
+    units: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        check_names(self)
+        for row, name in enumerate(self.trajectories):
+            check_trajectory(self, row, name)
+
+    @staticmethod
+    def from_arrays(
+        ts: Any,
+        ys: Any,
+        us: Any = None,
+        *,
+        states: Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
+        trajectories: Sequence[str] | None = None,
+        time: str = "t",
+        units: dict[str, str] | None = None,
+    ) -> "Dataset":
+        """Builds a dataset from arrays.
+
+        **Arguments:**
+
+        - `ts`: times: one grid `(time,)` for all, or `(trajectory, time)`, or a list of `(time,)` arrays.
+        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)`; NaN is missing.
+        - `us`: inputs, in the shape of `ys`; leave out if there are none.
+        - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
+        - `time`, `units`: name of the time, and unit of each channel by name.
+
+        **Raises:** `ValueError` with both shapes if they do not fit together.
+        """
+        series = as_series(ys, rank=2, name="ys")
+        grids = as_series(ts, rank=1, name="ts")
+        controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
+        if len(grids) == 1:
+            grids = grids * len(series)
+        check_shapes(grids, series, controls)
+        lengths = np.array([len(t) for t in grids])
+        length = int(lengths.max())
+        rows = np.arange(length)
+        return Dataset(
+            ts=np.stack([pad(t, length, "edge") for t in grids]),
+            ys=np.stack([pad(y, length, "nan") for y in series]),
+            us=np.stack([pad(u, length, "edge") for u in controls]),
+            lengths=lengths,
+            scored=rows[None, :] < lengths[:, None],
+            states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
+            inputs=tuple(inputs or [f"u{i}" for i in range(controls[0].shape[1])]),
+            trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
+            time=time,
+            units=dict(units or {}),
+        )
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
+        """Where a state was measured and counts, shape `(trajectory, time, state)`."""
+        return np.isfinite(self.ys) & self.scored[..., None]
+
+    @property
+    def shares_grid(self) -> bool:
+        """Whether all trajectories have the same times, so that one joint solve serves them all."""
+        return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
+
+    @property
+    def first(self) -> Float[np.ndarray, "trajectory state"]:
+        """First measured value of each state, shape `(trajectory, state)`; NaN where it was never measured."""
+        measured = np.isfinite(self.ys)
+        row = measured.argmax(axis=1)
+        return np.take_along_axis(self.ys, row[:, None, :], axis=1)[:, 0, :]
+
+    def select(self, rows: Sequence[int] | np.ndarray) -> "Dataset":
+        """The trajectories with these indices, without padding that none of them needs."""
+        index = np.asarray(rows, dtype=int)
+        length = int(self.lengths[index].max())
+        return replace(
+            self,
+            ts=self.ts[index, :length],
+            ys=self.ys[index, :length],
+            us=self.us[index, :length],
+            lengths=self.lengths[index],
+            scored=self.scored[index, :length],
+            trajectories=tuple(self.trajectories[i] for i in index),
+        )
+
+    def until(self, end: float) -> "Dataset":
+        """The rows with time at most `end` [the unit of time]; trajectories with none are left out."""
+        lengths = (self.valid & (self.ts <= end)).sum(axis=1)
+        kept = np.flatnonzero(lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} <= {end:g}; the data begin at {self.ts.min():g}.")
+        return Dataset.from_arrays(
+            [self.ts[i, : lengths[i]] for i in kept],
+            [self.ys[i, : lengths[i]] for i in kept],
+            [self.us[i, : lengths[i]] for i in kept],
+            states=self.states,
+            inputs=self.inputs,
+            trajectories=[self.trajectories[i] for i in kept],
+            time=self.time,
+            units=self.units,
+        )
+
+    def scored_after(self, start: float) -> "Dataset":
+        """The same trajectories, of which only the rows with time later than `start` count."""
+        return replace(self, scored=self.scored & (self.ts > start))
+
+    @property
+    def valid(self) -> Bool[np.ndarray, "trajectory time"]:
+        """Rows that are no padding, shape `(trajectory, time)`."""
+        return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+
+
+def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
+    """A list of float64 arrays of the given rank, from one array, a stack of them, or a list."""
+    if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
+        series = [np.asarray(a, dtype=np.float64) for a in arrays]
+    else:
+        whole = np.asarray(arrays, dtype=np.float64)
+        if whole.ndim == rank:
+            series = [whole]
+        elif whole.ndim == rank + 1:
+            series = list(whole)
+        else:
+            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {whole.shape}.")
+    if not series or any(len(a) == 0 for a in series):
+        raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
+    return series
+
+
+def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray]) -> None:
+    if not len(ts) == len(ys) == len(us):
+        raise ValueError(
+            f"ts, ys and us must hold the same number of trajectories, got {len(ts)}, {len(ys)}, {len(us)}."
+        )
+    for index, (t, y, u) in enumerate(zip(ts, ys, us, strict=True)):
+        if not len(t) == len(y) == len(u):
+            raise ValueError(
+                f"trajectory {index}: ts {t.shape}, ys {y.shape} and us {u.shape} must have one row a time."
+            )
+        if y.shape[1] != ys[0].shape[1] or u.shape[1] != us[0].shape[1]:
+            raise ValueError(f"trajectory {index}: ys {y.shape} and us {u.shape} have other columns than trajectory 0.")
+
+
+def check_names(data: Dataset) -> None:
+    for kind, names, size in (
+        ("states", data.states, data.ys.shape[2]),
+        ("inputs", data.inputs, data.us.shape[2]),
+        ("trajectories", data.trajectories, data.ys.shape[0]),
+    ):
+        if len(names) != size:
+            raise ValueError(f"{kind} names {list(names)} must be {size}, one for each.")
+    channels = (data.time, *data.states, *data.inputs)
+    twice = sorted({name for name in channels if channels.count(name) > 1})
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
+
+
+def check_trajectory(data: Dataset, row: int, name: str) -> None:
+    length = data.lengths[row]
+    t, u = data.ts[row, :length], data.us[row, :length]
+    if not np.isfinite(t).all():
+        raise ValueError(
+            f"{data.time} must be finite; trajectory {name!r} has {t[~np.isfinite(t)][0]} at row {first_true(~np.isfinite(t))}."
+        )
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        at = first_true(steps <= 0) + 1
+        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
+        raise ValueError(
+            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
+            "Sort the rows, and remove or average the duplicates."
+        )
+    if not np.isfinite(u).all():
+        at, channel = np.argwhere(~np.isfinite(u))[0]
+        raise ValueError(
+            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
+            "Fill it, or remove the row."
+        )
+    if np.isinf(data.ys[row, :length]).any():
+        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
+        raise ValueError(
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if it is unknown."
+        )
+
+
+def first_true(flags: np.ndarray) -> int:
+    return int(np.flatnonzero(flags)[0])
+
+
+def pad(array: np.ndarray, length: int, fill: str) -> np.ndarray:
+    """`array` made `length` rows long with NaN, or with copies of its last row (`edge`)."""
+    missing = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
+    if fill == "edge":
+        return np.pad(array, missing, mode="edge")
+    return np.pad(array, missing, constant_values=np.nan)

@@ -1,0 +1,73 @@
+"""A multilayer perceptron as a vector field."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .field import AbstractVectorField
+
+Activation = Literal["tanh", "softplus", "silu", "gelu", "relu", "sin"]
+ACTIVATIONS: dict[str, Callable] = {
+    "tanh": jnp.tanh,
+    "softplus": jax.nn.softplus,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "sin": jnp.sin,
+}
+
+
+class MLP(AbstractVectorField):
+    """`dy/dt = MLP(y, u)`, or `MLP(t, y, u)`.
+
+    **Arguments:**
+
+    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `width`: units in each hidden layer.
+    - `depth`: number of hidden layers.
+    - `activation`: `tanh` (smooth, and on a CPU several times cheaper than `softplus`), `softplus`, `silu`, `gelu`,
+      `relu` or `sin`.
+    - `time`: whether the field sees the time.
+    - `key`: for the initial weights.
+
+    **Raises:** `ValueError` if a size is out of range or the activation is unknown.
+    """
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
+    time: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        states: int,
+        inputs: int = 0,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        time: bool = False,
+        key: PRNGKeyArray,
+    ):
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}.")
+        if depth < 0:
+            raise ValueError(f"depth must be at least 0, got {depth}.")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+        sizes = [int(time) + states + inputs, *[width] * depth, states]
+        keys = jax.random.split(key, depth + 1)
+        self.layers = tuple(eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.activation = activation
+        self.time = time
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        x = jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u])
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return self.layers[-1](x)

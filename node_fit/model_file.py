@@ -1,0 +1,215 @@
+"""A fitted model as one file that describes itself; loading it runs no code from the file.
+
+The file is in the safetensors format: arrays, and a JSON header that says which public classes they belong to, with
+names, units, solver and versions. Only classes of this package, of `equinox.nn`, and of packages that the caller
+names, are ever made from it.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .model import NeuralODE
+from .precision import carry, dtype_of, precision_of, scope
+
+SCHEMA = 1
+PACKAGES = ("node_fit", "equinox.nn")
+FUNCTIONS = ("jax.numpy:tanh", "jax.numpy:sin", "jax.nn:softplus", "jax.nn:silu", "jax.nn:gelu", "jax.nn:relu")
+
+
+class ModelFileError(ValueError):
+    """A file that is no model, is damaged, or asks for something that is not allowed."""
+
+
+def save(model: NeuralODE, path: str | Path) -> None:
+    """Writes a model; an older file at `path` is replaced only once the new one is complete.
+
+    **Raises:** `ValueError` that names a part that a file can't hold, such as a function of the user's own.
+    """
+    from safetensors.numpy import save as to_bytes
+
+    tensors: dict[str, np.ndarray] = {}
+    structure = describe(model, "model", tensors)
+    header = json.dumps(
+        {
+            "schema": SCHEMA,
+            "states": model.states,
+            "inputs": model.inputs,
+            "time": model.time,
+            "units": dict(model.units),
+            "precision": precision_of(model),
+            "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
+            "model": structure,
+        }
+    )
+    metadata = {"node_fit": header, "sha256": digest(header, tensors)}
+    write(Path(path), to_bytes(tensors, metadata))
+
+
+def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
+    """Reads a model.
+
+    **Arguments:**
+
+    - `path`: a file written by `save`.
+    - `extensions`: packages, besides this one, whose classes the model may be made of.
+
+    **Raises:** `FileNotFoundError`, or `ModelFileError` that says what is wrong with the file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise ModelFileError(f"{path} is no model file, or is truncated ({error}).") from None
+    header = metadata.get("node_fit")
+    if header is None:
+        raise ModelFileError(f"{path} holds arrays but no node_fit model.")
+    if metadata.get("sha256") != digest(header, tensors):
+        raise ModelFileError(f"{path} is damaged: its content does not match its digest.")
+    try:
+        content = json.loads(header)
+        if content["schema"] > SCHEMA:
+            raise ModelFileError(f"{path} has schema {content['schema']}, newer than {SCHEMA}; update node_fit.")
+        with scope(content["precision"]):
+            model = rebuild(content["model"], tensors, (*PACKAGES, *extensions))
+            check(model)
+            return carry(model, dtype_of(content["precision"]))
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ModelFileError(f"{path} does not describe a model: {error!r}.") from None
+
+
+def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
+    """A part of a model in JSON; its arrays go into `tensors` under their names."""
+    if isinstance(part, Array | np.ndarray):
+        tensors[name] = np.asarray(jax.device_get(part))
+        return {"array": name}
+    if isinstance(part, eqx.Module):
+        fields = part.__dataclass_fields__
+        members = {key: describe(getattr(part, key), f"{name}.{key}", tensors) for key in fields}
+        return {"class": qualified(type(part)), "fields": members}
+    if isinstance(part, tuple | list):
+        items = [describe(item, f"{name}.{index}", tensors) for index, item in enumerate(part)]
+        return {type(part).__name__ if type(part) is list else "tuple": items}
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if callable(part) and hasattr(part, "__name__"):
+        for known in FUNCTIONS:
+            if resolve(known) is part:
+                return {"function": known}
+    raise ValueError(
+        f"a model file can't hold {name}, which is {part!r}; make it an equinox.Module, a number, a string or an array."
+    )
+
+
+def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
+    """The part that `describe` described."""
+    if not isinstance(node, dict):
+        return node
+    ((kind, value), *more) = node.items()
+    if kind == "array":
+        return jnp.asarray(tensors[value])
+    if kind in ("tuple", "list"):
+        items = [rebuild(item, tensors, packages) for item in value]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "function":
+        if value not in FUNCTIONS:
+            raise ModelFileError(f"the function {value!r} is not allowed.")
+        return resolve(value)
+    if kind == "class":
+        return assemble(allowed_class(value, packages), dict(more)["fields"], tensors, packages)
+    raise ModelFileError(f"{kind!r} is no kind of part.")
+
+
+def assemble(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
+    """An instance with these fields, made without its constructor, which would draw new parameters."""
+    expected = set(cls.__dataclass_fields__)
+    if set(members) != expected:
+        raise ModelFileError(f"{cls.__name__} needs the fields {sorted(expected)}, the file has {sorted(members)}.")
+    instance = object.__new__(cls)
+    for key, member in members.items():
+        object.__setattr__(instance, key, rebuild(member, tensors, packages))
+    return instance
+
+
+def qualified(cls: type) -> str:
+    module = "equinox.nn" if cls.__module__.startswith("equinox.nn.") else cls.__module__
+    return f"{module}:{cls.__qualname__}"
+
+
+def allowed_class(name: str, packages: Sequence[str]) -> type:
+    module = name.partition(":")[0]
+    if not any(module == package or module.startswith(package + ".") for package in packages):
+        raise ModelFileError(
+            f"it is made of {name!r}; only classes of {', '.join(packages)} are allowed. "
+            "If you trust that package, load with extensions=[its name]."
+        )
+    try:
+        cls = resolve(name)
+    except (ImportError, AttributeError):
+        raise ModelFileError(f"the class {name!r} does not exist here.") from None
+    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or qualified(cls) != name:
+        raise ModelFileError(f"{name!r} is no class of models.")
+    return cls
+
+
+def resolve(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def check(model: Any) -> None:
+    """Refuses a model whose field can't be called with the states and inputs that it names."""
+    if not isinstance(model, NeuralODE):
+        raise ModelFileError("it holds no neural ODE.")
+    dtype = dtype_of(precision_of(model))
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.states),), (len(model.inputs),))]
+    try:
+        out = eqx.filter_eval_shape(model.field, *shapes)
+    except Exception as error:  # whatever a nonsensical architecture raises
+        raise ModelFileError(f"its field can't be evaluated ({type(error).__name__}).") from None
+    if out.shape != (len(model.states),):
+        raise ModelFileError(f"its field gives shape {out.shape} for {len(model.states)} states.")
+
+
+def digest(header: str, tensors: dict[str, np.ndarray]) -> str:
+    total = hashlib.sha256(header.encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        total.update(f"{name}{array.dtype}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes to a temporary name, flushes, renames: a kill leaves the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

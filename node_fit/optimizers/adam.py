@@ -1,0 +1,93 @@
+"""Adam, with decoupled weight decay and learning-rate schedules."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .optimizer import AbstractGradientOptimizer
+
+Schedule = Literal["constant", "cosine", "warmup_cosine"]
+SCHEDULES = ("constant", "cosine", "warmup_cosine")
+# A step whose loss or gradient is not finite is not applied, however many there are in a row.
+ANY_NUMBER = 2**31 - 1
+
+
+class Adam(AbstractGradientOptimizer):
+    """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    **Arguments:**
+
+    - `learning_rate`: its peak.
+    - `schedule`: `constant`, `cosine` (to zero at the last step), or `warmup_cosine` (from zero first).
+    - `warmup`: fraction of the steps that `warmup_cosine` rises for.
+    - `weight_decay`: times the learning rate, the fraction of each parameter taken off in a step.
+    - `b1`, `b2`: decay of the first and second moment.
+
+    **Raises:** `ValueError` if a number is out of range or the schedule unknown.
+    """
+
+    learning_rate: float | Float[Array, ""]
+    weight_decay: float | Float[Array, ""]
+    b1: float | Float[Array, ""]
+    b2: float | Float[Array, ""]
+    schedule: str = eqx.field(static=True)
+    warmup: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        learning_rate: float = 3e-3,
+        *,
+        schedule: Schedule = "cosine",
+        warmup: float = 0.05,
+        weight_decay: float = 0.0,
+        b1: float = 0.9,
+        b2: float = 0.999,
+    ):
+        if not learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {learning_rate}.")
+        if not weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {weight_decay}.")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
+        for key, number in (("warmup", warmup), ("b1", b1), ("b2", b2)):
+            if not 0 <= number < 1:
+                raise ValueError(f"{key} must be at least 0 and below 1, got {number}.")
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.b1 = b1
+        self.b2 = b2
+        self.schedule = schedule
+        self.warmup = warmup
+
+    @property
+    def full_batch(self) -> bool:
+        return False
+
+    def transform(self, steps: int) -> optax.GradientTransformation:
+        shape = self.shape(steps)
+        return optax.apply_if_finite(
+            optax.chain(
+                optax.scale_by_adam(self.b1, self.b2),
+                optax.add_decayed_weights(self.weight_decay),
+                optax.scale_by_learning_rate(lambda count: self.learning_rate * shape(count)),
+            ),
+            max_consecutive_errors=ANY_NUMBER,
+        )
+
+    def shape(self, steps: int) -> optax.Schedule:
+        """The learning rate over its peak, by step."""
+        if self.schedule == "cosine":
+            return optax.cosine_decay_schedule(1.0, steps)
+        if self.schedule == "warmup_cosine":
+            return optax.warmup_cosine_decay_schedule(0.0, 1.0, max(int(self.warmup * steps), 1), steps)
+        return optax.constant_schedule(1.0)
+
+    def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
+        adam = optax.tree.get(state, "inner_state")[0]
+        return jnp.asarray(self.learning_rate * self.shape(steps)(adam.count))
+
+    def stuck(self, state: PyTree) -> Bool[Array, ""]:
+        return jnp.zeros((), bool)

@@ -1,0 +1,107 @@
+"""What every optimizer is, and the one path by which all of Optax's update the parameters."""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..objectives import Loss
+
+LossFunction = Callable[[PyTree], Loss]
+
+
+class Step(eqx.Module):
+    """What a step of an optimizer gives.
+
+    - `params`, `state`: the parameters to evaluate next, and the optimizer's state.
+    - `loss`: the objective at the parameters that the step was given, and the norm of its `gradient_norm`.
+    - `evaluations`: how often the objective was evaluated.
+    """
+
+    params: PyTree
+    state: PyTree
+    loss: Loss
+    gradient_norm: Float[Array, ""]
+    evaluations: Int[Array, ""]
+
+
+class AbstractOptimizer(eqx.Module):
+    """A method that minimises an objective, one step at a time.
+
+    A field of an optimizer that is a float is a number that a sweep may change without compiling again.
+    """
+
+    @property
+    @abc.abstractmethod
+    def full_batch(self) -> bool:
+        """Whether every step must see the same data and the whole gradient."""
+
+    @abc.abstractmethod
+    def init(self, params: PyTree, steps: int) -> PyTree:
+        """The state before the first of `steps` steps."""
+
+    @abc.abstractmethod
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: float | None) -> Step:
+        """One step from `params`.
+
+        **Arguments:**
+
+        - `loss`: the objective as a function of the parameters alone.
+        - `params`, `state`: where the optimizer is.
+        - `steps`: how many steps there will be, for schedules.
+        - `clip`: largest norm of the gradient that is passed on, or None.
+        """
+
+    @abc.abstractmethod
+    def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
+        """The learning rate or step size in force, for the log."""
+
+    @abc.abstractmethod
+    def stuck(self, state: PyTree) -> Bool[Array, ""]:
+        """Whether no further step can help."""
+
+
+class AbstractGradientOptimizer(AbstractOptimizer):
+    """An optimizer that is an Optax transformation of the gradient, line searches included."""
+
+    @abc.abstractmethod
+    def transform(self, steps: int) -> optax.GradientTransformation:
+        """The transformation, built anew in every trace from this module's (possibly traced) numbers."""
+
+    def init(self, params: PyTree, steps: int) -> PyTree:
+        return optax.with_extra_args_support(self.transform(steps)).init(params)
+
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: float | None) -> Step:
+        transform = optax.with_extra_args_support(self.transform(steps))
+        value, gradient = evaluate(loss, params, state)
+        norm = optax.tree.norm(gradient)
+        if clip is not None:
+            gradient, _ = optax.clip_by_global_norm(clip).update(gradient, optax.EmptyState())
+        updates, new_state = transform.update(
+            gradient, state, params, value=value.value, grad=gradient, value_fn=lambda p: loss(p).value
+        )
+        searched = optax.tree.get(new_state, "num_linesearch_steps")
+        evaluations = jnp.int32(1) if searched is None else 1 + jnp.asarray(searched, jnp.int32)
+        return Step(optax.apply_updates(params, updates), new_state, value, norm, evaluations)
+
+
+def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:
+    """The objective and its gradient; taken from the state where a line search has left them there."""
+    if cached(state):
+        value, gradient = optax.value_and_grad_from_state(lambda p: loss(p).value)(params, state=state)
+        return Loss(value, (~jnp.isfinite(value)).astype(jnp.int32)), gradient
+
+    def with_report(p: PyTree) -> tuple[Array, Loss]:
+        report = loss(p)
+        return report.value, report
+
+    (_, report), gradient = jax.value_and_grad(with_report, has_aux=True)(params)
+    return report, gradient
+
+
+def cached(state: PyTree) -> bool:
+    return optax.tree.get(state, "grad") is not None and optax.tree.get(state, "value") is not None

@@ -1,0 +1,115 @@
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..dataset import Dataset
+from .roles import Roles
+from .table import Table
+from .times import Stamps, count, read_times
+from .values import INPUT_FIX, UNKNOWN_FIX, names, numbers
+
+
+def assemble(
+    tables: Sequence[Table], own_names: Sequence[str], roles: Roles, time_unit: str | None, units: dict[str, str]
+) -> Dataset:
+    """One dataset of all tables; each is a trajectory of its own unless a column tells trajectories apart.
+
+    **Arguments:** `own_names`: the name of each table, for where there is no such column.
+
+    **Raises:** `ValueError` at the first wrong value, with its table, row and column.
+    """
+    times = [read_times(table, roles.time, time_unit) for table in tables]
+    has_stamps = isinstance(times[0], Stamps)
+    t = np.concatenate(count_all(times, tables, roles, time_unit))
+    y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
+    u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=False) for table in tables])
+    codes, trajectories = number_trajectories(tables, own_names, roles)
+    order = np.argsort(codes, kind="stable")
+    check_order(tables, t, order, codes, trajectories, roles)
+    rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    known = {name: unit for name, unit in units.items() if name in roles.names}
+    return Dataset.from_arrays(
+        [t[row] for row in rows],
+        [y[row] for row in rows],
+        [u[row] for row in rows],
+        states=roles.states,
+        inputs=roles.inputs,
+        trajectories=trajectories,
+        time=roles.time,
+        units=known | ({roles.time: str(time_unit)} if has_stamps else {}),
+    )
+
+
+def count_all(
+    times: Sequence[np.ndarray | Stamps], tables: Sequence[Table], roles: Roles, unit: str | None
+) -> list[Float[np.ndarray, " row"]]:
+    """Times as numbers; timestamps count from the first of their table, and files that share trajectories are one."""
+    stamps = [each for each in times if isinstance(each, Stamps)]
+    if unit is None or not stamps:
+        return [each for each in times if not isinstance(each, Stamps)]
+    if roles.trajectory is None:
+        return [count(each, each.instants.min(), unit) for each in stamps]
+    for table, each in zip(tables, stamps, strict=True):
+        if each.zone != stamps[0].zone:
+            raise ValueError(
+                f"{table.at(0, roles.time)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
+                f"{stamps[0].zone}; write all times in one zone, such as UTC."
+            )
+    first = min(each.instants.min() for each in stamps)
+    return [count(each, first, unit) for each in stamps]
+
+
+def block(table: Table, channels: Sequence[str], fix: str, *, may_miss: bool) -> Float[np.ndarray, "row channel"]:
+    columns = [numbers(table, name, fix, may_miss=may_miss) for name in channels]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+
+
+def number_trajectories(
+    tables: Sequence[Table], own_names: Sequence[str], roles: Roles
+) -> tuple[Int[np.ndarray, " row"], list[str]]:
+    """The index of each row's trajectory, and the names of the trajectories in the order in which they appear."""
+    import pandas as pd
+
+    if roles.trajectory is None:
+        return np.repeat(np.arange(len(tables)), [len(table) for table in tables]), list(own_names)
+    codes, found = pd.factorize(np.concatenate([names(table, roles.trajectory) for table in tables]))
+    return codes, [str(each) for each in found]
+
+
+def check_order(
+    tables: Sequence[Table],
+    t: Float[np.ndarray, " row"],
+    order: Int[np.ndarray, " row"],
+    codes: Int[np.ndarray, " row"],
+    trajectories: Sequence[str],
+    roles: Roles,
+) -> None:
+    """Refuses times that repeat or go back within a trajectory, at the earliest line."""
+    before, after = order[:-1], order[1:]
+    wrong: Bool[np.ndarray, " pair"] = (codes[before] == codes[after]) & (t[after] <= t[before])
+    if not wrong.any():
+        return
+    pair = np.flatnonzero(wrong)[after[wrong].argmin()]
+    last, this = int(before[pair]), int(after[pair])
+    table, row = place(tables, this)
+    last_table, last_row = place(tables, last)
+    there = last_table.row(last_row) + ("" if last_table is table else f" of {last_table.origin}")
+    # As they are written, since a timestamp says more than the number that it became.
+    now, then = table.columns[roles.time].iloc[row], last_table.columns[roles.time].iloc[last_row]
+    fault = f"repeats, {now} as in {there}" if t[this] == t[last] else f"goes back, {now} after {then} in {there}"
+    several = " If these are several trajectories, name the column that tells them apart: trajectory=NAME."
+    raise ValueError(
+        f"{table.at(row, roles.time)}: the time {fault}; times must increase strictly within trajectory "
+        f"{trajectories[codes[this]]!r}, so sort the rows and remove or average repeats."
+        + ("" if roles.trajectory else several)
+    )
+
+
+def place(tables: Sequence[Table], index: int) -> tuple[Table, int]:
+    """The table and the row in it of a row of all tables together."""
+    for table in tables:
+        if index < len(table):
+            return table, index
+        index -= len(table)
+    raise IndexError(index)

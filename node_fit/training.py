@@ -1,0 +1,234 @@
+"""The training loop: one state, one transition, scanned in chunks of fixed length."""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from .model import NeuralODE
+from .objectives import AbstractObjective
+from .optimizers import AbstractOptimizer, Step
+
+Scan = Literal["lax", "checkpointed"]
+
+
+class Stage(eqx.Module):
+    """A part of the training: an objective, an optimizer and a budget.
+
+    **Arguments:**
+
+    - `objective`, `optimizer`: what is minimised, and how.
+    - `steps`: the most steps that are taken.
+    - `name`: for the log.
+    - `batch_size`: trajectories drawn for each step; all of them if absent.
+    - `clip`: largest norm of the gradient that reaches the optimizer; unlimited if absent.
+
+    **Raises:** `ValueError` if a number is out of range, or the optimizer needs the full batch and is denied it.
+    """
+
+    objective: AbstractObjective
+    optimizer: AbstractOptimizer
+    steps: int = eqx.field(static=True)
+    name: str = eqx.field(static=True, default="main")
+    batch_size: int | None = eqx.field(static=True, default=None)
+    clip: float | Float[Array, ""] | None = None
+
+    def __check_init__(self):
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
+        if isinstance(self.clip, float | int) and not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}.")
+        for key, option, reason in (
+            ("batch_size", self.batch_size, "every step on the same data"),
+            ("clip", self.clip, "the gradient as it is"),
+        ):
+            if option is not None and self.optimizer.full_batch:
+                kind = type(self.optimizer).__name__
+                raise ValueError(
+                    f"{key} can't be combined with {kind}: its line search needs {reason}. Set {key}=null, or use Adam."
+                )
+
+
+class Iterate(eqx.Module):
+    """Parameters, the loss there and the norm of its gradient."""
+
+    params: PyTree
+    loss: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+
+
+class TrainState(eqx.Module):
+    """All that a run needs to go on: every leaf an array, none of which ever changes its shape or dtype.
+
+    - `step`: steps taken in this stage.
+    - `params`: where the objective is evaluated next.
+    - `opt_state`: the optimizer's state.
+    - `key`: for minibatches.
+    - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
+    - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
+    - `best`: parameters with the lowest judged loss so far, and that loss.
+    - `stale`: chunks since `best` last improved.
+    - `mark`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
+    - `done`: whether the stage has stopped.
+    """
+
+    step: Int[Array, ""]
+    params: PyTree
+    opt_state: PyTree
+    key: PRNGKeyArray
+    chosen: Iterate
+    evaluations: Int[Array, ""]
+    failed: Int[Array, ""]
+    best: Iterate
+    stale: Int[Array, ""]
+    mark: Float[Array, ""]
+    plateau: Int[Array, ""]
+    done: Bool[Array, ""]
+
+
+class Fixed(eqx.Module):
+    """What a training step reads and never changes, all arrays: the frozen part of the model, the numbers of the
+    stage, and the data."""
+
+    frozen: PyTree
+    stage: PyTree
+    batch: PyTree
+
+
+def begin(stage: Stage, params: PyTree, key: PRNGKeyArray) -> TrainState:
+    """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
+    dtype = jax.tree.leaves(params)[0].dtype
+    infinite = jnp.full((), jnp.inf, dtype)
+    nowhere = Iterate(params, infinite, infinite)
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(
+        step=zero,
+        params=params,
+        opt_state=stage.optimizer.init(params, stage.steps),
+        key=key,
+        chosen=nowhere,
+        evaluations=zero,
+        failed=zero,
+        best=nowhere,
+        stale=zero,
+        mark=infinite,
+        plateau=zero,
+        done=jnp.zeros((), bool),
+    )
+
+
+def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState) -> TrainState:
+    """One training step."""
+    key, draw = jax.random.split(state.key)
+    batch = fixed.batch if stage.batch_size is None else minibatch(fixed.batch, stage.batch_size, draw)
+
+    def loss(params: PyTree):
+        model: NeuralODE = eqx.combine(params, fixed.frozen, model_static)
+        return stage.objective.loss(model, batch)
+
+    step = stage.optimizer.step(loss, state.params, state.opt_state, stage.steps, stage.clip)
+    return TrainState(
+        step=state.step + 1,
+        params=step.params,
+        opt_state=step.state,
+        key=key,
+        chosen=judge(stage, state, step),
+        evaluations=state.evaluations + step.evaluations,
+        failed=state.failed + (step.loss.failed > 0),
+        best=state.best,
+        stale=state.stale,
+        mark=state.mark,
+        plateau=state.plateau,
+        done=stage.optimizer.stuck(step.state),
+    )
+
+
+def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
+    """The better of the chunk's chosen iterate and the one just evaluated; a NaN is never better."""
+    here = Iterate(state.params, step.loss.value, step.gradient_norm)
+    better = here.loss < state.chosen.loss if stage.batch_size is None else jnp.isfinite(here.loss)
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), here, state.chosen)
+
+
+def minibatch(batch: PyTree, size: int, key: PRNGKeyArray) -> PyTree:
+    """Rows drawn without replacement along the leading axis."""
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    index = jax.random.choice(key, rows, (min(size, rows),), replace=False)
+    return jax.tree.map(lambda x: x[index], batch)
+
+
+def unroll(
+    model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState, length: int, scan: Scan = "lax"
+) -> TrainState:
+    """`length` training steps, of which those after the stage's last, or after a stop, change nothing.
+
+    Differentiable in every number of `stage`, `fixed` and `state`, if the objective's solver has an adjoint that may
+    be differentiated again (`direct`); `checkpointed` then needs memory for about the square root of the steps.
+
+    **Arguments:**
+
+    - `model_static`: the part of the model that is no array.
+    - `stage`: with its numbers as arrays.
+    - `fixed`, `state`: data and frozen parameters, and where the training is.
+    - `length`: number of steps; compiled in.
+    - `scan`: `lax` or `checkpointed`.
+
+    **Raises:** `ValueError` if `scan` is neither.
+    """
+    check_scan(scan)
+
+    def body(carry: TrainState, _: None) -> tuple[TrainState, None]:
+        over = carry.done | (carry.step >= stage.steps)
+        return jax.lax.cond(over, lambda s: s, lambda s: transition(model_static, stage, fixed, s), carry), None
+
+    return eqxi.scan(body, state, None, length, kind=scan)[0]
+
+
+def check_scan(scan: str) -> None:
+    # Equinox takes any unknown word for "checkpointed".
+    if scan not in ("lax", "checkpointed"):
+        raise ValueError(f"scan must be lax or checkpointed, got {scan!r}.")
+
+
+def chunk(static: tuple, state: TrainState, fixed: Fixed) -> tuple[TrainState, Float[Array, ""]]:
+    """A chunk of training from a fresh choice of iterate, and the learning rate after it.
+
+    The one program that is compiled for a stage; `static` is `(model, stage, length, scan)`.
+    """
+    model_static, stage_static, length, scan = static
+    stage = eqx.combine(fixed.stage, stage_static)
+    infinite = jnp.full_like(state.chosen.loss, jnp.inf)
+    fresh = Iterate(state.params, infinite, infinite)
+    state = eqx.tree_at(lambda s: s.chosen, state, fresh)
+    state = unroll(model_static, stage, fixed, state, length, scan)
+    return state, stage.optimizer.rate(state.opt_state, stage.steps)
+
+
+def check_carry(state: TrainState, after: TrainState) -> None:
+    """Refuses a training step that would not give back the kind of state that it was given.
+
+    **Arguments:**
+
+    - `state`: arrays. `after`: the shapes and dtypes that come out.
+
+    **Raises:** `TypeError` that names each leaf whose shape, dtype or weakness of type changes.
+    """
+    old, new = jax.tree.structure(state), jax.tree.structure(after)
+    if old != new:
+        raise TypeError(f"a training step changes the structure of its state from {old} to {new}.")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(after), strict=True)
+    changes = [
+        f"{jax.tree_util.keystr(path)} from {kind(x)} to {kind(y)}" for (path, x), y in pairs if kind(x) != kind(y)
+    ]
+    if changes:
+        raise TypeError("a training step changes its state: " + "; ".join(changes) + ".")
+
+
+def kind(x: Any) -> str:
+    weak = ", weak" if getattr(x, "weak_type", False) else ""
+    return f"{x.dtype}{list(x.shape)}{weak}"

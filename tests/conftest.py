@@ -1,0 +1,26 @@
+"""What all tests share: JAX without silent rank promotion, and small problems with a known truth."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import node_fit as nf
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+SMALL = functools.partial(nf.MLP, width=8, depth=1)
+
+
+def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Dataset:
+    """Points that turn around the origin."""
+    ts = np.linspace(0.0, 3.0, times)
+    phases = np.arange(trajectories)[:, None]
+    angle = rate * ts[None, :] + phases
+    return nf.Dataset.from_arrays(ts, np.stack([np.cos(angle), np.sin(angle)], axis=-1), states=("x", "y"))
+
+
+@pytest.fixture(params=["x32", "x64"])
+def precision(request) -> str:
+    return request.param

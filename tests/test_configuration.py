@@ -1,0 +1,351 @@
+import functools
+import string
+import sys
+import types
+
+import jax.numpy as jnp
+import optax
+import pytest
+from diffrax import Tsit5
+from hydra import compose, initialize_config_dir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from node_fit.configuration import ConfigError, build, explain
+
+# A user's own package. `built` records that a constructor ran; `os` is a module that the package merely imports.
+HOUSE = """
+import abc
+import os
+import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from jaxtyping import Array, Float
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+built = []
+
+class Thing:
+    def __init__(
+        self, rate: float = 1.0, *, steps: int = 1, kind: Literal["tanh", "relu"] | None = "tanh",
+        names: Sequence[str] = (), pair: tuple[int, float] = (1, 1.0), flag: bool = False, limit: float | None = None,
+        start: Float[Array, " state"] | float = 0.0, free=None, inner: "Thing | None" = None,
+        parts: list[Any] = (), label: str = "", text: float | str = "", order: Literal[1, 2] = 1,
+        old: typing.Dict[str, int] | None = None, of: Callable | None = None,
+    ):
+        if not rate > 0:
+            raise ValueError(f"rate must be positive, got {rate}.")
+        if steps == 13:
+            raise ValueError("thirteen is unlucky")
+        self.__dict__.update(locals())
+        built.append(self)
+
+class Sized:
+    def __init__(self, states: int, width: int = 8):
+        if width < 1:
+            raise ValueError(f"`width` must be at least 1, got {width}.")
+        self.size = (states, width)
+
+class Owner:
+    def __init__(self, part: Callable):
+        self.part = part(states=2)
+
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def f(self): ...
+
+def anything(a: "Unknown", **rest): return a, rest
+def _hidden(): ...
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def house(tmp_path, monkeypatch):
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "__init__.py").write_text(HOUSE)
+    (tmp_path / "house" / "room.py").write_text("class Chair: ...\n")
+    (tmp_path / "house" / "broken.py").write_text("import nowhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "house"]:
+        del sys.modules[name]
+
+
+def thing(**arguments):
+    return build({"_target_": "house.Thing", **arguments}, "thing", extensions=["house"])
+
+
+def refusal(node, key="thing", extensions=("house",)):
+    with pytest.raises(ConfigError) as caught:
+        build(node, key, extensions=extensions)
+    text = str(caught.value)
+    assert "\n" not in text and text[-1] in ".?"
+    return text
+
+
+def test_values_and_nested_targets_become_plain_python():
+    config = OmegaConf.create(
+        {
+            "rate": 2,
+            "optimizer": {
+                "_target_": "house.Thing",
+                "rate": "${rate}",
+                "names": ["x", "y"],
+                "pair": [2, 3],
+                "start": [0.5, 1],
+                "inner": {"_target_": "house.Thing", "rate": 5},
+                "parts": [{"_target_": "house.room.Chair"}, {"a": [1]}],
+                "of": {"_target_": "house.Thing", "_partial_": True, "steps": 4},
+            },
+        }
+    )
+    made = build(config.optimizer, "optimizer", extensions=OmegaConf.create(["house"]))
+    assert made.rate == 2.0 and type(made.rate) is float
+    assert made.names == ("x", "y") and type(made.names) is tuple
+    assert made.pair == (2, 3.0) and type(made.pair[1]) is float
+    assert type(made.start) is list and made.start == [0.5, 1]
+    assert made.inner.rate == 5.0
+    assert type(made.parts[0]).__name__ == "Chair" and type(made.parts[1]) is dict and type(made.parts[1]["a"]) is list
+    assert isinstance(made.of, functools.partial) and made.of(rate=3.0).steps == 4
+
+
+def test_targets_of_the_libraries():
+    adam = build(
+        {"_target_": "optax.adam", "learning_rate": {"_target_": "optax.constant_schedule", "value": 0.1}}, "o"
+    )
+    assert isinstance(adam, optax.GradientTransformation)
+    steps = {"_target_": "optax.piecewise_constant_schedule", "init_value": 1.0, "boundaries_and_scales": {10: 0.5}}
+    assert jnp.allclose(build(steps, "schedule")(11), 0.5)
+    assert isinstance(build({"_target_": "diffrax.Tsit5"}, "solver"), Tsit5)
+    assert build({"_target_": "diffrax.PIDController", "rtol": 1e-3, "atol": "1e-6"}, "c").atol == 1e-6
+    assert build([1, {"a": "b"}], "list") == [1, {"a": "b"}]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "subprocess.call",
+        "builtins.eval",
+        "house.os.system",
+        "house.os",
+        "optax.jnp.zeros",
+        "diffrax.eqx.Module",
+        "node_fit.configuration.importlib.import_module",
+        "node_fit.configuration.functools.partial",
+        "node_fit.configuration.build.__globals__",
+        "node_fit.configuration.located",
+        "node_fit.configuration.Call",
+        "house._hidden",
+        "house.Thing.__init__",
+        "house.Base",
+        "house.number",
+        "house.built.append",
+        "house",
+        "house.",
+        "house..Thing",
+        "houses.Thing",
+        "optax_evil.f",
+        "",
+        7,
+        None,
+    ],
+)
+def test_targets_outside_the_allowed_packages_are_refused(target):
+    assert "thing._target_" in refusal({"_target_": target})
+
+
+def test_a_target_needs_its_extension():
+    assert "extensions=[...]" in refusal({"_target_": "house.Thing"}, extensions=())
+    assert "write [house]" in refusal({"_target_": "house.Thing"}, extensions="house")
+    assert "nowhere_at_all" in refusal({"_target_": "nowhere_at_all.f"}, extensions=["nowhere_at_all"])
+    assert "No module named 'nowhere'" in refusal({"_target_": "house.broken.f"})
+    assert "did you mean house.Thing?" in refusal({"_target_": "house.Thin"})
+
+
+def test_refusals_come_before_any_constructor():
+    first = {"_target_": "house.Thing"}
+    for second in (
+        {"_target_": "os.system"},
+        {"_target_": "house.Thing", "rat": 1},
+        {"_target_": "house.Thing", "rate": []},
+    ):
+        refusal([first, second])
+        refusal({"_target_": "house.Thing", "inner": first, "free": second})
+    import house  # pyright: ignore[reportMissingImports]
+
+    assert house.built == []
+
+
+def test_unknown_and_required_arguments():
+    assert "did you mean thing.rate?" in refusal({"_target_": "house.Thing", "rat": 1})
+    assert "thing.inner.qqq is no argument of Thing; choose from " in refusal(
+        {"_target_": "house.Thing", "inner": {"_target_": "house.Thing", "qqq": 1}}
+    )
+    assert "thing._args_ is no argument" in refusal({"_target_": "house.Thing", "_args_": [1]})
+    assert "thing.states is required" in refusal({"_target_": "house.Sized"})
+    assert "thing.states has no value" in refusal({"_target_": "house.Sized", "states": "???"})
+    assert "thing._partial_ must be true or false" in refusal({"_target_": "house.Sized", "_partial_": "yes"})
+    assert build({"_target_": "house.anything", "a": 1, "b": 2}, "k", extensions=["house"]) == (1, {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"rate": "fast"}, "thing.rate must be a number, got 'fast'."),
+        ({"rate": True}, "thing.rate must be a number, got True."),
+        ({"rate": None}, "thing.rate must be a number, got None."),
+        ({"rate": 10**400}, "thing.rate must be a number"),
+        ({"rate": {"a": 1}}, "thing.rate must be a number"),
+        ({"steps": True}, "thing.steps must be an integer, got True."),
+        ({"steps": 1e4}, "thing.steps must be an integer, got 10000.0; write 10000."),
+        ({"steps": 1.5}, "thing.steps must be an integer, got 1.5."),
+        ({"kind": "tanhh"}, "thing.kind must be one of tanh, relu or null, got 'tanhh'; did you mean tanh?"),
+        ({"kind": "qqq"}, "thing.kind must be one of tanh, relu or null, got 'qqq'."),
+        ({"names": "x"}, "thing.names must be a list (each a string), got 'x'; write [x]."),
+        ({"names": ["x", "y", 3]}, "thing.names must be a list (each a string), got ['x', 'y', 3]."),
+        ({"pair": [1, 2, 3]}, "thing.pair must be a list"),
+        ({"flag": 1}, "thing.flag must be true or false, got 1."),
+        ({"limit": "none"}, "thing.limit must be a number or null, got 'none'."),
+        ({"start": "origin"}, "thing.start must be an array or a number, got 'origin'."),
+        ({"old": {"a": "b"}}, "thing.old must be a dict or null, got {'a': 'b'}."),
+        ({"order": True}, "thing.order must be one of 1, 2, got True."),
+        ({"label": 3}, "thing.label must be a string, got 3."),
+        ({"of": "relu"}, "thing.of must be a function or null, got 'relu'."),
+        ({"inner": {"_target_": "house.room.Chair"}}, "thing.inner must be a Thing or null"),
+    ],
+)
+def test_wrong_types_are_refused(arguments, sentence):
+    assert refusal({"_target_": "house.Thing", **arguments}).startswith(sentence)
+
+
+def test_right_types_are_accepted():
+    made = thing(rate="1e-3", kind=None, limit="2.5e1", text="1e-3", label="1e-3", free=object, start=3, parts=[])
+    assert (made.rate, made.kind, made.limit, made.text, made.label) == (1e-3, None, 25.0, "1e-3", "1e-3")
+
+
+def test_every_item_of_a_long_list_is_checked():
+    for wrong in range(0, 100, 7):
+        refusal({"_target_": "house.Thing", "names": ["x"] * wrong + [1] + ["x"] * (99 - wrong)})
+
+
+def test_errors_of_constructors_name_the_key():
+    assert refusal({"_target_": "house.Thing", "rate": -1}, "optimizer") == "optimizer.rate must be positive, got -1.0."
+    assert refusal({"_target_": "house.Thing", "steps": 13}) == "thing: thirteen is unlucky."
+    nested = {"_target_": "house.Thing", "inner": {"_target_": "house.Thing", "rate": 0}}
+    assert refusal(nested).startswith("thing.inner.rate must be positive")
+    sized = build({"_target_": "house.Sized", "_partial_": True, "width": 0}, "field", extensions=["house"])
+    with pytest.raises(ConfigError, match=r"^field\.width must be at least 1, got 0\.$"):
+        sized(2)
+    owner = {"_target_": "house.Owner", "part": {"_target_": "house.Sized", "_partial_": True, "width": 0}}
+    assert refusal(owner) == "thing.part.width must be at least 1, got 0."
+
+
+def test_interpolations_that_fail_are_named():
+    config = OmegaConf.create({"seed": 1, "field": {"_target_": "house.Thing", "rate": "${sed}"}})
+    assert refusal(config.field, "field") == "field.rate refers to ${sed}, no key of the config; did you mean seed?"
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory):
+    root = tmp_path_factory.mktemp("conf")
+    (root / "optimizer").mkdir()
+    (root / "data").mkdir()
+    (root / "config.yaml").write_text(
+        "defaults:\n  - data: table\n  - optimizer: adam\n  - _self_\nseed: 0\nshown: ${seeed}\nempty: null\n"
+    )
+    (root / "optimizer" / "adam.yaml").write_text("_target_: optax.adam\nlearning_rate: 1e-3\nb1: 0.9\n")
+    (root / "optimizer" / "lbfgs.yaml").write_text("_target_: optax.lbfgs\nmemory_size: 10\n")
+    (root / "optimizer" / "broken.yaml").write_text("a: [1,\n")
+    (root / "data" / "table.yaml").write_text("path: ???\nstates: [x, y]\n")
+    with initialize_config_dir(str(root), version_base="1.3"):
+        yield compose
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("seeed=1", "seeed is no key of the config; did you mean seed?"),
+        ("optimiser=adam", "optimiser is no key of the config; did you mean optimizer?"),
+        ("optimizer.learning_rat=1", "did you mean optimizer.learning_rate?"),
+        ("learning_rate=1", "did you mean optimizer.learning_rate?"),
+        ("optimizer.b2=0.9", "write +optimizer.b2=VALUE"),
+        ("optimizer.qqqqqq=1", "optimizer.qqqqqq is no key of the config; choose from b1, b2, "),
+        ("seed.x=1", "seed.x is no key of the config; seed holds a value"),
+        ("optimizer=lbfgz", "optimizer=lbfgz does not exist; did you mean optimizer=lbfgs?"),
+        ("optimizer=qq", "optimizer=qq does not exist; choose from adam, broken, lbfgs."),
+        ("optimizer=1", "name of an option"),
+        ("optimizer=broken", "broken.yaml, line 2, column 1: not valid YAML"),
+        ("+optimizer=lbfgs", "optimizer has an option already; write optimizer=OPTION"),
+        ("+seed=1", "seed exists already; write seed=VALUE"),
+        ("a=[1,", "The override a=[1, can't be read; write key=value"),
+        ("seed", "The override seed can't be read; write key=value"),
+        ("seed=1,2", "seed=1,2 gives several values; add --multirun"),
+        ("hydra.job.num=abc", "hydra.job.num can't be used: Value 'abc'"),
+    ],
+)
+def test_faults_of_composition_are_explained(conf, override, sentence):
+    with pytest.raises(Exception) as caught:
+        conf("config", [override])
+    text = explain(caught.value)
+    assert text is not None and sentence in text
+    assert "\n" not in text and text[-1] in ".?"
+
+
+def test_faults_of_reading_a_composed_config_are_explained(conf):
+    config = conf("config")
+    for read, sentence in (
+        (lambda: config.data.path, "data.path has no value; give it one with data.path=VALUE."),
+        (lambda: config.shown, "shown refers to ${seeed}, no key of the config; did you mean seed?"),
+        (lambda: config.optimizer.learning_rat, "did you mean optimizer.learning_rate?"),
+        (lambda: conf("confg"), "--config-name=confg does not exist."),
+    ):
+        with pytest.raises(Exception) as caught:
+            read()
+        assert sentence in (explain(caught.value) or "")
+
+
+def test_a_wrong_value_on_the_command_line(conf):
+    config = conf("config", ["optimizer.learning_rate=fast"])
+    assert refusal(config.optimizer, "optimizer").startswith("optimizer.learning_rate must be a number or an array")
+
+
+def test_what_others_raise_is_not_explained():
+    assert explain(ValueError("mine")) is None
+    with pytest.raises(ZeroDivisionError) as caught:
+        int(1 / 0)
+    assert explain(caught.value) is None
+    assert explain(ConfigError("optimizer is odd")) == "optimizer is odd."
+
+
+def test_the_config_folder_of_the_command_line(conf):
+    # Only the command has --config-dir; this is the function it runs.
+    from hydra.errors import SearchPathException
+
+    error = SearchPathException("Additional config directory '/nowhere' not found")
+    assert explain(error) == "--config-dir: there is no folder '/nowhere'."
+
+
+words = st.sampled_from(
+    ["seed", "optimizer", "data", "b1", "states", "adam", "lbfgs", "empty", "shown", "_target_", "1", "null"]
+)
+marks = st.sampled_from([*"=.+~@/:,[]{}$\\'\"()|! ", "${", "=", "="])
+overrides = st.lists(words | marks, max_size=8).map("".join) | st.text(string.printable, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(overrides.filter(lambda text: "hydra" not in text), min_size=1, max_size=2))
+def test_any_override_gives_a_result_or_a_sentence(conf, lines):
+    try:
+        config = conf("config", lines)
+        built = build(config.get("optimizer"), "optimizer")
+        assert not isinstance(built, types.ModuleType)
+    except AssertionError:
+        raise
+    except Exception as error:
+        text = explain(error)
+        assert text and "\n" not in text and text[-1] in ".?", (lines, error)

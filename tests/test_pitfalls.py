@@ -1,0 +1,265 @@
+"""Traps that others met when they put Optax, Equinox and Diffrax together; each has a guard here, and a test that
+fails without it. The rows carry the address of the report."""
+
+import functools
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import SMALL, rotation
+from jaxtyping import TypeCheckError
+
+import node_fit as nf
+from node_fit.compilation import Compilations, Programs, counted
+from node_fit.parameters import partition
+from node_fit.precision import carry, dtype_of, numbers_as_arrays, precision_of, scope
+from node_fit.training import Fixed, begin, check_carry, check_scan, chunk, unroll
+
+OPTIMIZERS = {
+    "adam": lambda: nf.Adam(1e-2),
+    "adamw": lambda: nf.Adam(1e-2, weight_decay=1e-3, schedule="warmup_cosine"),
+    "lbfgs": lambda: nf.LBFGS(memory=5),
+    "backtracking": lambda: nf.LBFGS(memory=5, linesearch="backtracking"),
+    "optax.lbfgs": lambda: nf.Optax(optax.lbfgs(memory_size=5)),
+    "optax.rmsprop": lambda: nf.Optax(optax.rmsprop(1e-3)),
+    "optax.sgd": lambda: nf.Optax(optax.sgd(1e-3, momentum=0.9)),
+    "optax.adabelief": lambda: nf.Optax(optax.adabelief(1e-3)),
+}
+
+
+class Quadratic(nf.objectives.AbstractObjective):
+    """A cheap objective: the distance of the field from a rotation at the data."""
+
+    def prepare(self, data, model):
+        return nf.batch.Batch.from_dataset(data, model.scaler)
+
+    def loss(self, model, batch):
+        points = batch.ys.reshape(-1, 2)
+        rates = jax.vmap(lambda y: model.field(y[0] * 0, y, y[:0]))(points)
+        target = jnp.stack([-points[:, 1], points[:, 0]], axis=1)
+        return nf.objectives.Loss(jnp.mean((rates - target) ** 2), jnp.zeros((), jnp.int32))
+
+
+def problem(optimizer, precision="x32", field=None, objective=None, steps=20, freeze=()):
+    """What a chunk needs, as `fit` prepares it."""
+    data = rotation()
+    model = nf.NeuralODE(
+        field=field or SMALL(2, 0, key=jax.random.key(0)),
+        scaler=nf.scaling.Scaler.from_dataset(data),
+        solver=nf.Solver(),
+        states=data.states,
+        inputs=(),
+        time="t",
+        units=(),
+    )
+    dtype = dtype_of(precision)
+    trained = nf.fitting.trainable(model)
+    model = carry(numbers_as_arrays(model), dtype)
+    stage = nf.Stage(objective or Quadratic(), optimizer, steps)
+    parts = partition(model, trained, freeze)
+    numbers, stage_static = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)
+    fixed = carry(Fixed(parts.frozen, numbers, stage.objective.prepare(data, model)), dtype)
+    state = carry(begin(stage, parts.params, jax.random.key(1)), dtype)
+    return parts, stage_static, fixed, state
+
+
+def run_chunks(optimizer, chunks=4, programs=None, **options):
+    """Compilations in `chunks` chunks, and the state after them."""
+    parts, stage, fixed, state = problem(optimizer, **options)
+    programs = programs or Programs()
+    count = Compilations()
+    static = (parts.static, stage, 5, "lax")
+    program = programs.get(chunk, static, (state, fixed), count, lambda out: check_carry(state, out[0]))
+    with counted(count):
+        for _ in range(chunks):
+            state, _ = program(state, fixed)
+    return count.count, state
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optax_1171_line_search_recompiles(name):
+    """https://github.com/google-deepmind/optax/issues/1171"""
+    compiles, state = run_chunks(OPTIMIZERS[name]())
+    assert compiles == 1
+    assert int(state.step) == 20
+
+
+def test_optax_1171_guard_is_needed():
+    """Without strong types at the start, the plain line search compiles a second time."""
+    parts, stage, fixed, state = problem(nf.Optax(optax.lbfgs(memory_size=5)))
+    weak = eqx.tree_at(lambda s: s.best.loss, state, jnp.asarray(1.0))
+    assert weak.best.loss.weak_type
+    count = Compilations()
+    static = (parts.static, stage, 5, "lax")
+    step = jax.jit(lambda s, f: chunk(static, s, f)[0])
+    with counted(count):
+        for _ in range(3):
+            weak = step(weak, fixed)
+    assert count.count > 1
+
+
+def test_equinox_940_equal_optimizers_recompile():
+    """https://github.com/patrick-kidger/equinox/issues/940: equal ones, and other learning rates, compile once."""
+    programs = Programs()
+    counts = [run_chunks(nf.Adam(rate), programs=programs)[0] for rate in (1e-3, 1e-3, 3e-3, 1e-2)]
+    assert counts == [1, 0, 0, 0]
+    # Numbers inside of an Optax transformation are part of the program: this is what the guard avoids.
+    counts = [run_chunks(nf.Optax(optax.adam(1e-3)), programs=programs)[0] for _ in range(2)]
+    assert counts == [1, 1]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["x32", "x64", "x32 in an x64 process"])
+@pytest.mark.parametrize("scan", ["lax", "checkpointed"])
+def test_optax_1210_state_changes_dtype_in_a_scan(name, kind, scan):
+    """https://github.com/google-deepmind/optax/issues/1210"""
+    process, run = ("x64", "x32") if "process" in kind else (kind, kind)
+    # Like `fit`, which enters the run's precision whatever the process is in.
+    with scope(process), scope(run):
+        parts, stage, fixed, state = problem(OPTIMIZERS[name](), run)
+        full = eqx.combine(fixed.stage, stage)
+        after = jax.eval_shape(lambda s: unroll(parts.static, full, fixed, s, 3, scan), state)
+        check_carry(state, after)
+        floats = {leaf.dtype for leaf in jax.tree.leaves(after) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+        assert floats == {dtype_of(run)}
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "lbfgs"])
+def test_optax_1210_float32_parameters_traced_in_x64_mode(name):
+    """The house's own optimizers keep float32 even where the surroundings are float64."""
+    with scope("x64"):
+        parts, stage, fixed, state = problem(OPTIMIZERS[name](), "x32")
+        full = eqx.combine(fixed.stage, stage)
+        check_carry(state, jax.eval_shape(lambda s: unroll(parts.static, full, fixed, s, 3), state))
+
+
+def test_optax_1210_guard_is_needed():
+    """Optax's own search, with float32 parameters in x64 mode and no scope, changes its state's dtype."""
+    with scope("x64"):
+        parts, stage, fixed, state = problem(OPTIMIZERS["backtracking"](), "x32")
+        full = eqx.combine(fixed.stage, stage)
+        with pytest.raises(TypeError):
+            jax.eval_shape(lambda s: unroll(parts.static, full, fixed, s, 3), state)
+
+
+def test_a_changing_carry_is_refused_by_name():
+    _, _, _, state = problem(nf.Adam())
+    wider = eqx.tree_at(lambda s: s.evaluations, state, jax.ShapeDtypeStruct((), jnp.int16))
+    with pytest.raises(TypeError, match=r"evaluations from int32\[\] to int16\[\]"):
+        check_carry(state, wider)
+    weak = eqx.tree_at(lambda s: s.mark, state, jax.ShapeDtypeStruct((), jnp.float32, weak_type=True))
+    with pytest.raises(TypeError, match=r"mark .*weak"):
+        check_carry(state, weak)
+
+
+def test_mixed_dtypes_are_refused_by_name():
+    with scope("x64"):
+        field = SMALL(2, 0, key=jax.random.key(0))
+        mixed = eqx.tree_at(lambda f: f.layers[0].bias, field, field.layers[0].bias.astype(jnp.float32))
+        with pytest.raises(ValueError, match=r"bias is float32|weight is float64"):
+            precision_of(mixed)
+        with pytest.raises(ValueError, match="one dtype"):
+            nf.fit(rotation(), field=mixed, precision="x64", steps=1)
+
+
+class Holding(eqx.Module):
+    """A field as people write them: with an integer array, a frozen table, a function, a solver and a controller."""
+
+    weight: jax.Array
+    order: jax.Array
+    table: np.ndarray
+    activation: object
+    method: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController
+
+    def __init__(self):
+        self.weight = jax.random.normal(jax.random.key(0), (2, 2)) / 10
+        self.order = jnp.array([0, 1])
+        self.table = np.ones(2, np.float32)
+        self.activation = jnp.tanh
+        self.method = diffrax.Tsit5()
+        self.controller = diffrax.PIDController(rtol=1e-3, atol=1e-6)
+
+    def __call__(self, t, y, u):
+        return self.activation(self.weight @ y[self.order]) * self.table
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_equinox_640_state_of_other_leaves_than_the_gradient(name):
+    """https://github.com/patrick-kidger/equinox/issues/640: an integer array and a frozen array change nothing."""
+    compiles, state = run_chunks(OPTIMIZERS[name](), field=Holding(), freeze=("field.table",))
+    assert compiles == 1
+    trained = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)}
+    assert trained == {".field.weight"}
+
+
+def test_equinox_640_each_part_is_traced_once():
+    traces = eqx.debug.assert_max_traces(lambda y: y, max_traces=1)
+
+    class Counting(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, t, y, u):
+            return traces(self.weight @ y)
+
+    run_chunks(nf.LBFGS(memory=5), field=Counting(jnp.eye(2)), chunks=3)
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "backtracking", "optax.lbfgs"])
+def test_optax_1017_modules_with_leaves_that_are_no_arrays(name):
+    """https://github.com/google-deepmind/optax/issues/1017, 1304, 1399: a neural ODE that holds an activation, a
+    solver and a controller, through a real solve."""
+    objective = nf.TrajectoryMatching(nf.Solver(rtol=1e-3))
+    compiles, state = run_chunks(OPTIMIZERS[name](), field=Holding(), objective=objective, chunks=2)
+    assert compiles == 1
+    assert np.isfinite(float(state.chosen.loss))
+
+
+def test_a_state_is_donatable_and_committed():
+    """A fresh L-BFGS state holds one buffer twice, which can't be donated; `carry` gives each leaf its own."""
+    _, _, _, state = problem(nf.LBFGS(memory=5))
+    leaves = [x for x in jax.tree.leaves(state) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    assert len({x.unsafe_buffer_pointer() for x in leaves}) == len(leaves)
+    assert all(x.committed and not x.weak_type for x in leaves)
+
+
+def test_unknown_scan_is_refused():
+    """Equinox takes any unknown kind for "checkpointed"."""
+    with pytest.raises(ValueError, match="lax or checkpointed, got 'chekpointed'"):
+        check_scan("chekpointed")
+    # The type checker of the tests says it first, in its own words.
+    with pytest.raises((ValueError, TypeCheckError), match="scan"):
+        nf.fit(rotation(), field=SMALL, steps=1, scan="chekpointed")
+
+
+@pytest.mark.parametrize(("option", "value"), [("clip", 1.0), ("batch_size", 1)])
+def test_what_lbfgs_cannot_have_is_refused_by_name(option, value):
+    with pytest.raises(ValueError, match=f"{option} can't be combined with LBFGS"):
+        nf.fit(rotation(), field=SMALL, optimizer=nf.LBFGS(), steps=1, **{option: value})
+
+
+def test_clipping_before_lbfgs_in_a_chain_is_refused():
+    chain = optax.chain(optax.clip_by_global_norm(1.0), optax.lbfgs())
+    with pytest.raises(ValueError, match="first link"):
+        nf.fit(rotation(), field=SMALL, optimizer=nf.Optax(chain), steps=1)
+
+
+def test_sweeps_compile_once_for_three_seeds_and_three_learning_rates():
+    compiles = [
+        nf.fit(
+            rotation(),
+            field=functools.partial(nf.MLP, width=9, depth=1),
+            optimizer=nf.Adam(rate),
+            recipe="direct",
+            steps=4,
+            chunk_steps=2,
+            seed=seed,
+        ).compiles
+        for seed in range(3)
+        for rate in (1e-3, 3e-3, 1e-2)
+    ]
+    assert sum(compiles) == compiles[0] == 1

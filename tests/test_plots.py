@@ -1,0 +1,178 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from node_fit.dataset import Dataset
+from node_fit.plots import Curves, choose, collect, limits, plot_fit, plot_loss, plot_phase
+
+TIMES = np.linspace(0, 6, 25)
+
+
+def waves(trajectories: int, states: int = 2, inputs: int = 0) -> Dataset:
+    phases = np.linspace(0, 3, trajectories)[:, None, None] + np.arange(states)
+    us = np.cos(TIMES)[None, :, None] * np.ones((trajectories, 1, inputs))
+    return Dataset.from_arrays(TIMES, np.sin(TIMES[:, None] + phases), us)
+
+
+def curve(data: Dataset, error: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """The data themselves as the model's curve; each trajectory is off by `error` times one more than the last."""
+    return data.ts, np.nan_to_num(data.ys) + error * np.arange(1, len(data.ts) + 1)[:, None, None]
+
+
+def split_by_trajectory(data: Dataset, train: int, error: float = 0.01) -> Curves:
+    splits = {"train": data.select(range(train)), "validation": data.select(range(train, len(data.ts)))}
+    return Curves(splits, {role: curve(part, error) for role, part in splits.items()})
+
+
+def split_by_time(data: Dataset) -> Curves:
+    splits = {"train": data.until(3.0), "validation": data.until(4.5).scored_after(3.0), "test": data.scored_after(4.5)}
+    return Curves(splits, {role: curve(part) for role, part in splits.items()})
+
+
+def pixels(path) -> np.ndarray:
+    from matplotlib.image import imread
+
+    return imread(path)
+
+
+def test_a_forecast_continues_its_trajectory():
+    (record,) = collect(split_by_time(waves(1)))
+    assert list(record.points) == ["train", "validation", "test"]
+    assert record.forecast == 3
+    assert record.ts[-1] == 6
+    assert record.held
+    counted = [ts[np.isfinite(ys[:, 0])] for ts, ys in record.points.values()]
+    assert np.concatenate(counted) == pytest.approx(TIMES), "each row belongs to exactly one role"
+
+
+def test_a_held_out_trajectory_of_the_same_name_is_another_one():
+    data = waves(1)
+    curves = Curves({"train": data, "test": data}, {"train": curve(data), "test": curve(data)})
+    assert [record.held for record in collect(curves)] == [False, True]
+
+
+def test_best_median_and_worst_are_chosen_of_each_kind():
+    shown = choose(collect(split_by_trajectory(waves(16), train=9)))
+    assert [(record.name, label) for record, label in shown] == [
+        ("0", "best"), ("4", "median"), ("8", "worst"), ("9", "best"), ("12", "median"), ("15", "worst")
+    ]  # fmt: skip
+
+
+def test_a_failed_trajectory_is_the_worst():
+    curves = split_by_trajectory(waves(9), train=4)
+    curves.dense["validation"][1][2, 10:] = np.nan
+    record, label = choose(collect(curves))[-1]
+    assert (record.name, label, record.error) == ("6", "worst", np.inf)
+
+
+def test_a_diverging_curve_does_not_squeeze_the_data():
+    curves = Curves({"train": waves(1)}, {"train": curve(waves(1))})
+    curves.dense["train"][1][0, 20:] = 1e12
+    low, high = limits(collect(curves), 0)
+    assert high - low < 4
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        split_by_time(waves(1, states=1, inputs=1)),
+        split_by_trajectory(waves(5), train=3),
+        split_by_trajectory(waves(40, states=8, inputs=3), train=30),
+        Curves({"train": waves(1)}, {"train": curve(waves(1))}),
+    ],
+    ids=["forecast", "trajectories", "many", "train alone"],
+)
+def test_a_fit_is_drawn(tmp_path, curves):
+    path = plot_fit(curves, tmp_path / "fit.png")
+    assert pixels(path).std() > 0.01
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_solutions_that_fail_are_drawn_as_far_as_they_go(tmp_path, bad):
+    data = waves(2)
+    good, failed = curve(data), curve(data)
+    failed[1][0, 12:] = bad
+    failed[1][1] = bad
+    pictures = [
+        pixels(plot_fit(Curves({"train": data}, {"train": dense}), tmp_path / "fit.png")) for dense in (good, failed)
+    ]
+    assert pictures[0].shape == pictures[1].shape
+    assert (pictures[0] != pictures[1]).any()
+    plot_phase(Curves({"train": data}, {"train": failed}), None, tmp_path / "phase.png")
+
+
+def test_missing_values_and_ragged_trajectories_are_drawn(tmp_path):
+    rng = np.random.default_rng(0)
+    ys = [np.where(rng.random((n, 2)) < 0.3, np.nan, rng.normal(size=(n, 2))) for n in (20, 5, 1)]
+    ys[1][:, 0] = np.nan
+    data = Dataset.from_arrays([np.arange(float(len(y))) for y in ys], ys)
+    plot_fit(Curves({"train": data}, {"train": curve(data)}), tmp_path / "fit.png")
+    plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+def test_names_are_not_read_as_mathematics(tmp_path):
+    data = replace(
+        waves(1), states=("$cost_{", "_x^2$"), trajectories=("$\\frac$",), time="$t$", units={"_x^2$": "漢字 $"}
+    )
+    curves = Curves({"train": data}, {"train": curve(data)})
+    plot_fit(curves, tmp_path / "fit.png")
+    plot_phase(curves, None, tmp_path / "phase.png")
+
+
+def test_the_field_is_drawn_in_the_users_units(tmp_path):
+    asked = []
+
+    def field(points):
+        asked.append(points)
+        return np.stack([points[:, 1], np.where(points[:, 0] > 0.5, np.nan, -points[:, 0])], axis=1).astype(np.float32)
+
+    curves = split_by_trajectory(waves(4), train=2)
+    plain = pixels(plot_phase(curves, None, tmp_path / "plain.png"))
+    drawn = pixels(plot_phase(curves, field, tmp_path / "field.png"))
+    (points,) = asked
+    assert points.shape[1] == 2
+    assert np.abs(points).max() < 1.5
+    assert (plain != drawn).any()
+
+
+def test_a_phase_portrait_needs_two_states(tmp_path):
+    data = waves(1, states=3)
+    with pytest.raises(ValueError, match="2 states, got 3"):
+        plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+@pytest.mark.parametrize("validation", [0.2, None, float("nan")])
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_a_loss_is_drawn(tmp_path, rows, validation):
+    table = [
+        {"step": 10 * i, "stage": i // 20, "train_loss": 1 / (i + 1), "validation_loss": validation, "seconds": 0.1}
+        for i in range(rows)
+    ]
+    assert pixels(plot_loss(table, tmp_path / "loss.png")).std() > 0.01
+
+
+def test_a_loss_without_positive_values_is_drawn(tmp_path):
+    table = [
+        {"step": i, "stage": 0, "train_loss": value, "validation_loss": None}
+        for i, value in enumerate([0.0, np.inf, None])
+    ]
+    plot_loss(table, tmp_path / "loss.png")
+
+
+def test_drawing_leaves_no_global_state():
+    code = """
+import sys
+import node_fit.plots
+assert "matplotlib" not in sys.modules, "matplotlib is imported at once"
+import matplotlib
+before = matplotlib.rcParams.copy()  # A plain dict would resolve the backend.
+import pathlib, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    node_fit.plots.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
+assert "matplotlib.pyplot" not in sys.modules, "pyplot is imported"
+assert matplotlib.rcParams.copy() == before, "a setting is left behind"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
