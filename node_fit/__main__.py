@@ -29,14 +29,16 @@ def main() -> None:
     OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
     imported = time.perf_counter() - BEGAN
     codes: list[int] = []
+    wanted_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
 
     def job(config: DictConfig) -> int:
         from .application import run
 
-        codes.append(run(config, imported))
+        # A signal ends a multirun, not only the job that it met.
+        stopped = [code for code in codes if code > 128]
+        codes.append(stopped[-1] if stopped else run(config, imported, wanted_traceback))
         return codes[-1]
 
-    wanted_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra then raises what it would print in its own words.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from jaxtyping import PyTree
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -33,13 +34,14 @@ LOG = logging.getLogger(__name__)
 EXIT = {"completed": 0, "stopped_early": 0, "failed": 1}
 
 
-def run(config: DictConfig, imported: float) -> int:
+def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     """Runs a job and writes its directory.
 
     **Arguments:**
 
     - `config`: composed by Hydra.
     - `imported`: seconds that the imports took.
+    - `tracebacks`: whether errors come with one.
 
     **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
     """
@@ -47,14 +49,16 @@ def run(config: DictConfig, imported: float) -> int:
     files = RunDirectory(hydra.runtime.output_dir)
     console = Console(highlight=False)
     # The first job of a process also pays for the imports.
-    began = BEGAN if hydra.job.get("num", 0) in (None, 0) else time.perf_counter()
+    began = BEGAN if job_number() in (None, 0) else time.perf_counter()
     try:
         return Job(config, files, console, began, imported).run()
-    except (ValueError, OSError) as error:
-        if config.verbose:
+    except Exception as error:  # One job's failure must not end the others of a multirun.
+        expected = isinstance(error, (ValueError, OSError))
+        reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
+        if tracebacks or config.verbose:
             traceback.print_exc()
-        console.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
-        files.write_summary({"status": "failed", "reason": str(error), "overrides": list(hydra.overrides.task)})
+        Console(stderr=True, highlight=False).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
+        files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
         return 1
 
 
@@ -73,7 +77,7 @@ class Job:
         check_top(self.config)
         with scope(self.config.precision):
             find_device(self.config.device)
-            extensions = OmegaConf.to_object(self.config.extensions)
+            extensions = list(self.config.extensions)
             parts = {
                 key: build(self.config[key], key, extensions=extensions)
                 for key in ("data", "field", "solver", "optimizer")
@@ -108,6 +112,9 @@ class Job:
         return replace(solver, rtol=rtol, atol=chosen["atol"] or rtol / 100)
 
     def announce(self, splits: Splits) -> None:
+        hydra = HydraConfig.get()
+        if job_number() is not None:
+            self.console.rule(f"job {job_number()}: {' '.join(hydra.overrides.task)}", align="left")
         sizes = ", ".join(f"{name} {int(part.scored.sum())} rows" for name, part in splits.named().items())
         self.console.print(
             f"node_fit: {len(splits.train.states)} states, {len(splits.train.inputs)} inputs; {sizes}; "
@@ -189,9 +196,10 @@ class Watcher:
 
     def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
         config = self.job.config
-        place: Callable[[PyTree], PyTree] = lambda tree: carry(
-            tree, dtype_of(config.precision), find_device(config.device)
-        )  # noqa: E731
+
+        def place(tree: PyTree) -> PyTree:
+            return carry(tree, dtype_of(config.precision), find_device(config.device))
+
         moment = self.checkpoints.restore(template, place) if config.resume else None
         if config.resume and moment is None:
             raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
@@ -210,14 +218,18 @@ class Watcher:
         self.job.files.add_metrics(record)
         self.checkpoints.save(moment)
         self.display.show(record, record.step - moment.offset)
-        return (
-            None
-            if self.job.signal is None
-            else f"by {signal.Signals(self.job.signal).name}; resume={self.job.files.path} goes on"
-        )
+        if self.job.signal is None:
+            return None
+        return f"by {signal.Signals(self.job.signal).name}; go on with resume={self.job.files.path}"
 
     def close(self) -> None:
         self.checkpoints.close()
+
+
+def job_number() -> int | None:
+    """The number of this job in a multirun; None outside of one."""
+    hydra = HydraConfig.get()
+    return hydra.job.num if hydra.mode == RunMode.MULTIRUN else None
 
 
 def check_top(config: DictConfig) -> None:

@@ -1,17 +1,17 @@
 """A dataset as the objectives see it: arrays of order one, in the run's precision."""
 
+from typing import Any
+
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from .dataset import Dataset
 from .scaling import Scaler
 
-Arrays = Array | np.ndarray
-
 
 class Batch(eqx.Module):
-    """Trajectories in scaled units.
+    """Trajectories in scaled units: NumPy arrays on the host, JAX arrays once they are placed.
 
     - `ts`, `ys`, `us`: times, states and inputs, shapes `(trajectory, time)`, `(trajectory, time, state)` and
       `(trajectory, time, input)`; a state that was not measured is 0.
@@ -20,11 +20,11 @@ class Batch(eqx.Module):
     - `joint`: whether the trajectories share their times.
     """
 
-    ts: Float[Arrays, "trajectory time"]
-    ys: Float[Arrays, "trajectory time state"]
-    us: Float[Arrays, "trajectory time input"]
-    mask: Bool[Arrays, "trajectory time state"]
-    start: Float[Arrays, "trajectory state"]
+    ts: Float[Any, "trajectory time"]
+    ys: Float[Any, "trajectory time state"]
+    us: Float[Any, "trajectory time input"]
+    mask: Bool[Any, "trajectory time state"]
+    start: Float[Any, "trajectory state"]
     joint: bool = eqx.field(static=True)
 
     @staticmethod

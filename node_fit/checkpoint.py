@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -139,13 +140,13 @@ def from_arrays(arrays: dict[str, np.ndarray], template: TrainState) -> TrainSta
 
     def leaf(path: tuple, like: Array) -> Array | np.ndarray:
         array = arrays[jax.tree_util.keystr(path, simple=True, separator=".")]
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if is_key(like) else array
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like)) if is_key(like) else array
 
     return jax.tree_util.tree_map_with_path(leaf, template)
 
 
 def is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[list[int], str]]:

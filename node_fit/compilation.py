@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jaxtyping import PyTree
@@ -23,10 +22,10 @@ class Compilations:
 def counted(into: Compilations):
     """Counts XLA's compilations in a block of code, as JAX itself reports them."""
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == BACKEND_COMPILE:
             into.count += 1
-            into.seconds += seconds
+            into.seconds += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:

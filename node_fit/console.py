@@ -10,9 +10,11 @@ from rich.table import Table as RichTable
 from .fitting import Record
 
 
-def figure(number: float | None, digits: int = 3) -> str:
+def figure(number: float | None) -> str:
     """A number for a table; a dash if there is none."""
-    return "-" if number is None else f"{number:.{digits}g}"
+    if number is None:
+        return "-"
+    return str(number) if isinstance(number, int) else f"{number:.3g}"
 
 
 class Display:

@@ -203,7 +203,7 @@ def check_trajectory(data: Dataset, row: int, name: str) -> None:
     t, u = data.ts[row, :length], data.us[row, :length]
     if not np.isfinite(t).all():
         raise ValueError(
-            f"{data.time} must be finite; trajectory {name!r} has {t[~np.isfinite(t)][0]} at row {first_true(~np.isfinite(t))}."
+            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
         )
     steps = np.diff(t)
     if (steps <= 0).any():
@@ -222,7 +222,7 @@ def check_trajectory(data: Dataset, row: int, name: str) -> None:
     if np.isinf(data.ys[row, :length]).any():
         at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
         raise ValueError(
-            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if it is unknown."
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
         )
 
 

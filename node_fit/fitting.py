@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -204,8 +204,8 @@ def fit(
 
 def make_field(field: MakeField | VectorField, data: Dataset, key: jax.Array) -> VectorField:
     if isinstance(field, eqx.Module):
-        return field
-    return field(len(data.states), len(data.inputs), key=key)
+        return cast(VectorField, field)
+    return cast(MakeField, field)(len(data.states), len(data.inputs), key=key)
 
 
 def replace_tolerances(solver: Solver, tolerance: float) -> Solver:
@@ -378,7 +378,7 @@ class Training:
     def why_nothing_is_finite(self, record: Record) -> str:
         return (
             f"no loss was finite in the first {record.evaluations} evaluations ({record.failed_solves} failed solves); "
-            "check the scale of the data, loosen the solver's tolerances, or choose an implicit method for a stiff system"
+            "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
         )
 
 

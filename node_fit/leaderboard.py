@@ -13,7 +13,9 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table as RichTable
 
-COLUMNS = (
+from .console import figure
+
+COLUMNS: tuple[str, ...] = (
     "job",
     "overrides",
     "status",
@@ -70,17 +72,24 @@ def rank(entry: dict[str, Any]) -> tuple[bool, float, float]:
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     path.write_text(text.getvalue())
 
 
 def show(rows: list[dict[str, Any]]) -> None:
+    """Prints the jobs with the overrides that tell them apart."""
+    console = Console(highlight=False)
+    given = [set(entry["overrides"].split()) for entry in rows]
+    common = set.intersection(*given) if len(given) > 1 else set()
     table = RichTable(box=None, pad_edge=False, header_style="bold")
-    for name in COLUMNS:
-        table.add_column(name.replace("_", " "), justify="left" if name in ("job", "overrides", "status") else "right")
+    for title in ("job", "overrides", "status"):
+        table.add_column(title, overflow="fold")
+    for title in ("validation NRMSE", "train NRMSE", "test NRMSE", "steps", "seconds"):
+        table.add_column(title, justify="right")
     for entry in rows:
-        cells = (entry[name] for name in COLUMNS)
-        table.add_row(*("-" if x is None else f"{x:.3g}" if isinstance(x, float) else str(x) for x in cells))
-    Console(highlight=False).print(table)
+        apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
+        figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "steps", "seconds"))
+        table.add_row(entry["job"], apart, entry["status"], *(figure(number) for number in figures))
+    console.print(table)

@@ -76,7 +76,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise ModelFileError(f"{path} is no model file, or is truncated ({error}).") from None
     header = metadata.get("node_fit")

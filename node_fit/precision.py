@@ -45,7 +45,7 @@ def precision_of(tree: PyTree) -> Precision:
     return "x64" if kinds == {np.dtype(np.float64)} else "x32"
 
 
-def find_device(name: str) -> jax.Device:
+def find_device(name: str) -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
     """The device that a run uses.
 
     **Arguments:**
@@ -73,7 +73,7 @@ def numbers_as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, tree)
 
 
-def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> PyTree:
+def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> PyTree:  # pyright: ignore[reportInvalidTypeForm]
     """Every array of `tree` as a leaf fit for a compiled loop.
 
     A leaf keeps its value and its kind; floats get `dtype`. It is strongly typed (a weak type compiles again once the

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from .configuration import build
 from .model_file import load, write
-from .run_directory import RunDirectory, predictions_frame
+from .run_directory import FLOAT, RunDirectory, predictions_frame
 
 
 def main() -> None:
@@ -37,12 +37,12 @@ def predict(run: Path, data: list[str], out: Path) -> None:
             f"{run} is no run: it holds no config.yaml; name a directory such as outputs/DATE/TIME."
         )
     config = OmegaConf.load(config_file)
-    extensions = OmegaConf.to_object(config.extensions)
+    extensions = list(config.extensions)
     model = load(RunDirectory(run).model, extensions=extensions)
     table = build(config.data, "data", extensions=extensions)
     dataset = table.read(data if len(data) > 1 else data[0])
     predicted = model.predict(dataset)
-    write(out, predictions_frame(dataset, predicted).to_csv(index=False).encode())
+    write(out, predictions_frame(dataset, predicted).to_csv(index=False, float_format=FLOAT).encode())
     print(f"{len(dataset.trajectories)} trajectories, {int(dataset.valid.sum())} rows: {out}")
 
 

@@ -37,7 +37,7 @@ def with_resumed(arguments: list[str]) -> list[str]:
             )
     if any(argument in ("-m", "--multirun") for argument in others):
         raise ConfigError("resume goes on with one run and can't be combined with --multirun.")
-    earlier = [line for line in OmegaConf.to_object(OmegaConf.load(overrides)) if not line.startswith("resume=")]
+    earlier = [line for line in map(str, OmegaConf.load(overrides)) if not line.startswith("resume=")]
     # The run keeps its own record of how it began.
     place = [f"resume={directory}", f"hydra.run.dir={directory}", "hydra.output_subdir=null"]
     return [*earlier, *others, *place]

@@ -12,6 +12,8 @@ from .dataset import Dataset
 from .fitting import Record
 from .model_file import write
 
+# Enough digits for a float32, and no noise after them.
+FLOAT = "%.8g"
 COLUMNS = [field.name for field in fields(Record)]
 
 
@@ -61,7 +63,7 @@ class RunDirectory:
         frames = [predictions_frame(part, predicted[name], name) for name, part in splits.items()]
         import pandas as pd
 
-        write(self.predictions, pd.concat(frames).to_csv(index=False).encode())
+        write(self.predictions, pd.concat(frames).to_csv(index=False, float_format=FLOAT).encode())
 
 
 def predictions_frame(data: Dataset, predicted: np.ndarray, split: str | None = None):

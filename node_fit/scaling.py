@@ -1,6 +1,7 @@
 """The change of units that brings states, inputs and time to order one, and back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -22,12 +23,12 @@ class Scaler(eqx.Module):
     - `log`: for each state, whether it is positive and scaled by its logarithm.
     """
 
-    state_shift: Float[Array, " state"] | Host
-    state_scale: Float[Array, " state"] | Host
-    input_shift: Float[Array, " input"] | Host
-    input_scale: Float[Array, " input"] | Host
-    time_shift: Float[Array, ""] | Host
-    time_scale: Float[Array, ""] | Host
+    state_shift: Float[Any, " state"]
+    state_scale: Float[Any, " state"]
+    input_shift: Float[Any, " input"]
+    input_scale: Float[Any, " input"]
+    time_shift: Float[Any, ""]
+    time_scale: Float[Any, ""]
     log: tuple[bool, ...] = eqx.field(static=True)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Smooth curves through noisy, irregular samples, and their derivatives: the field's values where no solver is needed."""
+"""Smooth curves through noisy, irregular samples, and their derivatives: the field's values, found with no solver."""
 
 import numpy as np
 from jaxtyping import Float
@@ -38,8 +38,9 @@ def smooth(
         for group in share_grid(ts, known, rows):
             at = known[group[0]]
             curve = spline(ts[group[0], at], series[group][:, at].T, stiffness)
-            values[np.ix_(group, np.flatnonzero(at), [channel])] = curve(ts[group[0], at]).T[..., None]
-            rates[np.ix_(group, np.flatnonzero(at), [channel])] = curve.derivative()(ts[group[0], at]).T[..., None]
+            cells = np.ix_(group, np.flatnonzero(at), np.array([channel]))
+            values[cells] = curve(ts[group[0], at]).T[..., None]
+            rates[cells] = curve.derivative()(ts[group[0], at]).T[..., None]
     return values, rates
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .model import NeuralODE
 from .objectives import AbstractObjective
 from .optimizers import AbstractOptimizer, Step
+from .optimizers.optimizer import Clip
 
 Scan = Literal["lax", "checkpointed"]
 
@@ -34,7 +35,7 @@ class Stage(eqx.Module):
     steps: int = eqx.field(static=True)
     name: str = eqx.field(static=True, default="main")
     batch_size: int | None = eqx.field(static=True, default=None)
-    clip: float | Float[Array, ""] | None = None
+    clip: Clip = None
 
     def __check_init__(self):
         if self.steps < 1:

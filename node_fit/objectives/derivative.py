@@ -1,12 +1,13 @@
 """Derivative matching: the field against derivatives estimated from the data, with no solver in the loop."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..batch import Arrays
 from ..dataset import Dataset
 from ..model import NeuralODE
 from ..smoothing import smooth
@@ -16,11 +17,11 @@ from .objective import AbstractObjective, Loss, masked_mean, ridge_penalty
 class Slopes(eqx.Module):
     """Points of smoothed trajectories and the derivatives there, in scaled units, one row a measurement."""
 
-    ts: Float[Arrays, " point"]
-    ys: Float[Arrays, "point state"]
-    us: Float[Arrays, "point input"]
-    rates: Float[Arrays, "point state"]
-    mask: Bool[Arrays, "point state"]
+    ts: Float[Any, " point"]
+    ys: Float[Any, "point state"]
+    us: Float[Any, "point input"]
+    rates: Float[Any, "point state"]
+    mask: Bool[Any, "point state"]
 
 
 class DerivativeMatching(AbstractObjective):

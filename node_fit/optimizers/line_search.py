@@ -7,13 +7,13 @@ decides what that evaluation means and where to look next. It is an Optax transf
 compile as Adam, and members of a batch search independently.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 # Sufficient decrease and curvature: the usual constants for quasi-Newton directions (Nocedal and Wright,
 # Numerical Optimization, 2006, section 3.1).
@@ -36,7 +36,7 @@ class Trial(NamedTuple):
 class SearchState(NamedTuple):
     """Where the search is.
 
-    - `memory`: L-BFGS memory; it holds the last accepted point and the gradient there.
+    - `memory`: an `optax.ScaleByLBFGSState` of flat arrays; it holds the last accepted point and its gradient.
     - `direction`: of the search, flat.
     - `start`: the accepted point as a trial of step 0.
     - `low`, `low_gradient`: the best trial with sufficient decrease, and the gradient there.
@@ -46,7 +46,7 @@ class SearchState(NamedTuple):
     - `failures`: lines in a row on which nothing better was found.
     """
 
-    memory: optax.ScaleByLBFGSState
+    memory: Any
     direction: Float[Array, " parameter"]
     start: Trial
     low: Trial
@@ -60,7 +60,7 @@ class SearchState(NamedTuple):
 def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformationExtraArgs:
     """L-BFGS with a zoom line search (Nocedal and Wright, 2006, algorithms 3.5, 3.6 and 7.4).
 
-    `update` needs `value`, the objective at `params`, and `grads`, its whole gradient. It returns the way from the
+    `update` needs `value`, the objective at `params`, and its whole gradient. It returns the way from the
     trial point `params` to the next one. Values that are not finite shorten the step.
 
     **Arguments:**
@@ -70,9 +70,9 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
     """
     precondition = optax.scale_by_lbfgs(memory)
 
-    def init(params) -> SearchState:
+    def init(params: PyTree) -> SearchState:
         x, _ = ravel_pytree(params)
-        state = precondition.init(x)
+        state: Any = precondition.init(x)
         zero, infinite = jnp.zeros((), x.dtype), jnp.full((), jnp.inf, x.dtype)
         nowhere = Trial(zero, infinite, zero)
         return SearchState(
@@ -88,8 +88,10 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
             failures=jnp.zeros((), jnp.int32),
         )
 
-    def update(grads, state: SearchState, params, *, value, **_):
-        gradient, unravel = ravel_pytree(grads)
+    def update(
+        updates: PyTree, state: Any, params: PyTree = None, *, value: Array, **extra_args: Any
+    ) -> tuple[PyTree, SearchState]:
+        gradient, unravel = ravel_pytree(updates)
         x, _ = ravel_pytree(params)
         finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
         gradient = jnp.where(finite, gradient, 0)
@@ -115,7 +117,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         target = new.memory.params + new.step * new.direction
         return unravel(jnp.where(jnp.isinf(new.start.value), 0, target - x)), new
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
@@ -173,6 +175,7 @@ def next_line(
     curved = ((point - old.params) @ (slope_there - old.updates) > 0) | (old.count == 0)
     empty = jax.tree.map(jnp.zeros_like, old)
     memory = select(settled & curved, old, empty)
+    ascent: Any
     ascent, memory = precondition.update(slope_there, memory, point)
     downhill = (ascent @ slope_there > 0) & jnp.isfinite(ascent).all()
     direction = -jnp.where(downhill, ascent, slope_there)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..objectives import Loss
 
+Clip = float | Float[Array, ""] | None
 LossFunction = Callable[[PyTree], Loss]
 
 
@@ -45,7 +46,7 @@ class AbstractOptimizer(eqx.Module):
         """The state before the first of `steps` steps."""
 
     @abc.abstractmethod
-    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: float | None) -> Step:
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: Clip) -> Step:
         """One step from `params`.
 
         **Arguments:**
@@ -75,7 +76,7 @@ class AbstractGradientOptimizer(AbstractOptimizer):
     def init(self, params: PyTree, steps: int) -> PyTree:
         return optax.with_extra_args_support(self.transform(steps)).init(params)
 
-    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: float | None) -> Step:
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: Clip) -> Step:
         transform = optax.with_extra_args_support(self.transform(steps))
         value, gradient = evaluate(loss, params, state)
         norm = optax.tree.norm(gradient)
@@ -93,6 +94,7 @@ def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, P
     """The objective and its gradient; taken from the state where a line search has left them there."""
     if cached(state):
         value, gradient = optax.value_and_grad_from_state(lambda p: loss(p).value)(params, state=state)
+        value = jnp.asarray(value)
         return Loss(value, (~jnp.isfinite(value)).astype(jnp.int32)), gradient
 
     def with_report(p: PyTree) -> tuple[Array, Loss]:
