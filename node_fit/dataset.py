@@ -132,7 +132,7 @@ class Dataset:
         kept = np.flatnonzero(lengths)
         if kept.size == 0:
             raise ValueError(f"no row has {self.time} <= {end:g}; the data begin at {self.ts.min():g}.")
-        return Dataset.from_arrays(
+        cut = Dataset.from_arrays(
             [self.ts[i, : lengths[i]] for i in kept],
             [self.ys[i, : lengths[i]] for i in kept],
             [self.us[i, : lengths[i]] for i in kept],
@@ -142,6 +142,7 @@ class Dataset:
             time=self.time,
             units=self.units,
         )
+        return replace(cut, scored=cut.scored & self.scored[kept, : cut.ts.shape[1]])
 
     def scored_after(self, start: float) -> "Dataset":
         """The same trajectories, of which only the rows with time later than `start` count."""

@@ -14,7 +14,7 @@ SAMPLED = 4
 def smooth(
     ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time state"]
 ) -> tuple[Float[np.ndarray, "trajectory time state"], Float[np.ndarray, "trajectory time state"]]:
-    """Smoothed values and time derivatives at the measured points.
+    """Smoothed values and time derivatives at every row that has a measurement.
 
     The smoothness of each channel is the median of what generalised cross-validation chooses on a few of its
     trajectories (Craven and Wahba, Numerische Mathematik 31, 1979; `scipy.interpolate.make_smoothing_spline`).
@@ -24,10 +24,11 @@ def smooth(
     - `ts`: times, shape `(trajectory, time)`, of order one.
     - `ys`: states, shape `(trajectory, time, state)`, of order one, NaN where unknown.
 
-    **Returns:** values and derivatives, both in the shape of `ys`, NaN where unknown or where a trajectory has fewer
-    than five points of that channel.
+    **Returns:** values and derivatives, both in the shape of `ys`; NaN outside of the times over which a channel was
+    measured, and where it has fewer than five points.
     """
     values, rates = np.full_like(ys, np.nan), np.full_like(ys, np.nan)
+    rows_measured = np.isfinite(ys).any(axis=2)
     for channel in range(ys.shape[2]):
         series = ys[:, :, channel]
         known = np.isfinite(series)
@@ -35,12 +36,14 @@ def smooth(
         if rows.size == 0:
             continue
         stiffness = choose_stiffness(ts, series, rows)
-        for group in share_grid(ts, known, rows):
-            at = known[group[0]]
-            curve = spline(ts[group[0], at], series[group][:, at].T, stiffness)
+        for group in share_grid(ts, known, rows_measured, rows):
+            one = group[0]
+            t = ts[one, known[one]]
+            at = rows_measured[one] & (ts[one] >= t[0]) & (ts[one] <= t[-1])
+            curve = spline(t, series[group][:, known[one]].T, stiffness)
             cells = np.ix_(group, np.flatnonzero(at), np.array([channel]))
-            values[cells] = curve(ts[group[0], at]).T[..., None]
-            rates[cells] = curve.derivative()(ts[group[0], at]).T[..., None]
+            values[cells] = curve(ts[one, at]).T[..., None]
+            rates[cells] = curve.derivative()(ts[one, at]).T[..., None]
     return values, rates
 
 
@@ -70,9 +73,9 @@ def choose_stiffness(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> fl
     return 0.0 if np.median(noise) < CLEAN else float(np.median(chosen))
 
 
-def share_grid(ts: np.ndarray, known: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-    """Groups of trajectories that were measured at the same times, so that one spline call serves each group."""
+def share_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+    """Groups of trajectories with the same times and gaps, so that one spline call serves each group."""
     groups: dict[bytes, list[int]] = {}
     for row in rows:
-        groups.setdefault(ts[row, known[row]].tobytes() + known[row].tobytes(), []).append(row)
+        groups.setdefault(ts[row].tobytes() + known[row].tobytes() + wanted[row].tobytes(), []).append(row)
     return [np.array(group) for group in groups.values()]

@@ -44,13 +44,32 @@ class Solution(eqx.Module):
     ok: Bool[Array, " trajectory"]
 
 
+class Driven(eqx.Module):
+    """The field with its inputs, as Diffrax calls it.
+
+    It is a module and no closure, since an adjoint that solves backwards differentiates only what is a leaf.
+
+    - `us`: inputs at `ts`, with an axis for trajectories if the state has one.
+    """
+
+    field: VectorField
+    ts: Float[Array, " time"]
+    us: Float[Array, "time ..."]
+    inputs: str = eqx.field(static=True)
+
+    def __call__(self, t, y, args):
+        u = interpolate(t, self.ts, self.us, self.inputs)
+        field = self.field if y.ndim == 1 else jax.vmap(self.field, in_axes=(None, 0, 0))
+        return field(t, y, u)
+
+
 class Solver(eqx.Module):
     """A Runge-Kutta method with adaptive steps, and how gradients pass through it.
 
     **Arguments:**
 
     - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`.
-      `euler` and `implicit_euler` take the measured times as their steps.
+      `implicit_euler`, and `euler`, whose steps are fixed to the mean spacing of the measured times.
     - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one.
     - `max_steps`: steps after which a solve counts as failed.
     - `adjoint`: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be differentiated
@@ -120,26 +139,19 @@ class Solver(eqx.Module):
         """
         saved = ts if saved is None else saved
         if joint:
-            return self._solve_jointly(field, ts[0], y0, us, saved[0])
-        return jax.vmap(lambda *one: self._solve_one(field, *one))(ts, y0, us, saved)
+            by_time = jnp.swapaxes(us, 0, 1)
+            ys, ok = self._diffeqsolve(Driven(field, ts[0], by_time, self.inputs), ts[0], y0, saved[0])
+            return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, y0.shape[:1]))
 
-    def _solve_jointly(self, field, ts, y0, us, saved) -> Solution:
-        by_time = jnp.swapaxes(us, 0, 1)
-        parallel = jax.vmap(field, in_axes=(None, 0, 0))
-        ys, ok = self._diffeqsolve(
-            lambda t, y, _: parallel(t, y, interpolate(t, ts, by_time, self.inputs)), ts, y0, saved
-        )
-        return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, y0.shape[:1]))
+        def one(ts, y0, us, saved):
+            return self._diffeqsolve(Driven(field, ts, us, self.inputs), ts, y0, saved)
 
-    def _solve_one(self, field, ts, y0, us, saved) -> Solution:
-        ys, ok = self._diffeqsolve(lambda t, y, _: field(t, y, interpolate(t, ts, us, self.inputs)), ts, y0, saved)
-        return Solution(ys, ok)
+        return Solution(*jax.vmap(one)(ts, y0, us, saved))
 
     def _diffeqsolve(self, derivative, ts, y0, saved):
         method = METHODS[self.method]()
         end = jnp.maximum(ts[-1], saved[-1])
-        span = end - ts[0]
-        if isinstance(method, diffrax.Euler | diffrax.ImplicitEuler):
+        if isinstance(method, diffrax.Euler):
             controller = diffrax.ConstantStepSize()
         else:
             controller = diffrax.PIDController(rtol=self.rtol, atol=self.atol)
@@ -149,7 +161,7 @@ class Solver(eqx.Module):
             t0=ts[0],
             t1=end,
             # The spacing of the data is a better first guess than a probe of the field, and costs no compile time.
-            dt0=jnp.where(span > 0, span / ts.shape[0], 1),
+            dt0=mean_spacing(ts),
             y0=y0,
             saveat=diffrax.SaveAt(ts=saved),
             stepsize_controller=controller,
@@ -160,3 +172,9 @@ class Solver(eqx.Module):
         ys = solution.ys
         assert ys is not None
         return ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all()
+
+
+def mean_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:
+    """The mean step of a time grid, without the repeated times that pad it; 1 if there is no step."""
+    gaps = (jnp.diff(ts) > 0).sum().astype(ts.dtype)
+    return jnp.where(gaps > 0, (ts[-1] - ts[0]) / jnp.maximum(gaps, 1), 1)

@@ -32,7 +32,8 @@ class Split:
     **Arguments:**
 
     - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time.
-    - `validation`, `test`: fractions of the trajectories, or of the time span at its end; 0 for none.
+    - `validation`, `test`: fractions of the trajectories, or of the whole time span, the test part at its end and the
+      validation part before it; 0 for none.
     - `validation_from`, `test_from`: instead of a fraction, the first time of that part [unit of time].
     - `seed`: of the draw of trajectories.
 
@@ -86,8 +87,12 @@ class Split:
         test_from = self.test_from if self.test_from is not None else end - self.test * (end - start)
         rest = before(data, test_from) if self.test_from is not None or self.test else end
         validation_from = (
-            self.validation_from if self.validation_from is not None else rest - self.validation * (rest - start)
+            self.validation_from if self.validation_from is not None else test_from - self.validation * (end - start)
         )
+        if self.validation_from is not None and validation_from > test_from:
+            raise ValueError(
+                f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
+            )
         fitted = before(data, validation_from) if self.validation_from is not None or self.validation else rest
         train = data.until(fitted)
         validation = data.until(rest).scored_after(fitted) if fitted < rest else None

@@ -10,10 +10,10 @@ import node_fit as nf
 SMALL = settings(max_examples=60, deadline=None)
 
 
-def records(lengths: list[int], offsets: list[float]) -> nf.Dataset:
-    """Trajectories a row a unit of time, each from its own start; a value says which row of which trajectory it is."""
-    ts = [offset + np.arange(float(n)) for n, offset in zip(lengths, offsets, strict=True)]
-    return nf.Dataset.from_arrays(ts, [1000.0 * i + np.arange(float(n))[:, None] for i, n in enumerate(lengths)])
+def records(shapes: list[tuple[int, float]]) -> nf.Dataset:
+    """Trajectories of so many rows, a row a unit of time, each from its own start; values tell all rows apart."""
+    ts = [start + np.arange(float(rows)) for rows, start in shapes]
+    return nf.Dataset.from_arrays(ts, [1000.0 * i + np.arange(float(n))[:, None] for i, (n, _) in enumerate(shapes)])
 
 
 def years() -> nf.Dataset:
@@ -29,23 +29,20 @@ def scored_times(part: nf.Dataset | None) -> list[float]:
     return [] if part is None else part.ts[part.scored].tolist()
 
 
-some_records = st.lists(st.integers(1, 9), min_size=1, max_size=7).flatmap(
-    lambda lengths: st.builds(
-        records, st.just(lengths), st.lists(st.sampled_from([0.0, 0.5, 4.0]), min_size=len(lengths), max_size=len(lengths))
-    )
-)
+shapes = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.0, 0.5, 4.0])), min_size=1, max_size=7)
 fractions = st.sampled_from([0.0, 0.1, 0.25, 0.4])
 
 
 @SMALL
 @given(
-    data=some_records,
+    shapes=shapes,
     by=st.sampled_from(["auto", "trajectory", "time"]),
     validation=fractions,
     test=fractions,
     seed=st.integers(0, 3),
 )
-def test_every_row_is_scored_in_exactly_one_part(data, by, validation, test, seed):
+def test_every_row_is_scored_in_exactly_one_part(shapes, by, validation, test, seed):
+    data = records(shapes)
     try:
         parts = nf.Split(by, validation, test, seed=seed)(data)
     except ValueError as error:
@@ -57,8 +54,9 @@ def test_every_row_is_scored_in_exactly_one_part(data, by, validation, test, see
 
 
 @SMALL
-@given(data=some_records, cuts=st.tuples(st.floats(0, 12), st.floats(0, 12)))
-def test_by_dates_no_row_is_scored_twice(data, cuts):
+@given(shapes=shapes, cuts=st.tuples(st.floats(0, 12), st.floats(0, 12)))
+def test_by_dates_no_row_is_scored_twice(shapes, cuts):
+    data = records(shapes)
     validation_from, test_from = sorted(cuts)
     try:
         parts = nf.Split(validation_from=validation_from, test_from=test_from)(data)
@@ -73,7 +71,7 @@ def test_by_dates_no_row_is_scored_twice(data, cuts):
 
 def test_dates_in_the_wrong_order_do_not_score_a_row_twice():
     try:
-        parts = nf.Split(validation_from=1918, test_from=1915)(years())
+        parts = nf.Split(validation_from=1918.0, test_from=1915.0)(years())
     except ValueError:
         return
     together = [t for part in parts for t in scored_times(part)]
@@ -81,23 +79,23 @@ def test_dates_in_the_wrong_order_do_not_score_a_row_twice():
 
 
 def test_test_from_is_the_first_year_of_the_test():
-    parts = nf.Split("time", validation=0, test=0, test_from=1915)(years())
+    parts = nf.Split("time", validation=0.0, test=0.0, test_from=1915.0)(years())
     assert scored_times(parts.train) == list(range(1900, 1915))
     assert parts.validation is None
     assert scored_times(parts.test) == list(range(1915, 1921))
-    between = nf.Split("time", validation=0, test_from=1914.5)(years())
+    between = nf.Split("time", validation=0.0, test_from=1914.5)(years())
     assert scored_times(between.test) == scored_times(parts.test)
 
 
 def test_validation_from_is_the_first_year_of_the_validation():
-    parts = nf.Split(validation_from=1912, test_from=1915)(years())
+    parts = nf.Split(validation_from=1912.0, test_from=1915.0)(years())
     assert scored_times(parts.train) == list(range(1900, 1912))
     assert scored_times(parts.validation) == [1912, 1913, 1914]
     assert scored_times(parts.test) == list(range(1915, 1921))
 
 
 def test_a_forecast_is_simulated_from_the_start_of_the_record():
-    parts = nf.Split(validation_from=1912, test_from=1915)(years())
+    parts = nf.Split(validation_from=1912.0, test_from=1915.0)(years())
     assert parts.train.ts.max() == 1911, "nothing later is in the training data at all"
     assert parts.validation.ts[0].tolist() == list(range(1900, 1915))
     assert parts.test.ts[0].tolist() == list(range(1900, 1921))
@@ -113,14 +111,14 @@ def test_fractions_of_the_time_are_of_the_whole_span():
 
 def test_a_fraction_of_nothing_is_no_part():
     for by in ("time", "trajectory"):
-        parts = nf.Split(by, validation=0, test=0)(records([5] * 6, [0.0] * 6))
+        parts = nf.Split(by, validation=0.0, test=0.0)(records([(5, 0.0)] * 6))
         assert parts.validation is None and parts.test is None
         assert list(parts.named()) == ["train"]
-        assert scored_values(parts.train) == scored_values(records([5] * 6, [0.0] * 6))
+        assert scored_values(parts.train) == scored_values(records([(5, 0.0)] * 6))
 
 
 def test_by_trajectory_whole_trajectories_are_drawn():
-    data = records([4] * 10, [0.0] * 10)
+    data = records([(4, 0.0)] * 10)
     parts = nf.Split("trajectory", validation=0.2, test=0.3, seed=1)(data)
     assert [len(part.trajectories) for part in parts] == [5, 2, 3]
     assert all(part.scored.all() for part in parts)
@@ -131,7 +129,7 @@ def test_by_trajectory_whole_trajectories_are_drawn():
 
 
 def test_auto_goes_by_trajectory_from_five_on_and_by_time_where_a_date_is_given():
-    few, many = records([10] * 4, [0.0] * 4), records([10] * 5, [0.0] * 5)
+    few, many = records([(10, 0.0)] * 4), records([(10, 0.0)] * 5)
     assert len(nf.Split()(few).train.trajectories) == 4
     assert len(nf.Split()(many).train.trajectories) == 3
     assert len(nf.Split(test_from=8.0)(many).train.trajectories) == 5
@@ -140,7 +138,6 @@ def test_auto_goes_by_trajectory_from_five_on_and_by_time_where_a_date_is_given(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"by": "times"}, "by must be auto, trajectory or time, got 'times'"),
         ({"validation": 1.0}, "validation must be a fraction from 0 to below 1, got 1.0"),
         ({"test": -0.1}, "test must be a fraction from 0 to below 1, got -0.1"),
         ({"test": float("nan")}, "test must be a fraction"),
@@ -149,13 +146,12 @@ def test_auto_goes_by_trajectory_from_five_on_and_by_time_where_a_date_is_given(
     ],
 )
 def test_settings_out_of_range_are_refused(options, said):
-    # The names are checked by the sentence, not by a type checker that tests alone have.
-    with pytest.raises((ValueError, TypeError), match=said if "by" not in options else None):
+    with pytest.raises(ValueError, match=said):
         nf.Split(**options)
 
 
 def test_what_leaves_nothing_to_fit_is_refused():
     with pytest.raises(ValueError, match="2 trajectories can't be divided into 1 for validation, 1 for test"):
-        nf.Split("trajectory", validation=0.4, test=0.4)(records([5, 5], [0.0, 0.0]))
+        nf.Split("trajectory", validation=0.4, test=0.4)(records([(5, 0.0)] * 2))
     with pytest.raises(ValueError, match="no row is earlier than t = 1900, so nothing is left to fit; cut later"):
-        nf.Split(test_from=1900)(years())
+        nf.Split(test_from=1900.0)(years())

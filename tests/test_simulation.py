@@ -1,0 +1,99 @@
+"""One solve for all splits: each gets what it would have got alone."""
+
+import jax
+import numpy as np
+import pytest
+
+import node_fit as nf
+from node_fit.precision import carry
+from node_fit.scaling import Scaler
+from node_fit.simulation import DENSE, simulate_splits, together
+
+
+def data() -> nf.Dataset:
+    """Three driven oscillations of other lengths, times and units."""
+    ts = [np.linspace(10.0, 10.0 + 3 * n / 12, n) for n in (12, 7, 9)]
+    ys = [np.stack([100 + 20 * np.cos(t), 5 * np.sin(t)], axis=1) for t in ts]
+    return nf.Dataset.from_arrays(ts, ys, [np.sin(3 * t)[:, None] for t in ts], trajectories=("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def splits() -> dict[str, nf.Dataset]:
+    whole = data()
+    return {
+        "train": whole.select([0]),
+        "validation": whole.select([1]),
+        "test": whole.select([2, 0]).scored_after(11.0),
+    }
+
+
+@pytest.fixture(scope="module")
+def model() -> nf.NeuralODE:
+    field = nf.MLP(2, 1, width=8, depth=1, key=jax.random.key(0))
+    scaler = Scaler.from_dataset(data())
+    return carry(nf.NeuralODE(field, scaler, nf.Solver(rtol=1e-6), ("y0", "y1"), ("u0",), "t", ()), np.float32)
+
+
+@pytest.fixture(scope="module")
+def simulated(model, splits):
+    return simulate_splits(model, splits)
+
+
+def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated):
+    alone = model.predict(together(splits))
+    begin = 0
+    for name, part in splits.items():
+        count, rows = part.ts.shape
+        assert simulated.at_rows[name].shape == part.ys.shape
+        assert np.allclose(simulated.at_rows[name], alone[begin : begin + count, :rows], rtol=1e-4, atol=1e-2)
+        assert np.isfinite(simulated.at_rows[name]).all()
+        begin += count
+    assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "something moves"
+
+
+def test_a_trajectory_starts_at_its_first_measurement(splits, simulated):
+    for name, part in splits.items():
+        assert np.allclose(simulated.at_rows[name][:, 0], part.first, rtol=1e-5, atol=1e-4)
+
+
+def test_dense_curves_span_each_trajectory_and_pass_through_its_rows(splits, simulated):
+    for name, part in splits.items():
+        ts, ys = simulated.dense[name]
+        assert ts.shape == (len(part.trajectories), DENSE) and ys.shape == (*ts.shape, 2)
+        last = part.lengths - 1
+        for row, end in enumerate(last):
+            assert ts[row, 0] == part.ts[row, 0] and np.isclose(ts[row, -1], part.ts[row, end], rtol=1e-12)
+            through = np.interp(part.ts[row, : end + 1], ts[row], ys[row, :, 0])
+            assert np.allclose(through, simulated.at_rows[name][row, : end + 1, 0], atol=0.02)
+
+
+def test_all_trajectories_are_put_one_after_another(splits):
+    whole = together(splits)
+    assert whole.trajectories == ("train/a", "validation/b", "test/c", "test/a")
+    assert whole.lengths.tolist() == [12, 7, 9, 12]
+
+
+def test_predictions_at_other_times_agree_with_those_at_the_rows(model, simulated):
+    whole = data()
+    with pytest.raises(ValueError, match=r"fitted to the states \['y0', 'y1'\], but the data have \['x', 'y'\]"):
+        model.predict(nf.Dataset.from_arrays(whole.ts[:1], whole.ys[:1], whole.us[:1], states=("x", "y")))
+    # With the same sizes as above, nothing is compiled again.
+    saved = np.linspace(whole.ts[:, 0], whole.ts[:, -1], DENSE + 12, axis=1)[[0, 1, 2, 0]]
+    ys = model.predict(whole.select([0, 1, 2, 0]), saved)
+    rows = np.interp(whole.ts[0], saved[0], ys[0, :, 1])
+    assert np.allclose(rows, simulated.at_rows["train"][0, :, 1], atol=0.01)
+
+
+@pytest.mark.parametrize("log", [(), ("y0",)])
+def test_the_field_in_the_users_units_is_the_slope_of_the_trajectory(log):
+    whole = data()
+    scaler = Scaler.from_dataset(whole, log=log)
+    field = nf.MLP(2, 0, width=8, depth=1, key=jax.random.key(1))
+    model = carry(nf.NeuralODE(field, scaler, nf.Solver(rtol=1e-7, atol=1e-9), ("y0", "y1"), (), "t", ()), np.float32)
+    start = np.array([[110.0, 2.0]])
+    step = 0.02 * float(scaler.time_scale)
+    one = nf.Dataset.from_arrays(np.array([10.0, 10.0 + 2 * step]), np.concatenate([start, start]))
+    ys = model.predict(one, np.array([[10.0, 10.0 + step, 10.0 + 2 * step]]))
+    slope = (4 * ys[:, 1] - 3 * ys[:, 0] - ys[:, 2]) / (2 * step)
+    assert np.allclose(model.derivative(start), slope, rtol=0.02)
+    assert np.abs(slope).min() > 0.05

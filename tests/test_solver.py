@@ -1,0 +1,270 @@
+"""Solves against exact solutions of linear systems, their gradients, and what becomes of those that fail."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import rotation
+from jax.flatten_util import ravel_pytree
+from scipy.linalg import expm
+
+import node_fit as nf
+from node_fit.precision import carry, scope
+from node_fit.scaling import Scaler
+from node_fit.solver import ADJOINTS
+
+A = np.array([[-0.5, 2.0], [-2.0, -0.1]])
+B = np.array([[1.0], [0.3]])
+STARTS = np.array([[1.0, 0.0], [-0.5, 2.0], [0.0, 0.7]])
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with scope("x64"):
+        yield
+
+
+class Linear(eqx.Module):
+    """`dy/dt = A y + B u`."""
+
+    a: jax.Array
+    b: jax.Array
+
+    def __call__(self, t, y, u):
+        return self.a @ y + self.b @ u
+
+
+def linear(inputs: int = 0) -> Linear:
+    return Linear(jnp.asarray(A), jnp.asarray(B[:, :inputs]))
+
+
+@eqx.filter_jit
+def program(solver, field, ts, y0, us, saved, joint):
+    return solver.solve(field, ts, y0, us, joint=joint, saved=saved)
+
+
+def solve(solver, ts, *, field=None, y0=STARTS, us=None, saved=None, joint=False):
+    """Solutions as NumPy arrays; tolerances are arguments of the compiled program, so that they may vary."""
+    solver = eqx.tree_at(lambda s: (s.rtol, s.atol), solver, (jnp.asarray(solver.rtol), jnp.asarray(solver.atol)))
+    ts = np.broadcast_to(ts, (len(y0), np.shape(ts)[-1]))
+    us = np.zeros((*ts.shape, 0)) if us is None else us
+    saved = None if saved is None else jnp.asarray(saved)
+    field = linear(us.shape[2]) if field is None else field
+    solution = program(solver, field, jnp.asarray(ts), jnp.asarray(y0), jnp.asarray(us), saved, joint)
+    return np.asarray(solution.ys), np.asarray(solution.ok)
+
+
+def exact(ts, y0=STARTS) -> np.ndarray:
+    return np.einsum("nij,kj->kni", expm(A * (ts - ts[0])[:, None, None]), y0)
+
+
+TIMES = np.linspace(0.5, 2.5, 9)
+# How exact some of the methods can be in a few thousand steps.
+TOLERANCES = {"heun": 1e-6, "tsit5": 1e-7, "implicit_euler": 1e-5}
+
+
+@pytest.mark.parametrize("method", TOLERANCES)
+def test_the_error_falls_with_the_tolerance(method):
+    tolerances = (1e-3, TOLERANCES[method])
+    solutions = [solve(nf.Solver(method, rtol=rtol, atol=rtol), TIMES, joint=True) for rtol in tolerances]
+    errors = [np.abs(ys - exact(TIMES)).max() for ys, _ in solutions]
+    assert all(ok.all() for _, ok in solutions)
+    assert errors[0] < 0.2
+    # The error of a step falls in proportion; the sum over the steps, whose number grows, by a root of it at worst.
+    assert errors[1] < 3 * errors[0] * np.sqrt(tolerances[1] / tolerances[0])
+    assert errors[1] > 1e-13, "a tolerance that was not passed on would change nothing"
+
+
+def padded(grids: list[np.ndarray], length: int) -> np.ndarray:
+    return np.stack([np.concatenate([ts, np.repeat(ts[-1:], length - len(ts))]) for ts in grids])
+
+
+EULER = nf.Solver("euler")
+
+
+def by_hand(ts: np.ndarray, y0: np.ndarray) -> np.ndarray:
+    """Euler's method with the times as its steps."""
+    ys = [y0]
+    for h in np.diff(ts):
+        ys.append(ys[-1] + h * A @ ys[-1])
+    return np.array(ys)
+
+
+def test_euler_takes_the_measured_times_as_its_steps():
+    ys, ok = solve(EULER, TIMES)
+    assert ok.all()
+    for trajectory, start in enumerate(STARTS):
+        assert np.allclose(ys[trajectory], by_hand(TIMES, start), atol=1e-8)
+
+
+def test_euler_is_of_order_one_in_the_spacing_of_the_measured_times():
+    grids = [np.linspace(0.0, 0.2, rows) for rows in (3, 5, 9)]
+    start = np.array([1.0, 0.5])
+    ys, _ = solve(EULER, padded(grids, 9), y0=np.stack([start] * 3))
+    errors = np.abs(ys[:, -1] - expm(A * 0.2) @ start).max(axis=1)
+    orders = np.log2(errors[:-1] / errors[1:])
+    assert (orders > 0.8).all() and (orders < 1.2).all()
+
+
+def test_ragged_padded_trajectories_equal_unpadded_ones():
+    ts = padded([TIMES[:9], TIMES[:4], TIMES[:1]], 9)
+    ys, ok = solve(EULER, ts)
+    assert ok.all()
+    solver = nf.Solver(rtol=1e-8, atol=1e-10)
+    adaptive, ok = solve(solver, ts)
+    assert ok.all()
+    alone, _ = solve(solver, TIMES[:4], y0=STARTS[1:2])
+    assert np.allclose(adaptive[1, :4], alone[0], atol=1e-6)
+    for row, length in enumerate((9, 4, 1)):
+        assert np.allclose(ys[row, :length], by_hand(TIMES[:length], STARTS[row]), atol=1e-8)
+        assert np.allclose(adaptive[row, :length], exact(TIMES[:length])[row], atol=1e-6)
+        for solved in (ys, adaptive):
+            assert (solved[row, length:] == solved[row, length - 1]).all()
+
+
+def test_joint_and_separate_solves_agree_within_the_tolerance():
+    solver = nf.Solver(rtol=1e-7, atol=1e-7)
+    (joint, joint_ok), (separate, separate_ok) = (solve(solver, TIMES, joint=joint) for joint in (True, False))
+    assert joint.shape == separate.shape == (3, 9, 2) and joint_ok.shape == separate_ok.shape == (3,)
+    assert joint_ok.all() and separate_ok.all()
+    assert np.abs(joint - separate).max() < 1e-6
+    assert np.abs(joint - separate).max() > 0, "they take other steps, or one of them is not what it says"
+
+
+INPUT_TIMES = np.array([0.0, 0.3, 1.0, 1.1, 2.0, 3.0])
+INPUTS = np.array([0.0, 2.0, -1.0, 3.0, 3.0, -2.0])
+
+
+def forced(kind: str, inputs: np.ndarray, y0: np.ndarray) -> np.ndarray:
+    """The exact solution, one matrix exponential of state, input and the input's slope for each interval."""
+    ys = [y0]
+    for k, h in enumerate(np.diff(INPUT_TIMES)):
+        slope = (inputs[k + 1] - inputs[k]) / h if kind == "linear" else 0.0
+        block = np.zeros((4, 4))
+        block[:2, :2], block[:2, 2:3], block[2, 3] = A, B, 1.0
+        ys.append((expm(block * h) @ np.concatenate([ys[-1], [inputs[k], slope]]))[:2])
+    return np.array(ys)
+
+
+@pytest.mark.parametrize("kind", ["linear", "hold"])
+def test_a_forced_system(kind):
+    inputs = np.stack([INPUTS, -INPUTS, INPUTS**2])
+    solver = nf.Solver(rtol=1e-8, atol=1e-10, inputs=kind)
+    saved = np.broadcast_to(INPUT_TIMES[1:], (3, 5))
+    ys, ok = solve(solver, INPUT_TIMES, us=inputs[..., None], saved=saved, joint=True)
+    assert ok.all()
+    for trajectory in range(3):
+        expected = forced(kind, inputs[trajectory], STARTS[trajectory])[1:]
+        assert np.allclose(ys[trajectory], expected, atol=1e-6)
+        other = forced("hold" if kind == "linear" else "linear", inputs[trajectory], STARTS[trajectory])[1:]
+        assert np.abs(other - expected).max() > 0.05
+
+
+def stiff(t, y, u):
+    """Falls on to the cosine within a thousandth."""
+    return -1e4 * (y - jnp.cos(t)) - jnp.sin(t)
+
+
+@pytest.mark.parametrize(("method", "solved"), [("kvaerno5", True), ("tsit5", False)])
+def test_a_stiff_system_wants_an_implicit_method(method, solved):
+    ts = np.linspace(0.0, 3.0, 7)
+    ys, ok = solve(nf.Solver(method, rtol=1e-6, atol=1e-8, max_steps=200), ts, field=stiff, y0=np.array([[2.0]]))
+    assert ok.tolist() == [solved]
+    assert np.allclose(ys[0, 1:, 0], np.cos(ts[1:]), atol=2e-3) is solved
+    assert np.isfinite(ys).all() == solved
+
+
+def test_states_are_given_at_the_saved_times_and_beyond_the_last_input():
+    saved = np.array([0.5, 0.6, 1.9, 2.5, 3.7])
+    ys, ok = solve(nf.Solver(rtol=1e-8, atol=1e-10), TIMES, saved=np.broadcast_to(saved, (3, 5)))
+    assert ok.all() and ys.shape == (3, 5, 2)
+    assert np.allclose(ys, exact(saved), atol=1e-5)
+
+
+def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():
+    y0 = np.array([[1.0], [0.0]])
+    ts = np.linspace(0.0, 2.0, 5)
+    field = lambda t, y, u: y**2  # noqa: E731  # reaches infinity at time one from a start of one
+    separate, ok = solve(nf.Solver(max_steps=64), ts, field=field, y0=y0)
+    assert ok.tolist() == [False, True]
+    assert np.isfinite(separate[0, :2]).all() and not np.isfinite(separate[0, -1]).any()
+    assert np.allclose(separate[0, 1], 2.0, rtol=1e-3) and (separate[1] == 0).all()
+
+
+def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
+    data = rotation()
+    objective = nf.TrajectoryMatching(nf.Solver(max_steps=6))
+    field = nf.Linear(2, 0, key=jax.random.key(0))
+    model = nf.NeuralODE(field, Scaler.from_dataset(data), nf.Solver(), data.states, (), "t", ())
+    model = carry(model, np.float64)
+    batch = carry(objective.prepare(data, model), np.float64)
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad(has_aux=True)
+    def evaluate(field):
+        loss = objective.loss(eqx.tree_at(lambda m: m.field, model, field), batch)
+        return loss.value, loss.failed
+
+    # A field that vanishes is solved in a few steps, one that turns fast is not.
+    for scale, fails in ((0.0, False), (30.0, True)):
+        (value, failed), gradient = evaluate(jax.tree.map(lambda x, scale=scale: scale * x, model.field))
+        assert int(failed) == (3 if fails else 0)
+        assert (float(value) > 1e3) is fails and np.isfinite(float(value))
+        assert np.isfinite(np.asarray(ravel_pytree(gradient)[0])).all()
+
+
+def total(solver, numbers, joint):
+    """A number from a solve whose gradient is of order one, as a function of A, B and the start."""
+    a, b, y0 = numbers
+    # An input without kinks: at a kink the solve is less exact than its tolerance says.
+    us = jnp.broadcast_to(jnp.asarray(TIMES)[:, None], (3, 9, 1))
+    ts = jnp.broadcast_to(jnp.asarray(TIMES), (3, 9))
+    ys = solver.solve(Linear(a, b), ts, y0, us, joint=joint).ys
+    return (ys**2).mean() + ys[:, -1].sum()
+
+
+NUMBERS = (A, B, STARTS)
+# An adjoint whose equation is solved anew backwards is only as exact as its tolerance.
+ACCURACY = {"checkpointed": 1e-5, "direct": 1e-5, "forward": 1e-5, "backsolve": 1e-4}
+
+
+def differences(solver) -> np.ndarray:
+    """The derivative along each of the numbers, by central differences."""
+    flat, restore = ravel_pytree(jax.tree.map(jnp.asarray, NUMBERS))
+    step = 1e-3
+    values = jax.jit(jax.vmap(lambda x: total(solver, restore(x), False)))
+    shifts = step * np.eye(flat.size)
+    return np.asarray((values(flat[None] + shifts) - values(flat[None] - shifts)) / (2 * step))
+
+
+@pytest.fixture(scope="module")
+def slopes() -> np.ndarray:
+    with scope("x64"):
+        return differences(nf.Solver(rtol=1e-10, atol=1e-12))
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS)
+def test_gradients_equal_finite_differences(adjoint, slopes):
+    solver = nf.Solver(rtol=1e-10, atol=1e-12, adjoint=adjoint)
+    flat, restore = ravel_pytree(jax.tree.map(jnp.asarray, NUMBERS))
+    function = lambda x: total(solver, restore(x), True)  # noqa: E731
+    gradient = jax.jit(jax.jacfwd(function) if adjoint == "forward" else jax.grad(function))(flat)
+    assert np.abs(slopes).min() > 1e-3, "every number matters"
+    assert np.allclose(gradient, slopes, rtol=ACCURACY[adjoint], atol=ACCURACY[adjoint])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "tsit"}, "method must be one of .*tsit5.*, got 'tsit'; did you mean 'tsit5'?"),
+        ({"method": "???"}, "method must be one of .*got '...'\\.$"),
+        ({"rtol": 0.0}, "rtol must be positive, got 0.0"),
+        ({"atol": -1e-6}, "atol must be positive, got -1e-06"),
+        ({"rtol": float("nan")}, "rtol must be positive, got nan"),
+        ({"max_steps": 0}, "max_steps must be positive, got 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        nf.Solver(**options)
