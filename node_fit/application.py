@@ -22,7 +22,8 @@ from .checkpoint import Checkpoints
 from .configuration import ConfigError, build
 from .console import Display, print_scores
 from .evaluation import score
-from .fitting import TIGHT, Fit, Moment, Record
+from .fitting import TIGHT, Fit
+from .loop import Moment, Record
 from .precision import carry, dtype_of, find_device, scope
 from .run_directory import RunDirectory
 from .simulation import Simulated, simulate_splits
@@ -203,14 +204,14 @@ class Watcher:
         moment = self.checkpoints.restore(template, place) if config.resume else None
         if config.resume and moment is None:
             raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
-        step = -1 if moment is None else moment.offset + int(moment.state.step)
+        step = -1 if moment is None else moment.step
         rows = self.job.files.begin_metrics(step)
         self.before = rows[-1]["seconds"] if rows else 0.0
         if moment is not None:
             self.job.console.print(f"going on from step {step}")
         return moment
 
-    def compiled(self, stage: str, steps: int) -> None:
+    def begin_stage(self, stage: str, steps: int) -> None:
         self.display.begin(stage, steps)
 
     def observe(self, record: Record, moment: Moment) -> str | None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .fitting import Moment
+from .loop import Moment
 from .training import TrainState
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Checkpoints:
 
     def save(self, moment: Moment) -> None:
         """Saves a moment under its step; one that is already there stays."""
-        step = moment.offset + int(moment.state.step)
+        step = moment.step
         if step in self._manager.all_steps():
             return
         arrays = to_arrays(moment.state)

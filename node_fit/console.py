@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from .fitting import Record
+from .loop import Record
 
 
 def figure(number: float | None) -> str:

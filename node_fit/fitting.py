@@ -3,83 +3,32 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from pathlib import Path
+from typing import cast
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
 from . import parameters
-from .batch import Batch
-from .compilation import PROGRAMS, Compilations, counted
 from .dataset import Dataset
 from .evaluation import Score, score
 from .fields import MLP
+from .loop import Loop, Observer, Record, Silent, Status
 from .model import NeuralODE
-from .objectives import DerivativeMatching, TrajectoryMatching
-from .objectives.objective import masked_mean
+from .model_file import save
+from .objectives import TrajectoryMatching
 from .optimizers import LBFGS, AbstractOptimizer, Adam
 from .precision import Precision, ambient, carry, dtype_of, find_device, numbers_as_arrays, precision_of, scope
+from .recipes import Recipe, make_stages
 from .scaling import Scaler
-from .smoothing import FEWEST
 from .solver import Solver, VectorField
-from .training import Fixed, Scan, Stage, TrainState, begin, check_carry, check_scan, chunk
+from .training import Scan, Stage, check_scan
 
-Recipe = Literal["default", "direct"]
-Status = Literal["completed", "stopped_early", "interrupted", "failed"]
 MakeField = Callable[..., VectorField]
 # Tolerances of predictions, well below the error of any fit in that precision.
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
-# Progress that counts: the training loss falls by this fraction ...
-PROGRESS = 1e-3
-# ... within so many chunks.
-PLATEAU = 5
-
-
-@dataclass(frozen=True)
-class Record:
-    """A chunk of training, as a row of the log.
-
-    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start.
-    """
-
-    step: int
-    stage: str
-    train_loss: float
-    validation_loss: float | None
-    gradient_norm: float
-    learning_rate: float
-    evaluations: int
-    failed_solves: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where a run is: the index of its stage, the steps taken before that stage, and the stage's state."""
-
-    stage: int
-    offset: int
-    state: TrainState
-
-
-@runtime_checkable
-class Observer(Protocol):
-    """Someone who is told of every chunk, and may end the run."""
-
-    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
-        """Where to go on from; None to begin. `template` gives a state of the kind that a stage has."""
-        ...
-
-    def compiled(self, stage: str, steps: int) -> None:
-        """A stage is about to run, for `steps` steps at the most."""
-        ...
-
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        """A chunk has ended. A reason to stop, if there is one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -112,10 +61,8 @@ class Fit:
         """How well simulated trajectories match the measured ones, in the user's units."""
         return score(data, self.predict(data))
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""
-        from .model_file import save
-
         save(self.model, path)
 
 
@@ -172,15 +119,19 @@ def fit(
         raise ValueError(f"chunk_steps and patience must be at least 1, got {chunk_steps} and {patience}.")
     check_scan(scan)
     precision = precision or ambient()
+    began = time.perf_counter()
     with scope(precision):
-        place = find_device(device)
-        dtype = dtype_of(precision)
+        target = find_device(device)
+
+        def place(tree: PyTree) -> PyTree:
+            return carry(tree, dtype_of(precision), target)
+
         init_key, train_key = jax.random.split(jax.random.key(seed))
         solver = solver or Solver()
         model = NeuralODE(
             field=make_field(field, train, init_key),
             scaler=Scaler.from_dataset(train, log=log, identity=not scale),
-            solver=numbers_as_arrays(evaluation or replace_tolerances(solver, TIGHT[precision])),
+            solver=numbers_as_arrays(evaluation or with_tolerance(solver, TIGHT[precision])),
             states=train.states,
             inputs=train.inputs,
             time=train.time,
@@ -192,14 +143,34 @@ def fit(
         if isinstance(recipe, str):
             optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
             main = Stage(TrajectoryMatching(solver, ridge), optimizer, steps, "main", batch_size, clip)
-            stages = make_stages(recipe, main, ridge, train)
-        else:
-            stages = tuple(recipe)
-        training = Training(
-            model, stages, train, validation, train_key, dtype, place,
-            freeze=freeze, chunk_steps=chunk_steps, patience=patience, scan=scan,
-        )  # fmt: skip
-        return training.run(observer or Silent())
+            recipe = make_stages(recipe, main, ridge, train)
+        if not recipe:
+            raise ValueError("recipe must hold at least one stage.")
+        loop = Loop(
+            place(model),
+            recipe,
+            train,
+            validation,
+            place,
+            train_key,
+            freeze=freeze,
+            chunk_steps=chunk_steps,
+            patience=patience,
+            scan=scan,
+        )
+        outcome = loop.run(observer or Silent())
+        parts, state = loop.parts, outcome.moment.state
+        return Fit(
+            model=eqx.combine(state.best.params, parts.frozen, parts.static),
+            status=outcome.status,
+            reason=outcome.reason,
+            history=loop.history,
+            steps=outcome.moment.step,
+            parameters=parameters.count(parts.params),
+            compiles=loop.compilations.count,
+            compile_seconds=loop.compile_seconds,
+            train_seconds=time.perf_counter() - began - loop.compile_seconds,
+        )
 
 
 def make_field(field: MakeField | VectorField, data: Dataset, key: jax.Array) -> VectorField:
@@ -208,189 +179,6 @@ def make_field(field: MakeField | VectorField, data: Dataset, key: jax.Array) ->
     return cast(MakeField, field)(len(data.states), len(data.inputs), key=key)
 
 
-def replace_tolerances(solver: Solver, tolerance: float) -> Solver:
-    return eqx.tree_at(lambda s: (s.rtol, s.atol), solver, (tolerance, tolerance / 100))
-
-
-def make_stages(recipe: str, main: Stage, ridge: float, train: Dataset) -> tuple[Stage, ...]:
-    """The stages of a recipe by name.
-
-    **Raises:** `ValueError` if the name is unknown.
-    """
-    if recipe not in ("default", "direct"):
-        raise ValueError(f"recipe must be default or direct, got {recipe!r}.")
-    enough = (train.mask.sum(axis=1) >= FEWEST).all(axis=1).any()
-    if recipe == "direct" or not enough:
-        return (main,)
-    return (Stage(DerivativeMatching(ridge=ridge), LBFGS(), 300, "derivative"), main)
-
-
-class Silent:
-    """An observer that says nothing."""
-
-    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
-        return None
-
-    def compiled(self, stage: str, steps: int) -> None:
-        return None
-
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        return None
-
-
-class Training:
-    """A fit under way: what is constant over its stages."""
-
-    def __init__(self, model, stages, train, validation, key, dtype, device, *, freeze, chunk_steps, patience, scan):
-        self.stages: tuple[Stage, ...] = stages
-        self.train: Dataset = train
-        self.key = key
-        self.dtype = dtype
-        self.device = device
-        self.chunk_steps: int = chunk_steps
-        self.patience: int = patience
-        self.scan = scan
-        self.model: NeuralODE = self.place(model)
-        self.parts = parameters.partition(self.model, trainable(model), freeze)
-        self.validation = None if validation is None else self.place(Batch.from_dataset(validation, model.scaler))
-        self.compilations = Compilations()
-        self.compile_seconds = 0.0
-        self.history: list[Record] = []
-        self.began = time.perf_counter()
-
-    def place(self, tree: PyTree) -> PyTree:
-        return carry(tree, self.dtype, self.device)
-
-    def run(self, observer: Observer) -> Fit:
-        def template(index: int) -> TrainState:
-            return self.begin(index, self.parts.params)
-
-        moment = observer.resume(template) or Moment(0, 0, template(0))
-        status, reason = "completed", ""
-        while True:
-            status, reason, moment = self.run_stage(moment, observer)
-            if status in ("interrupted", "failed") or moment.stage == len(self.stages) - 1:
-                break
-            moment = self.next_stage(moment)
-        elapsed = time.perf_counter() - self.began
-        return Fit(
-            model=eqx.combine(moment.state.best.params, self.parts.frozen, self.parts.static),
-            status=status,
-            reason=reason,
-            history=self.history,
-            steps=moment.offset + int(moment.state.step),
-            parameters=parameters.count(self.parts.params),
-            compiles=self.compilations.count,
-            compile_seconds=self.compile_seconds,
-            train_seconds=elapsed - self.compile_seconds,
-        )
-
-    def begin(self, index: int, params: PyTree) -> TrainState:
-        return self.place(begin(self.stages[index], params, jax.random.fold_in(self.key, index)))
-
-    def next_stage(self, moment: Moment) -> Moment:
-        """The beginning of the next stage, from the best parameters of this one."""
-        best = moment.state.best
-        state = self.begin(moment.stage + 1, best.params)
-        if self.validation is not None:
-            # Validation losses compare across stages, training losses of other objectives do not.
-            state = eqx.tree_at(lambda s: s.best, state, self.place(best))
-        return Moment(moment.stage + 1, moment.offset + int(moment.state.step), state)
-
-    def run_stage(self, moment: Moment, observer: Observer) -> tuple[Status, str, Moment]:
-        stage = self.stages[moment.stage]
-        advance, judge = self.compile(stage, moment.state)
-        observer.compiled(stage.name, stage.steps)
-        state, offset = moment.state, moment.offset
-        while True:
-            over, reason = self.is_over(stage, state)
-            if over:
-                return ("completed" if int(state.step) >= stage.steps else "stopped_early"), reason, moment
-            with counted(self.compilations):
-                new, rate = advance(state)
-            state, record = self.judge(stage, state, new, float(rate), judge(new.chosen.params), offset)
-            moment = Moment(moment.stage, offset, state)
-            self.history.append(record)
-            stop = observer.observe(record, moment)
-            if not np.isfinite(float(state.best.loss)) and not np.isfinite(record.train_loss):
-                return "failed", self.why_nothing_is_finite(record), moment
-            if stop is not None:
-                return "interrupted", stop, moment
-
-    def compile(self, stage: Stage, state: TrainState):
-        """The stage's compiled chunk, and the compiled judge of its iterates."""
-        began = time.perf_counter()
-        numbers, stage_static = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)
-        fixed = Fixed(
-            self.parts.frozen, self.place(numbers), self.place(stage.objective.prepare(self.train, self.model))
-        )
-        static = (self.parts.static, stage_static, self.chunk_steps, self.scan)
-        program = PROGRAMS.get(chunk, static, (state, fixed), self.compilations, lambda out: check_carry(state, out[0]))
-        if self.validation is None:
-            judge = lambda params: None  # noqa: E731
-        else:
-            arguments = (state.params, self.parts.frozen, self.validation)
-            validate = PROGRAMS.get(validation_loss, self.parts.static, arguments, Compilations())
-            judge = lambda params: float(validate(params, *arguments[1:]))  # noqa: E731
-        self.compile_seconds += time.perf_counter() - began
-        return (lambda s: program(s, fixed)), judge
-
-    def judge(
-        self, stage: Stage, old: TrainState, new: TrainState, rate: float, validation: float | None, offset: int
-    ) -> tuple[TrainState, Record]:
-        """The state after a chunk with its best iterate and counters brought up to date, and the chunk's record."""
-        loss = float(new.chosen.loss)
-        judged = loss if validation is None else validation
-        better = judged < float(old.best.loss)
-        falls = loss < (1 - PROGRESS) * float(old.mark)
-        chosen = eqx.tree_at(lambda i: i.loss, new.chosen, jnp.asarray(judged, self.dtype))
-        changes = {
-            "best": chosen if better else old.best,
-            "stale": jnp.int32(0 if better else int(old.stale) + 1),
-            "mark": new.chosen.loss if falls else old.mark,
-            "plateau": jnp.int32(0 if falls else int(old.plateau) + 1),
-        }
-        state = replace(new, **changes)
-        record = Record(
-            step=offset + int(new.step),
-            stage=stage.name,
-            train_loss=loss,
-            validation_loss=validation,
-            gradient_norm=float(new.chosen.gradient_norm),
-            learning_rate=rate,
-            evaluations=int(new.evaluations) - int(old.evaluations),
-            failed_solves=int(new.failed) - int(old.failed),
-            seconds=time.perf_counter() - self.began,
-        )
-        return self.place(state), record
-
-    def is_over(self, stage: Stage, state: TrainState) -> tuple[bool, str]:
-        if int(state.step) >= stage.steps:
-            return True, f"took all {stage.steps} steps"
-        if bool(state.done):
-            return True, "the line search finds no lower training loss, not even along the gradient"
-        if self.validation is not None and int(state.stale) >= self.patience:
-            return True, f"the validation loss has not improved for {self.patience} chunks"
-        if stage.optimizer.full_batch and int(state.plateau) >= PLATEAU:
-            return True, f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
-        return False, ""
-
-    def why_nothing_is_finite(self, record: Record) -> str:
-        return (
-            f"no loss was finite in the first {record.evaluations} evaluations ({record.failed_solves} failed solves); "
-            "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
-        )
-
-
-def trainable(model: NeuralODE) -> PyTree:
-    """A tree like `model` that is True on the field's floating arrays and False elsewhere."""
-    nothing = jax.tree.map(lambda _: False, model)
-    return eqx.tree_at(lambda m: m.field, nothing, jax.tree.map(eqx.is_inexact_array, model.field))
-
-
-def validation_loss(static: PyTree, params: PyTree, frozen: PyTree, batch: Batch):
-    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
-    model: NeuralODE = eqx.combine(params, frozen, static)
-    solution = model.simulate(batch, model.solver, joint=batch.joint)
-    loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
-    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+def with_tolerance(solver: Solver, rtol: float) -> Solver:
+    """The solver at other tolerances, `atol` a hundredth of `rtol`."""
+    return replace(solver, rtol=rtol, atol=rtol / 100)

@@ -23,6 +23,8 @@ from jaxtyping import Array
 
 from .model import NeuralODE
 from .precision import carry, dtype_of, precision_of, scope
+from .scaling import Scaler
+from .solver import Solver
 
 SCHEMA = 1
 PACKAGES = ("node_fit", "equinox.nn")
@@ -181,6 +183,8 @@ def check(model: Any) -> None:
     """Refuses a model whose field can't be called with the states and inputs that it names."""
     if not isinstance(model, NeuralODE):
         raise ModelFileError("it holds no neural ODE.")
+    check_solver(model.solver)
+    check_scaler(model.scaler, len(model.states), len(model.inputs))
     dtype = dtype_of(precision_of(model))
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.states),), (len(model.inputs),))]
     try:
@@ -189,6 +193,22 @@ def check(model: Any) -> None:
         raise ModelFileError(f"its field can't be evaluated ({type(error).__name__}).") from None
     if out.shape != (len(model.states),):
         raise ModelFileError(f"its field gives shape {out.shape} for {len(model.states)} states.")
+
+
+def check_solver(solver: Any) -> None:
+    """Refuses a solver that its own constructor would refuse."""
+    if not isinstance(solver, Solver):
+        raise ModelFileError("its solver is no Solver.")
+    settings: dict[str, Any] = {key: getattr(solver, key) for key in ("method", "max_steps", "adjoint", "inputs")}
+    Solver(**settings, rtol=float(solver.rtol), atol=float(solver.atol))
+
+
+def check_scaler(scaler: Any, states: int, inputs: int) -> None:
+    if not isinstance(scaler, Scaler):
+        raise ModelFileError("its scaler is no Scaler.")
+    shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
+    if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.log) != states:
+        raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
 
 
 def digest(header: str, tensors: dict[str, np.ndarray]) -> str:

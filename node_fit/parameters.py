@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,29 +22,30 @@ class Partition(NamedTuple):
     static: PyTree
 
 
-def partition(model: PyTree, trained: PyTree, freeze: Sequence[str] = ()) -> Partition:
+def partition(model: PyTree, freeze: Sequence[str] = (), part: str = "field") -> Partition:
     """Splits a model.
 
     **Arguments:**
 
     - `model`: whose arrays have passed `precision.carry`.
-    - `trained`: a tree like `model` of booleans: the leaves that training may change.
     - `freeze`: names of leaves, or of whole parts, that stay as they are, such as `field.layers.0`.
+    - `part`: the name of the part that is trained: its floating arrays.
 
     **Raises:** `ValueError` if a name is unknown, or nothing is left to train.
     """
     paths = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
-    for part in freeze:
-        if not any(within(path, part) for path in paths):
+    for frozen in freeze:
+        if not any(within(path, frozen) for path in paths):
             parts = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
-            near = difflib.get_close_matches(part, sorted(parts), n=1)
+            near = difflib.get_close_matches(frozen, sorted(parts), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(parts))}."
-            raise ValueError(f"freeze names {part!r}, which is no part of the model; {hint}")
+            raise ValueError(f"freeze names {frozen!r}, which is no part of the model; {hint}")
 
-    def is_trained(path, _, chosen: bool) -> bool:
-        return chosen and not any(within(name(path), part) for part in freeze)
+    def is_trained(path: tuple, leaf: Any) -> bool:
+        full = name(path)
+        return within(full, part) and eqx.is_inexact_array(leaf) and not any(within(full, f) for f in freeze)
 
-    mask = jax.tree_util.tree_map_with_path(is_trained, model, trained)
+    mask = jax.tree_util.tree_map_with_path(is_trained, model)
     if not any(jax.tree.leaves(mask)):
         raise ValueError("nothing is left to train; the model has no floating arrays, or all are frozen.")
     params, rest = eqx.partition(model, mask)

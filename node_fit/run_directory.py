@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .dataset import Dataset
-from .fitting import Record
+from .loop import Record
 from .model_file import write
 
 # Enough digits for a float32, and no noise after them.

@@ -28,7 +28,7 @@ def smooth(
     measured, and where it has fewer than five points.
     """
     values, rates = np.full_like(ys, np.nan), np.full_like(ys, np.nan)
-    rows_measured = np.isfinite(ys).any(axis=2)
+    rows_measured = np.asarray(np.isfinite(ys).any(axis=2))
     for channel in range(ys.shape[2]):
         series = ys[:, :, channel]
         known = np.isfinite(series)

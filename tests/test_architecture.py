@@ -52,6 +52,8 @@ LIBRARY = [
     "optimizers.custom",
     "optimizers",
     "training",
+    "recipes",
+    "loop",
     "evaluation",
     "baselines",
     "simulation",

@@ -5,6 +5,7 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -58,9 +59,9 @@ def by_optax(transformation, steps):
     return path
 
 
-def assert_same_path(path, other, rtol=1e-6):
+def assert_same_path(path, other):
     for mine, theirs in zip(path, other, strict=True):
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=rtol, atol=1e-7), mine, theirs)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), mine, theirs)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -111,12 +112,12 @@ def breaking(kind):
     """A loss that is fine until the first parameter has moved below 2.9."""
 
     def loss(params) -> Loss:
-        fine = bowl(params).value
-        if kind == "gradient":  # the square root's slope at zero is infinite
-            bad = fine + jnp.sqrt(params["b"] * 0)
+        fine, moved = bowl(params).value, params["a"][0] < 2.9
+        if kind == "gradient":  # the slope of the square root at zero is infinite
+            extra = jnp.sqrt(jnp.where(moved, 0, 1) * params["b"])
         else:
-            bad = jax.lax.stop_gradient(fine) * {"nan": jnp.nan, "inf": jnp.inf}[kind] + fine
-        return Loss(jnp.where(params["a"][0] < 2.9, bad, fine), jnp.zeros((), jnp.int32))
+            extra = jnp.where(moved, {"nan": jnp.nan, "inf": jnp.inf}[kind], 0)
+        return Loss(fine + extra, jnp.zeros((), jnp.int32))
 
     return loss
 
@@ -142,7 +143,7 @@ def test_a_step_that_is_not_finite_is_rejected(kind, clip):
         (nf.Adam, {"learning_rate": -1e-3}, "learning_rate must be positive"),
         (nf.Adam, {"learning_rate": float("nan")}, "learning_rate must be positive"),
         (nf.Adam, {"learning_rate": float("inf")}, "learning_rate must be"),
-        (nf.Adam, {"weight_decay": -0.1}, "weight_decay must not be negative"),
+        (nf.Adam, {"weight_decay": -0.1}, "weight_decay must be finite and not negative"),
         (nf.Adam, {"schedule": "cosin"}, "schedule must be one of constant, cosine, warmup_cosine, got 'cosin'"),
         (nf.Adam, {"warmup": 1.0}, "warmup must be at least 0 and below 1"),
         (nf.Adam, {"b1": 1.0}, "b1 must be at least 0 and below 1"),
@@ -152,7 +153,8 @@ def test_a_step_that_is_not_finite_is_rejected(kind, clip):
         (nf.LBFGS, {"linesearch": "armijo"}, "linesearch must be zoom or backtracking, got 'armijo'"),
     ],
 )
-def test_numbers_out_of_range_are_refused(optimizer, options, message):
+def test_numbers_out_of_range_are_refused(optimizer, options, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # else the tests' type checker says it first
     with pytest.raises(ValueError, match=message):
         optimizer(**options)
 
@@ -210,7 +212,7 @@ def test_evaluations_are_what_they_are_called():
 
 
 def test_learning_rate_and_decay_are_numbers_of_the_program_and_names_are_not():
-    numbers = jax.tree.leaves(eqx.filter(nf.Adam(0.1, weight_decay=0.2, b1=0.3, b2=0.4), nf.compilation.is_number))
+    numbers = jax.tree.leaves(eqx.filter(nf.Adam(0.1, weight_decay=0.2, b1=0.3, b2=0.4), eqx.is_array_like))
     assert sorted(numbers) == [0.1, 0.2, 0.3, 0.4]
     assert jax.tree.structure(nf.Adam(0.1)) == jax.tree.structure(nf.Adam(0.2))
     assert jax.tree.structure(nf.Adam(schedule="cosine")) != jax.tree.structure(nf.Adam(schedule="constant"))

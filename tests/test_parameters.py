@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.fitting import trainable
 from node_fit.parameters import count, name, partition
 from node_fit.precision import carry
 from node_fit.scaling import Scaler
@@ -42,7 +41,7 @@ def names(tree) -> set[str]:
 
 def parts(freeze=()):
     whole = model()
-    return partition(whole, trainable(whole), freeze)
+    return partition(whole, freeze)
 
 
 def test_the_parts_are_disjoint_and_make_the_model():

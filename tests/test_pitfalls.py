@@ -50,17 +50,16 @@ def problem(optimizer, precision="x32", field=None, objective=None, steps=20, fr
     model = nf.NeuralODE(
         field=field or SMALL(2, 0, key=jax.random.key(0)),
         scaler=nf.scaling.Scaler.from_dataset(data),
-        solver=nf.Solver(),
+        solver=numbers_as_arrays(nf.Solver()),
         states=data.states,
         inputs=(),
         time="t",
         units=(),
     )
     dtype = dtype_of(precision)
-    trained = nf.fitting.trainable(model)
-    model = carry(numbers_as_arrays(model), dtype)
+    model = carry(model, dtype)
     stage = nf.Stage(objective or Quadratic(), optimizer, steps)
-    parts = partition(model, trained, freeze)
+    parts = partition(model, freeze)
     numbers, stage_static = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)
     fixed = carry(Fixed(parts.frozen, numbers, stage.objective.prepare(data, model)), dtype)
     state = carry(begin(stage, parts.params, jax.random.key(1)), dtype)

@@ -98,7 +98,9 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         trial = Trial(state.step, jnp.where(finite, value, jnp.inf), gradient @ state.direction)
         # Before the first evaluation there is no line: the start is accepted for what it is.
         opening = jnp.isinf(state.start.value) & finite
-        accepted = opening | (finite & satisfies_wolfe(trial, state.start))
+        # A step too short to be seen is no step, however well its value compares.
+        moves = (x != state.memory.params).any()
+        accepted = opening | (finite & moves & satisfies_wolfe(trial, state.start))
         low, high, moved = narrow(state, trial, finite)
         low_gradient = jnp.where(moved, gradient, state.low_gradient)
         step = choose(low, high)
@@ -150,8 +152,8 @@ def choose(low: Trial, high: Trial) -> Float[Array, ""]:
     d2 = jnp.sign(width) * jnp.sqrt(jnp.maximum(d1**2 - low.slope * high.slope, 0))
     fraction = 1 - (high.slope + d2 - d1) / (high.slope - low.slope + 2 * d2)
     fraction = jnp.where(jnp.isfinite(fraction), jnp.clip(fraction, MARGIN, 1 - MARGIN), 0.5)
-    # Beyond a point that could not be evaluated there is nothing to interpolate.
-    fraction = jnp.where(jnp.isfinite(high.value), fraction, MARGIN)
+    # With a point that could not be evaluated there is nothing to interpolate: far back from it at first, then halves.
+    fraction = jnp.where(jnp.isfinite(high.value), fraction, jnp.where(low.step > 0, 0.5, MARGIN))
     return jnp.where(jnp.isinf(high.step), GROWTH * low.step, low.step + fraction * width)
 
 

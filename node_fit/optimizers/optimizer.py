@@ -87,7 +87,12 @@ class AbstractGradientOptimizer(AbstractOptimizer):
         )
         searched = optax.tree.get(new_state, "num_linesearch_steps")
         evaluations = jnp.int32(1) if searched is None else 1 + jnp.asarray(searched, jnp.int32)
-        return Step(optax.apply_updates(params, updates), new_state, value, norm, evaluations)
+        moved = (optax.apply_updates(params, updates), new_state)
+        if not self.full_batch:
+            # A line search backs off from what is not finite; any other method would carry it on.
+            sound = jnp.isfinite(value.value) & jnp.isfinite(norm)
+            moved = jax.tree.map(lambda new, old: jnp.where(sound, new, old), moved, (params, state))
+        return Step(moved[0], moved[1], value, norm, evaluations)
 
 
 def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:

@@ -1,0 +1,191 @@
+"""Single measurements of `scripts/benchmark.py`, each in a process of its own.
+
+    python scripts/measurements.py '{"task": "gradients", "contender": "loop", "trajectories": 32, ...}'
+
+prints one JSON document. node_fit is measured through `node_fit.fit` alone, by an observer.
+"""
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import peers
+
+# Each block of steps is one chunk of node_fit's, and is timed as a whole.
+BLOCK, BLOCKS = 50, 2
+WIDTH = 32  # of the spiral's field
+
+
+class Watch:
+    """An observer of node_fit that times the chunks, and stops at a training or validation loss or a time limit."""
+
+    def __init__(self, train_loss: float = 0.0, validation_loss: float = 0.0, limit: float = float("inf")):
+        self.train_loss = train_loss
+        self.validation_loss = validation_loss
+        self.limit = limit
+        self.chunks: list[float] = []
+        self.reached = False
+        self.at = 0.0
+        self.mark = 0.0
+
+    def resume(self, template):
+        return None
+
+    def begin_stage(self, stage: str, steps: int) -> None:
+        self.mark = time.perf_counter()
+
+    def observe(self, record, moment) -> str | None:
+        now = time.perf_counter()
+        self.chunks.append(now - self.mark)
+        self.mark, self.at = now, time.time()
+        # Training losses of other stages are of other objectives.
+        trained = record.stage == "main" and record.train_loss <= self.train_loss
+        validated = record.validation_loss is not None and record.validation_loss <= self.validation_loss
+        self.reached = trained or validated
+        if self.reached or sum(self.chunks) > self.limit:
+            return "the target is reached" if self.reached else "the time is up"
+        return None
+
+
+def gradients(contender: str, trajectories: int, threads: int, started: float) -> dict[str, Any]:
+    """Seconds a training step with Adam on the first trajectories of the oscillator."""
+    measure = gradients_of_node_fit if contender == "node_fit" else partial(gradients_of_peer, contender, threads)
+    for package in peers.NEEDS.get(contender, ("node_fit",)):
+        importlib.import_module(package)
+    imported = time.time() - started
+    ts, ys = peers.oscillator()
+    return {"import_seconds": imported, **measure(ts, ys[:trajectories])}
+
+
+def gradients_of_node_fit(ts: peers.Times, ys: peers.States) -> dict[str, Any]:
+    import node_fit
+
+    watch = Watch()
+    result = fit_oscillator(ts, ys, node_fit.Adam(peers.GRADIENT_RATE, schedule="constant"), BLOCK * BLOCKS, watch)
+    return {
+        "step_seconds": statistics.median(watch.chunks) / BLOCK,
+        "compile_seconds": result.compile_seconds,
+        "loss": min(record.train_loss for record in result.history),
+    }
+
+
+def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int, watch: Watch):
+    """node_fit on the problem of the peers: their weights and tolerances, unscaled, no derivative matching."""
+    import equinox as eqx
+    import jax
+
+    import node_fit
+
+    field = node_fit.MLP(2, width=peers.SIZES[1], depth=len(peers.SIZES) - 2, key=jax.random.key(0))
+    leaves = [jax.numpy.asarray(leaf) for layer in peers.fitted_weights() for leaf in layer]
+    field = eqx.tree_at(lambda f: [leaf for layer in f.layers for leaf in (layer.weight, layer.bias)], field, leaves)
+    return node_fit.fit(
+        node_fit.Dataset.from_arrays(ts, ys),
+        field=field,
+        optimizer=optimizer,
+        solver=node_fit.Solver(rtol=peers.RTOL, atol=peers.ATOL),
+        recipe="direct",
+        steps=steps,
+        chunk_steps=BLOCK,
+        scale=False,
+        precision="x32",
+        observer=watch,
+    )
+
+
+def gradients_of_peer(peer: str, threads: int, ts: peers.Times, ys: peers.States) -> dict[str, Any]:
+    step = peers.PEERS[peer](ts, ys, threads)
+    begin = time.perf_counter()
+    losses = [step()]
+    first = time.perf_counter() - begin
+    seconds = []
+    for _ in range(BLOCKS):
+        begin = time.perf_counter()
+        losses += [step() for _ in range(BLOCK)]
+        seconds.append(time.perf_counter() - begin)
+    row = {"step_seconds": statistics.median(seconds) / BLOCK, "loss": min(losses[:-1])}
+    return {**row, "compile_seconds": first - row["step_seconds"]} if peer == "loop" else row
+
+
+def compilation(contender: str) -> dict[str, Any]:
+    """Seconds to trace, lower and compile a training chunk of an optimizer on 32 trajectories of the oscillator."""
+    import optax
+
+    import node_fit
+
+    optimizers = {
+        "Adam": node_fit.Adam,
+        "LBFGS": node_fit.LBFGS,
+        "Optax(lbfgs)": lambda: node_fit.Optax(optax.lbfgs(memory_size=50)),
+    }
+    ts, ys = peers.oscillator()
+    # The first program of a process also pays for what JAX loads lazily, whatever the optimizer.
+    fit_oscillator(ts[:2], ys[:2, :2], node_fit.Adam(), 1, Watch())
+    result = fit_oscillator(ts, ys[:32], optimizers[contender](), 1, Watch())
+    return {"compile_seconds": result.compile_seconds}
+
+
+def target(contender: str, nrmse: float, seed: int, limit: float, started: float) -> dict[str, Any]:
+    """Seconds from the start of the process to a validation error on the oscillator."""
+    reach = node_fit_to_target if contender == "node_fit" else peers.loop_to_target
+    at, steps, error = reach(nrmse, seed, limit)
+    return {"seconds": at - started, "steps": steps, "nrmse": error, "reached": error <= nrmse}
+
+
+def node_fit_to_target(target: float, seed: int, limit: float) -> peers.Reached:
+    """`node_fit.fit` with its defaults, stopped when the validation NRMSE is at most `target`."""
+    import node_fit
+    from node_fit.scaling import Scaler
+
+    table = node_fit.read_table(
+        str(peers.DATA / "oscillator.csv"), time="t", states=["x", "y"], trajectory="trajectory"
+    )
+    parts = node_fit.Split(by="trajectory", validation=0.1, test=0.1)(table)
+    assert parts.validation is not None
+    # Residuals are seen in units of the training data's scale. With the least favourable channel's, a loss below
+    # this bound means an NRMSE below the target.
+    scale = Scaler.from_dataset(parts.train).state_scale / parts.validation.ys.std(axis=(0, 1))
+    watch = Watch(validation_loss=float(target**2 / (scale**2).max()), limit=limit)
+    result = node_fit.fit(
+        parts.train, validation=parts.validation, precision="x32", device="cpu", seed=seed, observer=watch
+    )
+    return peers.Reached(watch.at, result.steps, result.score(parts.validation).nrmse)
+
+
+def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, Any]:
+    """Seconds after compiling to a training loss on the spiral in float64; the loss is in scaled units."""
+    import node_fit
+
+    name, recipe = contender.split(", ")
+    optimizer = node_fit.LBFGS() if name == "LBFGS" else node_fit.Adam(schedule="constant")
+    watch = Watch(train_loss=loss, limit=limit)
+    result = node_fit.fit(
+        node_fit.read_table(str(peers.DATA / "spiral.csv"), time="t", states=["x", "y"], trajectory="trajectory"),
+        field=partial(node_fit.MLP, width=WIDTH),
+        optimizer=optimizer,
+        solver=node_fit.Solver(rtol=1e-6),
+        recipe="direct" if recipe == "direct" else "default",
+        steps=1_000_000,
+        precision="x64",
+        device="cpu",
+        seed=seed,
+        observer=watch,
+    )
+    return {
+        "seconds": sum(watch.chunks),
+        "compile_seconds": result.compile_seconds,
+        "steps": result.steps,
+        "loss": min(record.train_loss for record in result.history if record.stage == "main"),
+        "reached": watch.reached,
+    }
+
+
+TASKS = {"gradients": gradients, "compile": compilation, "target": target, "spiral": spiral}
+
+if __name__ == "__main__":
+    request = json.loads(sys.argv[1])
+    print(json.dumps(TASKS[request.pop("task")](**request)))

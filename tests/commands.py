@@ -1,0 +1,147 @@
+"""How the tests run the commands: as a user does, in processes of their own and in an empty folder."""
+
+import csv
+import functools
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# So that the commands are those of this checkout, whether or not another version is installed.
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
+    "PYTHONPATH": str(Path(__file__).parent.parent),
+    "JAX_PLATFORMS": "cpu",
+}
+TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
+SMALL = ("field.width=8", "field.depth=1", "train.steps=20", "train.chunk_steps=10")
+DIRECT = (*TABLE, *SMALL, "train.recipe=direct")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one line that tells of an error."""
+        (line,) = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        return line.removeprefix("error: ")
+
+
+def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environment: str) -> Ran:
+    """Runs `python -m node_fit` in a folder, without a terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def at_once(folder: Path, commands: dict[str, Sequence[str]]) -> dict[str, Ran]:
+    """Runs several commands, two at a time; by their names."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(commands, pool.map(lambda given: node_fit(folder, *given), commands.values()), strict=True))
+
+
+def begun(folder: Path, *arguments: str) -> subprocess.Popen:
+    """Starts `python -m node_fit` in a folder and does not wait."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "node_fit", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def on_terminal(folder: Path, *arguments: str) -> Ran:
+    """Runs `python -m node_fit` on a terminal of 80 columns; what it showed is in `out`, without colours."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "node_fit", *arguments]
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "80"}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its) as process:
+        os.close(its)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # what Linux gives once the other side is closed
+                break
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "\n")
+    return Ran(process.returncode, text, "")
+
+
+def until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 120.0) -> None:
+    """Waits for something that a running command does."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def spirals(times: int = 15, trajectories: Sequence[str] = ("A", "B", "C", "D", "E")) -> list[dict[str, Any]]:
+    """Rows of a table: points that turn around the origin and come nearer to it, and an input."""
+    rows = []
+    for index, name in enumerate(trajectories):
+        for t in np.linspace(0.0, 3.0, times).round(6):
+            radius, angle = (0.6 + 0.2 * index) * np.exp(-0.2 * t), t + index
+            x, y, u = radius * np.cos(angle), radius * np.sin(angle), np.sin(t)
+            rows.append({"id": name, "t": float(t), "x": float(x), "y": float(y), "u": float(u)})
+    return rows
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads((run / "summary.json").read_text(), parse_constant=refuse)
+
+
+@functools.cache
+def driven(parent: Path) -> tuple[Path, Ran]:
+    """The folder of one fit that many tests look at, in `run`, and its command: five trajectories with an input, a
+    second file for the score, both stages of the default recipe. Made once, for all modules."""
+    folder = parent / "driven"
+    folder.mkdir()
+    write_table(folder / "mine.csv", spirals())
+    write_table(folder / "later.csv", spirals(times=9, trajectories=("F", "G")))
+    ran = node_fit(
+        folder, *TABLE, *SMALL, "data.inputs=[u]", "+data.units={t: s, x: m}", "data.test_path=later.csv",
+        "hydra.run.dir=run", "seed=3",
+    )  # fmt: skip
+    return folder, ran

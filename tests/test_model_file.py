@@ -1,0 +1,364 @@
+"""Model files: that they come back as they were, and that a hostile one is only ever read."""
+
+import functools
+import json
+import struct
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import SMALL, rotation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import node_fit as nf
+from node_fit.model_file import ModelFileError, digest, load, save
+from node_fit.precision import carry, dtype_of, numbers_as_arrays, scope
+from node_fit.scaling import Scaler
+
+
+def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:
+    """A model as `fit` makes it, untrained."""
+    data = data or rotation()
+    with scope(precision):
+        field = field or SMALL
+        if not isinstance(field, eqx.Module):
+            field = field(len(data.states), len(data.inputs), key=jax.random.key(3))
+        model = nf.NeuralODE(
+            field=field,
+            scaler=Scaler.from_dataset(data, log=log),
+            solver=numbers_as_arrays(nf.Solver("bosh3", rtol=1e-4)),
+            states=data.states,
+            inputs=data.inputs,
+            time=data.time,
+            units=tuple(sorted(data.units.items())),
+        )
+        return carry(model, dtype_of(precision))
+
+
+def assert_same(model, other):
+    assert jax.tree.structure(model) == jax.tree.structure(other)
+    for mine, theirs in zip(jax.tree.leaves(model), jax.tree.leaves(other), strict=True):
+        assert np.asarray(mine).dtype == np.asarray(theirs).dtype
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save(build(), path)
+    return path
+
+
+@pytest.mark.parametrize("make", [SMALL, nf.Linear, functools.partial(nf.MLP, width=3, activation="silu", time=True)])
+def test_a_model_comes_back_with_the_same_predictions(tmp_path, make, precision):
+    data = rotation(2, times=6)
+    model = build(make, precision)
+    save(model, tmp_path / "model")
+    back = nf.load(tmp_path / "model")
+    assert_same(back, model)
+    predicted = back.predict(data)
+    assert np.isfinite(predicted).all()
+    np.testing.assert_array_equal(predicted, model.predict(data))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 2), st.integers(1, 4), st.integers(0, 3), st.sampled_from(["x32", "x64"]))
+def test_any_shape_comes_back(tmp_path_factory, states, inputs, width, depth, precision):
+    rng = np.random.default_rng(0)
+    data = nf.Dataset.from_arrays(
+        np.arange(7.0),
+        rng.uniform(1, 2, size=(2, 7, states)),
+        rng.normal(size=(2, 7, inputs)),
+        time="Zeit [h]",
+        units={"y0": "µg/L"},
+    )
+    model = build(functools.partial(nf.MLP, width=width, depth=depth), precision, data, log=["y0"])
+    file = tmp_path_factory.mktemp("models") / "ä b.safetensors"
+    save(model, file)
+    assert_same(load(file), model)
+
+
+def test_other_tools_can_read_it(path):
+    """The header says what the model is, without this package."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads(file.metadata()["node_fit"])
+        names = list(file.keys())
+    assert header["states"] == ["x", "y"]
+    assert header["precision"] == "x32"
+    assert set(header["versions"]) >= {"jax", "equinox", "diffrax"}
+    assert "model.field.layers.0.weight" in names
+
+
+def test_an_older_file_stays_if_the_new_model_cannot_be_saved(path):
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="can't hold"):
+        save(build(WithLambda()), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no model file"):
+        load(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="there is no model file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 100, -1])
+def test_a_truncated_file(path, kept):
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ModelFileError, match=r"truncated|no model file"):
+        load(path)
+
+
+@pytest.mark.parametrize("at", ["header", "arrays"])
+def test_a_flipped_bit(path, at):
+    content = bytearray(path.read_bytes())
+    place = content.index(b"bosh3") if at == "header" else len(content) - 3
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ModelFileError, match="damaged"):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"PK\x03\x04" + b"\0" * 60, b"t,x\n0,1\n" * 20])
+def test_a_file_of_another_kind(tmp_path, content):
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "other")
+
+
+def test_arrays_of_somebody_else(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(3)}, tmp_path / "other")
+    with pytest.raises(ModelFileError, match="no node_fit model"):
+        load(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]},
+        {"dtype": "F32", "shape": [1 << 62, 1 << 62], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]},
+        {"dtype": "EVIL", "shape": [4], "data_offsets": [0, 16]},
+    ],
+    ids=["huge", "overflowing", "backwards", "unknown dtype"],
+)
+def test_a_container_that_lies_about_its_arrays(tmp_path, entry):
+    header = json.dumps({"__metadata__": {"node_fit": "{}", "sha256": ""}, "x": entry}).encode()
+    (tmp_path / "evil").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 16)
+    with pytest.raises(ModelFileError, match="no model file"):
+        load(tmp_path / "evil")
+
+
+def test_a_container_with_a_huge_header(tmp_path):
+    (tmp_path / "evil").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+    with pytest.raises(ModelFileError, match="no model file"):
+        load(tmp_path / "evil")
+
+
+def forge(path: Path, change) -> None:
+    """Rewrites a model file with another header or other arrays, and a digest that is right."""
+    from safetensors import safe_open
+    from safetensors.numpy import save as to_bytes
+
+    with safe_open(path, framework="numpy") as file:
+        header = json.loads(file.metadata()["node_fit"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    changed = change(header, tensors)
+    text = changed if isinstance(changed, str) else json.dumps(header)
+    path.write_bytes(to_bytes(tensors, {"node_fit": text, "sha256": digest(text, tensors)}))
+
+
+def set_field(header, key, value):
+    header["model"]["fields"][key] = value
+
+
+def as_field_class(name):
+    return lambda header, tensors: header["model"]["fields"]["field"].update({"class": name})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:system",
+        "subprocess:Popen",
+        "builtins:eval",
+        "node_fit_evil:Field",
+        "equinox:Module",
+        "equinox.nn._linear:os",
+        "node_fit.fitting:fit",
+        "node_fit.model_file:write",
+        "node_fit.model_file:os.system",
+        "node_fit.model_file:importlib",
+        "node_fit.fields.mlp:jax",
+        "node_fit.fields.mlp:eqx.Module",
+        "node_fit.fields:MLP",
+        "node_fit:Dataset",
+        "node_fit.dataset:Dataset",
+        "node_fit.nowhere:MLP",
+        "node_fit.fields.mlp:Nowhere",
+        "node_fit.fields.mlp:",
+        ":",
+        "",
+        "node_fit..fields:MLP",
+    ],
+)
+def test_classes_that_are_not_of_models_are_refused(path, name, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", forbidden)
+    monkeypatch.setattr("os.system", forbidden)
+    forge(path, as_field_class(name))
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def forbidden(*_, **__):
+    pytest.fail("the file ran something")
+
+
+def test_no_module_is_imported_because_a_file_says_so(tmp_path, path, monkeypatch):
+    """Also none inside of an allowed package's name, such as its command, which would run on import."""
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    forge(path, as_field_class("trap:Field"))
+    with pytest.raises(ModelFileError, match="only classes of"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["os:system", "builtins:eval", "jax.numpy:save", "node_fit.model_file:write"])
+def test_functions_that_are_not_on_the_list_are_refused(path, name, monkeypatch):
+    monkeypatch.setattr("os.system", forbidden)
+    forge(path, lambda header, _: set_field(header, "field", {"function": name}))
+    with pytest.raises(ModelFileError, match="not allowed"):
+        load(path)
+
+
+def deep(header, _):
+    header["model"] = "DEEP"
+    return json.dumps(header).replace('"DEEP"', '{"tuple": [' * 50_000 + "]}" * 50_000)
+
+
+WRONG = {
+    "fields missing": lambda header, _: header["model"]["fields"]["field"]["fields"].pop("layers"),
+    "fields too many": lambda header, _: set_field(header, "more", 1),
+    "no model": lambda header, _: header.update(model=header["model"]["fields"]["field"]),
+    "a number as model": lambda header, _: header.update(model=3),
+    "nothing as model": lambda header, _: header.pop("model"),
+    "an unknown kind": lambda header, _: set_field(header, "field", {"pickle": "gASV"}),
+    "an empty node": lambda header, _: set_field(header, "field", {}),
+    "a missing array": lambda _, tensors: tensors.pop("model.field.layers.0.weight"),
+    "a wrong shape": lambda _, tensors: tensors.update({"model.field.layers.0.weight": np.zeros((3, 3), np.float32)}),
+    "a wrong rank": lambda _, tensors: tensors.update({"model.field.layers.1.bias": np.zeros((2, 2), np.float32)}),
+    "other states": lambda header, _: set_field(header, "states", {"tuple": ["x"]}),
+    "a scaler of another size": lambda _, tensors: tensors.update({"model.scaler.state_scale": np.ones(5, np.float32)}),
+    "a field that is a number": lambda header, _: set_field(header, "field", 3.0),
+    "a solver that is a string": lambda header, _: set_field(header, "solver", "tsit5"),
+    "an unknown method": lambda header, _: header["model"]["fields"]["solver"]["fields"].update(method="warp"),
+    "an unknown activation": lambda header, _: header["model"]["fields"]["field"]["fields"].update(activation="warp"),
+    "an unknown precision": lambda header, _: header.update(precision="x128"),
+    "a schema that is no number": lambda header, _: header.update(schema="one"),
+    "deep nesting": deep,
+    "no JSON": lambda *_: "{",
+    "a list": lambda *_: "[]",
+    "a number": lambda *_: "3",
+    "null": lambda *_: "null",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_header_that_makes_no_sense_is_refused(path, name):
+    forge(path, WRONG[name])
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_newer_schema_asks_for_an_update(path):
+    forge(path, lambda header, _: header.update(schema=99))
+    with pytest.raises(ModelFileError, match=r"schema 99, newer than \d+; update node_fit"):
+        load(path)
+
+
+class Pull(eqx.Module):
+    """A field of the user's own."""
+
+    strength: jax.Array
+    power: int
+    name: str = eqx.field(static=True)
+
+    def __call__(self, t, y, u):
+        return -self.strength * y**self.power
+
+
+def test_modules_of_the_user_need_their_package_named(tmp_path):
+    model = build(Pull(jnp.array([0.5, 0.2]), 3, "pull"))
+    save(model, tmp_path / "model")
+    with pytest.raises(ModelFileError, match=r"extensions=\[its name\]"):
+        load(tmp_path / "model")
+    package = Pull.__module__.partition(".")[0]
+    back = load(tmp_path / "model", extensions=[package])
+    assert_same(back, model)
+    assert back.field.name == "pull"
+    np.testing.assert_array_equal(back.predict(rotation(2, times=4)), model.predict(rotation(2, times=4)))
+    # A name that only begins alike is another package.
+    with pytest.raises(ModelFileError, match="only classes of"):
+        load(tmp_path / "model", extensions=[package[:-1]])
+
+
+def test_a_class_that_was_replaced_by_something_else_is_refused(tmp_path, monkeypatch):
+    save(build(Pull(jnp.ones(2), 1, "pull")), tmp_path / "model")
+    package = Pull.__module__
+    monkeypatch.setattr(sys.modules[package], "Pull", types.SimpleNamespace())
+    with pytest.raises(ModelFileError, match="no class of models"):
+        load(tmp_path / "model", extensions=[package])
+
+
+class WithLambda(eqx.Module):
+    weight: jax.Array = eqx.field(default_factory=lambda: jnp.eye(2))
+    activation: object = eqx.field(default=lambda x: x)
+
+    def __call__(self, t, y, u):
+        return self.activation(self.weight @ y)
+
+
+class WithTanh(WithLambda):
+    activation: object = jnp.tanh
+
+
+def test_a_lambda_is_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match=r"can't hold model\.field\.activation.*lambda"):
+        save(build(WithLambda()), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_well_known_function_is_kept_by_name(tmp_path):
+    model = build(WithTanh())
+    save(model, tmp_path / "model")
+    assert load(tmp_path / "model", extensions=[WithTanh.__module__]).field.activation is jnp.tanh
+
+
+def test_a_nested_class_is_refused_or_comes_back(tmp_path):
+    """A class inside of a function has no address that a file could give."""
+
+    class Local(Pull):
+        pass
+
+    try:
+        save(build(Local(jnp.ones(2), 1, "local")), tmp_path / "model")
+    except ValueError:
+        return
+    with pytest.raises(ModelFileError):
+        load(tmp_path / "model", extensions=[Local.__module__])

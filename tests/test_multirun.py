@@ -1,0 +1,80 @@
+"""`python -m node_fit -m`: many jobs in one process."""
+
+import pytest
+from commands import DIRECT, node_fit, read_summary, read_table, spirals, write_table
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """Three seeds by three learning rates, and by a fourth that is out of range."""
+    folder = tmp_path_factory.mktemp("sweep")
+    write_table(folder / "mine.csv", spirals())
+    ran = node_fit(
+        folder, "-m", *DIRECT, "optimizer=adam", "optimizer.learning_rate=1e-3,-1,1e-2,3e-2", "seed=0,1,2",
+        "hydra.sweep.dir=sweep",
+    )  # fmt: skip
+    return folder / "sweep", ran
+
+
+def summaries(directory):
+    return {path.name: read_summary(path) for path in directory.iterdir() if path.is_dir()}
+
+
+def good(directory):
+    return {name: summary for name, summary in summaries(directory).items() if summary["status"] != "failed"}
+
+
+def test_each_job_has_its_own_directory(sweep):
+    assert set(summaries(sweep[0])) == {str(job) for job in range(12)}
+    assert len(good(sweep[0])) == 9
+    for name in good(sweep[0]):
+        assert (sweep[0] / name / "model.safetensors").is_file()
+        assert len(read_table(sweep[0] / name / "metrics.csv")) == 2
+
+
+def test_seeds_and_learning_rates_compile_once(sweep):
+    assert sum(summary["compiles"] for summary in good(sweep[0]).values()) == 1
+
+
+def test_seeds_and_learning_rates_matter(sweep):
+    models = {(sweep[0] / name / "model.safetensors").read_bytes() for name in good(sweep[0])}
+    assert len(models) == 9
+    rates = {read_table(sweep[0] / name / "metrics.csv")[0]["learning_rate"] for name in good(sweep[0])}
+    assert len(rates) == 3
+
+
+def test_a_failed_job_stops_no_other_and_shows_in_the_exit_code(sweep):
+    _, ran = sweep
+    assert ran.code == 1
+    failed = [line for line in ran.err.splitlines() if line.startswith("error: optimizer.learning_rate")]
+    assert len(failed) == 3 and "Traceback" not in ran.err
+
+
+def test_leaderboard_is_sorted_and_names_the_failed(sweep):
+    directory, _ = sweep
+    rows = read_table(directory / "leaderboard.csv")
+    assert {row["job"] for row in rows} == {str(job) for job in range(12)}
+    assert [row["status"] == "failed" for row in rows] == [False] * 9 + [True] * 3
+    scores = [float(row["validation_nrmse"]) for row in rows[:9]]
+    assert scores == sorted(scores) and len(set(scores)) > 1
+    for row in rows[:9]:
+        summary = read_summary(directory / row["job"])
+        assert float(row["validation_nrmse"]) == summary["metrics"]["validation"]["nrmse"]
+        assert f"seed={summary_seed(directory / row['job'])}" in row["overrides"].split()
+    for row in rows[9:]:
+        assert "optimizer.learning_rate=-1" in row["overrides"].split() and row["validation_nrmse"] == ""
+
+
+def summary_seed(run):
+    from omegaconf import OmegaConf
+
+    return OmegaConf.load(run / "config.yaml").seed
+
+
+def test_leaderboard_is_shown(sweep):
+    directory, ran = sweep
+    table = ran.out[ran.out.rindex("\njob ") :]
+    assert table.count("failed") == 3 and table.count("completed") == 9
+    assert "seed=2" in table and "optimizer.learning_rate=-1" in table
+    assert "data.path=mine.csv" not in table  # what all jobs share
+    assert str(directory / "leaderboard.csv") in table

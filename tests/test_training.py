@@ -1,0 +1,341 @@
+"""The training loop: that it can be interrupted anywhere, and knows when to stop and what to keep."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import SMALL, rotation
+from test_pitfalls import Quadratic, problem
+
+import node_fit as nf
+from node_fit.checkpoint import Checkpoints
+from node_fit.loop import Silent
+from node_fit.precision import carry
+from node_fit.training import Stage, chunk, minibatch, unroll
+
+CHUNK = 5
+
+
+class Stop(Silent):
+    """Interrupts after so many chunks, and keeps what it was shown on disk."""
+
+    def __init__(self, directory, after):
+        self.directory = directory
+        self.after = after
+        self.seen = 0
+
+    def observe(self, record, moment):
+        self.seen += 1
+        checkpoints = Checkpoints(self.directory)
+        checkpoints.save(moment)
+        checkpoints.close()
+        return "enough" if self.seen == self.after else None
+
+
+class GoOn(Silent):
+    """Goes on from what is on disk."""
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def resume(self, template):
+        checkpoints = Checkpoints(self.directory)
+        moment = checkpoints.restore(template, lambda tree: carry(tree, np.float32))
+        checkpoints.close()
+        assert moment is not None
+        return moment
+
+
+class Rows(Silent):
+    """Keeps the last moment."""
+
+    def observe(self, record, moment):
+        self.moment = moment
+
+
+RECIPES = {
+    "adam": lambda: [Stage(Quadratic(), nf.Adam(1e-2, schedule="warmup_cosine"), 3 * CHUNK, "first")],
+    "minibatches": lambda: [Stage(Quadratic(), nf.Adam(1e-2), 3 * CHUNK - 2, "first", batch_size=2)],
+    "lbfgs": lambda: [Stage(Quadratic(), nf.LBFGS(memory=3), 3 * CHUNK, "first")],
+    "backtracking": lambda: [Stage(Quadratic(), nf.LBFGS(memory=3, linesearch="backtracking"), 3 * CHUNK, "first")],
+    "adam, then lbfgs": lambda: [
+        Stage(Quadratic(), nf.Adam(1e-2), 2 * CHUNK, "first", batch_size=2),
+        Stage(Quadratic(), nf.LBFGS(memory=3), 2 * CHUNK, "second"),
+    ],
+}
+
+
+def train(recipe, observer=None, **options):
+    options = {"chunk_steps": CHUNK, "field": SMALL, **options}
+    return nf.fit(rotation(), recipe=recipe, observer=observer, **options)
+
+
+def leaves(tree):
+    plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+    return [np.asarray(plain(x)) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
+
+
+def assert_equal(tree, other):
+    for mine, theirs in zip(leaves(tree), leaves(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def rows(history):
+    return [(r.step, r.stage, r.train_loss, r.gradient_norm, r.learning_rate, r.evaluations) for r in history]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_interrupted_equals_uninterrupted(name, after, tmp_path):
+    """Bit for bit, through the disk and a training built anew; also at the end of a stage and of the whole."""
+    whole = train(RECIPES[name]())
+    part = train(RECIPES[name](), Stop(tmp_path, after))
+    assert part.status == "interrupted"
+    assert part.reason == "enough"
+    assert len(part.history) == after
+    rest = train(RECIPES[name](), GoOn(tmp_path))
+    assert rest.compiles == 0
+    assert rows(part.history) + rows(rest.history) == rows(whole.history)
+    assert (rest.status, rest.reason, rest.steps) == (whole.status, whole.reason, whole.steps)
+    assert_equal(rest.model, whole.model)
+
+
+def test_interrupted_equals_uninterrupted_with_validation(tmp_path):
+    validation = rotation(2, times=6)
+    options = {"validation": validation, "patience": 2}
+    recipe = RECIPES["adam, then lbfgs"]
+    whole = train(recipe(), **options)
+    train(recipe(), Stop(tmp_path, 2), **options)
+    rest = train(recipe(), GoOn(tmp_path), **options)
+    assert [r.validation_loss for r in rest.history] == [r.validation_loss for r in whole.history[2:]]
+    assert_equal(rest.model, whole.model)
+
+
+def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
+    """The comparison above can fail: another key draws other minibatches."""
+    whole = train(RECIPES["minibatches"]())
+    train(RECIPES["minibatches"](), Stop(tmp_path, 1))
+
+    class Tamper(GoOn):
+        def resume(self, template):
+            moment = super().resume(template)
+            state = eqx.tree_at(lambda s: s.key, moment.state, carry(jax.random.key(99), np.float32))
+            return nf.loop.Moment(moment.stage, moment.offset, state)
+
+    rest = train(RECIPES["minibatches"](), Tamper(tmp_path))
+    assert any((a != b).any() for a, b in zip(leaves(rest.model), leaves(whole.model), strict=True))
+
+
+def advance(optimizer, length, steps=12, **options):
+    parts, stage, fixed, state = problem(optimizer, steps=steps, **options)
+    return state, jax.jit(lambda s: chunk((parts.static, stage, length, "lax"), s, fixed)[0])
+
+
+@pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])
+def test_steps_after_the_last_change_nothing(optimizer):
+    state, long = advance(optimizer, 30)
+    after = long(state)
+    assert int(after.step) == 12
+    assert int(after.evaluations) == 12
+    again = long(after)
+    for part in ("params", "opt_state", "step", "evaluations"):
+        assert_equal(getattr(again, part), getattr(after, part))
+
+
+def test_steps_after_a_stop_change_nothing():
+    state, run = advance(nf.LBFGS(memory=3), 5)
+    state = run(state)
+    stopped = eqx.tree_at(lambda s: s.done, state, jnp.ones((), bool))
+    after = run(stopped)
+    assert_equal((after.params, after.opt_state, after.step), (state.params, state.opt_state, state.step))
+    assert_equal(run(state).step, state.step + 5)
+
+
+@pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])
+@pytest.mark.parametrize("length", [5, 7])
+def test_the_length_of_chunks_changes_nothing(optimizer, length):
+    state, whole = advance(optimizer, 12)
+    expected = whole(state)
+    _, run = advance(optimizer, length)
+    lowest = []
+    for _ in range(4):
+        state = run(state)
+        lowest.append(float(state.chosen.loss))
+    assert_equal((state.params, state.opt_state, state.key), (expected.params, expected.opt_state, expected.key))
+    assert min(lowest) == float(expected.chosen.loss)
+
+
+def test_the_two_scans_agree():
+    parts, stage, fixed, state = problem(nf.Adam(1e-2))
+    full = eqx.combine(fixed.stage, stage)
+    lax, checkpointed = (
+        jax.jit(lambda s, kind=kind: unroll(parts.static, full, fixed, s, 10, kind))(state)
+        for kind in ("lax", "checkpointed")
+    )
+    for mine, theirs in zip(leaves(lax.params), leaves(checkpointed.params), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+class Cliff(Quadratic):
+    """Without a value once the parameters have moved far."""
+
+    edge: float = eqx.field(static=True, default=0.02)
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        bias = model.field.layers[-1].bias
+        start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0]).layers[-1].bias
+        away = jnp.abs(bias - start).max() > self.edge
+        return nf.objectives.Loss(jnp.where(away, jnp.nan, loss.value), jnp.zeros((), jnp.int32))
+
+
+def test_the_best_iterate_is_kept_and_is_never_nan():
+    watcher = Rows()
+    recipe = [Stage(Cliff(), nf.Optax(optax.sgd(0.05)), 40)]
+    result = train(recipe, watcher)
+    assert not np.isfinite(result.history[-1].train_loss), "the edge was never reached, so the test shows nothing"
+    losses = [r.train_loss for r in result.history if np.isfinite(r.train_loss)]
+    assert float(watcher.moment.state.best.loss) == min(losses)
+    assert all(np.isfinite(leaf).all() for leaf in leaves(result.model))
+
+
+# Far too fast, so that the loss rises after it has fallen.
+RISING = nf.Optax(optax.chain(optax.trace(0.95), optax.scale(-1.0)))
+
+
+def test_the_best_parameters_have_the_best_loss():
+    """The parameters that are handed back are those at which the reported loss was measured."""
+    result = train([Stage(Quadratic(), RISING, 40)])
+    objective = Quadratic()
+    batch = carry(objective.prepare(rotation(), result.model), np.float32)
+    value = jax.jit(lambda m: objective.loss(m, batch).value)(result.model)
+    np.testing.assert_allclose(value, min(r.train_loss for r in result.history), rtol=1e-5)
+    assert result.history[-1].train_loss > min(r.train_loss for r in result.history)
+
+
+class Nowhere(Quadratic):
+    """An objective that is never finite."""
+
+    def loss(self, model, batch):
+        value = super().loss(model, batch).value
+        return nf.objectives.Loss(value * jnp.nan, jnp.ones((), jnp.int32))
+
+
+@pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])
+def test_a_fit_without_any_finite_loss_has_failed(optimizer):
+    result = train([Stage(Nowhere(), optimizer, 50)])
+    assert result.status == "failed"
+    assert "no loss was finite in the first 5 evaluations (5 failed solves)" in result.reason
+    assert len(result.history) == 1
+    # The parameters are those of the start, untouched.
+    start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0])
+    assert_equal(result.model.field, start)
+
+
+def test_patience_ends_the_stage_and_the_best_on_validation_is_kept():
+    """The validation data turn the other way, so learning the training data makes it worse."""
+    recipe = [Stage(Quadratic(), nf.Adam(5e-2, schedule="constant"), 500)]
+    watcher = Rows()
+    result = train(recipe, watcher, validation=rotation(2, rate=-1.0), patience=3)
+    assert result.status == "stopped_early"
+    assert "validation loss has not improved for 3 chunks" in result.reason
+    losses = [r.validation_loss for r in result.history]
+    assert len(losses) == int(np.argmin(losses)) + 1 + 3
+    assert float(watcher.moment.state.best.loss) == np.float32(min(losses))
+    assert result.history[-1].train_loss < result.history[0].train_loss
+
+
+def test_a_stall_ends_the_stage_of_a_line_search():
+    """Optax's own search never calls itself stuck, so the stall of the loss is what ends it."""
+    noisy = nf.Dataset.from_arrays(
+        rotation().ts[0], rotation().ys + 0.2 * np.random.default_rng(0).normal(size=(3, 12, 2))
+    )
+    optimizer = nf.LBFGS(memory=3, linesearch="backtracking")
+    result = nf.fit(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), optimizer, 1000)], chunk_steps=CHUNK)
+    assert result.status == "stopped_early"
+    assert "stalled" in result.reason
+    assert result.steps < 200
+    # Adam is given its steps: what looks like a stall there is the schedule.
+    result = nf.fit(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), nf.Adam(), 200)], chunk_steps=CHUNK)
+    assert (result.status, result.steps) == ("completed", 200)
+
+
+@pytest.mark.parametrize("optimizer", [nf.Adam(1e-2, weight_decay=0.1), nf.LBFGS(memory=3)], ids=["adamw", "lbfgs"])
+def test_frozen_parameters_do_not_move(optimizer):
+    result = train([Stage(Quadratic(), optimizer, 10)], freeze=["field.layers.0", "field.layers.1.bias"])
+    start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0])
+    assert_equal(result.model.field.layers[0], start.layers[0])
+    assert_equal(result.model.field.layers[1].bias, start.layers[1].bias)
+    assert (np.asarray(result.model.field.layers[1].weight) != np.asarray(start.layers[1].weight)).all()
+    assert result.parameters == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("field.layer.0", "did you mean 'field.layers.0'"), ("field", "nothing is left to train")],
+)
+def test_what_cannot_be_frozen_is_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        train([Stage(Quadratic(), nf.Adam(), 10)], freeze=[name])
+
+
+def test_minibatches_are_drawn_without_replacement():
+    batch = {"x": jnp.arange(10), "y": 2 * jnp.arange(10)}
+    draws = [minibatch(batch, 4, jax.random.key(seed)) for seed in range(20)]
+    assert all(len(set(draw["x"].tolist())) == 4 for draw in draws)
+    assert all((draw["y"] == 2 * draw["x"]).all() for draw in draws)
+    assert set(np.concatenate([draw["x"] for draw in draws]).tolist()) == set(range(10))
+    # More than there are is all of them.
+    assert sorted(minibatch(batch, 50, jax.random.key(0))["x"].tolist()) == list(range(10))
+
+
+def test_each_step_draws_its_own_minibatch():
+    drawn = []
+
+    class Spy(Quadratic):
+        def loss(self, model, batch):
+            jax.debug.callback(lambda start: drawn.append(start.tobytes()), batch.start)
+            return super().loss(model, batch)
+
+    train([Stage(Spy(), nf.Adam(), 20, batch_size=2)])
+    jax.effects_barrier()
+    assert len(drawn) == 20
+    assert len(set(drawn)) > 2
+
+
+def test_seeds():
+    first, again, other = (train(RECIPES["minibatches"](), seed=seed) for seed in (0, 0, 1))
+    assert_equal(first.model, again.model)
+    assert any((a != b).any() for a, b in zip(leaves(first.model.field), leaves(other.model.field), strict=True))
+
+
+def test_a_stage_begins_at_the_best_of_the_one_before():
+    """The first stage ends far from its best."""
+    stages = [Stage(Quadratic(), RISING, 40), Stage(Quadratic(), nf.Adam(1e-6), CHUNK)]
+    history = train(stages).history
+    assert history[-1].train_loss == pytest.approx(min(r.train_loss for r in history[:-1]), rel=1e-3)
+    assert history[-2].train_loss > 1.1 * history[-1].train_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"clip": 0.0}, "clip must be positive, got 0.0"),
+        ({"clip": float("nan")}, "clip must be positive, got nan"),
+    ],
+)
+def test_a_stage_refuses_numbers_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        functools.partial(Stage, Quadratic(), nf.Adam())(**{"steps": 5, **options})
+
+
+@pytest.mark.parametrize("options", [{"chunk_steps": 0}, {"patience": 0}])
+def test_a_fit_refuses_numbers_out_of_range(options):
+    with pytest.raises(ValueError, match="at least 1"):
+        train(RECIPES["adam"](), **options)
