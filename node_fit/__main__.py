@@ -41,9 +41,12 @@ def main() -> None:
 
     # Hydra then raises what it would print in its own words.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[0] = "node_fit"
     try:
         sys.argv[1:] = with_resumed(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(shipped("conf", "config.yaml")), config_name="config")(job)()
+    except BrokenPipeError:
+        sys.exit(1)  # whoever read the output has seen enough
     except Exception as error:
         sentence = explain(error) or str(error)
         if wanted_traceback:

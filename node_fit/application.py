@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -10,22 +11,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from jaxtyping import PyTree
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.text import Text
 
 from . import BEGAN
 from .baselines import baselines
 from .checkpoint import Checkpoints
 from .configuration import ConfigError, build
-from .console import Display, print_scores
+from .console import Display, counted, make_console, print_scores
+from .dataset import Dataset
 from .evaluation import score
-from .fitting import TIGHT, Fit
-from .loop import Moment, Record
+from .fitting import TIGHT, Fit, make_field
+from .loop import Moment, Record, Silent
+from .model_file import describe
 from .precision import carry, dtype_of, find_device, scope
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, RunExists
 from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
@@ -48,7 +53,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     """
     hydra = HydraConfig.get()
     files = RunDirectory(hydra.runtime.output_dir)
-    console = Console(highlight=False)
+    console = make_console()
     # The first job of a process also pays for the imports.
     began = BEGAN if job_number() in (None, 0) else time.perf_counter()
     try:
@@ -58,8 +63,9 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
         reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
         if tracebacks or config.verbose:
             traceback.print_exc()
-        Console(stderr=True, highlight=False).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
-        files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
+        make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
+        if not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
+            files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
         return 1
 
 
@@ -76,6 +82,8 @@ class Job:
 
     def run(self) -> int:
         check_top(self.config)
+        if not self.config.resume:
+            self.files.check_unused()
         with scope(self.config.precision):
             find_device(self.config.device)
             extensions = list(self.config.extensions)
@@ -85,6 +93,7 @@ class Job:
             }
             train = build(self.config.train, "train", extensions=extensions)
             splits: Splits = parts["data"].load()
+            check_savable(parts["field"], splits.train)
             if not self.config.resume:
                 OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
             self.announce(splits)
@@ -113,12 +122,13 @@ class Job:
         return replace(solver, rtol=rtol, atol=chosen["atol"] or rtol / 100)
 
     def announce(self, splits: Splits) -> None:
-        hydra = HydraConfig.get()
         if job_number() is not None:
-            self.console.rule(f"job {job_number()}: {' '.join(hydra.overrides.task)}", align="left")
-        sizes = ", ".join(f"{name} {int(part.scored.sum())} rows" for name, part in splits.named().items())
+            swept = [word for word in HydraConfig.get().overrides.task if word not in sys.argv]
+            self.console.rule(Text(f"job {job_number()}: {' '.join(swept)}"), align="left")
+        sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
         self.console.print(
-            f"node_fit: {len(splits.train.states)} states, {len(splits.train.inputs)} inputs; {sizes}; "
+            f"node_fit: {counted(len(splits.train.states), 'state')}, "
+            f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
             f"{self.config.precision} on {find_device(self.config.device).platform}",
             soft_wrap=True,
         )
@@ -185,7 +195,7 @@ class Job:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
 
 
-class Watcher:
+class Watcher(Silent):
     """Follows a fit: writes its log and checkpoints, shows its progress, and passes signals on."""
 
     def __init__(self, job: Job, display: Display):
@@ -211,8 +221,8 @@ class Watcher:
             self.job.console.print(f"going on from step {step}")
         return moment
 
-    def begin_stage(self, stage: str, steps: int) -> None:
-        self.display.begin(stage, steps)
+    def compile_stage(self, stage: str, steps: int) -> None:
+        self.display.announce(stage, steps)
 
     def observe(self, record: Record, moment: Moment) -> str | None:
         record = replace(record, seconds=record.seconds + self.before)
@@ -225,6 +235,11 @@ class Watcher:
 
     def close(self) -> None:
         self.checkpoints.close()
+
+
+def check_savable(field: Callable, data: Dataset) -> None:
+    """Refuses a field that the model file can't hold, before anything is trained."""
+    describe(make_field(field, data, jax.random.key(0)), "field", {})
 
 
 def job_number() -> int | None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 import textwrap
 import traceback
 import types
@@ -13,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import jax
@@ -196,6 +198,8 @@ def member(owner: Any, name: str, path: str, key: str) -> Any:
 
 
 def imported(name: str, key: str) -> types.ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # `python -m` finds a package in the current folder, a script does not.
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -378,7 +382,7 @@ def unknown_key(key: str, parent: Any) -> str:
             return f"{key} is left at its default by the config; to set it, write +{key}=VALUE."
         siblings = siblings - {"_target_", "_partial_"} | arguments
     if not siblings:
-        return f"{key} is no key of the config; {owner} holds a value and no keys."
+        return f"{key} is no key of the config; {owner} holds a value and no keys; to add one, write +{key}=VALUE."
     namesakes = [known for known in keys_beside(parent) if known.endswith(f".{name}")]
     if namesakes and not difflib.get_close_matches(name, siblings, 1):
         return f"{key} is no key of the config; did you mean {namesakes[0]}?"

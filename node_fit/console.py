@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from .loop import Record
@@ -17,17 +17,27 @@ def figure(number: float | None) -> str:
     return str(number) if isinstance(number, int) else f"{number:.3g}"
 
 
+def make_console(stderr: bool = False) -> Console:
+    """Standard output, or standard error; wide where no terminal sets the width."""
+    console = Console(highlight=False, stderr=stderr)
+    return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=120)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 state`, `2 states`; a noun in -y has its plural in -ies."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 class Display:
     """A progress bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console):
         self.console = console
         self.bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.fields[stage]:<10}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:>5.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(bar_width=8),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[figures]}"),
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
@@ -38,26 +48,26 @@ class Display:
 
     def __enter__(self) -> "Display":
         self.bar.start()
-        self.task = self.bar.add_task("", total=1, stage="compiling", figures="")
+        self.task = self.bar.add_task("", total=1, stage="loading", figures="")
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()
 
-    def begin(self, stage: str, steps: int) -> None:
-        self.bar.reset(self.task, total=steps, stage=stage, figures="")
+    def announce(self, stage: str, steps: int) -> None:
+        self.bar.reset(self.task, total=steps, stage=f"compiling {stage}", figures="")
         self.last = None
 
     def show(self, record: Record, step: int) -> None:
         """Shows a chunk; `step` counts within its stage."""
         now = time.perf_counter()
-        speed = "" if self.last is None else f"  {(step - self.last[0]) / max(now - self.last[1], 1e-9):6.0f} steps/s"
+        speed = "" if self.last is None else f" {(step - self.last[0]) / max(now - self.last[1], 1e-9):.0f} steps/s"
         self.last = (step, now)
-        losses = f"loss {record.train_loss:.3e}"
+        losses = f"loss {record.train_loss:.1e}"
         if record.validation_loss is not None:
-            losses += f"  validation {record.validation_loss:.3e}"
+            losses += f" validation {record.validation_loss:.1e}"
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=step, figures=losses + speed)
+            self.bar.update(self.task, completed=step, stage=record.stage, figures=losses + speed)
         else:
             self.console.print(f"{record.stage:<10} step {record.step:>6}  {losses}{speed}", soft_wrap=True)
 
@@ -67,7 +77,7 @@ def print_scores(console: Console, summary: dict[str, Any]) -> None:
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
     table.add_column("channel")
-    for name in ("RMSE", "NRMSE", "R²", *(f"{name} NRMSE" for name in summary["baselines"])):
+    for name in ("RMSE", "NRMSE", "R²", *(f"{name}\nNRMSE" for name in summary["baselines"])):
         table.add_column(name, justify="right")
     for split, score in summary["metrics"].items():
         if score is None:

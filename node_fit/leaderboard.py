@@ -10,10 +10,9 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table as RichTable
 
-from .console import figure
+from .console import figure, make_console
 
 COLUMNS: tuple[str, ...] = (
     "job",
@@ -38,14 +37,14 @@ class Leaderboard(Callback):
         self.began = time.time()
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        directory = Path(config.hydra.sweep.dir)
+        directory = Path(config.hydra.sweep.dir).absolute()
         rows = sorted(
             (row(path) for path in directory.glob("*/summary.json") if path.stat().st_mtime >= self.began), key=rank
         )
         Leaderboard.failures = sum(entry["status"] in ("failed", "interrupted") for entry in rows)
         write(directory / "leaderboard.csv", rows)
         show(rows)
-        Console(highlight=False).print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+        make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
 
 
 def row(path: Path) -> dict[str, Any]:
@@ -80,16 +79,17 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Prints the jobs with the overrides that tell them apart."""
-    console = Console(highlight=False)
+    console = make_console()
     given = [set(entry["overrides"].split()) for entry in rows]
     common = set.intersection(*given) if len(given) > 1 else set()
     table = RichTable(box=None, pad_edge=False, header_style="bold")
-    for title in ("job", "overrides", "status"):
-        table.add_column(title, overflow="fold")
-    for title in ("validation NRMSE", "train NRMSE", "test NRMSE", "steps", "seconds"):
-        table.add_column(title, justify="right")
+    table.add_column("job")
+    table.add_column("overrides", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for title in ("validation\nNRMSE", "train\nNRMSE", "test\nNRMSE", "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
     for entry in rows:
         apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
-        figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "steps", "seconds"))
+        figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "seconds"))
         table.add_row(entry["job"], apart, entry["status"], *(figure(number) for number in figures))
     console.print(table)

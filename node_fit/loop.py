@@ -67,8 +67,12 @@ class Observer(Protocol):
         """Where to go on from; None to begin. `template` gives a state of the kind that a stage has."""
         ...
 
-    def begin_stage(self, stage: str, steps: int) -> None:
-        """A stage is about to run, for `steps` steps at the most."""
+    def compile_stage(self, stage: str, steps: int) -> None:
+        """A stage of `steps` steps at the most is about to be compiled."""
+        ...
+
+    def begin_stage(self, stage: str) -> None:
+        """The stage is compiled and about to run."""
         ...
 
     def observe(self, record: Record, moment: Moment) -> str | None:
@@ -76,13 +80,16 @@ class Observer(Protocol):
         ...
 
 
-class Silent:
+class Silent(Observer):
     """An observer that says nothing."""
 
     def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
         return None
 
-    def begin_stage(self, stage: str, steps: int) -> None:
+    def compile_stage(self, stage: str, steps: int) -> None:
+        return None
+
+    def begin_stage(self, stage: str) -> None:
         return None
 
     def observe(self, record: Record, moment: Moment) -> str | None:
@@ -167,8 +174,9 @@ class Loop:
 
     def run_stage(self, moment: Moment, observer: Observer) -> Outcome:
         stage = self.stages[moment.stage]
+        observer.compile_stage(stage.name, stage.steps)
         advance, validate = self.compile(stage, moment.state)
-        observer.begin_stage(stage.name, stage.steps)
+        observer.begin_stage(stage.name)
         while True:
             over, reason = self.is_over(stage, moment.state)
             if over:
@@ -236,7 +244,7 @@ class Loop:
     def is_over(self, stage: Stage, state: TrainState) -> tuple[bool, str]:
         """Whether a stage has ended, and why."""
         if int(state.step) >= stage.steps:
-            return True, f"took all {stage.steps} steps"
+            return True, f"took all {stage.steps} steps of stage {stage.name}"
         if bool(state.done):
             return True, "the line search finds no lower training loss, not even along the gradient"
         if self.validation is not None and int(state.stale) >= self.patience:

@@ -7,10 +7,12 @@ names, are ever made from it.
 
 import hashlib
 import importlib
+import inspect
 import json
 import os
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,15 @@ from .solver import Solver
 
 SCHEMA = 1
 PACKAGES = ("node_fit", "equinox.nn")
-FUNCTIONS = ("jax.numpy:tanh", "jax.numpy:sin", "jax.nn:softplus", "jax.nn:silu", "jax.nn:gelu", "jax.nn:relu")
+# What a model may call, besides the functions of the caller's packages, by the names that files give them.
+FUNCTIONS: dict[str, Callable] = {
+    **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
+    **{f"jax.nn.{name}": getattr(jax.nn, name) for name in ("softplus", "silu", "gelu", "relu", "elu", "sigmoid")},
+    **{
+        f"equinox.nn.MLP.{name}": inspect.signature(eqx.nn.MLP).parameters[name].default
+        for name in ("activation", "final_activation")
+    },
+}
 
 
 class ModelFileError(ValueError):
@@ -44,20 +54,19 @@ def save(model: NeuralODE, path: str | Path) -> None:
 
     tensors: dict[str, np.ndarray] = {}
     structure = describe(model, "model", tensors)
-    header = json.dumps(
-        {
-            "schema": SCHEMA,
-            "states": model.states,
-            "inputs": model.inputs,
-            "time": model.time,
-            "units": dict(model.units),
-            "precision": precision_of(model),
-            "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
-            "model": structure,
-        }
-    )
-    metadata = {"node_fit": header, "sha256": digest(header, tensors)}
-    write(Path(path), to_bytes(tensors, metadata))
+    content = {
+        "schema": SCHEMA,
+        "states": model.states,
+        "inputs": model.inputs,
+        "time": model.time,
+        "units": dict(model.units),
+        "precision": precision_of(model),
+        "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
+        "model": structure,
+    }
+    # One key of metadata, since the format does not order several, and equal models shall give equal files.
+    header = json.dumps({"sha256": digest(content, tensors), **content})
+    write(Path(path), to_bytes(tensors, {"node_fit": header}))
 
 
 def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
@@ -81,22 +90,21 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise ModelFileError(f"{path} is no model file, or is truncated ({error}).") from None
-    header = metadata.get("node_fit")
-    if header is None:
+    if "node_fit" not in metadata:
         raise ModelFileError(f"{path} holds arrays but no node_fit model.")
-    if metadata.get("sha256") != digest(header, tensors):
-        raise ModelFileError(f"{path} is damaged: its content does not match its digest.")
     try:
-        content = json.loads(header)
+        content = json.loads(metadata["node_fit"])
+        if content.pop("sha256") != digest(content, tensors):
+            raise ModelFileError("it is damaged: its content does not match its digest.")
         if content["schema"] > SCHEMA:
-            raise ModelFileError(f"{path} has schema {content['schema']}, newer than {SCHEMA}; update node_fit.")
+            raise ModelFileError(f"it has schema {content['schema']}, newer than {SCHEMA}; update node_fit.")
         with scope(content["precision"]):
             model = rebuild(content["model"], tensors, (*PACKAGES, *extensions))
             check(model)
             return carry(model, dtype_of(content["precision"]))
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ImportError) as error:
         raise ModelFileError(f"{path} does not describe a model: {error!r}.") from None
 
 
@@ -114,10 +122,11 @@ def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         return {type(part).__name__ if type(part) is list else "tuple": items}
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    if callable(part) and hasattr(part, "__name__"):
-        for known in FUNCTIONS:
-            if resolve(known) is part:
-                return {"function": known}
+    known = [key for key, function in FUNCTIONS.items() if function is part]
+    if known:
+        return {"function": known[0]}
+    if inspect.isfunction(part) and getattr(sys.modules[part.__module__], part.__qualname__, None) is part:
+        return {"function": f"{part.__module__}:{part.__qualname__}"}
     raise ValueError(
         f"a model file can't hold {name}, which is {part!r}; make it an equinox.Module, a number, a string or an array."
     )
@@ -134,9 +143,7 @@ def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) 
         items = [rebuild(item, tensors, packages) for item in value]
         return tuple(items) if kind == "tuple" else items
     if kind == "function":
-        if value not in FUNCTIONS:
-            raise ModelFileError(f"the function {value!r} is not allowed.")
-        return resolve(value)
+        return FUNCTIONS[value] if value in FUNCTIONS else allowed_function(value, packages)
     if kind == "class":
         return assemble(allowed_class(value, packages), dict(more)["fields"], tensors, packages)
     raise ModelFileError(f"{kind!r} is no kind of part.")
@@ -159,12 +166,7 @@ def qualified(cls: type) -> str:
 
 
 def allowed_class(name: str, packages: Sequence[str]) -> type:
-    module = name.partition(":")[0]
-    if not any(module == package or module.startswith(package + ".") for package in packages):
-        raise ModelFileError(
-            f"it is made of {name!r}; only classes of {', '.join(packages)} are allowed. "
-            "If you trust that package, load with extensions=[its name]."
-        )
+    check_package(name, packages)
     try:
         cls = resolve(name)
     except (ImportError, AttributeError):
@@ -172,6 +174,23 @@ def allowed_class(name: str, packages: Sequence[str]) -> type:
     if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or qualified(cls) != name:
         raise ModelFileError(f"{name!r} is no class of models.")
     return cls
+
+
+def allowed_function(name: str, packages: Sequence[str]) -> Callable:
+    check_package(name, [package for package in packages if package not in PACKAGES])
+    function = resolve(name)
+    if not inspect.isfunction(function) or f"{function.__module__}:{function.__qualname__}" != name:
+        raise ModelFileError(f"{name!r} is no function of that package.")
+    return function
+
+
+def check_package(name: str, packages: Sequence[str]) -> None:
+    module = name.partition(":")[0]
+    if not any(module == package or module.startswith(package + ".") for package in packages):
+        raise ModelFileError(
+            f"it is made of {name!r}, which is not allowed; only classes of {', '.join(PACKAGES)}, and what is in "
+            "packages that you name, are. If you trust its package, load with extensions=[its name]."
+        )
 
 
 def resolve(name: str) -> Any:
@@ -211,8 +230,8 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
 
 
-def digest(header: str, tensors: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256(header.encode())
+def digest(content: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
+    total = hashlib.sha256(json.dumps(content).encode())
     for name in sorted(tensors):
         array = tensors[name]
         total.update(f"{name}{array.dtype}{array.shape}".encode())

@@ -115,17 +115,15 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
         losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
         drawn = {name: drawable(loss) for name, loss in losses.items()}
-        axes.plot(steps, drawn["train_loss"], color=ACCENTS[0], lw=1.2, label="training", **lone(drawn["train_loss"]))
-        if np.isfinite(drawn["validation_loss"]).any():
-            known = np.isfinite(drawn["validation_loss"])
-            axes.plot(
-                steps[known],
-                drawn["validation_loss"][known],
-                color=ACCENTS[1],
-                lw=1.2,
-                label="validation",
-                **lone(steps[known]),
-            )
+        labels = {"train_loss": "training", "validation_loss": "validation"}
+        for (name, label), color in zip(labels.items(), ACCENTS, strict=False):
+            # A line a stage: the losses of two stages are of two objectives.
+            for index, part in enumerate(runs(stages)):
+                known = part[np.isfinite(drawn[name][part])]
+                curve = drawn[name][known]
+                title = label if index == 0 else None
+                if known.size:
+                    axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **lone(curve))
         if any(np.isfinite(loss).any() for loss in drawn.values()):
             axes.set_yscale("log")
             mark_best(axes, steps, stages, losses)
@@ -497,21 +495,29 @@ def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.n
 
 
 def mark_stages(axes: Any, steps: np.ndarray, stages: list) -> None:
-    begins = [i for i in range(len(stages)) if i == 0 or stages[i] != stages[i - 1]]
-    if len(begins) < 2:
+    parts = runs(stages)
+    if len(parts) < 2:
         return
-    for i in begins:
-        if i > 0:
-            axes.axvline(steps[i - 1], color=FAINT, lw=0.8, zorder=0)
+    for index, part in enumerate(parts):
+        begin = steps[part[0] - 1] if index else 0.0
+        if index:
+            axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
         axes.annotate(
-            plain(f"stage {stages[i]}"),
-            (steps[i - 1] if i else steps[0], 0.0),
-            (4, 4),
+            plain(str(stages[part[0]])),
+            ((begin + steps[part[-1]]) / 2, 0.0),
+            (0, 4),
             xycoords=axes.get_xaxis_transform(),
             textcoords="offset points",
+            ha="center",
             color=QUIET,
             fontsize=7.5,
         )
+
+
+def runs(stages: list) -> list[np.ndarray]:
+    """Indices of the rows of each stage."""
+    changes = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
+    return np.split(np.arange(len(stages)), changes)
 
 
 def column(rows: Sequence[dict], key: str) -> np.ndarray:

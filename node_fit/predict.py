@@ -4,9 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
 from omegaconf import OmegaConf
 
 from .configuration import build
+from .console import counted
+from .dataset import Dataset
 from .model_file import load, write
 from .run_directory import FLOAT, RunDirectory, predictions_frame
 
@@ -40,10 +43,22 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     extensions = list(config.extensions)
     model = load(RunDirectory(run).model, extensions=extensions)
     table = build(config.data, "data", extensions=extensions)
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to; make it first.")
     dataset = table.read(data if len(data) > 1 else data[0])
+    check_starts(dataset)
     predicted = model.predict(dataset)
     write(out, predictions_frame(dataset, predicted).to_csv(index=False, float_format=FLOAT).encode())
-    print(f"{len(dataset.trajectories)} trajectories, {int(dataset.valid.sum())} rows: {out}")
+    sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
+    print(f"{', '.join(sizes)}: {out}")
+
+
+def check_starts(data: Dataset) -> None:
+    """Refuses a trajectory that says nothing of where a state starts."""
+    for row, name in enumerate(data.trajectories):
+        for column, state in enumerate(data.states):
+            if not np.isfinite(data.first[row, column]):
+                raise ValueError(f"trajectory {name!r} has no {state!r} to start from; give one in its first row.")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ FLOAT = "%.8g"
 COLUMNS = [field.name for field in fields(Record)]
 
 
+class RunExists(ValueError):
+    """A new run was to begin in the directory of another."""
+
+
 class RunDirectory:
     """Names and writes the files of a run.
 
@@ -34,6 +38,17 @@ class RunDirectory:
         self.plots = self.path / "plots"
         self.predictions = self.path / "predictions.csv"
         self.summary = self.path / "summary.json"
+
+    def check_unused(self) -> None:
+        """Refuses a directory that holds a run already.
+
+        **Raises:** `ValueError` that says how to go on with it.
+        """
+        if self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+            raise RunExists(
+                f"{self.path} already holds a run; go on with it by resume={self.path}, "
+                "or choose another hydra.run.dir."
+            )
 
     def begin_metrics(self, until: int) -> list[dict[str, Any]]:
         """Keeps the rows up to step `until`, drops those after it, and gives them back."""

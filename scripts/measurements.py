@@ -32,13 +32,16 @@ class Watch:
         self.at = 0.0
         self.mark = 0.0
 
-    def resume(self, template):
+    def resume(self, template: Any) -> None:
         return None
 
-    def begin_stage(self, stage: str, steps: int) -> None:
+    def compile_stage(self, stage: str, steps: int) -> None:
+        return None
+
+    def begin_stage(self, stage: str) -> None:
         self.mark = time.perf_counter()
 
-    def observe(self, record, moment) -> str | None:
+    def observe(self, record: Any, moment: Any) -> str | None:
         now = time.perf_counter()
         self.chunks.append(now - self.mark)
         self.mark, self.at = now, time.time()
