@@ -21,6 +21,8 @@ def interpolate(
     - `us`: inputs at these times, shape `(time, ...)`.
     - `kind`: `linear`, or `hold` for the last measured value (zero-order hold).
     """
+    if us.shape[-1] == 0:
+        return us[0]
     at = jnp.searchsorted(ts, t, side="right") - 1
     left = jnp.clip(at, 0, ts.shape[0] - 1)
     if kind == "hold":
