@@ -9,7 +9,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from . import BEGAN
-from .configuration import explain
+from .composition import explain
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from . import BEGAN
 from .baselines import baselines
 from .checkpoint import Checkpoints
-from .configuration import ConfigError, build
+from .configuration import build
 from .console import Display, counted, make_console, print_scores
 from .dataset import Dataset
 from .evaluation import score
@@ -34,6 +34,7 @@ from .run_directory import RunDirectory, RunExists
 from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
+from .targets import ConfigError
 from .training import TrainState
 
 LOG = logging.getLogger(__name__)
@@ -227,7 +228,7 @@ class Watcher(Silent):
     def observe(self, record: Record, moment: Moment) -> str | None:
         record = replace(record, seconds=record.seconds + self.before)
         self.job.files.add_metrics(record)
-        self.checkpoints.save(moment)
+        self.checkpoints.save(moment, record.train_loss if record.validation_loss is None else record.validation_loss)
         self.display.show(record, record.step - moment.offset)
         if self.job.signal is None:
             return None

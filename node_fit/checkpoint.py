@@ -39,10 +39,7 @@ class Checkpoints:
         kept = policy.AnyPreservationPolicy(
             [
                 policy.LatestN(keep),
-                # Lowest is best; a loss that is no number is never best.
-                policy.BestN(
-                    get_metric_fn=lambda metrics: -metrics["loss"], n=1, keep_checkpoints_without_metrics=False
-                ),
+                policy.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
             ]
         )
         options = ocp.CheckpointManagerOptions(
@@ -51,13 +48,19 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.directory, options=options)
         self._ocp = ocp
 
-    def save(self, moment: Moment) -> None:
-        """Saves a moment under its step; one that is already there stays."""
+    def save(self, moment: Moment, loss: float | None = None) -> None:
+        """Saves a moment under its step; one that is already there stays.
+
+        **Arguments:**
+
+        - `moment`: what is saved.
+        - `loss`: what its chosen iterate was judged by; its training loss if absent.
+        """
         step = moment.step
         if step in self._manager.all_steps():
             return
         arrays = to_arrays(moment.state)
-        loss = float(moment.state.chosen.loss)
+        loss = float(moment.state.chosen.loss) if loss is None else loss
         self._manager.save(
             step,
             args=self._ocp.args.Composite(
@@ -66,7 +69,7 @@ class Checkpoints:
                     {"stage": moment.stage, "offset": moment.offset, "digest": digest(arrays), "kinds": kinds(arrays)}
                 ),
             ),
-            metrics={"loss": loss if np.isfinite(loss) else np.finfo(np.float32).max},
+            metrics={"stage": moment.stage, "loss": loss if np.isfinite(loss) else float(np.finfo(np.float32).max)},
             force=True,
         )
 
@@ -123,6 +126,14 @@ class Checkpoints:
         if differences:
             shown = "; ".join(differences[:3]) + (f"; and {len(differences) - 3} more" if len(differences) > 3 else "")
             raise CheckpointError(f"checkpoint {self.directory / str(step)} is of another model or optimizer: {shown}.")
+
+
+def merit(metrics: dict[str, int | float]) -> tuple[int | float, int | float]:
+    """What the best checkpoint has most of: the latest stage, since losses of two do not compare, then a low loss.
+
+    A loss that is no number was saved as a large one, and is never best.
+    """
+    return metrics["stage"], -metrics["loss"]
 
 
 def to_arrays(state: TrainState) -> dict[str, np.ndarray]:

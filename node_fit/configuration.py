@@ -2,33 +2,27 @@
 
 import difflib
 import functools
-import importlib
-import importlib.util
-import inspect
 import re
-import sys
 import textwrap
-import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import jax
 import numpy as np
-import yaml
 from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException, BeartypeWarning
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from jaxtyping import AbstractArray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf import errors as omegaconf
 
-ALLOWED = ("node_fit", "diffrax", "optax")
+from .composition import explain
+from .targets import ALLOWED, ConfigError, check_names, hints_of, located, nearest, parameters_of
+
 ARRAYS = (AbstractArray, jax.Array, np.ndarray)
 LISTS = (tuple, Sequence, list)
 WORDS = {
@@ -39,20 +33,6 @@ WORDS = {
     type(None): "null",
     Callable: "a function",
 }
-PHRASES = {
-    r"Ambiguous value .*?'(.*?)'\n": r"\1 gives several values; add --multirun to run each, or [] for one list.",
-    r"Multiple values for (\S+)\.": r"\1 has an option already; write \1=OPTION without the plus sign.",
-    r"Could not append .*at '(.*?)'": r"\1 exists already; write \1=VALUE without the plus sign.",
-    r"Additional config directory '(.*)' not found": r"--config-dir: there is no folder '\1'.",
-    r"Config group override .*Got (\w+)": r"A group takes the name of an option, as in optimizer=adam, and no \1.",
-}
-
-
-class ConfigError(ValueError):
-    """A config that can't be built. Its text is one sentence with the full key, the rule and the fix."""
-
-    def __init__(self, text: str):
-        super().__init__(one_line(text))
 
 
 @dataclass(frozen=True)
@@ -164,74 +144,6 @@ def errors_at(key: str, target: Callable) -> Iterator[None]:
         raise ConfigError(f"{key}{'.' if named else ': '}{text}") from error
 
 
-# Targets.
-
-
-def located(path: Any, key: str, allowed: Sequence[str]) -> Callable:
-    """The class or function of that dotted name, if an allowed package defines it under a public name."""
-    package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
-    if package is None:
-        prefixes = ", ".join(f"{name}." for name in allowed)
-        raise ConfigError(f"{key} must begin with {prefixes} or a package named in extensions=[...], got {path!r}")
-    found = imported(package, key)
-    for name in path[len(package) + 1 :].split("."):
-        if not name.isidentifier() or name.startswith("_"):
-            raise ConfigError(f"{key} must be a dotted name of public parts, got {path!r}")
-        found = member(found, name, path, key)
-        # Packages import others (`diffrax.eqx`, `optax.jnp`), whose names are not theirs to offer; and this module's
-        # own functions would find and call anything.
-        home = found.__name__ if inspect.ismodule(found) else getattr(found, "__module__", None)
-        if home == __name__ or not any(f"{home}.".startswith(f"{name}.") for name in allowed):
-            raise ConfigError(f"{key} must be defined in {', '.join(allowed)}, but {path!r} leads out of {package}")
-    if not (inspect.isclass(found) or inspect.isfunction(found)) or inspect.isabstract(found):
-        raise ConfigError(f"{key} must name a function, or a class that is not abstract, but {path!r} is neither")
-    return found
-
-
-def member(owner: Any, name: str, path: str, key: str) -> Any:
-    if hasattr(owner, name):
-        return getattr(owner, name)
-    if hasattr(owner, "__path__") and importlib.util.find_spec(f"{owner.__name__}.{name}"):
-        return imported(f"{owner.__name__}.{name}", key)
-    names = [known for known in dir(owner) if not known.startswith("_")]
-    raise ConfigError(f"{key}: {path!r} does not exist; {nearest(name, names, f'{owner.__name__}.')}")
-
-
-def imported(name: str, key: str) -> types.ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # `python -m` finds a package in the current folder, a script does not.
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ConfigError(f"{key}: {name!r} can't be imported, {type(error).__name__}: {error}") from error
-
-
-def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:
-    """The parameters that can be given by name."""
-    try:
-        signature = inspect.signature(target, eval_str=True)
-    except Exception:  # A hint in quotes may name what only a type checker imports; it stays a string, and unchecked.
-        signature = inspect.signature(target)
-    return {n: p for n, p in signature.parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
-
-
-def hints_of(target: Callable) -> dict[str, Any]:
-    parameters = parameters_of(target).values()
-    return {p.name: p.annotation for p in parameters if p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD}
-
-
-def check_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
-    parameters = parameters_of(target)
-    extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name in given:
-        if name not in parameters and not extra:
-            known = nearest(name, parameters, f"{key}.")
-            raise ConfigError(f"{key}.{name} is no argument of {target.__name__}; {known}")
-    for name, p in parameters.items():
-        if p.default is p.empty and p.kind is not p.VAR_KEYWORD and name not in given and not partial:
-            raise ConfigError(f"{key}.{name} is required by {target.__name__}; give it one with +{key}.{name}=VALUE")
-
-
 # Values.
 
 
@@ -313,95 +225,3 @@ def described(hint: Any) -> str:
     if kind in LISTS:
         return "a list" + (f" (each {described(inner[0])})" if inner else "")
     return WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
-
-
-def nearest(name: Any, names: Iterable[str], prefix: str = "") -> str:
-    """A clause with the nearest of the names, or with all of them if none is near."""
-    names = sorted(names)
-    match = difflib.get_close_matches(str(name), names, 1)
-    return f"did you mean {prefix}{match[0]}?" if match else f"choose from {textwrap.shorten(', '.join(names), 200)}"
-
-
-# Composition.
-
-
-def explain(error: BaseException) -> str | None:
-    """What went wrong when Hydra or OmegaConf read a config, in one sentence with the full key and the nearest name.
-
-    **Arguments:**
-
-    - `error`: an exception of this module, of Hydra, OmegaConf or YAML, as raised with `HYDRA_FULL_ERROR=1`.
-
-    **Returns:** the sentence, or `None` for an exception from elsewhere.
-    """
-    text = str(error)
-    match error:
-        case ConfigError():
-            return text
-        case ConfigCompositionException(__cause__=omegaconf.OmegaConfBaseException() as cause):
-            return explain(cause)
-        case OverrideParseException():
-            rule = "write key=value, close every bracket, and put quotes around a value with special characters"
-            return one_line(f"The override {error.override} can't be read; {rule}.")
-        case MissingConfigException(missing_cfg_file=str(path)):
-            group, _, name = path.rpartition("/")
-            group = group or "--config-name"
-            known = f"; {nearest(name, error.options, f'{group}=')}" if error.options else ""
-            return one_line(f"{group}={name} does not exist{known}")
-        case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
-            return one_line(unknown_key(key, error.parent_node))
-        case omegaconf.MissingMandatoryValue(full_key=str(key)):
-            return f"{key} has no value; give it one with {key}=VALUE."
-        case omegaconf.InterpolationKeyError(full_key=str(key), parent_node=DictConfig() as parent):
-            name = text.partition("'")[2].partition("'")[0]
-            return one_line(f"{key} refers to ${{{name}}}, no key of the config; {nearest(name, keys_beside(parent))}")
-        case omegaconf.OmegaConfBaseException(full_key=str(key)):
-            return one_line(f"{key} can't be used: {text.splitlines()[0]}")
-        case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
-            return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not valid YAML, {error.problem}."
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    reading = frames and frames[-1].partition(".")[0] in ("hydra", "omegaconf", "yaml", "antlr4")
-    if not reading and not isinstance(error, (HydraException, omegaconf.OmegaConfBaseException, yaml.YAMLError)):
-        return None
-    for pattern, sentence in PHRASES.items():
-        if found := re.match(pattern, text):
-            return found.expand(sentence)
-    return one_line(text or f"The config can't be read: {error!r}")
-
-
-def unknown_key(key: str, parent: Any) -> str:
-    """A sentence on a key that the config lacks, though its constructor may have it."""
-    owner, _, name = key.rpartition(".")
-    siblings = {str(known) for known in parent or ()} - {"hydra"}
-    if "_target_" in siblings:
-        try:
-            arguments = set(parameters_of(located(parent["_target_"], key, ALLOWED)))
-        except ConfigError:
-            arguments = set()
-        if name in arguments:
-            return f"{key} is left at its default by the config; to set it, write +{key}=VALUE."
-        siblings = siblings - {"_target_", "_partial_"} | arguments
-    if not siblings:
-        return f"{key} is no key of the config; {owner} holds a value and no keys; to add one, write +{key}=VALUE."
-    namesakes = [known for known in keys_beside(parent) if known.endswith(f".{name}")]
-    if namesakes and not difflib.get_close_matches(name, siblings, 1):
-        return f"{key} is no key of the config; did you mean {namesakes[0]}?"
-    return f"{key} is no key of the config; {nearest(name, siblings, owner and f'{owner}.')}"
-
-
-def keys_beside(node: Any) -> list[str]:
-    """The full keys of the config that a node belongs to, without Hydra's own and `_target_`."""
-    root = OmegaConf.to_container(node._get_root())
-    return [key for key in full_keys(root) if not re.match(r"hydra\b|.*\._", key)]
-
-
-def full_keys(node: Any, prefix: str = "") -> Iterator[str]:
-    for name, child in node.items() if isinstance(node, dict) else ():
-        yield f"{prefix}{name}"
-        yield from full_keys(child, f"{prefix}{name}.")
-
-
-def one_line(text: str) -> str:
-    """`text` as one sentence, without Hydra's links and search paths."""
-    text = " ".join(re.split(r"\n+(?:See https|Config search path|Search path)", text)[0].split())
-    return text if text.endswith((".", "?")) else f"{text}."

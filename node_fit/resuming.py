@@ -6,7 +6,7 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
-from .configuration import ConfigError
+from .targets import ConfigError
 
 # What a resumed run may be told anew; all else would make it another run.
 CHANGEABLE = ("train.steps", "train.patience", "device", "verbose", "hydra.")

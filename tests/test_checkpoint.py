@@ -115,6 +115,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert int(restore(tmp_path).state.step) == 6
 
 
+def test_the_best_is_by_what_it_was_judged_by_and_of_the_latest_stage(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for stage, step, judged in ((0, 1, 0.1), (1, 2, 3.0), (1, 3, 2.0), (1, 4, 4.0), (1, 5, 5.0)):
+        checkpoints.save(Moment(stage, 0, state_at(step, loss=1.0)), judged)
+    checkpoints.close()
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [3, 5]
+
+
 def test_a_moment_is_saved_once(tmp_path):
     first = Moment(0, 0, state_at(5, loss=1.0))
     save(tmp_path, first, Moment(0, 0, state_at(5, loss=2.0)))

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from node_fit.configuration import ConfigError, build, explain
+from node_fit.composition import explain
+from node_fit.configuration import build
+from node_fit.targets import ConfigError
 
 # A user's own package. `built` records that a constructor ran; `os` is a module that the package merely imports.
 HOUSE = """

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from node_fit.dataset import Dataset
-from node_fit.plots import Curves, choose, collect, limits, plot_fit, plot_loss, plot_phase
+from node_fit.plots import Curves, plot_fit, plot_loss, plot_phase
+from node_fit.plots.curves import collect
+from node_fit.plots.selection import choose, limits
 
 TIMES = np.linspace(0, 6, 25)
 

@@ -1,0 +1,150 @@
+"""The picture of the model against the data, over time."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .curves import Curves, Record, collect
+from .marks import entry, label_of, marker
+from .selection import INPUTS, PANELS, choose, headline, limits
+from .style import ACCENTS, INK, QUIET, SHADE, named, new_figure, plain, save, styled
+
+
+def plot_fit(curves: Curves, path: str | Path) -> Path:
+    """Draws each state's data and the model's curve against time, for at most six trajectories.
+
+    Of more trajectories, the best, the median and the worst of those fitted and of those held out are shown. Data that
+    were fitted are filled dots; data held out are hollow, on a shaded ground. The errors in the titles are taken
+    between the curve's times by linear interpolation.
+
+    **Arguments:**
+
+    - `curves`: data and curves.
+    - `path`: the PNG to write.
+
+    **Returns:** `path`.
+    """
+    records = collect(curves)
+    shown = choose(records)
+    first = next(iter(curves.splits.values()))
+    states, inputs = first.states[:PANELS], first.inputs[:INPUTS]
+    heights = [1.0] * len(states) + [0.42] * len(inputs)
+    with styled():
+        width = 7.0 if len(shown) == 1 else max(6.0, 2.15 * len(shown) + 0.6)
+        height = (1.9 if len(shown) == 1 else 1.6) * sum(heights) + 1.3
+        figure = new_figure(width, height)
+        grid = figure.subplots(
+            len(heights), len(shown), squeeze=False, sharex="col", sharey="row", gridspec_kw={"height_ratios": heights}
+        )
+        for across, (record, label) in enumerate(shown):
+            frame_times(grid[0, across], record, len(shown))
+            for down in range(len(states)):
+                draw_state(grid[down, across], record, down, crowd=80 if len(shown) == 1 else 24)
+            for down in range(len(inputs)):
+                draw_input(grid[len(states) + down, across], record, down)
+            grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
+            grid[-1, across].set_xlabel(named(first, first.time))
+        for down, name in enumerate((*states, *inputs)):
+            grid[down, 0].set_ylabel(named(first, name))
+        for down in range(len(states)):
+            grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
+        figure.align_ylabels(grid[:, 0])
+        headline(figure, records, shown, first)
+        legend(figure, shown)
+        return save(figure, path)
+
+
+def frame_times(axes: Any, record: Record, columns: int) -> None:
+    """Limits and ticks of the time, which the panels of a trajectory share."""
+    from matplotlib.ticker import MaxNLocator
+
+    times = np.concatenate([record.ts, *(ts for ts, _ in record.points.values())])
+    room = 0.03 * (float(np.ptp(times)) or 1.0)
+    axes.set_xlim(times.min() - room, times.max() + room)
+    whole = all((ts == np.round(ts)).all() for ts, _ in record.points.values())
+    axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=whole, steps=[1, 2, 5, 10]))
+
+
+def draw_state(axes: Any, record: Record, state: int, crowd: int) -> None:
+    """Data and curve of one state. More points than `crowd` are drawn pale, with the curve above them."""
+    colour = ACCENTS[state % len(ACCENTS)]
+    shade(axes, record, label=state == 0)
+    count = sum(int(np.isfinite(ys[:, state]).sum()) for _, ys in record.points.values())
+    crowded = count > crowd
+    for role, (ts, ys) in record.points.items():
+        axes.plot(ts, ys[:, state], **marker(role, colour, count, crowded), zorder=2)
+    line = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
+    axes.plot(record.ts, visible(record, state), lw=1.3, **line)
+    note_failure(axes, record)
+    axes.label_outer()
+
+
+def draw_input(axes: Any, record: Record, which: int) -> None:
+    data, row = record.data
+    valid = data.valid[row]
+    shade(axes, record, label=False)
+    axes.plot(data.ts[row][valid], data.us[row][valid, which], color=QUIET, lw=0.9)
+    axes.label_outer()
+
+
+def shade(axes: Any, record: Record, label: bool) -> None:
+    """A light ground where the measurements were held out from the fit."""
+    if record.forecast is not None:
+        axes.axvspan(record.forecast, axes.get_xlim()[1], color=SHADE, lw=0, zorder=0)
+        axes.axvline(record.forecast, color=QUIET, lw=0.7, ls=(0, (4, 3)), zorder=1)
+        if label:
+            axes.annotate(
+                "forecast",
+                (record.forecast, 1.0),
+                (4, -2),
+                xycoords=axes.get_xaxis_transform(),
+                textcoords="offset points",
+                va="top",
+                color=QUIET,
+                fontsize=7.5,
+                style="italic",
+                zorder=4,
+            )
+    elif record.held:
+        axes.set_facecolor(SHADE)
+
+
+def note_failure(axes: Any, record: Record) -> None:
+    failed = ~np.isfinite(record.ys).all(axis=1)
+    if failed.any():
+        note = f"no finite solution from {record.ts[failed.argmax()]:.4g} on"
+        axes.text(0.03, 0.04, note, transform=axes.transAxes, color="#b03030", fontsize=7, style="italic", zorder=4)
+
+
+def darker(colour: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple(0.72 * part for part in to_rgb(colour))
+
+
+def visible(record: Record, state: int) -> np.ndarray:
+    """The finite part of a curve, without values so large that they cannot be drawn."""
+    values = record.ys[:, state].astype(np.float64)
+    return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
+
+
+def column_title(record: Record, label: str, columns: int) -> str:
+    errors = [
+        f"{role} {error:.2g}" if np.isfinite(error) else f"{role} failed"
+        for role, error in record.errors.items()
+        if not np.isnan(error)
+    ]
+    head = f"{plain(record.name)} ({label})" if label else plain(record.name)
+    if columns == 1:
+        return f"trajectory {head}   ·   NRMSE: {', '.join(errors)}"
+    return f"{head}\nNRMSE: {', '.join(errors)}"
+
+
+def legend(figure: Any, shown: list[tuple[Record, str]]) -> None:
+    roles = dict.fromkeys(role for record, _ in shown for role in record.points)
+    entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
+    entries.append(entry("model", color=INK, lw=1.3))
+    if any(record.held for record, _ in shown):
+        entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
+    figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

@@ -1,0 +1,103 @@
+"""The picture of the loss against the step."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .style import ACCENTS, FAINT, INK, QUIET, new_figure, plain, save, styled
+
+
+def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
+    """Draws the training and validation loss against the step.
+
+    **Arguments:**
+
+    - `rows`: one dict for each line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`;
+      `None` or NaN where there is no figure.
+    - `path`: the PNG to write.
+
+    **Returns:** `path`.
+    """
+    with styled():
+        figure = new_figure(6.0, 3.2)
+        axes = figure.add_subplot()
+        steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
+        losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
+        drawn = {name: drawable(loss) for name, loss in losses.items()}
+        labels = {"train_loss": "training", "validation_loss": "validation"}
+        for (name, label), color in zip(labels.items(), ACCENTS, strict=False):
+            # A line a stage: the losses of two stages are of two objectives.
+            for index, part in enumerate(runs(stages)):
+                known = part[np.isfinite(drawn[name][part])]
+                curve = drawn[name][known]
+                title = label if index == 0 else None
+                if known.size:
+                    axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **lone(curve))
+        if any(np.isfinite(loss).any() for loss in drawn.values()):
+            axes.set_yscale("log")
+            mark_best(axes, steps, stages, losses)
+            axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
+        else:
+            axes.text(0.5, 0.5, "no positive, finite loss", transform=axes.transAxes, ha="center", color=QUIET)
+        mark_stages(axes, steps, stages)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
+        axes.margins(x=0.02)
+        return save(figure, path)
+
+
+def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
+    """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
+
+    Stages may minimise different objectives, so that their training losses cannot be compared.
+    """
+    name = "validation_loss" if np.isfinite(losses["validation_loss"]).any() else "train_loss"
+    last = np.array([stage == stages[-1] or name == "validation_loss" for stage in stages])
+    loss = np.where(last & np.isfinite(losses[name]), losses[name], np.inf)
+    best = int(loss.argmin())
+    if 0 < loss[best] < np.inf:
+        label = f"best: {loss[best]:.3g} at step {steps[best]:g}"
+        axes.plot(
+            steps[best], loss[best], marker="o", ms=6, mfc="white", mec=INK, mew=1.0, ls="none", zorder=4, label=label
+        )
+
+
+def mark_stages(axes: Any, steps: np.ndarray, stages: list) -> None:
+    parts = runs(stages)
+    if len(parts) < 2:
+        return
+    for index, part in enumerate(parts):
+        begin = steps[part[0] - 1] if index else 0.0
+        if index:
+            axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
+        axes.annotate(
+            plain(str(stages[part[0]])),
+            ((begin + steps[part[-1]]) / 2, 0.0),
+            (0, 4),
+            xycoords=axes.get_xaxis_transform(),
+            textcoords="offset points",
+            ha="center",
+            color=QUIET,
+            fontsize=7.5,
+        )
+
+
+def runs(stages: list) -> list[np.ndarray]:
+    """Indices of the rows of each stage."""
+    changes = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
+    return np.split(np.arange(len(stages)), changes)
+
+
+def column(rows: Sequence[dict], key: str) -> np.ndarray:
+    return np.array([np.nan if row.get(key) is None else float(row[key]) for row in rows], dtype=np.float64)
+
+
+def drawable(loss: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(loss) & (loss > 0), loss, np.nan)
+
+
+def lone(values: np.ndarray) -> dict[str, Any]:
+    """A dot for a line that has a single point, which would not be seen."""
+    return {"marker": "o", "ms": 3} if np.isfinite(values).sum() < 2 else {}

@@ -1,0 +1,33 @@
+"""How the measurements of a role are marked, and the entries of a legend."""
+
+from typing import Any
+
+import numpy as np
+
+from .curves import TRAIN
+
+
+def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[str, Any]:
+    """How the measurements of a role look: filled if they were fitted, hollow if not, smaller if there are many."""
+    size = float(np.clip(30 / np.sqrt(max(count, 1)), 1.8, 3.6))
+    style: dict[str, Any] = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
+    if role == TRAIN:
+        return style | {"alpha": 0.45 if crowded else 1.0}
+    if role == "context":
+        return style | {"alpha": 0.35}
+    hollow = style | {
+        "mew": 0.6 if crowded else 0.8,
+        "alpha": 0.55 if crowded else 1.0,
+        "mfc": "none" if crowded else "white",
+    }
+    return hollow | ({"marker": "D", "ms": size} if role == "test" else {"ms": size + 0.6})
+
+
+def label_of(role: str) -> str:
+    return {TRAIN: "fitted data", "context": "known before", "validation": "validation", "test": "test"}.get(role, role)
+
+
+def entry(label: str, **style: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **style)

@@ -1,0 +1,92 @@
+"""The picture of one state against the other."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .curves import TRAIN, Curves, Record, collect
+from .marks import entry, label_of, marker
+from .selection import choose, headline, limits
+from .style import ACCENTS, FAINT, INK, named, new_figure, save, styled
+
+Field = Callable[[np.ndarray], Any]
+START: dict[str, Any] = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "mec": INK, "mew": 0.9}
+
+
+def plot_phase(curves: Curves, field: Field | None, path: str | Path) -> Path:
+    """Draws one state against the other, with the trajectories, the data and the vector field.
+
+    **Arguments:**
+
+    - `curves`: data and curves of exactly two states.
+    - `field`: the time derivative at points of shape `(n, 2)`, in the user's units, as `(n, 2)`; `None` to leave out.
+    - `path`: the PNG to write.
+
+    **Returns:** `path`.
+
+    **Raises:** `ValueError` if there are not two states.
+    """
+    first = next(iter(curves.splits.values()))
+    if len(first.states) != 2:
+        raise ValueError(f"a phase portrait needs 2 states, got {len(first.states)}: {', '.join(first.states)}.")
+    records = collect(curves)
+    shown = choose(records)
+    chosen = [record for record, _ in shown]
+    with styled():
+        figure = new_figure(5.4, 5.4)
+        axes = figure.add_subplot()
+        axes.set_xlim(limits(chosen, 0, room=0.12))
+        axes.set_ylim(limits(chosen, 1, room=0.12))
+        if field is not None:
+            draw_field(axes, field)
+        for record in chosen:
+            draw_orbit(axes, record)
+        axes.set_xlabel(named(first, first.states[0]))
+        axes.set_ylabel(named(first, first.states[1]))
+        headline(figure, records, shown, first)
+        orbit_legend(figure, chosen, field is not None)
+        return save(figure, path)
+
+
+def draw_field(axes: Any, field: Field) -> None:
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    xs, ys = np.linspace(left, right, 28), np.linspace(low, high, 28)
+    points = np.stack(np.meshgrid(xs, ys), axis=-1)
+    slopes = np.asarray(field(points.reshape(-1, 2)), dtype=np.float64).reshape(points.shape)
+    slopes = np.ma.masked_invalid(slopes)
+    axes.streamplot(
+        xs, ys, slopes[..., 0], slopes[..., 1], color=FAINT, linewidth=0.6, arrowsize=0.6, density=1.1, zorder=0
+    )
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
+
+
+def draw_orbit(axes: Any, record: Record) -> None:
+    xs, ys = np.where(np.isfinite(record.ys).all(axis=1, keepdims=True), record.ys, np.nan).T
+    end = record.forecast if record.forecast is not None else (-np.inf if record.held else np.inf)
+    fitted = np.asarray(record.ts <= end)
+    later = ~fitted
+    later[:-1] |= later[1:]  # The two pieces of the curve meet.
+    count = sum(len(ts) for ts, _ in record.points.values())
+    for part, role in ((fitted, TRAIN), (later, "held out")):
+        axes.plot(np.where(part, xs, np.nan), np.where(part, ys, np.nan), color=role_colour(role), lw=1.3, zorder=2)
+    for role, (_, values) in record.points.items():
+        axes.plot(values[:, 0], values[:, 1], **marker(role, role_colour(role), count, crowded=count > 80), zorder=3)
+    finite = np.flatnonzero(np.isfinite(xs))
+    if finite.size:
+        axes.plot(xs[finite[0]], ys[finite[0]], **START, zorder=4)
+
+
+def role_colour(role: str) -> str:
+    return ACCENTS[0] if role in (TRAIN, "context") else ACCENTS[1]
+
+
+def orbit_legend(figure: Any, records: list[Record], has_field: bool) -> None:
+    roles = dict.fromkeys(role for record in records for role in record.points)
+    entries = [entry(label_of(role), lw=1.3, **(marker(role, role_colour(role), 40) | {"ls": "-"})) for role in roles]
+    entries.append(entry("start", **START))
+    if has_field:
+        entries.append(entry("vector field", color=FAINT, lw=1.0))
+    figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

@@ -1,0 +1,69 @@
+"""How every picture looks: its colours, its figure, its texts and its file."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ..dataset import Dataset
+
+# Paul Tol's bright palette (technical note SRON/EPS/TN/09-002), readable by the colour-blind.
+ACCENTS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
+INK, QUIET, FAINT, SHADE = "#333333", "#777777", "#cfcfcf", "#f4f1ea"
+STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.solid_capstyle": "round",
+    "figure.constrained_layout.h_pad": 0.05,
+    "figure.constrained_layout.w_pad": 0.05,
+}
+DPI = 150
+
+
+def styled() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
+def new_figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def save(figure: Any, path: str | Path) -> Path:
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to stop a run.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(path, format="png", dpi=DPI)
+    return Path(path)
+
+
+def named(data: Dataset, name: str) -> str:
+    unit = data.units.get(name)
+    return plain(f"{name} [{unit}]" if unit else name)
+
+
+def plain(text: str) -> str:
+    """`text` without a meaning for mathematics: names are the user's and may hold dollar signs."""
+    return text.replace("$", r"\$")
