@@ -39,7 +39,8 @@ class Checkpoints:
         kept = policy.AnyPreservationPolicy(
             [
                 policy.LatestN(keep),
-                policy.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),
+                # Orbax only sorts by it, so a pair will do.
+                policy.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),  # pyright: ignore[reportArgumentType]
             ]
         )
         options = ocp.CheckpointManagerOptions(
