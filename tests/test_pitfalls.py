@@ -196,6 +196,18 @@ def test_equinox_640_state_of_other_leaves_than_the_gradient(name):
     assert trained == {".field.weight"}
 
 
+@pytest.mark.parametrize("name", ["optax.rmsprop", "optax.sgd", "optax.adabelief"])
+def test_equinox_640_guard_is_needed(name):
+    """Initialised from all arrays and updated with the gradient of the floating ones, a state changes its structure."""
+    field = Holding()
+    transform = OPTIMIZERS[name]().transformation
+    arrays = eqx.filter(field, eqx.is_array)
+    state = transform.init(arrays)
+    gradient = eqx.filter_grad(lambda f: f(0.0, jnp.ones(2), jnp.ones(0)).sum())(field)
+    _, after = transform.update(gradient, state, arrays)
+    assert jax.tree.structure(after) != jax.tree.structure(state)
+
+
 def test_equinox_640_each_part_is_traced_once():
     traces = eqx.debug.assert_max_traces(lambda y: y, max_traces=1)
 
@@ -216,6 +228,12 @@ def test_optax_1017_modules_with_leaves_that_are_no_arrays(name):
     compiles, state = run_chunks(OPTIMIZERS[name](), field=Holding(), objective=objective, chunks=2)
     assert compiles == 1
     assert np.isfinite(float(state.chosen.loss))
+
+
+def test_optax_1017_guard_is_needed():
+    """Given the module itself and not its array half, Optax's L-BFGS fails on the leaves that are no arrays."""
+    with pytest.raises((AttributeError, TypeError)):
+        optax.lbfgs().init(Holding())
 
 
 def test_a_state_is_donatable_and_committed():
