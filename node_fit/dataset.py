@@ -132,26 +132,70 @@ class Dataset:
         kept = np.flatnonzero(lengths)
         if kept.size == 0:
             raise ValueError(f"no row has {self.time} <= {end:g}; the data begin at {self.ts.min():g}.")
-        cut = Dataset.from_arrays(
-            [self.ts[i, : lengths[i]] for i in kept],
-            [self.ys[i, : lengths[i]] for i in kept],
-            [self.us[i, : lengths[i]] for i in kept],
-            states=self.states,
-            inputs=self.inputs,
-            trajectories=[self.trajectories[i] for i in kept],
-            time=self.time,
-            units=self.units,
-        )
-        return replace(cut, scored=cut.scored & self.scored[kept, : cut.ts.shape[1]])
+        pieces = [(int(row), 0, int(lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
+
+    def after(self, start: float) -> "Dataset":
+        """The rows with time later than `start` [the unit of time]; trajectories with none are left out."""
+        begins = (self.valid & (self.ts <= start)).sum(axis=1)
+        kept = np.flatnonzero(begins < self.lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} > {start:g}; the data end at {self.ts.max():g}.")
+        pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
 
     def scored_after(self, start: float) -> "Dataset":
         """The same trajectories, of which only the rows with time later than `start` count."""
         return replace(self, scored=self.scored & (self.ts > start))
 
+    def windows(self, rows: int, stride: int | None = None) -> "Dataset":
+        """Each trajectory cut into windows of `rows` rows, which are trajectories of their own.
+
+        **Arguments:**
+
+        - `rows`: length of a window; a trajectory that is no longer stays whole.
+        - `stride`: rows between the beginnings of two windows; half a window if absent. The last window of a
+          trajectory ends at its last row.
+
+        **Returns:** windows called `A[40:168]`, without those in which nothing counts.
+
+        **Raises:** `ValueError` if a number is below 1, or nothing counts in any window.
+        """
+        stride = max(rows // 2, 1) if stride is None else stride
+        if rows < 1 or stride < 1:
+            raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
+        counts = np.any(self.mask, axis=2)
+        pieces = []
+        for row, length in enumerate(self.lengths.tolist()):
+            last = max(length - rows, 0)
+            begins = [*range(0, last, stride), last]
+            pieces += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
+        if not pieces:
+            raise ValueError("no window holds a measured value that counts; measure something, or score more rows.")
+        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+
     @property
     def valid(self) -> Bool[np.ndarray, "trajectory time"]:
         """Rows that are no padding, shape `(trajectory, time)`."""
         return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+
+
+def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Dataset:
+    """Parts of trajectories, each given by its trajectory's number and its first row and the row after its last."""
+    part = Dataset.from_arrays(
+        [data.ts[row, begin:end] for row, begin, end in pieces],
+        [data.ys[row, begin:end] for row, begin, end in pieces],
+        [data.us[row, begin:end] for row, begin, end in pieces],
+        states=data.states,
+        inputs=data.inputs,
+        trajectories=names,
+        time=data.time,
+        units=data.units,
+    )
+    scored = np.zeros_like(part.scored)
+    for index, (row, begin, end) in enumerate(pieces):
+        scored[index, : end - begin] = data.scored[row, begin:end]
+    return replace(part, scored=scored)
 
 
 def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:

@@ -11,7 +11,6 @@ from jax.flatten_util import ravel_pytree
 
 import node_fit as nf
 from node_fit.precision import carry, scope
-from node_fit.scaling import Scaler
 
 
 def ragged(**options) -> nf.Dataset:
@@ -187,9 +186,8 @@ def with_context() -> nf.Dataset:
 
 def model_of(data: nf.Dataset) -> nf.NeuralODE:
     # One scaler for all variants of the data, so that they differ in the loss alone.
-    scaler = Scaler.from_dataset(rotation())
-    field = SMALL(2, 0, key=jax.random.key(0))
-    return carry(nf.NeuralODE(field, scaler, nf.Solver(), data.states, (), "t", ()), np.float64)
+    model = nf.make_model(rotation(), field=SMALL, key=jax.random.key(0))
+    return carry(model, np.float64)
 
 
 @eqx.filter_jit

@@ -155,3 +155,119 @@ def test_what_leaves_nothing_to_fit_is_refused():
         nf.Split("trajectory", validation=0.4, test=0.4)(records([(5, 0.0)] * 2))
     with pytest.raises(ValueError, match="no row is earlier than t = 1900, so nothing is left to fit; cut later"):
         nf.Split(test_from=1900.0)(years())
+
+
+def test_named_trajectories_are_a_part():
+    data = records([(4, 0.0)] * 7)
+    parts = nf.Split(test_trajectories=[3, "5"], validation_trajectories=["0"])(data)
+    assert [part.trajectories for part in parts] == [("1", "2", "4", "6"), ("0",), ("3", "5")]
+    half = nf.Split(test_trajectories=["3"], validation=0.3)(data)
+    assert half.test.trajectories == ("3",) and len(half.validation.trajectories) == 2
+    assert nf.Split(test_trajectories=[], validation=0.0)(data).named().keys() == {"train"}
+    few = nf.Split(test_trajectories=["1"], validation=0.0)(records([(4, 0.0)] * 2))
+    assert few.train.trajectories == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"test_trajectories": ["12"]}, r"test_trajectories names '12', which does not exist; .* Did you mean '1'\?"),
+        (
+            {"validation_trajectories": [9]},
+            r"validation_trajectories names '9', which does not exist; .* are '0', '1'\.",
+        ),
+        (
+            {"test_trajectories": [1], "validation_trajectories": ["1"]},
+            "'1' is named in validation_trajectories and in",
+        ),
+        (
+            {"test_trajectories": [0, 1]},
+            "2 trajectories can't be divided into 0 for validation, 2 for test and at least",
+        ),
+        ({"test_trajectories": "0"}, r"write test_trajectories=\['0'\]"),
+        ({"test_trajectories": ["0"], "by": "time"}, "need by=trajectory"),
+        ({"test_trajectories": ["0"], "test_from": 1.0}, "no times beside"),
+        ({"restart": True, "by": "trajectory"}, "restart is for by=time"),
+        ({"restart": True, "test_trajectories": ["0"]}, "restart is for by=time"),
+    ],
+)
+def test_named_trajectories_that_cannot_be_a_part(options, said):
+    with pytest.raises(ValueError, match=said):
+        nf.Split(**options)(records([(4, 0.0)] * 2))
+
+
+names = st.lists(st.integers(0, 7), max_size=3)
+
+
+@SMALL
+@given(shapes=shapes, chosen=st.tuples(names, names), validation=fractions, seed=st.integers(0, 3))
+def test_named_parts_are_disjoint_and_lose_nothing(shapes, chosen, validation, seed):
+    data = records(shapes)
+    test, validated = chosen
+    try:
+        parts = nf.Split(test_trajectories=test, validation_trajectories=validated or None, seed=seed)(data)
+    except ValueError as error:
+        assert any(words in str(error) for words in ("does not exist", "is named in", "at least one to fit"))
+        return
+    assert sorted(v for part in parts for v in scored_values(part)) == scored_values(data)
+    assert set(parts.test.trajectories if parts.test else ()) == {str(each) for each in test}
+
+
+@SMALL
+@given(shapes=shapes, validation=fractions, test=fractions, gaps=st.integers(0, 3))
+def test_restarted_parts_hold_their_own_rows_and_no_others(shapes, validation, test, gaps):
+    data = records(shapes)
+    data.ys[:, 1 : 1 + gaps] = np.nan
+    forecast = nf.Split("time", validation, test)
+    restart = nf.Split("time", validation, test, restart=True)
+    try:
+        later = forecast(data)
+    except ValueError:
+        with pytest.raises(ValueError, match="nothing is left to fit"):
+            restart(data)
+        return
+    parts = restart(data)
+    assert parts.named().keys() == later.named().keys()
+    for name, part in parts.named().items():
+        assert scored_values(part) == scored_values(later.named()[name])
+        np.testing.assert_array_equal(part.scored, part.valid, "every row counts, so no earlier one is there")
+    assert sum(int(part.valid.sum()) for part in parts.named().values()) == int(data.valid.sum())
+
+
+def test_a_restarted_part_begins_at_its_own_first_row():
+    parts = nf.Split(validation_from=1912.0, test_from=1915.0, restart=True)(years())
+    assert parts.validation.ts[0].tolist() == [1912, 1913, 1914]
+    assert parts.test.ts[0].tolist() == list(range(1915, 1921))
+    assert parts.test.first.tolist() == [[15.0]]
+
+
+@SMALL
+@given(shapes=shapes, rows=st.integers(1, 10), stride=st.one_of(st.none(), st.integers(1, 10)), start=st.floats(0, 9))
+def test_windows_are_slices_that_cover_what_counts(shapes, rows, stride, start):
+    data = records(shapes).scored_after(start)
+    data.ys[:, ::3] = np.nan
+    if not data.mask.any():
+        with pytest.raises(ValueError, match="no window holds a measured value"):
+            data.windows(rows, stride)
+        return
+    cuts = data.windows(rows, stride)
+    seen = np.zeros_like(data.scored)
+    for i, name in enumerate(cuts.trajectories):
+        owner, begin, end = map(int, name.rstrip("]").replace("[", ":").split(":"))
+        assert cuts.lengths[i] == end - begin == min(rows, data.lengths[owner])
+        for ours, whole in ((cuts.ts, data.ts), (cuts.ys, data.ys), (cuts.us, data.us), (cuts.scored, data.scored)):
+            np.testing.assert_array_equal(ours[i, : end - begin], whole[owner, begin:end])
+        assert cuts.mask[i].any()
+        seen[owner, begin:end] = True
+    if stride is None or stride <= rows:
+        assert seen[data.mask.any(axis=2)].all()
+
+
+def test_windows_begin_half_a_window_apart_and_the_last_ends_with_the_record():
+    cuts = records([(11, 0.0), (3, 0.0), (4, 0.0)]).windows(4)
+    assert cuts.trajectories == ("0[0:4]", "0[2:6]", "0[4:8]", "0[6:10]", "0[7:11]", "1[0:3]", "2[0:4]")
+    assert records([(8, 0.0)]).windows(4, 4).trajectories == ("0[0:4]", "0[4:8]")
+    assert years().scored_after(1910.0).windows(5, 5).trajectories == ("0[10:15]", "0[15:20]", "0[16:21]")
+    for rows, stride in ((0, None), (3, 0), (3, -1)):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            years().windows(rows, stride)

@@ -282,7 +282,7 @@ def test_malformed_typed_files(tmp_path):
     np.savez(tmp_path / "cut.npz", t=T, x=X)
     write(tmp_path, "cut.npz", (tmp_path / "cut.npz").read_bytes()[:-30])
     np.save(tmp_path / "pickle.npy", np.array([{}], dtype=object))
-    np.save(tmp_path / "stack.npy", np.zeros((2, 3, 4)))
+    np.save(tmp_path / "axes.npy", np.zeros((2, 3, 4, 5)))
     np.save(tmp_path / "text.npy", np.array([(0, "one"), (1, "two")], dtype=[("t", "f8"), ("x", "U3")]))
     pd.DataFrame({"t": T, "x": ["1", "2", "three"]}).to_parquet(tmp_path / "text.parquet")
     pd.DataFrame({"t": T, "x": T > 1}).to_parquet(tmp_path / "bool.parquet")
@@ -299,7 +299,7 @@ def test_malformed_typed_files(tmp_path):
         "complex.npz": "column 'x' holds complex numbers",
         "cut.npz": "cannot be read as a npz file",
         "pickle.npy": "pickles are not read",
-        "stack.npy": "shape (2, 3, 4)",
+        "axes.npy": "shape (2, 3, 4, 5)",
         "text.npy": "row 0 (counted from 0), column 'x': 'one'",
         "text.parquet": "row 2 (counted from 0), column 'x': 'three'",
         "bool.parquet": "column 'x' holds truth values",

@@ -1,4 +1,11 @@
 """Files and data frames to a `Dataset`, with errors that name the file, the line and the column."""
 
+from .covariates import Constants as Constants
+from .covariates import as_constants as as_constants
+from .covariates import check_trajectories as check_trajectories
+from .covariates import with_constants as with_constants
 from .reading import from_frame as from_frame
+from .reading import make_roles as make_roles
+from .reading import read_files as read_files
 from .reading import read_table as read_table
+from .roles import Roles as Roles

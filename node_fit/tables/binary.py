@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from .roles import Roles
-from .table import Table, choose
-
-FROM_ARRAYS = "node_fit.Dataset.from_arrays takes stacks of trajectories."
+from .stacks import split, tabulate
+from .table import Table
 
 
 def read_parquet(path: Path, roles: Roles) -> Table:
@@ -19,24 +18,22 @@ def read_parquet(path: Path, roles: Roles) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        names = pq.read_schema(path).names
-        choose(names, roles.names, str(path))
+        names = list(roles.find(pq.read_schema(path).names, str(path)))
         # One file is read, though its folder may look like a part of a data set.
         with pq.ParquetFile(path) as file:
-            frame = file.read(columns=list(roles.names)).to_pandas(ignore_metadata=True)
+            frame = file.read(columns=names).to_pandas(ignore_metadata=True)
     except (pa.ArrowException, OSError) as error:
         raise broken(path, "Parquet", error) from None
-    return Table(str(path), {name: frame[name] for name in roles.names})
+    return Table(str(path), {name: frame[name] for name in names})
 
 
 def read_npz(path: Path, roles: Roles) -> Table:
-    """Arrays of an `.npz` file, a column each."""
+    """Arrays of an `.npz` file, a column or a stack of columns each."""
     arrays = load(path, "npz")
     if isinstance(arrays, np.ndarray):
         raise broken(path, "npz", "it holds one array without a name; call it .npy")
     with arrays:
-        choose(arrays.files, roles.names, str(path))
-        return tabulate(path, {name: member(path, arrays, name) for name in roles.names})
+        return tabulate(path, arrays.files, lambda name: member(path, arrays, name), roles)
 
 
 def member(path: Path, arrays: Mapping[str, Any], name: str) -> np.ndarray:
@@ -47,22 +44,24 @@ def member(path: Path, arrays: Mapping[str, Any], name: str) -> np.ndarray:
 
 
 def read_npy(path: Path, roles: Roles) -> Table:
-    """Fields of a structured array, or the columns `c0, c1, ...` of a matrix, of an `.npy` file."""
+    """Fields of a structured array, or the columns `c0, c1, ...` of a matrix or a stack, of an `.npy` file."""
     array = load(path, "npy")
     if not isinstance(array, np.ndarray):
         raise broken(path, "npy", "it is an archive of arrays; call it .npz")
-    if array.dtype.names is None:
-        if array.ndim != 2:
-            raise ValueError(f"{path} has shape {array.shape}, but a table is (time, column); {FROM_ARRAYS}")
-        columns = {f"c{i}": array[:, i] for i in range(array.shape[1])}
-    else:
-        columns = {name: array[name] for name in array.dtype.names}
-    choose(list(columns), roles.names, str(path))
-    return tabulate(path, {name: columns[name] for name in roles.names})
+    if array.dtype.names is not None:
+        return tabulate(path, array.dtype.names, array.__getitem__, roles)
+    if array.ndim not in (2, 3):
+        raise ValueError(
+            f"{path} has shape {array.shape}, but a table is (time, column) and a stack (trajectory, time, column)."
+        )
+    if array.ndim == 3:
+        return tabulate(path, [], array.__getitem__, roles, split("c", array))
+    columns = {f"c{i}": array[:, i] for i in range(array.shape[1])}
+    return tabulate(path, list(columns), columns.__getitem__, roles)
 
 
 def read_mat(path: Path, roles: Roles) -> Table:
-    """Variables of a MATLAB file, a column each."""
+    """Variables of a MATLAB file, a column or a stack of columns each."""
     from scipy.io import loadmat
 
     try:
@@ -71,8 +70,8 @@ def read_mat(path: Path, roles: Roles) -> Table:
         raise ValueError(f"{path} is a MATLAB 7.3 file, which is not read; save it with save(..., '-v7').") from None
     except Exception as error:  # SciPy raises what its parser trips over
         raise broken(path, "MATLAB", error) from None
-    choose([name for name in variables if not name.startswith("__")], roles.names, str(path))
-    return tabulate(path, {name: variables[name] for name in roles.names})
+    names = [name for name in variables if not name.startswith("__")]
+    return tabulate(path, names, variables.__getitem__, roles)
 
 
 def load(path: Path, kind: str) -> Any:
@@ -95,30 +94,3 @@ def pickled(path: Path, error: Exception) -> ValueError | None:
 def broken(path: Path, kind: str, error: Exception | str) -> ValueError:
     reason = " ".join(str(error).split())
     return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")
-
-
-def tabulate(path: Path, arrays: dict[str, np.ndarray]) -> Table:
-    """A table of arrays, each of which must be one column of the same length."""
-    import pandas as pd
-
-    columns = {name: flat(path, name, array) for name, array in arrays.items()}
-    lengths = {name: len(column) for name, column in columns.items()}
-    first = next(iter(lengths))
-    for name, length in lengths.items():
-        if length != lengths[first]:
-            raise ValueError(
-                f"{path}, column {name!r} has {length} rows, but {first!r} has {lengths[first]}; make them equal."
-            )
-    return Table(str(path), {name: pd.Series(column) for name, column in columns.items()})
-
-
-def flat(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-    """One column out of an array of shape `(time,)`, `(time, 1)` or `(1, time)`, in the machine's byte order."""
-    if array.ndim > 2 or (array.ndim == 2 and 1 not in array.shape):
-        raise ValueError(f"{path}, column {name!r} has shape {array.shape}, but a column is (time,); {FROM_ARRAYS}")
-    if array.dtype.kind in "OV":
-        raise ValueError(f"{path}, column {name!r} holds objects or records, not numbers; save plain numbers.")
-    column = array.reshape(-1)
-    return (
-        np.char.decode(column, "utf-8") if column.dtype.kind == "S" else column.astype(column.dtype.newbyteorder("="))
-    )

@@ -16,6 +16,8 @@ class Table:
     - `origin`: the file as the user named it, or `data frame`.
     - `columns`: a `pandas.Series` for each name; of strings, where a text file was read.
     - `lines`: the line of each row as a text editor counts, or `None` if there are no lines.
+    - `rows`: the row of the file that each row comes from, counted from 0; `None` if it is the same.
+    - `own`: the name of each row's trajectory, where the layout tells it and no column does; else `None`.
 
     **Raises:** `ValueError` if there are no rows.
     """
@@ -23,6 +25,8 @@ class Table:
     origin: str
     columns: dict[str, Any]
     lines: Int[np.ndarray, " row"] | None = None
+    rows: Int[np.ndarray, " row"] | None = None
+    own: Any = None
 
     def __post_init__(self):
         if len(self) == 0:
@@ -33,11 +37,19 @@ class Table:
 
     def row(self, index: int) -> str:
         """Words for where a row is."""
-        return f"row {index} (counted from 0)" if self.lines is None else f"line {self.lines[index]}"
+        if self.lines is not None:
+            return f"line {self.lines[index]}"
+        number = index if self.rows is None else self.rows[index]
+        return f"row {number} (counted from 0)" + ("" if self.own is None else f" of trajectory {self.own[index]!r}")
 
     def at(self, index: int, name: str) -> str:
         """Words for where a value is."""
         return f"{self.origin}, {self.row(index)}, column {name!r}"
+
+    def take(self, index: Int[np.ndarray, " taken"], columns: dict[str, Any], own: Any = None) -> "Table":
+        """A table of other columns, of which each row stands where the row `index` of this one does."""
+        lines = None if self.lines is None else self.lines[index]
+        return Table(self.origin, columns, lines, index if self.rows is None else self.rows[index], own)
 
 
 def choose(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int]:
@@ -47,11 +59,7 @@ def choose(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int
     """
     for name in wanted:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            # A name that differs in case alone is no close match if it is short.
-            near = near or [known for known in names if known.lower() == name.lower()]
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{origin} has no column {name!r}; its columns are {shown(names)}.{hint}")
+            raise ValueError(f"{origin} has no column {name!r}; its columns are {shown(names)}.{hint(name, names)}")
         if names.count(name) > 1:
             places = " and ".join(str(i + 1) for i, known in enumerate(names) if known == name)
             raise ValueError(
@@ -59,6 +67,13 @@ def choose(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int
                 "rename all but one."
             )
     return [names.index(name) for name in wanted]
+
+
+def hint(name: str, names: Sequence[str]) -> str:
+    """A question that names the nearest of the names, or nothing if none is near."""
+    # A name that differs in case alone is no close match if it is short.
+    near = get_close_matches(name, names, n=1) or [known for known in names if known.lower() == name.lower()]
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def shown(names: Sequence[str], most: int = 20) -> str:

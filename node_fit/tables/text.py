@@ -6,14 +6,13 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from .decimals import with_decimal_points
 from .roles import Roles
-from .table import Table, choose
+from .table import Table
 
 DELIMITERS = ("\t", ";", ",", " ")  # in the order in which they are tried; a blank stands for any white space
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -29,17 +28,20 @@ def read_text(path: Path, roles: Roles) -> Table:
     if header is None:
         raise ValueError(f"{path} holds no table, only blank lines or comments; add column names and rows.")
     delimiter = find_delimiter(lines, header)
-    names = read_header(path, lines, header, delimiter)
-    take = itemgetter(*choose(names, roles.names, str(path)))
+    names = read_header(path, lines, header, delimiter, may_be_one=roles.time is None)
+    positions = roles.find(names, str(path))
     rows, numbers = [], []
     for line, fields in records(path, lines[header + 1 :], delimiter, first=header + 2):
         if len(fields) != len(names):
             raise ragged(path, line, fields, names, header + 1, delimiter)
-        rows.append(take(fields))
+        rows.append(fields)
         numbers.append(line)
-    columns = {name: pd.Series([row[i] for row in rows], dtype=object) for i, name in enumerate(roles.names)}
+    if len(names) == 1 and rows:
+        check_gaps(path, lines, header + 1, numbers[-1])
+    columns = {name: pd.Series([row[i] for row in rows], dtype=object) for name, i in positions.items()}
     table = Table(str(path), columns, np.array(numbers, dtype=np.int64))
-    return table if delimiter == "," else with_decimal_points(table, roles.channels)
+    words = (roles.trajectory, roles.observable)
+    return table if delimiter == "," else with_decimal_points(table, [name for name in columns if name not in words])
 
 
 def content(path: Path) -> bytes:
@@ -98,9 +100,19 @@ def split(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def read_header(path: Path, lines: Sequence[str], header: int, delimiter: str) -> list[str]:
+def check_gaps(path: Path, lines: Sequence[str], first: int, last: int) -> None:
+    """Refuses a blank line between the rows of a single column, where it could be a missing value."""
+    blank = next((i + 1 for i in range(first, last) if lines[i] and not lines[i].strip(' \t\r\n"')), None)
+    if blank is not None:
+        raise ValueError(
+            f"{path}, line {blank} is blank, which in a single column may stand for a missing value; write NA, or "
+            "remove the line."
+        )
+
+
+def read_header(path: Path, lines: Sequence[str], header: int, delimiter: str, may_be_one: bool) -> list[str]:
     names = [name.strip() for _, fields in records(path, [lines[header]], delimiter, header + 1) for name in fields]
-    if len(names) == 1:
+    if len(names) == 1 and not may_be_one:
         raise ValueError(f"{path}, line {header + 1} has the single column {names[0]!r}; {SEPARATORS}.")
     if all(is_number(name) for name in names):
         raise ValueError(

@@ -42,9 +42,12 @@ def read_times(table: Table, name: str, unit: str | None) -> Float[np.ndarray, "
     return read_stamps(table, name)
 
 
-def check_unit(unit: str | None) -> None:
+def check_unit(unit: str | None, has_column: bool) -> None:
+    """Refuses a unit that does not exist, or that no column of times can be counted in."""
     if unit is not None and unit not in UNITS:
         raise ValueError(f"time_unit must be one of {', '.join(UNITS)}, got {unit!r}.")
+    if unit is not None and not has_column:
+        raise ValueError(f"time_unit={unit!r} is for a column of timestamps; with step, give the unit in units.")
 
 
 def count(stamps: Stamps, first: Any, unit: str) -> Float[np.ndarray, " row"]:

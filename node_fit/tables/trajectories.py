@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..dataset import Dataset
+from .merging import fill_constant, merge_inputs, merge_states, place, same_times, where
 from .roles import Roles
 from .table import Table
 from .times import Stamps, count, read_times
@@ -19,26 +20,47 @@ def assemble(
 
     **Raises:** `ValueError` at the first wrong value, with its table, row and column.
     """
-    times = [read_times(table, roles.time, time_unit) for table in tables]
-    has_stamps = isinstance(times[0], Stamps)
-    t = np.concatenate(count_all(times, tables, roles, time_unit))
-    y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
-    u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=False) for table in tables])
     codes, trajectories = number_trajectories(tables, own_names, roles)
+    t, has_stamps = clock(tables, codes, roles, time_unit)
+    tidy = roles.observable is not None
+    y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
+    u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=tidy) for table in tables])
+    c = np.concatenate([block(table, roles.covariates, UNKNOWN_FIX, may_miss=True) for table in tables])
+    for i, name in enumerate(roles.covariates):
+        c[:, i] = fill_constant(tables, name, c[:, i], codes, trajectories)
+    if tidy:
+        times = same_times(t, codes)
+        y, u = merge_states(tables, y, times, roles), merge_inputs(tables, u, times, roles)
+        t, c, codes = t[times.first], c[times.first], codes[times.first]
     order = np.argsort(codes, kind="stable")
-    check_order(tables, t, order, codes, trajectories, roles)
+    if not tidy:
+        check_order(tables, t, order, codes, trajectories, roles)
     rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    known = {name: unit for name, unit in units.items() if name in roles.names}
+    inputs = (*roles.inputs, *roles.covariates)
+    u = np.concatenate([u, c], axis=1)
+    known = {name: unit for name, unit in units.items() if name in (roles.clock, *roles.states, *inputs)}
     return Dataset.from_arrays(
         [t[row] for row in rows],
         [y[row] for row in rows],
         [u[row] for row in rows],
         states=roles.states,
-        inputs=roles.inputs,
+        inputs=inputs,
         trajectories=trajectories,
-        time=roles.time,
-        units=known | ({roles.time: str(time_unit)} if has_stamps else {}),
+        time=roles.clock,
+        units=known | ({roles.clock: str(time_unit)} if has_stamps else {}),
     )
+
+
+def clock(
+    tables: Sequence[Table], codes: Int[np.ndarray, " row"], roles: Roles, unit: str | None
+) -> tuple[Float[np.ndarray, " row"], bool]:
+    """The time of each row, and whether it was counted from timestamps."""
+    import pandas as pd
+
+    if roles.step is not None:
+        return roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64), False
+    times = [read_times(table, roles.clock, unit) for table in tables]
+    return np.concatenate(count_all(times, tables, roles, unit)), isinstance(times[0], Stamps)
 
 
 def count_all(
@@ -53,7 +75,7 @@ def count_all(
     for table, each in zip(tables, stamps, strict=True):
         if each.zone != stamps[0].zone:
             raise ValueError(
-                f"{table.at(0, roles.time)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
+                f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
                 f"{stamps[0].zone}; write all times in one zone, such as UTC."
             )
     first = min(each.instants.min() for each in stamps)
@@ -72,9 +94,19 @@ def number_trajectories(
     import pandas as pd
 
     if roles.trajectory is None:
-        return np.repeat(np.arange(len(tables)), [len(table) for table in tables]), list(own_names)
-    codes, found = pd.factorize(np.concatenate([names(table, roles.trajectory) for table in tables]))
+        several = len(tables) > 1
+        labels = [own_labels(table, name, several) for table, name in zip(tables, own_names, strict=True)]
+    else:
+        labels = [names(table, roles.trajectory, "trajectory") for table in tables]
+    codes, found = pd.factorize(np.concatenate(labels))
     return codes, [str(each) for each in found]
+
+
+def own_labels(table: Table, name: str, several: bool) -> np.ndarray:
+    """The trajectory of each row, where no column names it: the table, or one of those that its layout holds."""
+    if table.own is None:
+        return np.full(len(table), name, dtype=object)
+    return f"{name}/" + table.own if several else table.own
 
 
 def check_order(
@@ -94,22 +126,13 @@ def check_order(
     last, this = int(before[pair]), int(after[pair])
     table, row = place(tables, this)
     last_table, last_row = place(tables, last)
-    there = last_table.row(last_row) + ("" if last_table is table else f" of {last_table.origin}")
+    there = where(tables, last, table)
     # As they are written, since a timestamp says more than the number that it became.
-    now, then = table.columns[roles.time].iloc[row], last_table.columns[roles.time].iloc[last_row]
+    now, then = table.columns[roles.clock].iloc[row], last_table.columns[roles.clock].iloc[last_row]
     fault = f"repeats, {now} as in {there}" if t[this] == t[last] else f"goes back, {now} after {then} in {there}"
     several = " If these are several trajectories, name the column that tells them apart: trajectory=NAME."
     raise ValueError(
-        f"{table.at(row, roles.time)}: the time {fault}; times must increase strictly within trajectory "
+        f"{table.at(row, roles.clock)}: the time {fault}; times must increase strictly within trajectory "
         f"{trajectories[codes[this]]!r}, so sort the rows and remove or average repeats."
-        + ("" if roles.trajectory else several)
+        + ("" if roles.trajectory or table.own is not None else several)
     )
-
-
-def place(tables: Sequence[Table], index: int) -> tuple[Table, int]:
-    """The table and the row in it of a row of all tables together."""
-    for table in tables:
-        if index < len(table):
-            return table, index
-        index -= len(table)
-    raise IndexError(index)

@@ -44,6 +44,9 @@ def typed_numbers(table: Table, name: str) -> Float[np.ndarray, " row"]:
 
 def read_numbers(table: Table, name: str, fix: str) -> Float[np.ndarray, " row"]:
     column = table.columns[name].to_numpy(dtype=object)
+    values = read_plain(column)
+    if values is not None:
+        return values
     values = np.empty(len(column))
     for row, value in enumerate(column):
         try:
@@ -51,6 +54,21 @@ def read_numbers(table: Table, name: str, fix: str) -> Float[np.ndarray, " row"]
         except (TypeError, ValueError):
             raise ValueError(f"{table.at(row, name)}: {quote(value)} is not a number; {fix}") from None
     return values
+
+
+def read_plain(column: np.ndarray) -> Float[np.ndarray, " row"] | None:
+    """A column of text in which nothing needs a second look, at once; else None. It reads as `number` does."""
+    import pandas as pd
+
+    if pd.api.types.infer_dtype(column, skipna=False) != "string" or "_" in "".join(column):
+        return None
+    known = ~np.isin(column, MISSING)
+    values = np.full(len(column), np.nan)
+    try:
+        values[known] = column[known].astype(np.float64)
+    except ValueError:
+        return None
+    return None if np.isnan(values[known]).any() else values
 
 
 def number(value: Any) -> float:
@@ -82,17 +100,17 @@ def is_absent(value: Any) -> bool:
     return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
 
 
-def names(table: Table, name: str) -> np.ndarray:
-    """The column that tells trajectories apart, as an array of text.
+def names(table: Table, name: str, what: str) -> np.ndarray:
+    """A column of names as an array of text.
 
-    **Raises:** `ValueError` at the first value that is missing.
+    **Raises:** `ValueError` at the first one that is missing; `what` says of what it is the name.
     """
     import pandas as pd
 
     codes, found = pd.factorize(table.columns[name].to_numpy(dtype=object))
     # A missing value has the code -1, which takes the last name.
     result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
-    refuse(table, name, result == "", "the row names no trajectory; fill it in, or remove the row.")
+    refuse(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
     return result
 
 

@@ -1,0 +1,89 @@
+"""Wide and tidy tables as tables with a row a time, each row with the line that it came from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .roles import Roles
+from .table import Table, hint, shown
+from .values import UNKNOWN_FIX, names, numbers
+
+
+def as_rows(tables: Sequence[Table], roles: Roles) -> list[Table]:
+    """The tables with a column for each state and input.
+
+    Rows of a tidy table hold one measurement each; `merging` joins those of one time.
+    """
+    if roles.series or roles.observable is not None:
+        check_free(tables, roles)
+    if roles.series:
+        return [melt(table, roles) for table in tables]
+    if roles.observable is not None:
+        return spread(tables, roles, roles.observable, str(roles.value))
+    return list(tables)
+
+
+def check_free(tables: Sequence[Table], roles: Roles) -> None:
+    """Refuses stacks, whose trajectories a wide or tidy layout would run together."""
+    stack = next((table for table in tables if table.own is not None), None)
+    if stack is not None and roles.trajectory is None:
+        keys = "series" if roles.series else "observable and value"
+        raise ValueError(
+            f"{stack.origin} holds stacks, (trajectory, time), in which trajectories are told apart already; leave out "
+            f"{keys}, and name its arrays in states."
+        )
+
+
+def melt(table: Table, roles: Roles) -> Table:
+    """The columns of a wide table below one another.
+
+    A series goes from its first value to its last one. If the table's last row is empty in all of them, they go on to
+    it: those are times to predict.
+    """
+    import pandas as pd
+
+    series = [name for name in table.columns if name not in roles.fixed]
+    values = np.stack([numbers(table, name, UNKNOWN_FIX, may_miss=True) for name in series], axis=1)
+    known = ~np.isnan(values)
+    if not known.any(axis=0).all():
+        empty = series[int((~known.any(axis=0)).argmax())]
+        raise ValueError(f"{table.origin}, column {empty!r} holds no value; fill it, or narrow series to the others.")
+    row = np.arange(len(table))
+    last = len(table) - 1 - known[::-1].argmax(axis=0) if known[-1].any() else np.full(len(series), len(table) - 1)
+    inside = (row >= known.argmax(axis=0)[:, None]) & (row <= last[:, None])
+    which, row = np.nonzero(inside)
+    shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.fixed}
+    return table.take(
+        row, shared | {roles.states[0]: pd.Series(values[row, which])}, np.array(series, dtype=object)[which]
+    )
+
+
+def spread(tables: Sequence[Table], roles: Roles, observable: str, value: str) -> list[Table]:
+    """The values of tidy tables in a column for each observable; rows of others are left out."""
+    observed = [names(table, observable, "observable") for table in tables]
+    found = list(dict.fromkeys(name for each in observed for name in each))
+    columns = set().union(*(table.columns for table in tables))
+    wanted = [*roles.states, *(name for name in roles.inputs if name not in columns)]
+    for name in wanted:
+        if name not in found:
+            origin = (
+                tables[0].origin if len(tables) == 1 else f"none of {len(tables)} files, such as {tables[0].origin},"
+            )
+            raise ValueError(
+                f"{origin}, column {observable!r} never names {name!r}; it names {shown(found)}.{hint(name, found)}"
+            )
+    return [pick(table, each, wanted, value) for table, each in zip(tables, observed, strict=True)]
+
+
+def pick(table: Table, observed: np.ndarray, wanted: Sequence[str], value: str) -> Table:
+    """The rows of a tidy table in which something wanted was measured."""
+    import pandas as pd
+
+    kept = np.flatnonzero(np.isin(observed, wanted))
+    if kept.size == 0:
+        raise ValueError(f"{table.origin} has no row for any of {shown(wanted)}; leave the file out.")
+    rest = {name: column.iloc[kept].reset_index(drop=True) for name, column in table.columns.items()}
+    rows = table.take(kept, rest)
+    measured = numbers(rows, value, UNKNOWN_FIX, may_miss=True)
+    own = {name: pd.Series(np.where(observed[kept] == name, measured, np.nan)) for name in wanted}
+    return table.take(kept, rest | own)
