@@ -1,16 +1,24 @@
 """Neural ordinary differential equations, fitted to time series."""
 
 from .clock import BEGAN as BEGAN
+from .construction import make_model as make_model
 from .dataset import Dataset as Dataset
 from .fields import MLP as MLP
 from .fields import AbstractVectorField as AbstractVectorField
+from .fields import Hybrid as Hybrid
+from .fields import Known as Known
 from .fields import Linear as Linear
+from .fields import Physical as Physical
+from .fields import SecondOrder as SecondOrder
 from .fitting import Fit as Fit
 from .fitting import fit as fit
 from .model import NeuralODE as NeuralODE
 from .model_file import load as load
 from .objectives import DerivativeMatching as DerivativeMatching
 from .objectives import TrajectoryMatching as TrajectoryMatching
+from .observations import LinearReadout as LinearReadout
+from .observations import MeasuredStates as MeasuredStates
+from .observations import NetworkReadout as NetworkReadout
 from .optimizers import LBFGS as LBFGS
 from .optimizers import Adam as Adam
 from .optimizers import Optax as Optax
@@ -18,6 +26,10 @@ from .solver import Solver as Solver
 from .sources import Table as Table
 from .splits import Split as Split
 from .splits import Splits as Splits
+from .starts import Encoder as Encoder
+from .starts import First as First
+from .starts import Fitted as Fitted
+from .system import System as System
 from .tables import from_frame as from_frame
 from .tables import read_table as read_table
 from .training import Stage as Stage

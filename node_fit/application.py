@@ -6,12 +6,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from jaxtyping import PyTree
@@ -23,11 +22,11 @@ from . import BEGAN
 from .baselines import baselines
 from .checkpoint import Checkpoints
 from .configuration import build
-from .console import Display, counted, make_console, print_scores
-from .dataset import Dataset
+from .console import Display, counted, make_console, print_constants, print_scores
 from .evaluation import score
-from .fitting import TIGHT, Fit, make_field
+from .fitting import TIGHT, Fit, with_tolerance
 from .loop import Moment, Record, Silent
+from .model import NeuralODE
 from .model_file import describe
 from .precision import carry, dtype_of, find_device, scope
 from .run_directory import RunDirectory, RunExists
@@ -90,11 +89,10 @@ class Job:
             extensions = list(self.config.extensions)
             parts = {
                 key: build(self.config[key], key, extensions=extensions)
-                for key in ("data", "field", "solver", "optimizer")
+                for key in ("data", "field", "start", "observation", "solver", "optimizer")
             }
             train = build(self.config.train, "train", extensions=extensions)
             splits: Splits = parts["data"].load()
-            check_savable(parts["field"], splits.train)
             if not self.config.resume:
                 OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
             self.announce(splits)
@@ -104,10 +102,14 @@ class Job:
                     splits.train,
                     validation=splits.validation,
                     field=parts["field"],
+                    hidden=hidden_states(self.config),
+                    start=parts["start"],
+                    observation=parts["observation"],
                     optimizer=parts["optimizer"],
                     solver=parts["solver"],
                     evaluation=self.evaluation(parts["solver"]),
                     log=parts["data"].log,
+                    bounds=parts["data"].bounds,
                     precision=self.config.precision,
                     device=self.config.device,
                     seed=self.config.seed,
@@ -120,7 +122,7 @@ class Job:
         tight = TIGHT[self.config.precision]
         chosen = build(self.config.evaluation, "evaluation")
         rtol = chosen["rtol"] or tight
-        return replace(solver, rtol=rtol, atol=chosen["atol"] or rtol / 100)
+        return replace(with_tolerance(solver, rtol), atol=chosen["atol"] or rtol / 100)
 
     def announce(self, splits: Splits) -> None:
         if job_number() is not None:
@@ -150,6 +152,8 @@ class Job:
         summary["seconds"]["total"] = round(time.perf_counter() - self.began, 3)
         self.files.write_summary(summary)
         print_scores(self.console, summary)
+        print_constants(self.console, summary["constants"])
+        self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
         return EXIT.get(fit.status, 128 + (self.signal or signal.SIGTERM))
@@ -172,7 +176,8 @@ class Job:
             "precision": self.config.precision,
             "device": find_device(self.config.device).device_kind,
             "parameters": fit.parameters,
-            "start": "first measurement",
+            "start": fit.model.start.given,
+            "constants": fit.model.constants(),
             "metrics": {name: scores.get(name) for name in every},
             "baselines": {
                 kind: {name: simple[name][kind].as_dict() if name in simple else None for name in every}
@@ -190,7 +195,7 @@ class Job:
             curves = Curves(splits, simulated.dense)
             plot_loss(self.files.read_metrics(), self.files.plots / "loss.png")
             plot_fit(curves, self.files.plots / "fit.png")
-            if len(fit.model.states) == 2:
+            if len(fit.model.states) == 2 and fit.model.is_measured:
                 plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
         except Exception as error:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
@@ -205,6 +210,11 @@ class Watcher(Silent):
         self.checkpoints = Checkpoints(job.files.checkpoints)
         self.before = 0.0
         self.steps = 0
+
+    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        describe(model, "model", {})  # Refuses what the model file can't hold, before anything is trained.
+        for note in notes:
+            self.job.console.print(note, soft_wrap=True, markup=False)
 
     def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
         config = self.job.config
@@ -238,9 +248,17 @@ class Watcher(Silent):
         self.checkpoints.close()
 
 
-def check_savable(field: Callable, data: Dataset) -> None:
-    """Refuses a field that the model file can't hold, before anything is trained."""
-    describe(make_field(field, data, jax.random.key(0)), "field", {})
+def hidden_states(config: DictConfig) -> int | list[str]:
+    """The config's `hidden`, a number or names.
+
+    **Raises:** `ConfigError` if it is neither.
+    """
+    hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
+    if isinstance(hidden, int) and not isinstance(hidden, bool):
+        return hidden
+    if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
+        return hidden
+    raise ConfigError(f"hidden must be a number of states or a list of their names, got {hidden!r}.")
 
 
 def job_number() -> int | None:

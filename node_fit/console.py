@@ -92,3 +92,10 @@ def print_scores(console: Console, summary: dict[str, Any]) -> None:
             figures = [own["rmse"], own["nrmse"], own["r2"], *(other["nrmse"] for other in others)]
             table.add_row(split if index == 0 else "", name, *(figure(number) for number in figures))
     console.print(table)
+
+
+def print_constants(console: Console, constants: dict[str, float]) -> None:
+    """The fitted constants of known equations, if there are some."""
+    if constants:
+        values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
+        console.print(f"constants: {values}", soft_wrap=True, markup=False)

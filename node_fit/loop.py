@@ -63,6 +63,10 @@ class Moment:
 class Observer(Protocol):
     """Someone who is told of every chunk, and may end the run."""
 
+    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        """The model has its initial parameters, and nothing is compiled yet. `notes` say what the recipe left out."""
+        ...
+
     def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
         """Where to go on from; None to begin. `template` gives a state of the kind that a stage has."""
         ...
@@ -82,6 +86,9 @@ class Observer(Protocol):
 
 class Silent(Observer):
     """An observer that says nothing."""
+
+    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        return None
 
     def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
         return None
@@ -264,6 +271,6 @@ def why_nothing_is_finite(record: Record) -> str:
 def validation_loss(static: PyTree, params: PyTree, frozen: PyTree, batch: Batch):
     """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, frozen, static)
-    solution = model.simulate(batch, model.solver, joint=batch.joint)
+    solution = model.forecast(batch, joint=batch.joint)
     loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

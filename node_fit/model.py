@@ -1,4 +1,4 @@
-"""The fitted thing: a vector field with the units and the solver that turn it into trajectories."""
+"""The fitted thing: a vector field with all that turns it into measured trajectories in the user's units."""
 
 import dataclasses
 
@@ -9,70 +9,113 @@ from jaxtyping import Array, Float
 
 from .batch import Batch
 from .dataset import Dataset
+from .fields import Constants, VectorField
+from .observations import AbstractObservation, MeasuredStates
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
-from .solver import Solution, Solver, VectorField
+from .solver import Adjoint, Solution, Solver
+from .starts import AbstractStart
 
 
 class NeuralODE(eqx.Module):
-    """A system `dy/dt = field(t, y, u)`, whose trajectories start at their first measurement.
+    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, whose trajectories begin by a rule.
 
     Inside, everything is of order one; `predict` speaks the user's units.
 
     **Arguments:**
 
-    - `field`: called with `(t, y, u)`.
-    - `scaler`: from the user's units to the field's.
+    - `field`: called with `(t, z, u)`.
+    - `start`: the rule for the first states.
+    - `observation`: what is measured of the states.
+    - `scaler`: of the measured channels, inputs and time, from the user's units to the field's.
     - `solver`: how predictions are solved; tight, since a loose solve spoils the score of a good fit.
     - `states`, `inputs`, `time`: names of the channels that the model was fitted to, and of the time.
+    - `latent`: names of the states that are solved for: the measured ones and the hidden ones, or those of a readout.
     - `units`: pairs of a channel's name and its unit.
     """
 
     field: VectorField
+    start: AbstractStart
+    observation: AbstractObservation
     scaler: Scaler
     solver: Solver
     states: tuple[str, ...] = eqx.field(static=True)
+    latent: tuple[str, ...] = eqx.field(static=True)
     inputs: tuple[str, ...] = eqx.field(static=True)
     time: str = eqx.field(static=True)
     units: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether every state is measured itself."""
+        return isinstance(self.observation, MeasuredStates) and self.latent == self.states
+
     def simulate(
-        self, batch: Batch, solver: Solver, saved: Float[Array, "trajectory saved"] | None = None, *, joint: bool
+        self,
+        batch: Batch,
+        solver: Solver,
+        start: Float[Array, "trajectory state"],
+        saved: Float[Array, "trajectory saved"] | None = None,
+        *,
+        joint: bool,
+        adjoint: Adjoint | None = None,
     ) -> Solution:
-        """Trajectories in scaled units from a batch's starts and inputs, at its times or at `saved`."""
-        return solver.solve(self.field, batch.ts, batch.start, batch.us, joint=joint, saved=saved)
+        """Channels in scaled units from starts and a batch's inputs, at its times or at `saved`."""
+        solution = solver.solve(self.field, batch.ts, start, batch.us, joint=joint, saved=saved, adjoint=adjoint)
+        return Solution(jax.vmap(jax.vmap(self.observation))(solution.ys), solution.ok)
+
+    def train(self, batch: Batch, solver: Solver) -> Solution:
+        """The training trajectories, or windows of them, from their own starts."""
+        return self.simulate(batch, solver, self.start(batch), joint=batch.joint)
+
+    def forecast(self, batch: Batch, saved: Float[Array, "trajectory saved"] | None = None, *, joint: bool) -> Solution:
+        """Any trajectories, from starts that are estimated from what is given of them."""
+
+        def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
+            return self.simulate(given, self.solver, start, joint=False, adjoint="forward").ys
+
+        return self.simulate(batch, self.solver, self.start.estimate(channels, batch), saved, joint=joint)
 
     def predict(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
     ) -> Float[np.ndarray, "trajectory saved state"]:
-        """Simulated trajectories in the user's units, each on its own, from the first measurements in `data`.
+        """Simulated trajectories in the user's units, each on its own, from what `data` give of their starts.
 
         **Arguments:**
 
-        - `data`: where the trajectories start, and their inputs; channels as in the fit.
-        - `ts`: increasing times at which the states are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
+        - `data`: measurements from which the trajectories start, and their inputs; channels as in the fit.
+        - `ts`: increasing times at which the channels are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
 
-        **Returns:** states, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed.
+        **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed.
 
-        **Raises:** `ValueError` if the channels are not those of the fit.
+        **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
         """
         self.check_channels(data)
         precision = precision_of(self)
         with scope(precision):
             saved = self.scaler.scale_times(data.ts if ts is None else ts)
             batch, saved = carry((Batch.from_dataset(data, self.scaler), saved), dtype_of(precision))
-            ys = jax.device_get(simulate(self, dataclasses.replace(batch, joint=False), saved))
+            ys = jax.device_get(forecast(self, dataclasses.replace(batch, joint=False), saved))
         return self.scaler.unscale_states(ys)
 
+    def constants(self) -> dict[str, float]:
+        """The constants of known equations by their names, in the user's units."""
+        found = jax.tree.leaves(self.field, is_leaf=lambda part: isinstance(part, Constants))
+        named = [part.as_dict() for part in found if isinstance(part, Constants)]
+        return {name: value for each in named for name, value in each.items()}
+
     def check_channels(self, data: Dataset) -> None:
-        """Refuses data whose channels are not those of the fit."""
+        """Refuses data whose channels are not those of the fit, or not within their bounds."""
         for kind in ("states", "inputs"):
             fitted, given = getattr(self, kind), getattr(data, kind)
             if fitted != given:
                 raise ValueError(f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(given)}.")
+        self.scaler.check(data)
 
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
         """The vector field at states in the user's units, with time and inputs at their first and mean values.
+
+        It is there for models all of whose states are measured (`is_measured`).
 
         **Returns:** time derivatives in the user's units, shape `(point, state)`.
         """
@@ -80,13 +123,12 @@ class NeuralODE(eqx.Module):
         with scope(precision):
             zs = carry(self.scaler.scale_states(ys), dtype_of(precision))
             rates = np.asarray(jax.device_get(field_at(self, zs)), dtype=np.float64)
-        rates = rates * np.asarray(self.scaler.state_scale) / np.asarray(self.scaler.time_scale)
-        return np.where(self.scaler.log, ys * rates, rates)
+        return self.scaler.unscale_rates(ys, rates)
 
 
 @eqx.filter_jit
-def simulate(model: NeuralODE, batch: Batch, saved: Float[Array, "trajectory saved"]) -> Array:
-    return model.simulate(batch, model.solver, saved, joint=False).ys
+def forecast(model: NeuralODE, batch: Batch, saved: Float[Array, "trajectory saved"]) -> Array:
+    return model.forecast(batch, saved, joint=False).ys
 
 
 @eqx.filter_jit

@@ -23,12 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .batch import Batch
 from .model import NeuralODE
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
 from .solver import Solver
+from .starts import AbstractStart
 
-SCHEMA = 1
+SCHEMA = 2
 PACKAGES = ("node_fit", "equinox.nn")
 # What a model may call, besides the functions of the caller's packages, by the names that files give them.
 FUNCTIONS: dict[str, Callable] = {
@@ -57,6 +59,7 @@ def save(model: NeuralODE, path: str | Path) -> None:
     content = {
         "schema": SCHEMA,
         "states": model.states,
+        "latent": model.latent,
         "inputs": model.inputs,
         "time": model.time,
         "units": dict(model.units),
@@ -96,8 +99,9 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
         content = json.loads(metadata["node_fit"])
         if content.pop("sha256") != digest(content, tensors):
             raise ModelFileError("it is damaged: its content does not match its digest.")
-        if content["schema"] > SCHEMA:
-            raise ModelFileError(f"it has schema {content['schema']}, newer than {SCHEMA}; update node_fit.")
+        if content["schema"] != SCHEMA:
+            fix = "update node_fit" if content["schema"] > SCHEMA else "fit again, or read it with the older node_fit"
+            raise ModelFileError(f"it has schema {content['schema']}, and this node_fit reads {SCHEMA}; {fix}.")
         with scope(content["precision"]):
             model = rebuild(content["model"], tensors, (*PACKAGES, *extensions))
             check(model)
@@ -199,34 +203,70 @@ def resolve(name: str) -> Any:
 
 
 def check(model: Any) -> None:
-    """Refuses a model whose field can't be called with the states and inputs that it names."""
+    """Refuses a model whose parts can't be called with the states, channels and inputs that it names."""
     if not isinstance(model, NeuralODE):
         raise ModelFileError("it holds no neural ODE.")
     check_solver(model.solver)
     check_scaler(model.scaler, len(model.states), len(model.inputs))
+    if not isinstance(model.start, AbstractStart):
+        raise ModelFileError("its start is no rule for starts.")
     dtype = dtype_of(precision_of(model))
-    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.states),), (len(model.inputs),))]
+    time, state, inputs = (
+        jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.latent),), (len(model.inputs),))
+    )
+    check_part("field", len(model.latent), f"{len(model.latent)} states", model.field, time, state, inputs)
+    check_part("observation", len(model.states), f"{len(model.states)} channels", model.observation, state)
+    check_part("start", len(model.latent), f"{len(model.latent)} states", model.start, one_trajectory(model, dtype))
+
+
+def check_part(name: str, size: int, what: str, part: Any, *arguments: Any) -> None:
+    """Refuses a part that does not give an array whose last axis has this size."""
     try:
-        out = eqx.filter_eval_shape(model.field, *shapes)
+        out = eqx.filter_eval_shape(part, *arguments)
     except Exception as error:  # whatever a nonsensical architecture raises
-        raise ModelFileError(f"its field can't be evaluated ({type(error).__name__}).") from None
-    if out.shape != (len(model.states),):
-        raise ModelFileError(f"its field gives shape {out.shape} for {len(model.states)} states.")
+        raise ModelFileError(f"its {name} can't be evaluated ({type(error).__name__}).") from None
+    if out.shape[-1:] != (size,):
+        raise ModelFileError(f"its {name} gives shape {out.shape} for {what}.")
+
+
+def one_trajectory(model: NeuralODE, dtype: Any) -> Batch:
+    """The shapes of a batch of one trajectory of two rows."""
+    channels, inputs = len(model.states), len(model.inputs)
+
+    def array(*shape: int, kind: Any = dtype) -> Any:
+        return jax.ShapeDtypeStruct(shape, kind)
+
+    return Batch(
+        ts=array(1, 2),
+        ys=array(1, 2, channels),
+        us=array(1, 2, inputs),
+        mask=array(1, 2, channels, kind=bool),
+        known=array(1, 2, channels, kind=bool),
+        first=array(1, channels),
+        index=array(1, kind=jnp.int32),
+        joint=False,
+    )
 
 
 def check_solver(solver: Any) -> None:
     """Refuses a solver that its own constructor would refuse."""
     if not isinstance(solver, Solver):
         raise ModelFileError("its solver is no Solver.")
-    settings: dict[str, Any] = {key: getattr(solver, key) for key in ("method", "max_steps", "adjoint", "inputs")}
-    Solver(**settings, rtol=float(solver.rtol), atol=float(solver.atol))
+    settings: dict[str, Any] = {
+        key: getattr(solver, key) for key in ("method", "adaptive", "max_steps", "adjoint", "inputs")
+    }
+    tolerances: dict[str, Any] = {
+        key: tuple(map(float, value)) if isinstance(value, tuple) else float(value)
+        for key, value in (("rtol", solver.rtol), ("atol", solver.atol))
+    }
+    Solver(**settings, **tolerances)
 
 
 def check_scaler(scaler: Any, states: int, inputs: int) -> None:
     if not isinstance(scaler, Scaler):
         raise ModelFileError("its scaler is no Scaler.")
     shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
-    if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.log) != states:
+    if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
 
 

@@ -8,6 +8,11 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
+from .fields import Constants
+from .scaling import Scaler
+
+TRAINED = ("field", "start", "observation")
+
 
 class Partition(NamedTuple):
     """A model in three parts of the same structure, with None where a leaf belongs to another part.
@@ -22,28 +27,31 @@ class Partition(NamedTuple):
     static: PyTree
 
 
-def partition(model: PyTree, freeze: Sequence[str] = (), part: str = "field") -> Partition:
+def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = TRAINED) -> Partition:
     """Splits a model.
 
     **Arguments:**
 
     - `model`: whose arrays have passed `precision.carry`.
     - `freeze`: names of leaves, or of whole parts, that stay as they are, such as `field.layers.0`.
-    - `part`: the name of the part that is trained: its floating arrays.
+    - `parts`: names of the parts that are trained: their floating arrays, except for those of a `Scaler`.
 
     **Raises:** `ValueError` if a name is unknown, or nothing is left to train.
     """
     paths = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
     for frozen in freeze:
         if not any(within(path, frozen) for path in paths):
-            parts = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
-            near = difflib.get_close_matches(frozen, sorted(parts), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(parts))}."
+            known = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
+            near = difflib.get_close_matches(frozen, sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(known))}."
             raise ValueError(f"freeze names {frozen!r}, which is no part of the model; {hint}")
+
+    fixed = [*freeze, *(name(path) for path, _ in nodes(model, Scaler))]
 
     def is_trained(path: tuple, leaf: Any) -> bool:
         full = name(path)
-        return within(full, part) and eqx.is_inexact_array(leaf) and not any(within(full, f) for f in freeze)
+        chosen = any(within(full, part) for part in parts) and not any(within(full, f) for f in fixed)
+        return chosen and eqx.is_inexact_array(leaf)
 
     mask = jax.tree_util.tree_map_with_path(is_trained, model)
     if not any(jax.tree.leaves(mask)):
@@ -51,6 +59,19 @@ def partition(model: PyTree, freeze: Sequence[str] = (), part: str = "field") ->
     params, rest = eqx.partition(model, mask)
     frozen, static = eqx.partition(rest, eqx.is_array)
     return Partition(params, frozen, static)
+
+
+def weights(field: PyTree) -> list[jax.Array]:
+    """The floating arrays of a field that a prior around 0 makes sense for: neither scales nor known constants."""
+    others = (Scaler, Constants)
+    kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, field, is_leaf=lambda x: isinstance(x, others))
+    return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
+
+
+def nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
+    """The parts of a model that are of this class, with their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
+    return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
 
 
 def name(path: tuple) -> str:

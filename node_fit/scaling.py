@@ -1,26 +1,31 @@
 """The change of units that brings states, inputs and time to order one, and back."""
 
-from collections.abc import Sequence
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .bounds import Bounds, check_bounds, check_inside, from_line, slope, to_line
 from .dataset import Dataset
 
 Host = Float[np.ndarray, "..."]
 
 
 class Scaler(eqx.Module):
-    """An affine map of states, inputs and time to order one; chosen channels pass through the logarithm first.
+    """An affine map of states, inputs and time to order one; bounded states are taken to the whole line first.
 
     **Arguments:**
 
-    - `state_shift`, `state_scale`: shape `(state,)`, in the user's units (of the logarithm where `log`).
+    - `state_shift`, `state_scale`: shape `(state,)`, in the user's units (of `bounds.to_line` where there are bounds).
     - `input_shift`, `input_scale`: shape `(input,)`, in the user's units.
     - `time_shift`, `time_scale`: scalars, in the user's unit of time.
-    - `log`: for each state, whether it is positive and scaled by its logarithm.
+    - `bounds`: for each state its lower and upper bound, `None` where there is none. A positive state has the lower
+      bound 0 and is seen by its logarithm.
     """
 
     state_shift: Float[Any, " state"]
@@ -29,21 +34,21 @@ class Scaler(eqx.Module):
     input_scale: Float[Any, " input"]
     time_shift: Float[Any, ""]
     time_scale: Float[Any, ""]
-    log: tuple[bool, ...] = eqx.field(static=True)
+    bounds: tuple[Bounds, ...] = eqx.field(static=True)
 
     @staticmethod
-    def from_dataset(data: Dataset, *, log: Sequence[str] = (), identity: bool = False) -> "Scaler":
+    def from_dataset(data: Dataset, *, bounds: Mapping[str, Bounds] | None = None, identity: bool = False) -> "Scaler":
         """The scaler that brings `data` to mean 0 and standard deviation 1, with a derivative of order one.
 
         **Arguments:**
 
         - `data`: the training trajectories; no other split is looked at.
-        - `log`: names of the states that are positive and better seen on a logarithmic scale.
+        - `bounds`: of the states that have some, by their names.
         - `identity`: whether to leave all units as they are.
 
-        **Raises:** `ValueError` if a name in `log` is unknown, or such a state has a value that is not positive.
+        **Raises:** `ValueError` if a state has a value that is not within its bounds.
         """
-        flags = log_flags(data, log)
+        limits = tuple((bounds or {}).get(name, (None, None)) for name in data.states)
         scaler = Scaler(
             state_shift=np.zeros(len(data.states)),
             state_scale=np.ones(len(data.states)),
@@ -51,8 +56,9 @@ class Scaler(eqx.Module):
             input_scale=np.ones(len(data.inputs)),
             time_shift=np.zeros(()),
             time_scale=np.ones(()),
-            log=flags,
+            bounds=limits,
         )
+        scaler.check(data)
         if identity:
             return scaler
         states = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
@@ -66,20 +72,37 @@ class Scaler(eqx.Module):
             input_scale=input_scale,
             time_shift=np.asarray(data.ts.min()),
             time_scale=np.asarray(characteristic_time(data.ts, (states - shift) / scale)),
-            log=flags,
+            bounds=limits,
         )
+
+    def extended(self, bounds: Sequence[Bounds]) -> "Scaler":
+        """The scaler with further states, of these bounds, that nobody measured: they are as they are."""
+        more = len(bounds)
+        return dataclasses.replace(
+            self,
+            state_shift=np.concatenate([host(self.state_shift), np.zeros(more)]),
+            state_scale=np.concatenate([host(self.state_scale), np.ones(more)]),
+            bounds=(*self.bounds, *bounds),
+        )
+
+    def check(self, data: Dataset) -> None:
+        """Refuses measured states that are not within their bounds."""
+        for index, name in enumerate(data.states):
+            check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
 
     def scale_states(self, ys: Host) -> Host:
         """States from the user's units to order one, on the host in float64; `(..., state)` to the same shape."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            logged = np.where(self.log, np.log(np.where(self.log, ys, 1.0)), ys)
-        return (logged - host(self.state_shift)) / host(self.state_scale)
+        return (columns(to_line, ys, self.bounds) - host(self.state_shift)) / host(self.state_scale)
 
     def unscale_states(self, zs: Host) -> Host:
         """States from order one to the user's units, on the host in float64; `(..., state)` to the same shape."""
         with np.errstate(invalid="ignore", over="ignore"):
-            logged = zs.astype(np.float64) * host(self.state_scale) + host(self.state_shift)
-            return np.where(self.log, np.exp(np.where(self.log, logged, 0.0)), logged)
+            line = zs.astype(np.float64) * host(self.state_scale) + host(self.state_shift)
+        return columns(from_line, line, self.bounds)
+
+    def unscale_rates(self, ys: Host, rates: Host) -> Host:
+        """Time derivatives from order one to the user's units, at states `ys` in the user's units."""
+        return rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
 
     def scale_inputs(self, us: Host) -> Host:
         """Inputs from the user's units to order one; `(..., input)` to the same shape."""
@@ -94,16 +117,36 @@ def host(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
 
 
-def log_flags(data: Dataset, log: Sequence[str]) -> tuple[bool, ...]:
-    for name in log:
-        if name not in data.states:
-            raise ValueError(f"log names {name!r}, which is no state; the states are {', '.join(data.states)}.")
-        values = data.ys[..., data.states.index(name)]
-        if (values[np.isfinite(values)] <= 0).any():
-            raise ValueError(
-                f"state {name!r} has values that are not positive, so it has no logarithm; take it out of log."
-            )
-    return tuple(name in log for name in data.states)
+def columns(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
+    """`function(column, its bounds)` for each column, of a NumPy or a JAX array of shape `(..., state)`."""
+    if all(pair == (None, None) for pair in bounds):
+        return function(values, (None, None))
+    xp = np if isinstance(values, np.ndarray) else jnp
+    return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
+
+
+def gather_bounds(
+    log: Sequence[str], bounds: Mapping[str, Sequence[float | None]], states: Sequence[str]
+) -> dict[str, Bounds]:
+    """Bounds by state, from the names of positive states and from pairs of a lower and an upper bound.
+
+    **Raises:** `ValueError` if a name is no state or is named twice, or a pair is none.
+    """
+    for key, names in (("log", log), ("bounds", bounds)):
+        for name in names:
+            if name not in states:
+                near = difflib.get_close_matches(name, states, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(states)}."
+                raise ValueError(f"{key} names {name!r}, which is no state; {hint}")
+    twice = sorted(set(log) & set(bounds))
+    if twice:
+        raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
+    for name, pair in bounds.items():
+        if len(pair) != 2:
+            raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {list(pair)}.")
+    return dict.fromkeys(log, (0.0, None)) | {
+        name: check_bounds(pair, f"state {name!r}") for name, pair in bounds.items()
+    }
 
 
 def mean_and_deviation(rows: Host) -> tuple[Host, Host]:

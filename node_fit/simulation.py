@@ -1,6 +1,6 @@
 """One simulation for all that a report needs: every split, at the measured times and at dense ones between."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
     """All trajectories of all splits, one after another."""
     pieces = [(name, part, index) for name, part in splits.items() for index in range(len(part.trajectories))]
     any_part = pieces[0][1]
-    return Dataset.from_arrays(
+    whole = Dataset.from_arrays(
         [part.ts[index, : part.lengths[index]] for _, part, index in pieces],
         [part.ys[index, : part.lengths[index]] for _, part, index in pieces],
         [part.us[index, : part.lengths[index]] for _, part, index in pieces],
@@ -56,3 +56,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         time=any_part.time,
         units=any_part.units,
     )
+    scored = np.zeros_like(whole.scored)
+    for row, (_, part, index) in enumerate(pieces):
+        scored[row, : part.lengths[index]] = part.scored[index, : part.lengths[index]]
+    return replace(whole, scored=scored)

@@ -1,8 +1,8 @@
 """How a trajectory is solved for: the settings, and the only call of `diffrax.diffeqsolve`."""
 
 import difflib
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import diffrax
 import equinox as eqx
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .fields import VectorField
 from .interpolation import INTERPOLATIONS, Interpolation, interpolate
 
 METHODS: dict[str, Callable[[], diffrax.AbstractSolver]] = {
@@ -30,7 +31,6 @@ ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
     "forward": diffrax.ForwardMode,
 }
 Adjoint = Literal["checkpointed", "direct", "backsolve", "forward"]
-VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]], Float[Array, " state"]]
 
 
 class Solution(eqx.Module):
@@ -69,29 +69,35 @@ class Solver(eqx.Module):
     **Arguments:**
 
     - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`.
-      `implicit_euler`, and `euler`, whose steps are fixed to the mean spacing of the measured times.
-    - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one.
+      `implicit_euler`, and `euler`, which has no estimate of its error.
+    - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
+      state, hidden ones included.
+    - `adaptive`: whether steps are chosen by the tolerances; if not, and with `euler`, all have the mean spacing of the
+      measured times. For records sampled finely and evenly that is cheap, and the loss is smooth, as line searches
+      like it.
     - `max_steps`: steps after which a solve counts as failed.
     - `adjoint`: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be differentiated
       again), `backsolve` (approximate, constant memory) or `forward` (forward mode only).
-    - `inputs`: inputs between measurements: `linear`, or `hold` for the last value.
+    - `inputs`: inputs between measurements: `linear`, `cubic`, or `hold` for the last value.
 
     **Raises:** `ValueError` if a name is unknown or a number is not positive.
     """
 
     method: str = eqx.field(static=True)
-    rtol: float | Float[Array, ""]
-    atol: float | Float[Array, ""]
+    rtol: Any
+    atol: Any
+    adaptive: bool = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
-    adjoint: str = eqx.field(static=True)
+    adjoint: Adjoint = eqx.field(static=True)
     inputs: str = eqx.field(static=True)
 
     def __init__(
         self,
         method: str = "tsit5",
         *,
-        rtol: float = 1e-5,
-        atol: float = 1e-7,
+        rtol: float | Sequence[float] = 1e-5,
+        atol: float | Sequence[float] = 1e-7,
+        adaptive: bool = True,
         max_steps: int = 4096,
         adjoint: Adjoint = "checkpointed",
         inputs: Interpolation = "linear",
@@ -105,12 +111,14 @@ class Solver(eqx.Module):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{hint}")
-        for key, number in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
-            if not number > 0:
-                raise ValueError(f"{key} must be positive, got {number}.")
+        for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
+            numbers = given if isinstance(given, Sequence) else [given]
+            if not all(number > 0 for number in numbers):
+                raise ValueError(f"{key} must be positive, got {given}.")
         self.method = method
-        self.rtol = rtol
-        self.atol = atol
+        self.rtol = tuple(rtol) if isinstance(rtol, Sequence) else rtol
+        self.atol = tuple(atol) if isinstance(atol, Sequence) else atol
+        self.adaptive = adaptive
         self.max_steps = max_steps
         self.adjoint = adjoint
         self.inputs = inputs
@@ -124,6 +132,7 @@ class Solver(eqx.Module):
         *,
         joint: bool,
         saved: Float[Array, "trajectory saved"] | None = None,
+        adjoint: Adjoint | None = None,
     ) -> Solution:
         """Solves all trajectories.
 
@@ -136,42 +145,66 @@ class Solver(eqx.Module):
         - `joint`: solve all trajectories as one equation with common steps. They must share their times. It halves
           the cost of a gradient; a trajectory's error then depends a little on its neighbours.
         - `saved`: increasing times at which the states are wanted, shape `(trajectory, saved)`; `ts` if absent.
+        - `adjoint`: in the place of the solver's own.
         """
         saved = ts if saved is None else saved
+        adjoint = adjoint or self.adjoint
         if joint:
             by_time = jnp.swapaxes(us, 0, 1)
-            ys, ok = self._diffeqsolve(Driven(field, ts[0], by_time, self.inputs), ts[0], y0, saved[0])
+            driven = Driven(field, ts[0], by_time, self.inputs)
+            ys, ok = self._diffeqsolve(driven, ts[0], y0, saved[0], adjoint)
             return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, y0.shape[:1]))
 
         def one(ts, y0, us, saved):
-            return self._diffeqsolve(Driven(field, ts, us, self.inputs), ts, y0, saved)
+            return self._diffeqsolve(Driven(field, ts, us, self.inputs), ts, y0, saved, adjoint)
 
         return Solution(*jax.vmap(one)(ts, y0, us, saved))
 
-    def _diffeqsolve(self, derivative, ts, y0, saved):
+    def _diffeqsolve(self, derivative, ts, y0, saved, adjoint):
         method = METHODS[self.method]()
         end = jnp.maximum(ts[-1], saved[-1])
-        if isinstance(method, diffrax.Euler):
+        fixed = isinstance(method, diffrax.Euler) or not self.adaptive
+        if fixed:
             controller = diffrax.ConstantStepSize()
         else:
-            controller = diffrax.PIDController(rtol=self.rtol, atol=self.atol)
+            rtol, atol = (by_state(key, getattr(self, key), y0) for key in ("rtol", "atol"))
+            # A stiff field makes a controller that looks at the last error alone reject every other step.
+            stiff = isinstance(method, diffrax.AbstractImplicitSolver)
+            p, i = (0.3, 0.4) if stiff else (0.0, 1.0)
+            controller = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(derivative),
             method,
             t0=ts[0],
             t1=end,
             # The spacing of the data is a better first guess than a probe of the field, and costs no compile time.
-            dt0=mean_spacing(ts),
+            dt0=mean_spacing(ts) if fixed else first_spacing(ts),
             y0=y0,
             saveat=diffrax.SaveAt(ts=saved),
             stepsize_controller=controller,
-            adjoint=ADJOINTS[self.adjoint](),
+            adjoint=ADJOINTS[adjoint](),
             max_steps=self.max_steps,
             throw=False,
         )
         ys = solution.ys
         assert ys is not None
         return ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all()
+
+
+def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
+    """A tolerance as Diffrax takes it: a scalar, or an array that goes with the states."""
+    if not isinstance(tolerance, tuple):
+        return tolerance
+    states = y0.shape[-1]
+    if len(tolerance) != states:
+        raise ValueError(f"{key} has {len(tolerance)} numbers; it needs one, or one for each of the {states} states.")
+    return jnp.stack([jnp.asarray(number, y0.dtype) for number in tolerance]).reshape((1,) * (y0.ndim - 1) + (-1,))
+
+
+def first_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:
+    """The first step of a time grid; 1 if there is none."""
+    gap = ts[1] - ts[0] if ts.shape[0] > 1 else jnp.zeros((), ts.dtype)
+    return jnp.where(gap > 0, gap, 1)
 
 
 def mean_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:

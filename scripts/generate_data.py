@@ -1,6 +1,7 @@
 """Makes the synthetic data sets in `data/`: `python scripts/generate_data.py [--noise 0.05] [--seed 0] [--out DIR]`.
 
-Four systems, each integrated by SciPy's DOP853 at a relative tolerance of 1e-10 from starts drawn with a fixed seed:
+Five systems, each integrated by SciPy at a relative tolerance of 1e-10 (DOP853) or 1e-11 (Radau, where it is stiff)
+from starts drawn with a fixed seed:
 
 - `oscillator.csv`: the problem of Diffrax's neural ODE tutorial (https://docs.kidger.site/diffrax/examples/neural_ode).
   With g(s) = s / (1 + s), the velocity is g of the position turned by a quarter: x' = g(y), y' = -g(x). Both starting
@@ -11,6 +12,9 @@ Four systems, each integrated by SciPy's DOP853 at a relative tolerance of 1e-10
 - `pendulum.csv`: a damped pendulum driven by a torque that is a sum of sines with random phases.
 - `lorenz.csv`: the system of Lorenz, "Deterministic nonperiodic flow", J. Atmos. Sci. 20 (1963), eqs. 25-27, with his
   sigma = 10, rho = 28, beta = 8/3, started near the attractor.
+- `robertson.csv`: three reactions whose rates lie nine decades apart (H. H. Robertson, "The solution of a set of
+  reaction rate equations", in Numerical Analysis: An Introduction, Academic Press, 1966), with the usual k1 = 0.04,
+  k2 = 3e7, k3 = 1e4 and all of the first species at the start; at times spread evenly over the decades.
 """
 
 import argparse
@@ -76,18 +80,30 @@ def lorenz_field(t: float, z: Float[np.ndarray, "trajectory 3"]) -> Float[np.nda
     return np.stack([10 * (y - x), x * (28 - height) - y, x * y - 8 / 3 * height], axis=1)
 
 
+def robertson_field(t: float, z: Float[np.ndarray, "trajectory 3"]) -> Float[np.ndarray, "trajectory 3"]:
+    """Rates of Robertson's reactions."""
+    first, second, third = z.T
+    forth, pair, back = 0.04 * first, 3e7 * second**2, 1e4 * second * third
+    return np.stack([back - forth, forth - back - pair, pair], axis=1)
+
+
 def integrate(
-    field: Field, starts: Float[np.ndarray, "trajectory state"], ts: Float[np.ndarray, " time"]
+    field: Field,
+    starts: Float[np.ndarray, "trajectory state"],
+    ts: Float[np.ndarray, " time"],
+    method: str = "DOP853",
+    rtol: float = 1e-10,
+    atol: float = 1e-12,
 ) -> Float[np.ndarray, "trajectory time state"]:
     """States at `ts` from `starts` at `ts[0]`; all trajectories are one system, which is quicker than one by one."""
     solution = solve_ivp(
         lambda t, flat: field(t, flat.reshape(starts.shape)).ravel(),
         (ts[0], ts[-1]),
         starts.ravel(),
-        method="DOP853",
+        method=method,
         t_eval=ts,
-        rtol=1e-10,
-        atol=1e-12,
+        rtol=rtol,
+        atol=atol,
     )
     if not solution.success:
         raise RuntimeError(f"integration failed at t = {solution.t[-1]:g}: {solution.message}")
@@ -136,11 +152,19 @@ def lorenz(rng: np.random.Generator) -> Table:
     return Table(ts, integrate(lorenz_field, starts, ts), no_inputs(8, 101), states=("x", "y", "z"))
 
 
+def robertson(rng: np.random.Generator) -> Table:
+    """One trajectory at its start and at 50 times from 1e-5 to 1e5 s."""
+    ts = np.concatenate([[0.0], np.geomspace(1e-5, 1e5, 50)])
+    ys = integrate(robertson_field, np.array([[1.0, 0.0, 0.0]]), ts, "Radau", rtol=1e-11, atol=1e-18)
+    return Table(ts, ys, no_inputs(1, len(ts)), states=("y1", "y2", "y3"))
+
+
 SYSTEMS: dict[str, Callable[[np.random.Generator], Table]] = {
     "oscillator": oscillator,
     "spiral": spiral,
     "pendulum": pendulum,
     "lorenz": lorenz,
+    "robertson": robertson,
 }
 
 

@@ -32,6 +32,9 @@ class Watch:
         self.at = 0.0
         self.mark = 0.0
 
+    def begin(self, model: Any, notes: Any) -> None:
+        return None
+
     def resume(self, template: Any) -> None:
         return None
 

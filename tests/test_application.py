@@ -309,7 +309,7 @@ JOBS = {
     "scan": ("train: {scan: eager}", ["train.scan", "lax", "checkpointed"]),
     "clip": ("train: {clip: 1.0}", ["clip", "LBFGS", "Adam"]),
     "batch": ("train: {batch_size: 2}", ["batch_size", "LBFGS", "Adam"]),
-    "freeze": ("train: {freeze: [field.layrs.0]}", ["field.layrs.0", "field.layers"]),
+    "freeze": ("train: {freeze: [field.network.layrs.0]}", ["field.network.layrs.0", "field.network.layers"]),
     "device": ("device: gpu", ["device=gpu", "cpu"]),
     "target": ("optimizer: {_target_: os.system}", ["optimizer._target_", "'os.system'", "extensions"]),
 }

@@ -166,8 +166,8 @@ def test_if_all_are_damaged_they_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "leaf"),
     [
-        ({"field": nf.MLP(2, width=9, depth=1, key=jax.random.key(0))}, "field.layers.0.bias is float32[8]"),
-        ({"field": nf.MLP(2, width=8, depth=2, key=jax.random.key(0))}, "field.layers.2.bias is absent"),
+        ({"field": nf.MLP(2, width=9, depth=1, key=jax.random.key(0))}, "field.network.layers.0.bias is float32[8]"),
+        ({"field": nf.MLP(2, width=8, depth=2, key=jax.random.key(0))}, "field.network.layers.2.bias is absent"),
         ({"optimizer": nf.LBFGS(memory=3)}, "opt_state"),
         ({"optimizer": nf.Adam(schedule="constant")}, None),
     ],

@@ -36,9 +36,9 @@ def test_linear_is_linear():
 def test_mlp_is_what_it_says(activation):
     field = nf.MLP(2, 1, width=5, depth=2, activation=activation, key=jax.random.key(0))
     x = np.array([0.3, -1.0, 2.0], np.float32)
-    for layer in field.layers[:-1]:
+    for layer in field.network.layers[:-1]:
         x = np.asarray(ACTIVATIONS[activation](layer.weight @ x + layer.bias))
-    expected = np.asarray(field.layers[-1].weight) @ x + np.asarray(field.layers[-1].bias)
+    expected = np.asarray(field.network.layers[-1].weight) @ x + np.asarray(field.network.layers[-1].bias)
     rates = field(ZERO, jnp.array([0.3, -1.0]), jnp.array([2.0]))
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
 
@@ -55,7 +55,7 @@ def test_shapes(states, inputs, width, depth, time):
     field = nf.MLP(states, inputs, width=width, depth=depth, time=time, key=jax.random.key(0))
     out = jax.eval_shape(field, jnp.zeros(()), jnp.zeros(states), jnp.zeros(inputs))
     assert out.shape == (states,)
-    assert len(field.layers) == depth + 1
+    assert len(field.network.layers) == depth + 1
     sizes = [int(time) + states + inputs, *[width] * depth, states]
     expected = sum((m + 1) * n for m, n in itertools.pairwise(sizes))
     assert sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(field, eqx.is_array))) == expected
@@ -81,7 +81,9 @@ def test_keys_give_other_weights():
     assert eqx.tree_equal(one, same)
     assert not eqx.tree_equal(one, other)
     # No two layers share their draw.
-    first, second = (np.asarray(layer.weight) for layer in nf.MLP(5, width=5, depth=1, key=jax.random.key(0)).layers)
+    first, second = (
+        np.asarray(layer.weight) for layer in nf.MLP(5, width=5, depth=1, key=jax.random.key(0)).network.layers
+    )
     assert (first != second).all()
 
 

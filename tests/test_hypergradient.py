@@ -14,7 +14,7 @@ from node_fit.training import unroll
 
 def numbers(fixed):
     """The learning rate, and the initial conditions."""
-    return fixed.stage.optimizer.learning_rate, fixed.batch.start
+    return fixed.stage.optimizer.learning_rate, fixed.batch.first
 
 
 def test_hypergradient_against_finite_differences():

@@ -19,26 +19,15 @@ from hypothesis import strategies as st
 
 import node_fit as nf
 from node_fit.model_file import ModelFileError, digest, load, save
-from node_fit.precision import carry, dtype_of, numbers_as_arrays, scope
-from node_fit.scaling import Scaler
+from node_fit.precision import carry, dtype_of, scope
 
 
 def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:
     """A model as `fit` makes it, untrained."""
     data = data or rotation()
     with scope(precision):
-        field = field or SMALL
-        if not isinstance(field, eqx.Module):
-            field = field(len(data.states), len(data.inputs), key=jax.random.key(3))
-        model = nf.NeuralODE(
-            field=field,
-            scaler=Scaler.from_dataset(data, log=log),
-            solver=numbers_as_arrays(nf.Solver("bosh3", rtol=1e-4)),
-            states=data.states,
-            inputs=data.inputs,
-            time=data.time,
-            units=tuple(sorted(data.units.items())),
-        )
+        solver = nf.Solver("bosh3", rtol=1e-4)
+        model = nf.make_model(data, field=field or SMALL, solver=solver, log=log, key=jax.random.key(3))
         return carry(model, dtype_of(precision))
 
 
@@ -95,7 +84,7 @@ def test_other_tools_can_read_it(path):
     assert header["states"] == ["x", "y"]
     assert header["precision"] == "x32"
     assert set(header["versions"]) >= {"jax", "equinox", "diffrax"}
-    assert "model.field.layers.0.weight" in names
+    assert "model.field.network.layers.0.weight" in names
 
 
 def test_an_older_file_stays_if_the_new_model_cannot_be_saved(path):
@@ -252,23 +241,36 @@ def deep(header, _):
     return json.dumps(header).replace('"DEEP"', '{"tuple": [' * 50_000 + "]}" * 50_000)
 
 
+WEIGHT = "model.field.network.layers.0.weight"
+
+
+def network_of(header):
+    return header["model"]["fields"]["field"]["fields"]["network"]["fields"]
+
+
 WRONG = {
-    "fields missing": lambda header, _: header["model"]["fields"]["field"]["fields"].pop("layers"),
+    "fields missing": lambda header, _: header["model"]["fields"]["field"]["fields"].pop("network"),
     "fields too many": lambda header, _: set_field(header, "more", 1),
     "no model": lambda header, _: header.update(model=header["model"]["fields"]["field"]),
     "a number as model": lambda header, _: header.update(model=3),
     "nothing as model": lambda header, _: header.pop("model"),
     "an unknown kind": lambda header, _: set_field(header, "field", {"pickle": "gASV"}),
     "an empty node": lambda header, _: set_field(header, "field", {}),
-    "a missing array": lambda _, tensors: tensors.pop("model.field.layers.0.weight"),
-    "a wrong shape": lambda _, tensors: tensors.update({"model.field.layers.0.weight": np.zeros((3, 3), np.float32)}),
-    "a wrong rank": lambda _, tensors: tensors.update({"model.field.layers.1.bias": np.zeros((2, 2), np.float32)}),
+    "a missing array": lambda _, tensors: tensors.pop(WEIGHT),
+    "a wrong shape": lambda _, tensors: tensors.update(
+        {"model.field.network.layers.0.weight": np.zeros((3, 3), np.float32)}
+    ),
+    "a wrong rank": lambda _, tensors: tensors.update(
+        {"model.field.network.layers.1.bias": np.zeros((2, 2), np.float32)}
+    ),
     "other states": lambda header, _: set_field(header, "states", {"tuple": ["x"]}),
     "a scaler of another size": lambda _, tensors: tensors.update({"model.scaler.state_scale": np.ones(5, np.float32)}),
     "a field that is a number": lambda header, _: set_field(header, "field", 3.0),
     "a solver that is a string": lambda header, _: set_field(header, "solver", "tsit5"),
     "an unknown method": lambda header, _: header["model"]["fields"]["solver"]["fields"].update(method="warp"),
-    "an unknown activation": lambda header, _: header["model"]["fields"]["field"]["fields"].update(activation="warp"),
+    "an unknown activation": lambda header, _: header["model"]["fields"]["field"]["fields"]["network"]["fields"].update(
+        activation="warp"
+    ),
     "an unknown precision": lambda header, _: header.update(precision="x128"),
     "a schema that is no number": lambda header, _: header.update(schema="one"),
     "deep nesting": deep,
@@ -289,7 +291,7 @@ def test_a_header_that_makes_no_sense_is_refused(path, name):
 
 def test_a_newer_schema_asks_for_an_update(path):
     forge(path, lambda header, _: header.update(schema=99))
-    with pytest.raises(ModelFileError, match=r"schema 99, newer than \d+; update node_fit"):
+    with pytest.raises(ModelFileError, match=r"schema 99, and this node_fit reads \d+; update node_fit"):
         load(path)
 
 
@@ -363,3 +365,9 @@ def test_a_nested_class_is_refused_or_comes_back(tmp_path):
         return
     with pytest.raises(ModelFileError):
         load(tmp_path / "model", extensions=[Local.__module__])
+
+
+def test_an_older_schema_is_refused(path):
+    forge(path, lambda header, _: header.update(schema=1))
+    with pytest.raises(ModelFileError, match=r"schema 1, and this node_fit reads \d+; fit again"):
+        load(path)

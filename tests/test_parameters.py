@@ -9,7 +9,6 @@ import pytest
 import node_fit as nf
 from node_fit.parameters import count, name, partition
 from node_fit.precision import carry
-from node_fit.scaling import Scaler
 
 
 class Mixed(eqx.Module):
@@ -32,7 +31,7 @@ class Mixed(eqx.Module):
 
 def model() -> nf.NeuralODE:
     data = nf.Dataset.from_arrays(np.arange(5.0), np.arange(10.0).reshape(5, 2))
-    return carry(nf.NeuralODE(Mixed(), Scaler.from_dataset(data), nf.Solver(), data.states, (), "t", ()), np.float32)
+    return carry(nf.make_model(data, field=Mixed(), key=jax.random.key(0)), np.float32)
 
 
 def names(tree) -> set[str]:
@@ -102,7 +101,7 @@ def test_frozen_parts_stay_as_they_are_in_a_fit():
     data = nf.Dataset.from_arrays(ts, np.stack([np.cos(ts), np.sin(ts)], axis=1))
     field = nf.MLP(2, 0, width=4, depth=1, key=jax.random.key(0))
     stage = [nf.Stage(nf.DerivativeMatching(), nf.Adam(1e-2), steps=5)]
-    fitted = nf.fit(data, field=field, recipe=stage, freeze=["field.layers.0"], chunk_steps=5).model.field
-    assert eqx.tree_equal(fitted.layers[0], field.layers[0])
-    assert not np.allclose(fitted.layers[1].weight, field.layers[1].weight)
-    assert not np.allclose(fitted.layers[1].bias, field.layers[1].bias)
+    fitted = nf.fit(data, field=field, recipe=stage, freeze=["field.network.layers.0"], chunk_steps=5).model.field
+    assert eqx.tree_equal(fitted.network.layers[0], field.network.layers[0])
+    assert not np.allclose(fitted.network.layers[1].weight, field.network.layers[1].weight)
+    assert not np.allclose(fitted.network.layers[1].bias, field.network.layers[1].bias)

@@ -47,15 +47,7 @@ class Quadratic(nf.objectives.AbstractObjective):
 def problem(optimizer, precision="x32", field=None, objective=None, steps=20, freeze=()):
     """What a chunk needs, as `fit` prepares it."""
     data = rotation()
-    model = nf.NeuralODE(
-        field=field or SMALL(2, 0, key=jax.random.key(0)),
-        scaler=nf.scaling.Scaler.from_dataset(data),
-        solver=numbers_as_arrays(nf.Solver()),
-        states=data.states,
-        inputs=(),
-        time="t",
-        units=(),
-    )
+    model = nf.make_model(data, field=field or SMALL, key=jax.random.key(0))
     dtype = dtype_of(precision)
     model = carry(model, dtype)
     stage = nf.Stage(objective or Quadratic(), optimizer, steps)
@@ -158,7 +150,7 @@ def test_a_changing_carry_is_refused_by_name():
 def test_mixed_dtypes_are_refused_by_name():
     with scope("x64"):
         field = SMALL(2, 0, key=jax.random.key(0))
-        mixed = eqx.tree_at(lambda f: f.layers[0].bias, field, field.layers[0].bias.astype(jnp.float32))
+        mixed = eqx.tree_at(lambda f: f.network.layers[0].bias, field, field.network.layers[0].bias.astype(jnp.float32))
         with pytest.raises(ValueError, match=r"bias is float32|weight is float64"):
             precision_of(mixed)
         with pytest.raises(ValueError, match="one dtype"):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 import node_fit as nf
 from node_fit.precision import carry
-from node_fit.scaling import Scaler, characteristic_time, mean_and_deviation
+from node_fit.scaling import Scaler, characteristic_time, gather_bounds, mean_and_deviation
+
+POSITIVE = (0.0, None)
 
 
 def weather(**changes) -> nf.Dataset:
@@ -37,7 +39,7 @@ def sines(rate: float, noise: float = 0.0) -> nf.Dataset:
 @pytest.mark.parametrize("log", [(), ("rain",)])
 def test_training_data_have_mean_zero_and_deviation_one(log):
     data = weather()
-    scaler = Scaler.from_dataset(data, log=log)
+    scaler = Scaler.from_dataset(data, bounds=dict.fromkeys(log, POSITIVE))
     scaled, inputs = scaler.scale_states(data.ys), scaler.scale_inputs(data.us)
     assert np.allclose(scaled.mean(axis=(0, 1)), 0, atol=1e-9) and np.allclose(scaled.std(axis=(0, 1)), 1)
     assert np.allclose(inputs.mean(), 0, atol=1e-9) and np.allclose(inputs.std(), 1)
@@ -48,30 +50,49 @@ def test_training_data_have_mean_zero_and_deviation_one(log):
 @settings(deadline=None, max_examples=50)
 def test_there_and_back_is_the_same(scaled):
     for log in ((), ("rain",)):
-        scaler = Scaler.from_dataset(weather(), log=log)
+        scaler = Scaler.from_dataset(weather(), bounds=dict.fromkeys(log, POSITIVE))
         there = scaler.unscale_states(np.array(scaled))
         assert np.allclose(scaler.scale_states(there), scaled, rtol=1e-9, atol=1e-9)
 
 
 def test_the_logarithm_is_taken_of_the_named_state_alone():
     data = weather()
-    scaler = Scaler.from_dataset(data, log=("rain",))
-    assert scaler.log == (False, True)
+    scaler = Scaler.from_dataset(data, bounds={"rain": POSITIVE})
+    assert scaler.bounds == ((None, None), POSITIVE)
     logs = np.log(data.ys[..., 1])
     assert np.allclose(scaler.scale_states(data.ys)[..., 1], (logs - logs.mean()) / logs.std())
     assert (scaler.unscale_states(np.full((1, 2), -50.0))[0] > 0).tolist() == [True, True]
     assert np.isnan(scaler.scale_states(np.full((1, 2), np.nan))).all()
 
 
-def test_unknown_and_nonpositive_states_have_no_logarithm():
-    with pytest.raises(ValueError, match="log names 'rian', which is no state; the states are pressure, rain"):
-        Scaler.from_dataset(weather(), log=("rian",))
+def test_states_that_are_not_positive_have_no_logarithm():
     ys = weather().ys.copy()
     ys[1, 2, 1] = 0.0
-    with pytest.raises(ValueError, match="state 'rain' has values that are not positive"):
-        Scaler.from_dataset(weather(ys=ys), log=("rain",))
+    with pytest.raises(ValueError, match=r"state 'rain' is 0 at \[1, 2\], but its bounds ask for values above 0"):
+        Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
     ys[1, 2, 1] = np.nan
-    assert Scaler.from_dataset(weather(ys=ys), log=("rain",)).log == (False, True)
+    Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
+
+
+def test_bounds_are_gathered_by_name():
+    states = ("pressure", "rain")
+    assert gather_bounds(["rain"], {"pressure": [1.0, 2000.0]}, states) == {"rain": POSITIVE, "pressure": (1.0, 2000.0)}
+    with pytest.raises(ValueError, match=r"log names 'rian', which is no state; did you mean 'rain'\?"):
+        gather_bounds(["rian"], {}, states)
+    with pytest.raises(ValueError, match="'rain' is named in log and in bounds"):
+        gather_bounds(["rain"], {"rain": [0.0, None]}, states)
+    with pytest.raises(ValueError, match=r"bounds of 'rain' must be \[lower, upper\]"):
+        gather_bounds([], {"rain": [0.0]}, states)
+    with pytest.raises(ValueError, match="the lower must be below the upper"):
+        gather_bounds([], {"rain": [1.0, 0.0]}, states)
+
+
+def test_bounded_states_stay_within_their_bounds():
+    data = weather()
+    scaler = Scaler.from_dataset(data, bounds={"rain": (0.0, 1e3)})
+    far = scaler.unscale_states(np.array([[0.0, -1e3], [0.0, 1e3]]))[:, 1]
+    assert (far >= 0).all() and (far <= 1e3).all()
+    assert np.allclose(scaler.unscale_states(scaler.scale_states(data.ys)), data.ys)
 
 
 def leaves(scaler: Scaler) -> np.ndarray:

@@ -1,12 +1,14 @@
 """One solve for all splits: each gets what it would have got alone."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
+from conftest import SMALL
 
 import node_fit as nf
 from node_fit.precision import carry
-from node_fit.scaling import Scaler
 from node_fit.simulation import DENSE, simulate_splits, together
 
 
@@ -29,9 +31,8 @@ def splits() -> dict[str, nf.Dataset]:
 
 @pytest.fixture(scope="module")
 def model() -> nf.NeuralODE:
-    field = nf.MLP(2, 1, width=8, depth=1, key=jax.random.key(0))
-    scaler = Scaler.from_dataset(data())
-    return carry(nf.NeuralODE(field, scaler, nf.Solver(rtol=1e-6), ("y0", "y1"), ("u0",), "t", ()), np.float32)
+    made = nf.make_model(data(), field=SMALL, solver=nf.Solver(rtol=1e-6), key=jax.random.key(0))
+    return carry(made, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +88,9 @@ def test_predictions_at_other_times_agree_with_those_at_the_rows(model, simulate
 @pytest.mark.parametrize("log", [(), ("y0",)])
 def test_the_field_in_the_users_units_is_the_slope_of_the_trajectory(log):
     whole = data()
-    scaler = Scaler.from_dataset(whole, log=log)
-    field = nf.MLP(2, 0, width=8, depth=1, key=jax.random.key(1))
-    model = carry(nf.NeuralODE(field, scaler, nf.Solver(rtol=1e-7, atol=1e-9), ("y0", "y1"), (), "t", ()), np.float32)
+    whole = dataclasses.replace(whole, us=whole.us[..., :0], inputs=())
+    made = nf.make_model(whole, field=SMALL, solver=nf.Solver(rtol=1e-7, atol=1e-9), log=log, key=jax.random.key(1))
+    model, scaler = carry(made, np.float32), made.scaler
     start = np.array([[110.0, 2.0]])
     step = 0.02 * float(scaler.time_scale)
     one = nf.Dataset.from_arrays(np.array([10.0, 10.0 + 2 * step]), np.concatenate([start, start]))

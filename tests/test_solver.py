@@ -11,7 +11,6 @@ from scipy.linalg import expm
 
 import node_fit as nf
 from node_fit.precision import carry, scope
-from node_fit.scaling import Scaler
 from node_fit.solver import ADJOINTS
 
 A = np.array([[-0.5, 2.0], [-2.0, -0.1]])
@@ -196,7 +195,7 @@ def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     data = rotation()
     objective = nf.TrajectoryMatching(nf.Solver(max_steps=6))
     field = nf.Linear(2, 0, key=jax.random.key(0))
-    model = nf.NeuralODE(field, Scaler.from_dataset(data), nf.Solver(), data.states, (), "t", ())
+    model = nf.make_model(data, field=field, key=jax.random.key(0))
     model = carry(model, np.float64)
     batch = carry(objective.prepare(data, model), np.float64)
 

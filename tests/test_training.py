@@ -187,8 +187,8 @@ class Cliff(Quadratic):
 
     def loss(self, model, batch):
         loss = super().loss(model, batch)
-        bias = model.field.layers[-1].bias
-        start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0]).layers[-1].bias
+        bias = model.field.network.layers[-1].bias
+        start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0]).network.layers[-1].bias
         away = jnp.abs(bias - start).max() > self.edge
         return nf.objectives.Loss(jnp.where(away, jnp.nan, loss.value), jnp.zeros((), jnp.int32))
 
@@ -264,19 +264,24 @@ def test_a_stall_ends_the_stage_of_a_line_search():
     assert (result.status, result.steps) == ("completed", 200)
 
 
+LAST_BIAS = "field.network.layers.1.bias"
+
+
 @pytest.mark.parametrize("optimizer", [nf.Adam(1e-2, weight_decay=0.1), nf.LBFGS(memory=3)], ids=["adamw", "lbfgs"])
 def test_frozen_parameters_do_not_move(optimizer):
-    result = train([Stage(Quadratic(), optimizer, 10)], freeze=["field.layers.0", "field.layers.1.bias"])
+    result = train(
+        [Stage(Quadratic(), optimizer, 10)], freeze=["field.network.layers.0", "field.network.layers.1.bias"]
+    )
     start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0])
-    assert_equal(result.model.field.layers[0], start.layers[0])
-    assert_equal(result.model.field.layers[1].bias, start.layers[1].bias)
-    assert (np.asarray(result.model.field.layers[1].weight) != np.asarray(start.layers[1].weight)).all()
+    assert_equal(result.model.field.network.layers[0], start.network.layers[0])
+    assert_equal(result.model.field.network.layers[1].bias, start.network.layers[1].bias)
+    assert (np.asarray(result.model.field.network.layers[1].weight) != np.asarray(start.network.layers[1].weight)).all()
     assert result.parameters == 16
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("field.layer.0", "did you mean 'field.layers.0'"), ("field", "nothing is left to train")],
+    [("field.network.layer.0", "did you mean 'field.network.layers.0'"), ("field", "nothing is left to train")],
 )
 def test_what_cannot_be_frozen_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
@@ -298,7 +303,7 @@ def test_each_step_draws_its_own_minibatch():
 
     class Spy(Quadratic):
         def loss(self, model, batch):
-            jax.debug.callback(lambda start: drawn.append(start.tobytes()), batch.start)
+            jax.debug.callback(lambda start: drawn.append(start.tobytes()), batch.first)
             return super().loss(model, batch)
 
     train([Stage(Spy(), nf.Adam(), 20, batch_size=2)])

@@ -1,9 +1,12 @@
 """What every vector field is."""
 
 import abc
+from collections.abc import Callable
 
 import equinox as eqx
 from jaxtyping import Array, Float
+
+VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]], Float[Array, " state"]]
 
 
 class AbstractVectorField(eqx.Module):

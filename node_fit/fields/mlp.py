@@ -21,6 +21,40 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 
+class Layers(eqx.Module):
+    """A multilayer perceptron.
+
+    **Arguments:**
+
+    - `inputs`, `outputs`: sizes of what goes in and comes out.
+    - `width`, `depth`, `activation`, `key`: as of `MLP`.
+    """
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, activation: Activation, key: PRNGKeyArray):
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}.")
+        if depth < 0:
+            raise ValueError(f"depth must be at least 0, got {depth}.")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+        sizes = [inputs, *[width] * depth, outputs]
+        keys = jax.random.split(key, depth + 1)
+        self.layers = tuple(eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return self.layers[-1](x)
+
+    def silenced(self) -> "Layers":
+        """The same, with a last layer of zeros: as a correction it begins with nothing to say."""
+        return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
+
+
 class MLP(AbstractVectorField):
     """`dy/dt = MLP(y, u)`, or `MLP(t, y, u)`.
 
@@ -37,8 +71,7 @@ class MLP(AbstractVectorField):
     **Raises:** `ValueError` if a size is out of range or the activation is unknown.
     """
 
-    layers: tuple[eqx.nn.Linear, ...]
-    activation: str = eqx.field(static=True)
+    network: Layers
     time: bool = eqx.field(static=True)
 
     def __init__(
@@ -52,22 +85,12 @@ class MLP(AbstractVectorField):
         time: bool = False,
         key: PRNGKeyArray,
     ):
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}.")
-        if depth < 0:
-            raise ValueError(f"depth must be at least 0, got {depth}.")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
-        sizes = [int(time) + states + inputs, *[width] * depth, states]
-        keys = jax.random.split(key, depth + 1)
-        self.layers = tuple(eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        self.activation = activation
+        self.network = Layers(
+            int(time) + states + inputs, states, width=width, depth=depth, activation=activation, key=key
+        )
         self.time = time
 
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
-        x = jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u])
-        for layer in self.layers[:-1]:
-            x = ACTIVATIONS[self.activation](layer(x))
-        return self.layers[-1](x)
+        return self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))

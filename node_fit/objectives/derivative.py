@@ -34,12 +34,16 @@ class DerivativeMatching(AbstractObjective):
 
     - `most`: points used at the most, evenly spread over all.
     - `ridge`: see `TrajectoryMatching`.
+
+    It needs models all of whose states are measured, since nobody knows the derivatives of the others.
     """
 
     most: int = eqx.field(static=True, default=8192)
     ridge: float | Float[Array, ""] = 0.0
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
+        if not model.is_measured:
+            raise ValueError("derivative matching needs models all of whose states are measured; leave the stage out.")
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
         ys, rates = smooth(ts, known)

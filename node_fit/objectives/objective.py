@@ -3,12 +3,12 @@
 import abc
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..dataset import Dataset
 from ..model import NeuralODE
+from ..parameters import weights
 
 
 class Loss(eqx.Module):
@@ -40,10 +40,9 @@ def masked_mean(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[
 
 
 def ridge_penalty(field: PyTree, ridge: Float[Array, ""] | float, mask: Bool[Array, "..."]) -> Float[Array, ""]:
-    """`ridge` times the sum of the field's squared parameters, per measured value.
+    """`ridge` times the sum of the field's squared weights, per measured value.
 
     It is the logarithm of a Gaussian prior beside a mean of squared residuals, so it fades as data come in.
     """
-    leaves = jax.tree.leaves(eqx.filter(field, eqx.is_inexact_array))
-    total = sum((leaf**2).sum() for leaf in leaves)
-    return ridge * total / jnp.maximum(mask.sum(), 1).astype(leaves[0].dtype)
+    total = sum(((leaf**2).sum() for leaf in weights(field)), jnp.zeros(()))
+    return ridge * total / jnp.maximum(mask.sum(), 1).astype(total.dtype)

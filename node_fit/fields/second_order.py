@@ -1,0 +1,69 @@
+"""Positions whose second derivative is a network."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..system import System
+from .field import AbstractVectorField
+from .mlp import Activation, Layers
+
+
+class SecondOrder(AbstractVectorField):
+    """`dq/dt = v`, `dv/dt = MLP(q, v, u)`: the first half of the states are positions, the second their velocities.
+
+    If velocities are measured, they come after the positions, in the same order, and `dq/dt = v` holds in the user's
+    units. If not, they are hidden states, as many as there are positions (`hidden=1` for one position).
+
+    **Arguments:**
+
+    - `system`: what it is for.
+    - `width`, `depth`, `activation`, `time`: of the network, as of `MLP`.
+    - `key`: for the initial weights.
+
+    **Raises:** `ValueError` if the states are not as many positions as velocities.
+    """
+
+    network: Layers
+    system: System
+    time: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        time: bool = False,
+        key: PRNGKeyArray,
+    ):
+        states = len(system.states)
+        half = states // 2
+        if states % 2 or system.measured not in (0, half, states):
+            raise ValueError(
+                f"a second-order field has as many velocities as positions, but of the {states} states "
+                f"{', '.join(system.states)} {system.measured} are measured; if these are positions, set "
+                f"hidden={system.measured}."
+            )
+        self.network = Layers(
+            int(time) + states + len(system.inputs), half, width=width, depth=depth, activation=activation, key=key
+        )
+        self.system = system
+        self.time = time
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        half = y.shape[0] // 2
+        acceleration = self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))
+        return jnp.concatenate([self.velocities(t, y, u, half), acceleration])
+
+    def velocities(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"], half: int
+    ) -> Float[Array, " position"]:
+        if self.system.measured < y.shape[0]:
+            return y[half:]  # What nobody measured has no unit but the solver's own.
+        _, states, _ = self.system.in_users_units(t, y, u)
+        velocities = jnp.concatenate([states[half:], jnp.zeros_like(states[half:])])
+        return self.system.scaled_rates(states, velocities)[:half]

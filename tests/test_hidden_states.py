@@ -1,0 +1,168 @@
+"""Systems of which only a part is measured: starts, readouts and second-order fields find the truth again."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from conftest import rotation
+
+import node_fit as nf
+from node_fit.batch import Batch
+from node_fit.precision import carry
+
+SMALL = functools.partial(nf.MLP, width=16, depth=1)
+
+
+def waves(phases, times=40, noise=0.0, end=6.0) -> nf.Dataset:
+    """Positions of a harmonic oscillator, whose velocities nobody measured."""
+    ts = np.linspace(0.0, end, times)
+    ys = 30.0 + 5.0 * np.cos(2.0 * ts + np.array(phases)[:, None])
+    ys = ys + noise * np.random.default_rng(0).standard_normal(ys.shape)
+    return nf.Dataset.from_arrays(ts, ys[..., None], states=("x",), trajectories=[f"p{phase}" for phase in phases])
+
+
+# Fixed steps make a loss that a line search can follow to the end, and bosh3 compiles quickly.
+FIXED = nf.Solver("bosh3", adaptive=False)
+TRAIN, TEST = waves([0.0, 1.0, 2.0, 3.5, 5.0]), waves([0.5, 4.2])
+FITS = {
+    "encoder": {"start": functools.partial(nf.Encoder, rows=8), "field": SMALL},
+    "fitted": {"start": nf.Fitted, "field": functools.partial(nf.SecondOrder, width=16, depth=1)},
+}
+
+
+@functools.cache
+def fitted(name: str) -> nf.Fit:
+    return nf.fit(TRAIN, hidden=1, steps=500, precision="x64", solver=FIXED, **FITS[name])
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_hidden_velocity_is_found_and_new_trajectories_are_predicted(name):
+    assert fitted(name).score(TEST).nrmse < 0.05
+
+
+def test_without_the_hidden_state_the_same_fit_fails():
+    alone = nf.fit(TRAIN, field=SMALL, steps=200, precision="x64", solver=FIXED, recipe="direct")
+    assert alone.score(TEST).nrmse > 0.5
+
+
+def test_a_start_that_is_fitted_uses_what_is_given_and_nothing_else():
+    model = fitted("fitted").model
+    other = waves([0.5, 4.2])
+    other.ys[:, 10:] = 99.0  # beyond the rows that are given
+    np.testing.assert_allclose(model.predict(other), model.predict(TEST), rtol=1e-12)
+    late = TEST.scored_after(TEST.ts[0, 19])
+    changed = waves([0.5, 4.2]).scored_after(TEST.ts[0, 19])
+    changed.ys[:, 20:] = 99.0  # the rows that count
+    np.testing.assert_allclose(model.predict(changed), model.predict(late), rtol=1e-12)
+    changed.ys[:, 15] = 99.0  # a row before them, which is given
+    assert not np.allclose(model.predict(changed), model.predict(late))
+
+
+def test_an_encoder_sees_its_rows_and_nothing_else():
+    model = fitted("encoder").model
+    other = waves([0.5, 4.2])
+    other.ys[:, 8:] = 99.0
+    np.testing.assert_allclose(model.predict(other), model.predict(TEST), rtol=1e-12)
+    other.ys[:, 7] = np.nan
+    assert not np.allclose(model.predict(other), model.predict(TEST))
+    assert np.isfinite(model.predict(other)).all(), "a missing sample is masked"
+    assert np.isfinite(model.predict(TEST.until(1.0))).all(), "fewer rows than it sees are padded"
+
+
+def test_averaging_makes_a_fitted_start_better_than_a_noisy_first_measurement():
+    equations = {"x": "v", "v": "-k*(x - 30)"}
+    field = functools.partial(nf.Known, equations=equations, constants={"k": [3.0, 0.0, None]})
+    noisy, errors = waves([0.0, 1.0, 2.0], noise=0.5), {}
+    for start in (nf.First, functools.partial(nf.Fitted, given=None)):
+        found = nf.fit(noisy, field=field, hidden=["v"], start=start, steps=200, precision="x64", solver=FIXED)
+        truth = waves([0.0, 1.0, 2.0]).ys[..., 0]
+        errors[start] = np.sqrt(((found.predict(noisy)[..., 0] - truth) ** 2).mean())
+    first, fit_to_all = errors.values()
+    assert fit_to_all < 0.5 * first and fit_to_all < 0.5, "below the noise"
+
+
+def test_a_state_that_is_absent_starts_where_it_is_told():
+    data = rotation()
+    data.ys[1, :, 0] = np.nan
+    for start in (nf.First, nf.Fitted, nf.Encoder):
+        rule = functools.partial(start, absent=0.25)
+        model = carry(nf.make_model(data, field=SMALL, start=rule, key=jax.random.key(0)), np.float32)
+        batch = carry(Batch.from_dataset(data, model.scaler), np.float32)
+        starts = model.scaler.unscale_states(np.asarray(model.start(batch)))
+        np.testing.assert_allclose(starts[1, 0], 0.25, rtol=1e-6)
+        np.testing.assert_allclose(starts[[0, 2]], data.ys[[0, 2], 0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_linear_readout_of_fewer_states():
+    mixing = np.array([[1.0, 0.5], [0.2, -1.0], [-0.7, 0.7]])
+    data = rotation(trajectories=5, times=30)
+    channels = data.ys @ mixing.T + np.array([10.0, 0.0, -3.0])
+    mixed = nf.Dataset.from_arrays(data.ts, channels)
+    found = nf.fit(
+        mixed.select([0, 1, 2, 3]), field=nf.Linear, hidden=-1, observation=nf.LinearReadout, solver=FIXED,
+        start=functools.partial(nf.Fitted, given=3), steps=300, precision="x64",
+    )  # fmt: skip
+    assert found.model.latent == ("z0", "z1")
+    assert found.score(mixed.select([4])).nrmse < 1e-3
+
+
+def test_a_network_reads_a_bent_channel():
+    data = rotation(trajectories=6, times=30)
+    bent = nf.Dataset.from_arrays(data.ts, np.exp(data.ys[..., :1]))
+    options = {"field": nf.Linear, "hidden": 1, "start": nf.Fitted, "steps": 300, "precision": "x64", "solver": FIXED}
+    train, test = bent.select([0, 1, 2, 3, 4]), bent.select([5])
+    straight = nf.fit(train, observation=nf.LinearReadout, **options).score(test).nrmse
+    curved = nf.fit(train, observation=functools.partial(nf.NetworkReadout, width=8), **options).score(test).nrmse
+    assert curved < 0.01 and straight > 0.1
+
+
+def test_positions_move_by_their_velocities_in_the_users_units():
+    ts = np.linspace(0.0, 3.0, 20)
+    ys = np.stack([500 + 20 * np.sin(ts), 20 * np.cos(ts)], axis=1)
+    data = nf.Dataset.from_arrays(ts, ys, states=("position", "velocity"))
+    model = carry(nf.make_model(data, field=nf.SecondOrder, key=jax.random.key(0)), np.float32)
+    np.testing.assert_allclose(model.derivative(ys)[:, 0], ys[:, 1], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"hidden": -1}, "hidden must not be negative"),
+        ({"hidden": -2, "observation": nf.LinearReadout}, "hidden=-2 leaves no state"),
+        ({"hidden": ["x"]}, "hidden names 'x'"),
+        ({"hidden": 2, "field": nf.SecondOrder}, "set hidden=1"),
+        ({"window": 10, "start": nf.Fitted}, "window needs a start"),
+        ({"window": 1}, "window must be at least 2 rows"),
+        ({"stride": 5}, "stride must be at least 1 row, and needs a window"),
+        ({"start": functools.partial(nf.Encoder, rows=0)}, "rows must be at least 1"),
+        ({"start": functools.partial(nf.Fitted, given=0)}, "given must be at least 1"),
+        (
+            {"hidden": 1, "recipe": [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), 5)]},
+            "derivative matching needs models",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        nf.fit(TRAIN, **{"field": SMALL, "steps": 5} | options)
+
+
+def test_windows_come_before_the_whole_record():
+    record = waves([0.0], times=240, end=18.0)
+    found = nf.fit(
+        record, hidden=1, field=SMALL, start=functools.partial(nf.Encoder, rows=5), window=60, steps=200,
+        chunk_steps=50, precision="x64", solver=FIXED,
+    )  # fmt: skip
+    assert {record.stage for record in found.history} == {"windows", "main"}
+    assert found.score(record).nrmse < 0.05
+
+
+def test_the_observer_is_told_why_no_derivatives_are_matched():
+    class Listener(nf.loop.Silent):
+        def begin(self, model, notes):
+            self.notes = list(notes)
+
+    listener = Listener()
+    nf.fit(TRAIN, hidden=1, field=SMALL, steps=2, chunk_steps=2, observer=listener)
+    assert listener.notes == ["no derivative stage, since nobody knows the derivatives of states that are not measured"]
