@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 Bounds = tuple[float | None, float | None]
 Values = Float[Any, "*shape"]  # of NumPy or JAX, and the same comes back
@@ -112,9 +112,7 @@ def check_inside(values: Float[np.ndarray, "..."], bounds: Bounds, name: str) ->
     **Raises:** `ValueError` that names the first such value and, if there are several, its index.
     """
     lower, upper = bounds
-    low = np.zeros(values.shape, bool) if lower is None else values <= lower
-    high = np.zeros(values.shape, bool) if upper is None else values >= upper
-    outside = np.argwhere(low | high)
+    outside = np.argwhere(~is_inside(values, bounds))
     if not len(outside):
         return
     index = tuple(outside[0].tolist())
@@ -124,6 +122,14 @@ def check_inside(values: Float[np.ndarray, "..."], bounds: Bounds, name: str) ->
         f"{name} is {float(values[index]):g}{where}, but its bounds ask for values {' and '.join(rules)}; "
         "widen the bounds or correct the value."
     )
+
+
+def is_inside(values: Float[np.ndarray, "*shape"], bounds: Bounds) -> Bool[np.ndarray, "*shape"]:
+    """Whether values are neither on nor beyond a bound; NaN is not."""
+    lower, upper = bounds
+    low = np.zeros(values.shape, bool) if lower is None else values <= lower
+    high = np.zeros(values.shape, bool) if upper is None else values >= upper
+    return ~(low | high)
 
 
 def namespace(x: Values) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .bounds import Bounds, check_bounds, check_inside, from_line, slope, to_line
+from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
 from .dataset import Dataset
 
 Host = Float[np.ndarray, "..."]
@@ -101,8 +101,9 @@ class Scaler(eqx.Module):
         return columns(from_line, line, self.bounds)
 
     def unscale_rates(self, ys: Host, rates: Host) -> Host:
-        """Time derivatives from order one to the user's units, at states `ys` in the user's units."""
-        return rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
+        """Time derivatives from order one to the user's units, at states `ys` in the user's units; NaN beyond bounds."""
+        found = rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
+        return np.where(columns(is_inside, ys, self.bounds), found, np.nan)
 
     def scale_inputs(self, us: Host) -> Host:
         """Inputs from the user's units to order one; `(..., input)` to the same shape."""

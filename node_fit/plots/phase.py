@@ -55,7 +55,10 @@ def draw_field(axes: Any, field: Field) -> None:
     xs, ys = np.linspace(left, right, 28), np.linspace(low, high, 28)
     points = np.stack(np.meshgrid(xs, ys), axis=-1)
     slopes = np.asarray(field(points.reshape(-1, 2)), dtype=np.float64).reshape(points.shape)
-    slopes = np.ma.masked_invalid(slopes)
+    speed = np.hypot(slopes[..., 0], slopes[..., 1])
+    # Where nothing moves, or where there is no slope, Matplotlib would follow a line for ever.
+    lost = ~np.isfinite(speed) | (speed < 1e-9 * np.nanmax(np.where(np.isfinite(speed), speed, 0.0)))
+    slopes = np.ma.masked_array(slopes, np.repeat(lost[..., None], 2, axis=-1))
     axes.streamplot(
         xs, ys, slopes[..., 0], slopes[..., 1], color=FAINT, linewidth=0.6, arrowsize=0.6, density=1.1, zorder=0
     )

@@ -1,0 +1,62 @@
+"""Fits all trajectories but one, predicts that one, and so for each: `python scripts/leave_one_out.py OVERRIDES`.
+
+The overrides are those of `python -m node_fit`; the jobs are a multirun of it, in one process that compiles once for
+each shape of data. Prints the error of each trajectory that was left out, and of each channel over all of them, as a
+table in Markdown.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from hydra import compose, initialize_config_dir
+
+from node_fit.configuration import build
+
+CONFIGS = Path(__file__).parents[1] / "conf"
+
+
+def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:
+    """The names of all trajectories and of the channels that a config reads."""
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = compose("config", overrides)
+    splits = build(config.data, "data", extensions=list(config.extensions)).load()
+    names = [name for part in splits.named().values() for name in part.trajectories]
+    return sorted(set(names)), list(splits.train.states)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Leaves out one trajectory after another.")
+    parser.add_argument("--out", type=Path, default=Path("leave_one_out"), help="directory of the runs (leave_one_out)")
+    options, overrides = parser.parse_known_args()
+    names, channels = trajectories(overrides)
+    out = options.out.absolute()
+    listed = ",".join(f"['{name}']" for name in names)
+    sweep = [f"data.split.test_trajectories={listed}", "data.split.by=trajectory", f"hydra.sweep.dir='{out}'"]
+    subprocess.run([sys.executable, "-m", "node_fit", "-m", *overrides, *sweep], check=True)
+    rows = pd.concat(pd.read_csv(out / str(job) / "predictions.csv") for job in range(len(names)))
+    table(rows, channels)
+
+
+def table(rows: pd.DataFrame, channels: list[str]) -> None:
+    """NRMSE where a trajectory was fitted, and where it was left out, over the spread of all measured values."""
+    left_out = rows[rows["split"] == "test"]
+    fitted = rows[rows["split"] == "train"]
+    print("\n| channel | " + " | ".join(left_out["trajectory"].unique()) + " | all left out | all fitted |")
+    print("|---" * (len(left_out["trajectory"].unique()) + 3) + "|")
+    for channel in channels:
+        spread = left_out[channel].std(ddof=0)
+        parts = [*(part for _, part in left_out.groupby("trajectory", sort=False)), left_out, fitted]
+        print(f"| {channel} | " + " | ".join(nrmse(part, channel, spread) for part in parts) + " |")
+
+
+def nrmse(rows: pd.DataFrame, channel: str, spread: float) -> str:
+    squares = (rows[channel] - rows[f"{channel}_predicted"]).dropna() ** 2
+    return f"{np.sqrt(squares.mean()) / spread:.2f}" if len(squares) else "-"
+
+
+if __name__ == "__main__":
+    main()
