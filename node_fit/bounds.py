@@ -129,7 +129,7 @@ def is_inside(values: Float[np.ndarray, "*shape"], bounds: Bounds) -> Bool[np.nd
     lower, upper = bounds
     low = np.zeros(values.shape, bool) if lower is None else values <= lower
     high = np.zeros(values.shape, bool) if upper is None else values >= upper
-    return ~(low | high)
+    return np.asarray(~(low | high))
 
 
 def namespace(x: Values) -> Any:

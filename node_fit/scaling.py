@@ -101,7 +101,7 @@ class Scaler(eqx.Module):
         return columns(from_line, line, self.bounds)
 
     def unscale_rates(self, ys: Host, rates: Host) -> Host:
-        """Time derivatives from order one to the user's units, at states `ys` in the user's units; NaN beyond bounds."""
+        """Time derivatives from order one to the user's units, at states `ys` in these; NaN beyond bounds."""
         found = rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
         return np.where(columns(is_inside, ys, self.bounds), found, np.nan)
 

@@ -70,3 +70,27 @@ def test_its_gradient_is_finite_on_padding_too(kind):
     gradient = jax.grad(total)(jnp.asarray(np.concatenate([US, US[-1:]])))
     assert np.isfinite(gradient).all()
     assert np.isclose(gradient.sum(), 8), "each of four times and two channels is a mean of measurements"
+
+
+def test_cubic_is_exact_on_a_parabola_and_smooth_at_the_samples():
+    ts = jnp.array([0.0, 0.3, 1.0, 1.2, 2.0])
+    parabola = lambda t: 1.0 - 2.0 * t + 3.0 * t**2  # noqa: E731
+    us = parabola(ts)[:, None]
+    at = jnp.linspace(0.31, 1.19, 9)  # between samples that have neighbours on both sides
+    found = jax.vmap(lambda t: interpolate(t, ts, us, "cubic"))(at)
+    np.testing.assert_allclose(found[:, 0], parabola(at), rtol=1e-4)
+    wild = jnp.array([0.0, 1.0, -1.0, 2.0, 0.0])[:, None]
+    slope = jax.grad(lambda t: interpolate(t, ts, wild, "cubic")[0])
+    for knot in ts[1:-1]:
+        np.testing.assert_allclose(slope(knot - 1e-4), slope(knot + 1e-4), rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(interpolate(knot, ts, wild, "cubic"), wild[ts == knot][0], atol=1e-6)
+
+
+def test_cubic_holds_the_ends_and_ignores_padding():
+    ts, us = jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 4.0, 2.0])[:, None]
+    padded_ts, padded_us = jnp.array([0.0, 1.0, 2.0, 2.0, 2.0]), jnp.array([1.0, 4.0, 2.0, 2.0, 2.0])[:, None]
+    for t in (-1.0, 0.4, 1.7, 2.0, 3.0):
+        one = interpolate(jnp.asarray(t), ts, us, "cubic")
+        np.testing.assert_allclose(interpolate(jnp.asarray(t), padded_ts, padded_us, "cubic"), one, rtol=1e-6)
+    assert float(interpolate(jnp.asarray(-1.0), ts, us, "cubic")[0]) == 1.0
+    assert float(interpolate(jnp.asarray(9.0), ts, us, "cubic")[0]) == 2.0

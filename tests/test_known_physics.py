@@ -77,6 +77,21 @@ def test_the_network_adds_what_the_equations_leave_out():
     assert fit(train, equations, {"g": 3.0}, make=rest).score(test).nrmse < 0.03
 
 
+def test_the_network_sees_what_it_is_told_to():
+    data = pendulum()
+    hybrid = functools.partial(nf.Hybrid, equations=PENDULUM, constants=CONSTANTS, sees=["angle"], rest=["velocity"])
+    field = nf.make_model(data, field=hybrid, key=jax.random.key(0)).field
+    loud = eqx.tree_at(lambda f: f.network.layers[-1].weight, field, jnp.ones((1, 32)))
+    assert loud.network.layers[0].weight.shape == (32, 1)
+
+    def given(t, angle, velocity):
+        y = jnp.array([angle, velocity])
+        return (loud(jnp.asarray(t), y, jnp.zeros(0)) - field(jnp.asarray(t), y, jnp.zeros(0)))[1]
+
+    assert given(0.0, 0.3, 0.1) == pytest.approx(float(given(5.0, 0.3, 2.0)), rel=1e-4)
+    assert given(0.0, 0.3, 0.1) != pytest.approx(float(given(0.0, 0.9, 0.1)), rel=1e-2)
+
+
 def test_a_hybrid_begins_as_its_equations():
     data = pendulum()
     with scope("x64"):
@@ -160,6 +175,7 @@ def test_wrong_equations_are_refused(options, sentence):
         ({"rest": ["speed"]}, "rest names 'speed', which is no state"),
         ({"rest": False}, "leave the network nothing to give"),
         ({"terms": {"sin": 1.0}}, "term 'sin' has the name of a function"),
+        ({"sees": ["anglé"]}, "sees names 'anglé', which is no state, input or the time; did you mean 'angle'"),
     ],
 )
 def test_wrong_hybrids_are_refused(options, sentence):

@@ -267,3 +267,34 @@ def test_gradients_equal_finite_differences(adjoint, slopes):
 def test_settings_out_of_range_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         nf.Solver(**options)
+
+
+def fast_and_slow(t, y, u):
+    """A rate for each state."""
+    return -jnp.array([1.0, 30.0], y.dtype) * y
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_tolerances_may_differ_by_state(joint):
+    ts = jnp.tile(jnp.linspace(0.0, 2.0, 5), (2, 1))
+    y0, us = jnp.array([[1.0, 1e-3], [2.0, 2e-3]]), jnp.zeros((2, 5, 0))
+    truth = np.asarray(y0)[:, None] * np.exp(-np.asarray(ts)[..., None] * np.array([1.0, 30.0]))
+
+    def error(atol):
+        solution = nf.Solver(rtol=1e-3, atol=atol).solve(fast_and_slow, ts, y0, us, joint=joint)
+        return np.abs(np.asarray(solution.ys) - truth)[..., 1].max()
+
+    assert error((1e-2, 1e-8)) < 0.1 * error((1e-2, 1e-2))
+    with pytest.raises(ValueError, match="atol has 3 numbers; it needs one, or one for each of the 2 states"):
+        error((1e-2, 1e-2, 1e-2))
+
+
+def test_fixed_steps_have_the_order_of_the_method():
+    def error(times):
+        ts = jnp.linspace(0.0, 1.0, times)[None]
+        ys = nf.Solver("heun", adaptive=False).solve(
+            lambda t, y, u: -y, ts, jnp.ones((1, 1)), jnp.zeros((1, times, 0)), joint=True
+        ).ys  # fmt: skip
+        return abs(float(ys[0, -1, 0]) - np.exp(-1.0))
+
+    assert 3.5 < error(9) / error(17) < 4.6

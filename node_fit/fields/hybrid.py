@@ -1,5 +1,6 @@
 """Known equations, and a network for what they leave out."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
@@ -16,8 +17,8 @@ from .mlp import Activation, Layers
 class Hybrid(AbstractVectorField):
     """Known equations whose unknown terms, or whose remainder, a network gives.
 
-    A network in the place of a term sees states and inputs of order one, as a network for the remainder does, which is
-    added to the known derivatives. Both begin with nothing to say, so the first simulation is that of the equations.
+    The network sees what it is told to, at order one. What it gives for the remainder is added to the known
+    derivatives. It begins with nothing to say, so the first simulation is that of the equations.
 
     **Arguments:**
 
@@ -25,7 +26,8 @@ class Hybrid(AbstractVectorField):
     - `terms`: names in the equations that the network gives, each with its typical magnitude in the user's units.
     - `rest`: whether the network also adds to the derivatives; or the names of the states of which it does. By default
       it does if there are no terms.
-    - `width`, `depth`, `activation`, `time`: of the network, as of `MLP`.
+    - `sees`: names of the states and inputs that the network sees, or the time's; all states and inputs by default.
+    - `width`, `depth`, `activation`: of the network, as of `MLP`.
     - `key`: for the initial weights.
     """
 
@@ -33,7 +35,7 @@ class Hybrid(AbstractVectorField):
     network: Layers
     terms: tuple[tuple[str, float], ...] = eqx.field(static=True)
     rest: tuple[int, ...] = eqx.field(static=True)
-    time: bool = eqx.field(static=True)
+    sees: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Hybrid(AbstractVectorField):
         width: int = 32,
         depth: int = 2,
         activation: Activation = "tanh",
-        time: bool = False,
+        sees: Sequence[str] | None = None,
         key: PRNGKeyArray,
     ):
         terms = dict(terms or {})
@@ -58,20 +60,33 @@ class Hybrid(AbstractVectorField):
             raise ValueError(f"terms names {unused[0]!r}, which stands in no equation.")
         self.terms = tuple((name, float(size)) for name, size in terms.items())
         self.rest = remainder(system, not terms if rest is None else rest)
-        self.time = time
+        self.sees = seen(system, sees)
         outputs = len(self.terms) + len(self.rest)
         if outputs == 0:
             raise ValueError("rest and terms leave the network nothing to give; use the field `known`.")
-        inputs = int(time) + len(system.states) + len(system.inputs)
-        self.network = Layers(inputs, outputs, width=width, depth=depth, activation=activation, key=key).silenced()
+        self.network = Layers(
+            len(self.sees), outputs, width=width, depth=depth, activation=activation, key=key
+        ).silenced()
 
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
-        given = self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))
+        names = self.known.system.named(t, y, u)
+        given = self.network(jnp.stack([names[name] for name in self.sees]))
         terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
         rates = self.known.rates(t, y, u, terms)
         return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
+
+
+def seen(system: System, names: Sequence[str] | None) -> tuple[str, ...]:
+    """What the network sees, by name."""
+    known = (*system.states, *system.inputs, system.time)
+    for name in names or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the names are {', '.join(known)}."
+            raise ValueError(f"sees names {name!r}, which is no state, input or the time; {hint}")
+    return known[:-1] if names is None else tuple(names)
 
 
 def remainder(system: System, rest: bool | Sequence[str]) -> tuple[int, ...]:
