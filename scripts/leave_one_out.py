@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from node_fit.__main__ import shipped
 from node_fit.configuration import build
-
-CONFIGS = Path(__file__).parents[1] / "conf"
 
 
 def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:
     """The names of all trajectories and of the channels that a config reads."""
-    with initialize_config_dir(str(CONFIGS), version_base=None):
+    OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
+    with initialize_config_dir(str(shipped("conf", "config.yaml")), version_base=None):
         config = compose("config", overrides)
     splits = build(config.data, "data", extensions=list(config.extensions)).load()
     names = [name for part in splits.named().values() for name in part.trajectories]
@@ -43,13 +44,13 @@ def main() -> None:
 
 def table(rows: pd.DataFrame, channels: list[str]) -> None:
     """NRMSE where a trajectory was fitted, and where it was left out, over the spread of all measured values."""
-    left_out = rows[rows["split"] == "test"]
-    fitted = rows[rows["split"] == "train"]
-    print("\n| channel | " + " | ".join(left_out["trajectory"].unique()) + " | all left out | all fitted |")
-    print("|---" * (len(left_out["trajectory"].unique()) + 3) + "|")
+    left_out, fitted = (rows.loc[rows["split"] == split] for split in ("test", "train"))
+    each = dict(list(left_out.groupby("trajectory", sort=False)))
+    print("\n| channel | " + " | ".join(map(str, each)) + " | all left out | all fitted |")
+    print("|---" * (len(each) + 3) + "|")
     for channel in channels:
-        spread = left_out[channel].std(ddof=0)
-        parts = [*(part for _, part in left_out.groupby("trajectory", sort=False)), left_out, fitted]
+        spread = float(np.nanstd(left_out[channel].to_numpy()))
+        parts = [*each.values(), left_out, fitted]
         print(f"| {channel} | " + " | ".join(nrmse(part, channel, spread) for part in parts) + " |")
 
 
