@@ -207,12 +207,13 @@ class Watcher(Silent):
     def __init__(self, job: Job, display: Display):
         self.job = job
         self.display = display
-        self.checkpoints = Checkpoints(job.files.checkpoints)
+        self.checkpoints: Checkpoints  # made in `begin`, once the model is sound
         self.before = 0.0
         self.steps = 0
 
     def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
         describe(model, "model", {})  # Refuses what the model file can't hold, before anything is trained.
+        self.checkpoints = Checkpoints(self.job.files.checkpoints)
         for note in notes:
             self.job.console.print(note, soft_wrap=True, markup=False)
 

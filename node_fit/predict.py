@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from .configuration import build
 from .console import counted
 from .dataset import Dataset
+from .model import NeuralODE
 from .model_file import load, write
 from .run_directory import FLOAT, RunDirectory, predictions_frame
 
@@ -46,15 +47,17 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to; make it first.")
     dataset = table.read(data if len(data) > 1 else data[0])
-    check_starts(dataset)
+    check_starts(model, dataset)
     predicted = model.predict(dataset)
     write(out, predictions_frame(dataset, predicted).to_csv(index=False, float_format=FLOAT).encode())
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}")
 
 
-def check_starts(data: Dataset) -> None:
-    """Refuses a trajectory that says nothing of where a state starts."""
+def check_starts(model: NeuralODE, data: Dataset) -> None:
+    """Refuses a trajectory that says nothing of where a state starts, if nobody else did."""
+    if model.start.guess.told:
+        return
     for row, name in enumerate(data.trajectories):
         for column, state in enumerate(data.states):
             if not np.isfinite(data.first[row, column]):

@@ -56,9 +56,11 @@ class System(eqx.Module):
         """
         count = hidden if isinstance(hidden, int) else len(hidden)
         if count < 0 and not readout:
-            raise ValueError(f"hidden must not be negative where the measured channels are states, got {count}.")
+            raise ValueError(
+                f"there can't be {count} hidden states where the measured channels are states; use observation=linear."
+            )
         if len(channels) + count < 1:
-            raise ValueError(f"hidden={count} leaves no state for {len(channels)} measured channels.")
+            raise ValueError(f"no state is left of {len(channels)} measured channels and hidden={count}; raise it.")
         if readout:
             states = tuple(f"z{index}" for index in range(len(channels) + count))
             blank = blank_scaler(scaler).extended([(None, None)] * len(states))
@@ -67,7 +69,9 @@ class System(eqx.Module):
         states = (*channels, *extra)
         twice = sorted({name for name in (*states, *inputs, time) if (*states, *inputs, time).count(name) > 1})
         if twice:
-            raise ValueError(f"hidden names {twice[0]!r}, which is a measured channel, an input, or there twice.")
+            raise ValueError(
+                f"the hidden state {twice[0]!r} has the name of a measured channel, an input or the time; rename it."
+            )
         whole = scaler.extended([bounds.get(name, (None, None)) for name in extra])
         return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(whole))
 

@@ -128,9 +128,9 @@ def test_positions_move_by_their_velocities_in_the_users_units():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"hidden": -1}, "hidden must not be negative"),
-        ({"hidden": -2, "observation": nf.LinearReadout}, "hidden=-2 leaves no state"),
-        ({"hidden": ["x"]}, "hidden names 'x'"),
+        ({"hidden": -1}, "there can't be -1 hidden states"),
+        ({"hidden": -2, "observation": nf.LinearReadout}, "no state is left of 1 measured channels and hidden=-2"),
+        ({"hidden": ["x"]}, "the hidden state 'x' has the name of a measured channel"),
         ({"hidden": 2, "field": nf.SecondOrder}, "set hidden=1"),
         ({"window": 10, "start": nf.Fitted}, "window needs a start"),
         ({"window": 1}, "window must be at least 2 rows"),
