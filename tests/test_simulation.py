@@ -98,3 +98,12 @@ def test_the_field_in_the_users_units_is_the_slope_of_the_trajectory(log):
     slope = (4 * ys[:, 1] - 3 * ys[:, 0] - ys[:, 2]) / (2 * step)
     assert np.allclose(model.derivative(start), slope, rtol=0.02)
     assert np.abs(slope).min() > 0.05
+
+
+def test_there_is_no_slope_beyond_a_bound():
+    """A picture of slopes there once took Matplotlib for ever."""
+    made = nf.make_model(data(), field=SMALL, log=("y0",), key=jax.random.key(0))
+    model = carry(dataclasses.replace(made, units=()), np.float32)
+    slopes = model.derivative(np.array([[100.0, 0.0], [0.0, 0.0], [-3.0, 0.0]]))
+    assert np.isfinite(slopes[0]).all() and np.isnan(slopes[1:, 0]).all()
+    assert np.isfinite(slopes[:, 1]).all()
