@@ -7,7 +7,7 @@ import numpy as np
 
 from .dataset import Dataset
 from .splits import Split, Splits
-from .tables import Constants, Roles, as_constants, check_trajectories, make_roles, read_files, with_constants
+from .tables import CovariateNumbers, Roles, as_numbers, check_trajectories, make_roles, read_files, with_covariates
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Table:
     time: str | None
     states: Sequence[str]
     inputs: Sequence[str] = ()
-    covariates: Sequence[str] | Constants | None = None
+    covariates: Sequence[str] | CovariateNumbers | None = None
     trajectory: str | None = None
     series: Sequence[str] = ()
     observable: str | None = None
@@ -58,7 +58,10 @@ class Table:
     def __post_init__(self):
         if not self.noise >= 0:
             raise ValueError(f"noise must not be negative, got {self.noise}.")
-        _ = self.roles, self.constants  # are refused here if they contradict each other, before any file is read
+        _ = (
+            self.roles,
+            self.covariate_numbers,
+        )  # are refused here if they contradict each other, before any file is read
 
     @property
     def roles(self) -> Roles:
@@ -76,15 +79,15 @@ class Table:
         )
 
     @property
-    def constants(self) -> dict[str, dict[str, float]]:
+    def covariate_numbers(self) -> dict[str, dict[str, float]]:
         """The covariates that no file holds, by name and trajectory."""
-        return as_constants(self.covariates or ())
+        return as_numbers(self.covariates or ())
 
     def load(self) -> Splits:
         """Reads and divides the data."""
         data = self.read(self.path)
         test = None if self.test_path is None else self.read(self.test_path)
-        check_trajectories(self.constants, (*data.trajectories, *(test.trajectories if test else ())))
+        check_trajectories(self.covariate_numbers, (*data.trajectories, *(test.trajectories if test else ())))
         data = add_noise(data, self.noise, self.noise_seed)
         if test is None:
             return self.split(data)
@@ -94,7 +97,7 @@ class Table:
     def read(self, path: str | Sequence[str]) -> Dataset:
         """The trajectories in other files of the same columns; `covariates` may name some that are not in them."""
         data = read_files(path, self.roles, self.time_unit, self.units)
-        return with_constants(data, self.constants, self.units)
+        return with_covariates(data, self.covariate_numbers, self.units)
 
 
 def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:

@@ -1,6 +1,7 @@
 """`fit` end to end: that it recovers what is known, and that the same check fails for what is wrong."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import jax
@@ -232,3 +233,16 @@ def test_a_gpu_that_is_not_there_is_a_clear_error():
 def test_sizes_of_the_field_are_refused_before_anything_is_compiled(options):
     with pytest.raises(ValueError, match="must be at least"):
         nf.fit(rotation(), field=lambda *sizes, key: nf.MLP(*sizes, key=key, **options), steps=1)
+
+
+def test_a_field_that_depends_on_time_is_found_if_it_may_see_it():
+    ts = np.linspace(0.0, 6.0, 40)
+    ys = np.sin(ts) + np.array([[0.0], [0.5], [-1.0], [2.0]])
+    data = nf.Dataset.from_arrays(ts, ys[..., None])
+    recipe = [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), 300)]
+
+    def error(time: bool) -> float:
+        field = functools.partial(nf.MLP, width=16, depth=1, time=time)
+        return nf.fit(data.select([0, 1, 2]), field=field, recipe=recipe).score(data.select([3])).nrmse
+
+    assert error(True) < 0.1 < 0.5 < error(False)

@@ -175,6 +175,7 @@ def test_wrong_equations_are_refused(options, sentence):
         ({"rest": ["speed"]}, "rest names 'speed', which is no state"),
         ({"rest": False}, "leave the network nothing to give"),
         ({"terms": {"sin": 1.0}}, "term 'sin' has the name of a function"),
+        ({"sees": []}, "sees is empty"),
         ({"sees": ["anglé"]}, "sees names 'anglé', which is no state, input or the time; did you mean 'angle'"),
     ],
 )

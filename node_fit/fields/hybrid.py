@@ -81,6 +81,8 @@ class Hybrid(AbstractVectorField):
 def seen(system: System, names: Sequence[str] | None) -> tuple[str, ...]:
     """What the network sees, by name."""
     known = (*system.states, *system.inputs, system.time)
+    if names is not None and not names:
+        raise ValueError(f"sees is empty, so that the network is none; the names are {', '.join(known)}.")
     for name in names or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -10,11 +10,11 @@ from ..dataset import Dataset
 from .table import hint, shown
 
 # By covariate, then by trajectory; `default` stands for all others.
-Constants = Mapping[str, Mapping[str | int, float | int]]
+CovariateNumbers = Mapping[str, Mapping[str | int, float | int]]
 DEFAULT = "default"
 
 
-def as_constants(covariates: Sequence[str] | Constants) -> dict[str, dict[str, float]]:
+def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[str, float]]:
     """Numbers of trajectories, with their names as text; nothing if `covariates` names columns.
 
     **Raises:** `ValueError` if one is no finite number.
@@ -33,7 +33,7 @@ def as_constants(covariates: Sequence[str] | Constants) -> dict[str, dict[str, f
     return {str(name): {str(key): float(value) for key, value in each.items()} for name, each in covariates.items()}
 
 
-def with_constants(data: Dataset, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Dataset:
+def with_covariates(data: Dataset, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Dataset:
     """The dataset with these numbers as inputs after its own.
 
     **Raises:** `ValueError` if a trajectory has none, and there is no `default`.

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..dataset import Dataset
 from .binary import read_mat, read_npy, read_npz, read_parquet
-from .covariates import Constants, as_constants, check_trajectories, with_constants
+from .covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
 from .layouts import as_rows
 from .paths import find_files, names_of
 from .roles import Roles, as_names
@@ -28,7 +28,7 @@ def read_table(
     time: str | None = None,
     states: Sequence[str],
     inputs: Sequence[str] = (),
-    covariates: Sequence[str] | Constants = (),
+    covariates: Sequence[str] | CovariateNumbers = (),
     trajectory: str | None = None,
     series: Sequence[str] = (),
     observable: str | None = None,
@@ -70,10 +70,10 @@ def read_table(
     there are no lines) and the column.
     """
     roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
-    constants = as_constants(covariates)
+    constants = as_numbers(covariates)
     data = read_files(path, roles, time_unit, units or {})
     check_trajectories(constants, data.trajectories)
-    return with_constants(data, constants, units or {})
+    return with_covariates(data, constants, units or {})
 
 
 def from_frame(
@@ -82,7 +82,7 @@ def from_frame(
     time: str | None = None,
     states: Sequence[str],
     inputs: Sequence[str] = (),
-    covariates: Sequence[str] | Constants = (),
+    covariates: Sequence[str] | CovariateNumbers = (),
     trajectory: str | None = None,
     series: Sequence[str] = (),
     observable: str | None = None,
@@ -101,7 +101,7 @@ def from_frame(
     **Raises:** `ValueError` with one sentence that names the row and the column.
     """
     roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
-    constants = as_constants(covariates)
+    constants = as_numbers(covariates)
     check_unit(time_unit, roles.time is not None)
     names = [str(name) for name in frame.columns]
     in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
@@ -110,14 +110,14 @@ def from_frame(
     columns = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
     data = assemble(as_rows([Table(origin, columns)], roles), ["0"], roles, time_unit, units or {})
     check_trajectories(constants, data.trajectories)
-    return with_constants(data, constants, units or {})
+    return with_covariates(data, constants, units or {})
 
 
 def make_roles(
     time: str | None,
     states: Sequence[str],
     inputs: Sequence[str],
-    covariates: Sequence[str] | Constants,
+    covariates: Sequence[str] | CovariateNumbers,
     trajectory: str | None,
     series: Sequence[str],
     observable: str | None,
