@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from . import BEGAN
 from .composition import explain
+from .disk import explain_disk
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
 
@@ -48,7 +49,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # whoever read the output has seen enough
     except Exception as error:
-        sentence = explain(error) or str(error)
+        sentence = explain(error) or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
         if wanted_traceback:
             raise
         print(f"error: {sentence}", file=sys.stderr)

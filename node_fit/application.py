@@ -7,8 +7,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -23,18 +23,20 @@ from .baselines import baselines
 from .checkpoint import Checkpoints
 from .configuration import build
 from .console import Display, counted, make_console, print_constants, print_scores
+from .diagnosis import diagnose
+from .disk import explain_disk
 from .evaluation import score
 from .fitting import TIGHT, Fit, with_tolerance
-from .loop import Moment, Record, Silent
 from .model import NeuralODE
 from .model_file import describe
+from .observer import Moment, Record, Silent, Template
 from .precision import carry, dtype_of, find_device, scope
+from .resuming import command_record
 from .run_directory import RunDirectory, RunExists
 from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
 from .targets import ConfigError
-from .training import TrainState
 
 LOG = logging.getLogger(__name__)
 EXIT = {"completed": 0, "stopped_early": 0, "failed": 1}
@@ -57,15 +59,19 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     # The first job of a process also pays for the imports.
     began = BEGAN if job_number() in (None, 0) else time.perf_counter()
     try:
-        return Job(config, files, console, began, imported).run()
+        with files.locked():
+            return Job(config, files, console, began, imported).run()
     except Exception as error:  # One job's failure must not end the others of a multirun.
         expected = isinstance(error, (ValueError, OSError))
         reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
+        if isinstance(error, OSError):
+            reason = explain_disk(error, files.path)
         if tracebacks or config.verbose:
             traceback.print_exc()
         make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
         if not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
-            files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
+            with suppress(OSError):  # such as a full disk, of which the error has told
+                files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
         return 1
 
 
@@ -89,12 +95,15 @@ class Job:
             extensions = list(self.config.extensions)
             parts = {
                 key: build(self.config[key], key, extensions=extensions)
-                for key in ("data", "field", "start", "observation", "solver", "optimizer")
+                for key in ("data", "field", "start", "observation", "solver", "optimizer", "recipe")
             }
             train = build(self.config.train, "train", extensions=extensions)
             splits: Splits = parts["data"].load()
-            if not self.config.resume:
+            if self.config.resume:
+                self.files.check_data(splits.named())
+            else:
                 OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
+                self.files.write_record(command_record(HydraConfig.get()), splits.named())
             self.announce(splits)
             with Display(self.console) as display, signals(self.interrupt):
                 watcher = Watcher(self, display)
@@ -106,6 +115,7 @@ class Job:
                     start=parts["start"],
                     observation=parts["observation"],
                     optimizer=parts["optimizer"],
+                    recipe=parts["recipe"],
                     solver=parts["solver"],
                     evaluation=self.evaluation(parts["solver"]),
                     log=parts["data"].log,
@@ -147,7 +157,8 @@ class Job:
         fit.save(self.files.model)
         simulated = simulate_splits(fit.model, named)
         self.files.write_predictions(named, simulated.at_rows)
-        summary = self.summary(fit, named, simulated)
+        diagnosis = diagnose(fit.status, fit.history, named, simulated.at_rows)
+        summary = self.summary(fit, named, simulated) | {"diagnosis": asdict(diagnosis)}
         self.draw(fit, named, simulated)
         summary["seconds"]["total"] = round(time.perf_counter() - self.began, 3)
         self.files.write_summary(summary)
@@ -155,6 +166,7 @@ class Job:
         print_constants(self.console, summary["constants"])
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
+        self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
         return EXIT.get(fit.status, 128 + (self.signal or signal.SIGTERM))
 
@@ -217,13 +229,14 @@ class Watcher(Silent):
         for note in notes:
             self.job.console.print(note, soft_wrap=True, markup=False)
 
-    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
+    def resume(self, template: Template) -> Moment | None:
         config = self.job.config
 
         def place(tree: PyTree) -> PyTree:
             return carry(tree, dtype_of(config.precision), find_device(config.device))
 
-        moment = self.checkpoints.restore(template, place) if config.resume else None
+        self.checkpoints.check_room(template(0, 0))
+        moment = self.checkpoints.restore(template, place, config.resume_from) if config.resume else None
         if config.resume and moment is None:
             raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
         step = -1 if moment is None else moment.step
@@ -270,7 +283,11 @@ def job_number() -> int | None:
 
 def check_top(config: DictConfig) -> None:
     """Refuses plain keys at the top of the config that have the wrong type or value."""
-    for key, choices in (("precision", ("x32", "x64")), ("device", ("auto", "cpu", "gpu"))):
+    for key, choices in (
+        ("precision", ("x32", "x64")),
+        ("device", ("auto", "cpu", "gpu")),
+        ("resume_from", ("latest", "best")),
+    ):
         if config[key] not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
     if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:

@@ -1,28 +1,35 @@
 """Training states on disk, from which a run goes on exactly where it was."""
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .loop import Moment
+from .disk import check_room
+from .observer import Moment, Template
 from .training import TrainState
 
 LOG = logging.getLogger(__name__)
+Which = Literal["latest", "best"]
+FLOATS = ("float32", "float64")
+# What Orbax writes beside the arrays, in small files that each take a block of the disk, and what a run writes besides.
+OVERHEAD, OTHER_FILES = 128 << 10, 1 << 20
 
 
 class CheckpointError(ValueError):
-    """No checkpoint can be used, for a reason that the message gives."""
+    """No checkpoint can be used or written, for a reason that the message gives."""
 
 
 class Checkpoints:
-    """Saved moments of one run, the newest and the best kept, each with a digest of its arrays.
+    """Saved moments of one run, the newest and the best kept, each with a digest of all that it holds.
 
     **Arguments:**
 
@@ -36,18 +43,24 @@ class Checkpoints:
 
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
-        kept = policy.AnyPreservationPolicy(
-            [
-                policy.LatestN(keep),
-                # Orbax only sorts by it, so a pair will do.
-                policy.BestN(get_metric_fn=merit, n=1, keep_checkpoints_without_metrics=False),  # pyright: ignore[reportArgumentType]
-            ]
-        )
+        self.keep = keep
+        # What is deleted is decided here: Orbax forgets in the next process which one was the best.
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=kept, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            preservation_policy=policy.PreserveAll(), enable_async_checkpointing=False, cleanup_tmp_directories=True
         )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
         self._ocp = ocp
+        self._merits = {step: self._merit_on_disk(step) for step in self._manager.all_steps()}
+
+    def check_room(self, state: TrainState) -> None:
+        """Refuses a disk that is too small for the checkpoints of states like this one, or can't be written to.
+
+        **Raises:** `OSError` that says how much is missing.
+        """
+        size = sum(array.nbytes for array in to_arrays(state).values()) + OVERHEAD
+        # The newest, the best, and the one that is being written.
+        missing = max(self.keep + 2 - len(self._merits), 1)
+        check_room(self.directory, missing * size + OTHER_FILES)
 
     def save(self, moment: Moment, loss: float | None = None) -> None:
         """Saves a moment under its step; one that is already there stays.
@@ -56,47 +69,64 @@ class Checkpoints:
 
         - `moment`: what is saved.
         - `loss`: what its chosen iterate was judged by; its training loss if absent.
+
+        **Raises:** `CheckpointError` if it can't be written; those before it stay as they are.
         """
         step = moment.step
-        if step in self._manager.all_steps():
+        if step in self._merits:
             return
         arrays = to_arrays(moment.state)
         loss = float(moment.state.chosen.loss) if loss is None else loss
-        self._manager.save(
-            step,
-            args=self._ocp.args.Composite(
-                state=self._ocp.args.StandardSave(arrays),
-                meta=self._ocp.args.JsonSave(
-                    {"stage": moment.stage, "offset": moment.offset, "digest": digest(arrays), "kinds": kinds(arrays)}
-                ),
-            ),
-            metrics={"stage": moment.stage, "loss": loss if np.isfinite(loss) else float(np.finfo(np.float32).max)},
-            force=True,
-        )
+        meta = {
+            "stage": moment.stage,
+            "offset": moment.offset,
+            "nodes": moment.nodes,
+            "loss": loss if np.isfinite(loss) else None,
+            "kinds": kinds(arrays),
+        }
+        meta["digest"] = digest(arrays, meta)
+        state, said = self._ocp.args.StandardSave(arrays), self._ocp.args.JsonSave(meta)
+        try:
+            with quiet():
+                self._manager.save(step, args=self._ocp.args.Composite(state=state, meta=said), force=True)
+        except Exception as error:  # Orbax raises many kinds for a disk that is full
+            raise CheckpointError(
+                f"the state of step {step} can't be saved in {self.directory} ({first_line(error)}); free some space "
+                "there. The checkpoints before it are whole."
+            ) from error
+        self._merits[step] = merit(meta)
+        self._tidy()
 
-    def restore(self, template: Callable[[int], TrainState], place: Callable[[PyTree], PyTree]) -> Moment | None:
-        """The newest moment that is whole; None if none was ever saved.
+    def restore(
+        self,
+        template: Template,
+        place: Callable[[PyTree], PyTree],
+        which: Which = "latest",
+    ) -> Moment | None:
+        """The newest moment that is whole, or the best; those after it are deleted. None if none was ever saved.
 
         **Arguments:**
 
-        - `template`: a state of the kind that the stage of an index has.
+        - `template`: a state of the kind that the stage of an index has, with a grid of so many nodes.
         - `place`: puts a tree of arrays where the run has its state.
+        - `which`: `latest`, or `best` for the lowest loss of the latest stage.
 
         **Raises:** `CheckpointError` if all are damaged, or they belong to another model or optimizer.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
+        steps = sorted(self._merits, reverse=True)
         damaged = []
-        for step in steps:
+        for step in steps if which == "latest" else sorted(steps, key=self._rank, reverse=True):
             try:
-                arrays, meta = self._read(step)
+                with quiet():
+                    arrays, meta = self._read(step)
             except Exception as error:  # Orbax raises many kinds for a truncated file
                 damaged.append(f"{self.directory / str(step)} ({first_line(error)})")
                 LOG.warning("checkpoint %s is damaged, the one before it is used", damaged[-1])
                 continue
-            state = template(meta["stage"])
+            state = template(meta["stage"], meta["nodes"])
             self._check_kinds(step, kinds(to_arrays(state)), meta["kinds"])
-            for later in steps[: steps.index(step)]:
-                self._manager.delete(later)
+            for later in [other for other in steps if other > step]:
+                self._delete(later)
             return Moment(meta["stage"], meta["offset"], place(from_arrays(arrays, state)))
         if damaged:
             raise CheckpointError("every checkpoint is damaged: " + "; ".join(damaged) + ". Start a new run.")
@@ -107,34 +137,81 @@ class Checkpoints:
         self._manager.wait_until_finished()
         self._manager.close()
 
+    def _rank(self, step: int) -> tuple[tuple[int, float], int]:
+        """Sorts steps by merit, and by age where that is the same."""
+        return self._merits[step], step
+
+    def _tidy(self) -> None:
+        """Deletes all but the newest and the best."""
+        steps = sorted(self._merits)
+        kept = {*steps[-self.keep :], max(steps, key=self._rank)}
+        for step in steps:
+            if step not in kept:
+                self._delete(step)
+
+    def _delete(self, step: int) -> None:
+        self._manager.delete(step)
+        del self._merits[step]
+
+    def _merit_on_disk(self, step: int) -> tuple[int, float]:
+        try:
+            with quiet():
+                return merit(self._read_meta(step))
+        except Exception:  # whatever Orbax raises; it is named if it is ever to be restored
+            return NO_MERIT
+
+    def _read_meta(self, step: int) -> dict[str, Any]:
+        return self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore()))["meta"]
+
     def _read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        meta = self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore()))["meta"]
+        meta = self._read_meta(step)
         target = {name: np.empty(shape, dtype) for name, (shape, dtype) in meta["kinds"].items()}
         restore = self._ocp.args.Composite(state=self._ocp.args.StandardRestore(target))
         arrays = {name: np.asarray(array) for name, array in self._manager.restore(step, args=restore)["state"].items()}
-        if digest(arrays) != meta["digest"]:
+        if meta.pop("digest") != digest(arrays, meta):
             raise CheckpointError("its content does not match its digest")
         return arrays, meta
 
     def _check_kinds(self, step: int, mine: dict, saved: dict) -> None:
+        """Refuses leaves of other shapes or kinds; floats of another precision will be cast, and that is said."""
         saved = {name: (tuple(shape), dtype) for name, (shape, dtype) in saved.items()}
         mine = {name: (tuple(shape), dtype) for name, (shape, dtype) in mine.items()}
+        differing = [name for name in sorted({*saved, *mine}) if saved.get(name) != mine.get(name)]
+        where = f"checkpoint {self.directory / str(step)}"
         differences = [
             f"{name} is {describe(saved.get(name))} in the checkpoint and {describe(mine.get(name))} in this run"
-            for name in sorted({*saved, *mine})
-            if saved.get(name) != mine.get(name)
+            for name in differing
+            if not is_cast(saved.get(name), mine.get(name))
         ]
         if differences:
             shown = "; ".join(differences[:3]) + (f"; and {len(differences) - 3} more" if len(differences) > 3 else "")
-            raise CheckpointError(f"checkpoint {self.directory / str(step)} is of another model or optimizer: {shown}.")
+            raise CheckpointError(f"{where} is of another model or optimizer: {shown}.")
+        if differing:
+            before, after = saved[differing[0]][1], mine[differing[0]][1]
+            LOG.warning("%s holds %s; its %d arrays are cast to %s", where, before, len(differing), after)
 
 
-def merit(metrics: dict[str, int | float]) -> tuple[int | float, int | float]:
+NO_MERIT = (-1, -np.inf)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which Orbax logs no tracebacks of what it raises as well."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def merit(meta: dict[str, Any]) -> tuple[int, float]:
     """What the best checkpoint has most of: the latest stage, since losses of two do not compare, then a low loss.
 
-    A loss that is no number was saved as a large one, and is never best.
+    A loss that is no number was saved as none, and is never best.
     """
-    return metrics["stage"], -metrics["loss"]
+    return NO_MERIT if meta["loss"] is None else (meta["stage"], -meta["loss"])
 
 
 def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
@@ -148,11 +225,14 @@ def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
 
 
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState) -> TrainState:
-    """A state like `template` with these leaves."""
+    """A state like `template` with these leaves, floats in its precision."""
 
     def leaf(path: tuple, like: Array) -> Array | np.ndarray:
         array = arrays[jax.tree_util.keystr(path, simple=True, separator=".")]
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like)) if is_key(like) else array
+        if is_key(like):
+            return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+        with np.errstate(over="ignore"):
+            return array.astype(like.dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, template)
 
@@ -161,12 +241,18 @@ def is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def is_cast(saved: tuple | None, mine: tuple | None) -> bool:
+    """Whether two leaves differ in the precision of their floats alone."""
+    return saved is not None and mine is not None and saved[0] == mine[0] and {saved[1], mine[1]} <= set(FLOATS)
+
+
 def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[list[int], str]]:
     return {name: (list(array.shape), str(array.dtype)) for name, array in arrays.items()}
 
 
-def digest(arrays: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256()
+def digest(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> str:
+    """Of all that a checkpoint holds; `meta` with the shapes and dtypes of the arrays."""
+    total = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
     for name in sorted(arrays):
         total.update(name.encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())

@@ -1,13 +1,16 @@
 """What a run says while it goes on, and the tables at its end."""
 
+import os
+import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from .loop import Record
+from .observer import Record
 
 
 def figure(number: float | None) -> str:
@@ -17,10 +20,23 @@ def figure(number: float | None) -> str:
     return str(number) if isinstance(number, int) else f"{number:.3g}"
 
 
+class Patient(Console):
+    """A console that nobody may be left to read, or whose disk may be full: no reason to end a run."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # What is still in Python's buffer would fail when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+
 def make_console(stderr: bool = False) -> Console:
     """Standard output, or standard error; wide where no terminal sets the width."""
-    console = Console(highlight=False, stderr=stderr)
-    return console if console.is_terminal else Console(highlight=False, stderr=stderr, width=120)
+    console = Patient(highlight=False, stderr=stderr)
+    return console if console.is_terminal else Patient(highlight=False, stderr=stderr, width=120)
 
 
 def counted(number: int, noun: str) -> str:

@@ -161,18 +161,22 @@ class Dataset:
 
         **Raises:** `ValueError` if a number is below 1, or nothing counts in any window.
         """
-        stride = max(rows // 2, 1) if stride is None else stride
+        pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
+        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+
+    def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
+        """Windows as the number of a trajectory, its first row and the row after its last; see `windows`."""
         if rows < 1 or stride < 1:
             raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
         counts = np.any(self.mask, axis=2)
-        pieces = []
+        found = []
         for row, length in enumerate(self.lengths.tolist()):
             last = max(length - rows, 0)
             begins = [*range(0, last, stride), last]
-            pieces += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
-        if not pieces:
+            found += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
+        if not found:
             raise ValueError("no window holds a measured value that counts; measure something, or score more rows.")
-        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+        return found
 
     @property
     def valid(self) -> Bool[np.ndarray, "trajectory time"]:

@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -13,16 +13,19 @@ from jaxtyping import Float, PyTree
 from . import parameters
 from .construction import MakeField, MakeObservation, MakeStart, make_model
 from .dataset import Dataset
+from .diagnosis import Diagnosis, diagnose
 from .evaluation import Score, score
 from .fields import MLP, VectorField
-from .loop import Loop, Observer, Record, Silent, Status
+from .loop import Loop
 from .model import NeuralODE
 from .model_file import save
-from .objectives import TrajectoryMatching
+from .objectives import Penalty, TrajectoryMatching
 from .observations import MeasuredStates
+from .observer import Observer, Record, Silent, Status
 from .optimizers import LBFGS, AbstractOptimizer, Adam
 from .precision import Precision, ambient, carry, dtype_of, find_device, precision_of, scope
-from .recipes import Recipe, make_stages, why_no_derivatives
+from .prior import choose_ridge, is_short
+from .recipes import RECIPES, Kitchen, Recipe
 from .solver import Solver
 from .starts import First
 from .training import Scan, Stage, check_scan
@@ -31,6 +34,8 @@ from .training import Scan, Stage, check_scan
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
 LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
+# Of the main stage, in fits that try a prior.
+TRIAL_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,10 @@ class Fit:
         """How well simulated trajectories match the measured ones, in the user's units."""
         return score(data, self.predict(data))
 
+    def diagnose(self, data: Dataset) -> Diagnosis:
+        """What the fit has come to on the data that it was fitted to, and what to try next."""
+        return diagnose(self.status, self.history, {"train": data}, {"train": self.predict(data)})
+
     def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""
         save(self.model, path)
@@ -79,13 +88,16 @@ def fit(
     optimizer: AbstractOptimizer | None = None,
     solver: Solver | None = None,
     evaluation: Solver | None = None,
-    recipe: Recipe | Sequence[Stage] = "default",
+    recipe: Recipe | str | Sequence[Stage] = "default",
     steps: int = 2000,
     window: int | None = None,
     stride: int | None = None,
     batch_size: int | None = None,
     clip: float | None = None,
-    ridge: float = 0.0,
+    ridge: float | Literal["auto"] = "auto",
+    smoothness: float | None = None,
+    kinetic_energy: float | None = None,
+    physics: float | None = None,
     freeze: Sequence[str] = (),
     scale: bool = True,
     log: Sequence[str] = (),
@@ -113,10 +125,12 @@ def fit(
     - `optimizer`: of the main stage; if absent, `LBFGS()`, or `Adam()` on minibatches.
     - `solver`: of training. `evaluation`: of validation and prediction; as `solver`, but tight and of at least the
       fifth order, if absent.
-    - `recipe`: `default` begins with derivative matching, `direct` does not; or stages of your own.
+    - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
     - `steps`: the most steps of the main stage. `batch_size`, `clip`: see `Stage`.
     - `window`, `stride`: fit windows of so many rows first, begun every `stride` rows, then whole trajectories.
-    - `ridge`: weight of a prior on the field's parameters, for short or noisy records; see `TrajectoryMatching`.
+    - `ridge`, `smoothness`, `kinetic_energy`, `physics`: weights of what is asked of the field besides; see `Penalty`.
+      With `ridge="auto"`, that of a record of few values and more weights is the one with which a fit to the beginnings
+      of the trajectories predicts their ends best; that of others is 0.
     - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
     - `scale`: whether the field sees states, inputs and time of order one, rather than in the user's units.
     - `log`: names of positive states to see on a logarithmic scale. `bounds`: pairs of a lower and an upper bound,
@@ -144,57 +158,79 @@ def fit(
 
         init_key, train_key = jax.random.split(jax.random.key(seed))
         solver = solver or Solver()
-        model = make_model(
-            train,
-            field=field,
-            hidden=hidden,
-            start=start,
-            observation=observation,
-            solver=evaluation or with_tolerance(solver, TIGHT[precision]),
-            scale=scale,
-            log=log,
-            bounds=bounds,
-            key=init_key,
-        )
-        precision_of(model.field)
+        optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
+
+        def model_for(data: Dataset) -> NeuralODE:
+            model = make_model(
+                data,
+                field=field,
+                hidden=hidden,
+                start=start,
+                observation=observation,
+                solver=evaluation or with_tolerance(solver, TIGHT[precision]),
+                scale=scale,
+                log=log,
+                bounds=bounds,
+                key=init_key,
+            )
+            precision_of(model.field)
+            return model
+
+        def kitchen_for(model: NeuralODE, data: Dataset, ridge: float, steps: int) -> Kitchen:
+            penalty = Penalty(ridge, smoothness, kinetic_energy, physics)
+            objective = TrajectoryMatching(penalty, solver, window, stride)
+            return Kitchen(Stage(objective, optimizer, steps, "main", batch_size, clip), model, data)
+
+        def loop_for(model: NeuralODE, stages: Sequence[Stage], data: Dataset, validation: Dataset | None) -> Loop:
+            options = {"freeze": freeze, "chunk_steps": chunk_steps, "patience": patience, "scan": scan}
+            return Loop(place(model), stages, data, validation, place, train_key, **options)
+
+        def tried(data: Dataset, ridge: float) -> np.ndarray:
+            model = model_for(data)
+            stages = kitchen_for(model, data, ridge, min(steps, TRIAL_STEPS)).stages(chosen)
+            loop = loop_for(model, stages, data, None)
+            return loop.fitted(loop.run(Silent())).predict(data)
+
+        model = model_for(train)
         if validation is not None:
             model.check_channels(validation)
         notes: list[str] = []
-        if isinstance(recipe, str):
-            optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
-            objective = TrajectoryMatching(solver, ridge, window, stride)
-            main = Stage(objective, optimizer, steps, "main", batch_size, clip)
-            reason = None if recipe == "direct" else why_no_derivatives(model, train)
-            notes = [] if reason is None else [reason]
-            recipe = make_stages(recipe, main, model, train)
-        if not recipe:
-            raise ValueError("recipe must hold at least one stage.")
+        if isinstance(recipe, Recipe | str):
+            chosen = named(recipe)
+            if ridge == "auto":
+                ridge = 0.0
+                if is_short(train, sum(leaf.size for leaf in parameters.weights(model.field))):
+                    ridge = choose_ridge(train, tried)
+                    notes.append(f"a prior of train.ridge={ridge:g}, which predicts the ends of the training data best")
+            kitchen = kitchen_for(model, train, ridge, steps)
+            stages = kitchen.stages(chosen)
+            notes += kitchen.notes
+        else:
+            stages = recipe
+        if not stages:
+            raise ValueError("recipe must hold at least one stage that makes sense for the data.")
         observer.begin(model, notes)
-        loop = Loop(
-            place(model),
-            recipe,
-            train,
-            validation,
-            place,
-            train_key,
-            freeze=freeze,
-            chunk_steps=chunk_steps,
-            patience=patience,
-            scan=scan,
-        )
+        loop = loop_for(model, stages, train, validation)
         outcome = loop.run(observer)
-        parts, state = loop.parts, outcome.moment.state
         return Fit(
-            model=eqx.combine(state.best.params, parts.frozen, parts.static),
+            model=loop.fitted(outcome),
             status=outcome.status,
             reason=outcome.reason,
             history=loop.history,
             steps=outcome.moment.step,
-            parameters=parameters.count(parts.params),
+            parameters=parameters.count(loop.parts.params),
             compiles=loop.compilations.count,
             compile_seconds=loop.compile_seconds,
             train_seconds=time.perf_counter() - began - loop.compile_seconds,
         )
+
+
+def named(recipe: Recipe | str) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe must be {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
+    return RECIPES[recipe]
 
 
 def with_tolerance(solver: Solver, rtol: float) -> Solver:
@@ -204,4 +240,4 @@ def with_tolerance(solver: Solver, rtol: float) -> Solver:
     """
     method = "tsit5" if solver.method in LOW_ORDER else solver.method
     steps = max(solver.max_steps, MOST_STEPS)
-    return replace(solver, method=method, rtol=rtol, atol=rtol / 100, adaptive=True, max_steps=steps)
+    return replace(solver, method=method, rtol=rtol, atol=rtol / 100, steps="adaptive", max_steps=steps)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,96 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from . import grid as grids
 from . import parameters
 from .batch import Batch
 from .compilation import PROGRAMS, Compilations, counted
 from .dataset import Dataset
+from .goal import Unknowns
 from .model import NeuralODE
+from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
+from .observer import Moment, Observer, Record, Status
 from .precision import numbers_as_arrays
-from .training import Fixed, Scan, Stage, TrainState, begin, check_carry, chunk
+from .training import Fixed, Scan, Stage, TrainState, begin, check_carry, chunk, step_errors
 
-Status = Literal["completed", "stopped_early", "interrupted", "failed"]
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3
 # ... within so many chunks.
 PLATEAU = 5
-
-
-@dataclass(frozen=True)
-class Record:
-    """A chunk of training, as a row of the log.
-
-    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start.
-    """
-
-    step: int
-    stage: str
-    train_loss: float
-    validation_loss: float | None
-    gradient_norm: float
-    learning_rate: float
-    evaluations: int
-    failed_solves: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where a run is: the index of its stage, the steps taken before that stage, and the stage's state."""
-
-    stage: int
-    offset: int
-    state: TrainState
-
-    @property
-    def step(self) -> int:
-        """Steps taken over all stages."""
-        return self.offset + int(self.state.step)
-
-
-@runtime_checkable
-class Observer(Protocol):
-    """Someone who is told of every chunk, and may end the run."""
-
-    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
-        """The model has its initial parameters, and nothing is compiled yet. `notes` say what the recipe left out."""
-        ...
-
-    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
-        """Where to go on from; None to begin. `template` gives a state of the kind that a stage has."""
-        ...
-
-    def compile_stage(self, stage: str, steps: int) -> None:
-        """A stage of `steps` steps at the most is about to be compiled."""
-        ...
-
-    def begin_stage(self, stage: str) -> None:
-        """The stage is compiled and about to run."""
-        ...
-
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        """A chunk has ended. A reason to stop, if there is one."""
-        ...
-
-
-class Silent(Observer):
-    """An observer that says nothing."""
-
-    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
-        return None
-
-    def resume(self, template: Callable[[int], TrainState]) -> Moment | None:
-        return None
-
-    def compile_stage(self, stage: str, steps: int) -> None:
-        return None
-
-    def begin_stage(self, stage: str) -> None:
-        return None
-
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        return None
+# An objective that grows is grown after this share of its stage's steps.
+GROWTH = 0.7
 
 
 @dataclass(frozen=True)
@@ -152,37 +80,75 @@ class Loop:
         self.compilations = Compilations()
         self.compile_seconds = 0.0
         self.history: list[Record] = []
+        self.prepared: dict[int, Fixed] = {}
         self.began = time.perf_counter()
 
     def run(self, observer: Observer) -> Outcome:
         """All stages, from the beginning or from where `observer` says."""
 
-        def template(index: int) -> TrainState:
-            return self.begin(index, self.parts.params)
+        def template(index: int, nodes: int) -> TrainState:
+            state = self.state(index, self.parts.params)
+            return state if state.grid is None else replace(state, grid=state.grid[:, :1].repeat(nodes, axis=1))
 
-        moment = observer.resume(template) or Moment(0, 0, template(0))
+        moment = observer.resume(template)
+        moment = moment or Moment(0, 0, self.settled(0, self.state(0, self.parts.params), fresh=True))
         while True:
             outcome = self.run_stage(moment, observer)
             if outcome.status in ("interrupted", "failed") or outcome.moment.stage == len(self.stages) - 1:
                 return outcome
             moment = self.next_stage(outcome.moment)
 
-    def begin(self, index: int, params: PyTree) -> TrainState:
-        return self.place(begin(self.stages[index], params, jax.random.fold_in(self.key, index)))
+    def fitted(self, outcome: Outcome) -> NeuralODE:
+        """The model with its best parameters."""
+        return eqx.combine(outcome.moment.state.best.params.model, self.parts.frozen, self.parts.static)
+
+    def state(self, index: int, params: PyTree) -> TrainState:
+        """The state before a stage, from a model's parameters, with a grid that is not settled."""
+        objective, batch = self.stages[index].objective, self.fixed(index).batch
+        unknowns = Unknowns(params, self.place(objective.own(eqx.combine(*self.parts), batch)))
+        key = jax.random.fold_in(self.key, index)
+        grid = objective.first_grid(batch) if isinstance(objective, AbstractSimulation) else None
+        return self.place(begin(self.stages[index], unknowns, grid, key))
+
+    def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
+        """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
+        objective, fixed = self.stages[index].objective, self.fixed(index)
+        if not isinstance(objective, AbstractSimulation) or objective.error_order is None:
+            return state
+        params = state.params if fresh else state.chosen.params
+        static = (self.parts.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
+
+        def errors_of(nodes: np.ndarray) -> np.ndarray:
+            arguments = (params, self.place(nodes), state.progress, fixed)
+            return np.asarray(PROGRAMS.get(step_errors, static, arguments, Compilations())(*arguments))
+
+        before = np.asarray(state.grid)
+        after = grids.settle(errors_of, before, objective.error_order, objective.solver.max_steps)
+        return state if after is before else self.place(replace(state, grid=after))
+
+    def fixed(self, index: int) -> Fixed:
+        """The arrays that a stage's programs are given."""
+        if index not in self.prepared:
+            stage = self.stages[index]
+            numbers = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)[0]
+            batch = stage.objective.prepare(self.train, self.model)
+            self.prepared[index] = Fixed(self.parts.frozen, self.place(numbers), self.place(batch))
+        return self.prepared[index]
 
     def next_stage(self, moment: Moment) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""
-        best = moment.state.best
-        state = self.begin(moment.stage + 1, best.params)
+        best, index = moment.state.best, moment.stage + 1
+        state = self.settled(index, self.state(index, best.params.model), fresh=True)
         if self.validation is not None:
             # Validation losses compare across stages, training losses of other objectives do not.
-            state = replace(state, best=self.place(best))
-        return Moment(moment.stage + 1, moment.step, state)
+            carried = replace(best, params=Unknowns(best.params.model, state.params.own))
+            state = replace(state, best=self.place(carried))
+        return Moment(index, moment.step, state)
 
     def run_stage(self, moment: Moment, observer: Observer) -> Outcome:
         stage = self.stages[moment.stage]
         observer.compile_stage(stage.name, stage.steps)
-        advance, validate = self.compile(stage, moment.state)
+        advance, validate = self.compile(moment)
         observer.begin_stage(stage.name)
         while True:
             over, reason = self.is_over(stage, moment.state)
@@ -191,32 +157,64 @@ class Loop:
                 return Outcome(status, reason, moment)
             with counted(self.compilations):
                 new, rate = advance(moment.state)
-            state, record = self.judge(stage, moment, new, float(rate), validate(new.chosen.params))
-            moment = replace(moment, state=state)
+            state, record = self.judge(stage, moment, new, float(rate), validate(new.chosen.params.model))
+            renewed = self.renewed(moment.stage, state)
+            nodes, moment = moment.nodes, replace(moment, state=renewed)
             self.history.append(record)
             stop = observer.observe(record, moment)
             if not np.isfinite(float(state.best.loss)) and not np.isfinite(record.train_loss):
                 return Outcome("failed", why_nothing_is_finite(record), moment)
             if stop is not None:
                 return Outcome("interrupted", stop, moment)
+            if moment.nodes != nodes:
+                advance, validate = self.compile(moment)
 
-    def compile(self, stage: Stage, state: TrainState) -> tuple[Callable, Callable[[PyTree], float | None]]:
-        """The stage's compiled chunk, and what gives the validation loss of parameters."""
+    def renewed(self, index: int, state: TrainState) -> TrainState:
+        """The state after a chunk's end, where the objective may grow and steps that became too long are made anew."""
+        stage = self.stages[index]
+        new = self.settled(index, state)
+        progress = min(float(state.progress) + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0)
+        if grows(stage) and progress > float(state.progress):
+            infinite = jnp.full_like(new.best.loss, jnp.inf)
+            new = replace(
+                new,
+                progress=jnp.asarray(progress, state.progress.dtype),
+                mark=infinite,
+                plateau=jnp.int32(0),
+                stale=jnp.int32(0),
+                done=jnp.zeros((), bool),
+            )
+            if self.validation is None:
+                new = replace(new, best=replace(new.best, loss=infinite))
+        if new is not state:
+            # What the optimizer remembers of the last objective's values would mislead it.
+            new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
+        return self.place(new)
+
+    def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], float | None]]:
+        """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
         began = time.perf_counter()
-        numbers, stage_static = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)
-        batch = stage.objective.prepare(self.train, self.model)
-        fixed = Fixed(self.parts.frozen, self.place(numbers), self.place(batch))
-        static = (self.parts.static, stage_static, self.chunk_steps, self.scan)
+        state, fixed = moment.state, self.fixed(moment.stage)
+        static = (
+            self.parts.static,
+            eqx.partition(self.stages[moment.stage], eqx.is_array_like)[1],
+            self.chunk_of(self.stages[moment.stage]),
+            self.scan,
+        )
         advance = PROGRAMS.get(chunk, static, (state, fixed), self.compilations, lambda out: check_carry(state, out[0]))
         validate = None
         if self.validation is not None:
-            arguments = (state.params, self.parts.frozen, self.validation)
+            arguments = (state.params.model, self.parts.frozen, self.validation)
             validate = PROGRAMS.get(validation_loss, self.parts.static, arguments, Compilations())
         self.compile_seconds += time.perf_counter() - began
         return (
             lambda state: advance(state, fixed),
             lambda params: None if validate is None else float(validate(params, self.parts.frozen, self.validation)),
         )
+
+    def chunk_of(self, stage: Stage) -> int:
+        """Steps in a chunk: fewer if each is dear."""
+        return max(self.chunk_steps // stage.optimizer.pace, 1)
 
     def judge(
         self, stage: Stage, moment: Moment, new: TrainState, rate: float, validation: float | None
@@ -252,13 +250,18 @@ class Loop:
         """Whether a stage has ended, and why."""
         if int(state.step) >= stage.steps:
             return True, f"took all {stage.steps} steps of stage {stage.name}"
-        if bool(state.done):
+        grown = not grows(stage) or float(state.progress) >= 1
+        if bool(state.done) and grown:
             return True, "the line search finds no lower training loss, not even along the gradient"
         if self.validation is not None and int(state.stale) >= self.patience:
             return True, f"the validation loss has not improved for {self.patience} chunks"
-        if stage.optimizer.full_batch and int(state.plateau) >= PLATEAU:
+        if grown and stage.optimizer.full_batch and int(state.plateau) >= PLATEAU:
             return True, f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
         return False, ""
+
+
+def grows(stage: Stage) -> bool:
+    return isinstance(stage.objective, AbstractSimulation) and stage.objective.grows
 
 
 def why_nothing_is_finite(record: Record) -> str:

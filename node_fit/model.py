@@ -4,17 +4,21 @@ import dataclasses
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .batch import Batch
 from .dataset import Dataset
 from .fields import Constants, VectorField
+from .grid import Grid
 from .observations import AbstractObservation, MeasuredStates
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
 from .solver import Adjoint, Solution, Solver
 from .starts import AbstractStart
+
+BEYOND = 1e4
 
 
 class NeuralODE(eqx.Module):
@@ -50,31 +54,44 @@ class NeuralODE(eqx.Module):
         """Whether every state is measured itself."""
         return isinstance(self.observation, MeasuredStates) and self.latent == self.states
 
+    def solve(
+        self, batch: Batch, solver: Solver, start: Float[Array, "trajectory state"], grid: Grid | None = None
+    ) -> Solution:
+        """All states in scaled units, hidden ones included, at a batch's times, over steps that may be given."""
+        if grid is None:
+            return solver.solve(self.field, batch.ts, start, batch.us, joint=batch.joint)
+        return solver.follow(self.field, batch.ts, start, batch.us, grid, bound_of(batch, start))
+
+    def step_errors(
+        self, batch: Batch, solver: Solver, start: Float[Array, "trajectory state"], grid: Grid
+    ) -> Float[Array, "trajectory step"]:
+        """The estimated error of each step over its tolerance; see `Solver.step_errors`."""
+        return solver.step_errors(self.field, batch.ts, start, batch.us, grid, bound_of(batch, start))
+
+    def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
+        """What is measured of the states, in scaled units."""
+        return jax.vmap(jax.vmap(self.observation))(states)
+
     def simulate(
         self,
         batch: Batch,
-        solver: Solver,
         start: Float[Array, "trajectory state"],
         saved: Float[Array, "trajectory saved"] | None = None,
         *,
         joint: bool,
         adjoint: Adjoint | None = None,
     ) -> Solution:
-        """Channels in scaled units from starts and a batch's inputs, at its times or at `saved`."""
-        solution = solver.solve(self.field, batch.ts, start, batch.us, joint=joint, saved=saved, adjoint=adjoint)
-        return Solution(jax.vmap(jax.vmap(self.observation))(solution.ys), solution.ok)
-
-    def train(self, batch: Batch, solver: Solver) -> Solution:
-        """The training trajectories, or windows of them, from their own starts."""
-        return self.simulate(batch, solver, self.start(batch), joint=batch.joint)
+        """Channels in scaled units from starts and a batch's inputs, at its times or at `saved`, solved tightly."""
+        solution = self.solver.solve(self.field, batch.ts, start, batch.us, joint=joint, saved=saved, adjoint=adjoint)
+        return Solution(self.observe(solution.ys), solution.ok)
 
     def forecast(self, batch: Batch, saved: Float[Array, "trajectory saved"] | None = None, *, joint: bool) -> Solution:
         """Any trajectories, from starts that are estimated from what is given of them."""
 
         def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
-            return self.simulate(given, self.solver, start, joint=False, adjoint="forward").ys
+            return self.simulate(given, start, joint=False, adjoint="forward").ys
 
-        return self.simulate(batch, self.solver, self.start.estimate(channels, batch), saved, joint=joint)
+        return self.simulate(batch, self.start.estimate(channels, batch), saved, joint=joint)
 
     def predict(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
@@ -126,6 +143,12 @@ class NeuralODE(eqx.Module):
         return self.scaler.unscale_rates(ys, rates)
 
 
+def bound_of(batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
+    """Far beyond everything measured, so that a state there has run away."""
+    largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
+    return jnp.full(start.shape[1], BEYOND * (1 + largest))
+
+
 @eqx.filter_jit
 def forecast(model: NeuralODE, batch: Batch, saved: Float[Array, "trajectory saved"]) -> Array:
     return model.forecast(batch, saved, joint=False).ys
@@ -134,5 +157,5 @@ def forecast(model: NeuralODE, batch: Batch, saved: Float[Array, "trajectory sav
 @eqx.filter_jit
 def field_at(model: NeuralODE, zs: Float[Array, "point state"]) -> Float[Array, "point state"]:
     t = zs[0, 0] * 0
-    u = jax.numpy.zeros((len(model.inputs),), zs.dtype)
+    u = jnp.zeros((len(model.inputs),), zs.dtype)
     return jax.vmap(lambda z: model.field(t, z, u))(zs)

@@ -9,9 +9,7 @@ import hashlib
 import importlib
 import inspect
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -24,14 +22,17 @@ import numpy as np
 from jaxtyping import Array
 
 from .batch import Batch
+from .disk import write
 from .model import NeuralODE
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
 from .solver import Solver
 from .starts import AbstractStart
 
-SCHEMA = 2
+SCHEMA = 3
 PACKAGES = ("node_fit", "equinox.nn")
+# No model's header comes near it [bytes]; reading one that is larger takes many times its size.
+LARGEST_HEADER = 16 << 20
 # What a model may call, besides the functions of the caller's packages, by the names that files give them.
 FUNCTIONS: dict[str, Callable] = {
     **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
@@ -87,6 +88,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")
+    check_header(path)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -110,6 +112,17 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
         raise ModelFileError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ImportError) as error:
         raise ModelFileError(f"{path} does not describe a model: {error!r}.") from None
+
+
+def check_header(path: Path) -> None:
+    """Refuses a file whose first eight bytes, the length of its header, can't be true of a model."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    size = path.stat().st_size
+    if length > size - 8:
+        raise ModelFileError(f"{path} is no model file, or is truncated (it has {size} bytes).")
+    if length > LARGEST_HEADER:
+        raise ModelFileError(f"{path} is no model file: its header would have {length} bytes.")
 
 
 def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
@@ -142,7 +155,10 @@ def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) 
         return node
     ((kind, value), *more) = node.items()
     if kind == "array":
-        return jnp.asarray(tensors[value])
+        if value not in tensors:
+            raise ModelFileError(f"it lacks the array {value!r}, or asks for it twice.")
+        # Taken, so that a small file can't ask for one array again and again, each time in a buffer of its own.
+        return jnp.asarray(tensors.pop(value))
     if kind in ("tuple", "list"):
         items = [rebuild(item, tensors, packages) for item in value]
         return tuple(items) if kind == "tuple" else items
@@ -253,7 +269,7 @@ def check_solver(solver: Any) -> None:
     if not isinstance(solver, Solver):
         raise ModelFileError("its solver is no Solver.")
     settings: dict[str, Any] = {
-        key: getattr(solver, key) for key in ("method", "adaptive", "max_steps", "adjoint", "inputs")
+        key: getattr(solver, key) for key in ("method", "steps", "max_steps", "adjoint", "inputs")
     }
     tolerances: dict[str, Any] = {
         key: tuple(map(float, value)) if isinstance(value, tuple) else float(value)
@@ -277,18 +293,3 @@ def digest(content: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
         total.update(f"{name}{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()
-
-
-def write(path: Path, content: bytes) -> None:
-    """Writes to a temporary name, flushes, renames: a kill leaves the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

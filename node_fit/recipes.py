@@ -1,44 +1,126 @@
-"""Recipes: lists of stages that find the dynamics by themselves."""
+"""Recipes: lists of stages that find the dynamics by themselves, as data."""
 
-from dataclasses import replace
-from typing import Literal
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .dataset import Dataset
 from .model import NeuralODE
-from .objectives import DerivativeMatching, TrajectoryMatching
-from .optimizers import LBFGS
-from .smoothing import FEWEST
+from .objectives import AbstractObjective, DerivativeMatching, TrajectoryMatching
+from .optimizers import LBFGS, AbstractOptimizer
 from .training import Stage
 
-Recipe = Literal["default", "direct"]
 
+@dataclass(frozen=True)
+class Plan:
+    """A stage of a recipe; what is left out is as in the fit's main stage.
 
-def make_stages(recipe: str, main: Stage, model: NeuralODE, train: Dataset) -> tuple[Stage, ...]:
-    """The stages of a recipe by name.
+    **Arguments:**
 
-    The default begins with derivative matching, where all states were measured. If the main stage looks at windows,
-    one on whole trajectories comes after it, since a field that is right over a window may still blow up later.
-
-    **Raises:** `ValueError` if the name is unknown.
+    - `objective`: an objective; or something that makes one, such as
+      `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty` are the fit's.
+    - `optimizer`, `steps`, `batch_size`, `clip`: see `Stage`.
+    - `instead_of`: the name of a stage; this one is taken only if that one can't be.
     """
-    if recipe not in ("default", "direct"):
-        raise ValueError(f"recipe must be default or direct, got {recipe!r}.")
-    objective = main.objective
-    assert isinstance(objective, TrajectoryMatching)
-    stages = [main]
-    if objective.window is not None:
-        whole = replace(objective, window=None, stride=None)
-        # Whole trajectories may be few, so that minibatches of windows' size are none of them.
-        stages = [replace(main, name="windows"), replace(main, objective=whole, batch_size=None)]
-    if recipe == "default" and why_no_derivatives(model, train) is None:
-        stages.insert(0, Stage(DerivativeMatching(ridge=objective.ridge), LBFGS(), 300, "derivative"))
-    return tuple(stages)
+
+    objective: AbstractObjective | Callable[..., AbstractObjective] = TrajectoryMatching
+    optimizer: AbstractOptimizer | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    clip: float | None = None
+    instead_of: str | None = None
 
 
-def why_no_derivatives(model: NeuralODE, train: Dataset) -> str | None:
-    """Why a recipe can't begin with derivative matching, in words for the log; None if it can."""
-    if not model.is_measured:
-        return "no derivative stage, since nobody knows the derivatives of states that are not measured"
-    if not (train.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
-        return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"
-    return None
+@dataclass(frozen=True)
+class Recipe:
+    """Plans of stages by their names, in the order in which they are taken.
+
+    **Raises:** `ValueError` if there is none, or one stands for a stage that does not come before it.
+    """
+
+    stages: Mapping[str, Plan]
+
+    def __post_init__(self):
+        if not self.stages:
+            raise ValueError("a recipe must hold at least one stage.")
+        before: list[str] = []
+        for name, plan in self.stages.items():
+            if plan.instead_of is not None and plan.instead_of not in before:
+                raise ValueError(f"stage {name!r} is instead of {plan.instead_of!r}, which is no stage before it.")
+            before.append(name)
+
+
+DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
+DIRECT = Recipe({"main": Plan()})
+RECIPES = {"default": DEFAULT, "direct": DIRECT}
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """What a fit gives to the stages of its recipe.
+
+    - `main`: the main stage, whose objective is `TrajectoryMatching`.
+    - `model`, `train`: what is fitted to what.
+    - `notes`: why stages were left out, in words for the log.
+    """
+
+    main: Stage
+    model: NeuralODE
+    train: Dataset
+    notes: list[str] = field(default_factory=list)
+
+    def stages(self, recipe: Recipe) -> tuple[Stage, ...]:
+        """The stages that make sense for the model and the data.
+
+        If the main objective looks at windows, a stage on these comes before each one on whole trajectories, since a
+        field that is right over a window may still blow up later.
+        """
+        taken: dict[str, Stage] = {}
+        for name, plan in recipe.stages.items():
+            if plan.instead_of in taken:
+                continue
+            stage = self.stage(name, plan)
+            reason = stage.objective.why_not(self.model, self.train)
+            if reason is None:
+                taken |= {part.name: part for part in in_windows(stage)}
+            else:
+                self.notes.append(reason)
+        return tuple(taken.values())
+
+    def stage(self, name: str, plan: Plan) -> Stage:
+        main = self.main
+        optimizer = plan.optimizer or main.optimizer
+        full = optimizer.full_batch and plan.optimizer is not None
+        return Stage(
+            objective=self.objective(plan),
+            optimizer=optimizer,
+            steps=plan.steps or main.steps,
+            name=name,
+            batch_size=plan.batch_size if full else plan.batch_size or main.batch_size,
+            clip=plan.clip if full else plan.clip or main.clip,
+        )
+
+    def objective(self, plan: Plan) -> AbstractObjective:
+        if isinstance(plan.objective, AbstractObjective):
+            return plan.objective
+        ours = self.main.objective
+        accepted = inspect.signature(plan.objective).parameters
+        given = plan.objective.keywords if isinstance(plan.objective, functools.partial) else {}
+        offered: dict[str, Any] = {
+            key: getattr(ours, key) for key in ("solver", "penalty", "window", "stride") if key not in given
+        }
+        if "horizon" in given:  # a growing prefix of windows is none
+            offered |= {"window": None, "stride": None}
+        return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
+
+
+def in_windows(stage: Stage) -> tuple[Stage, ...]:
+    """A stage, or if it looks at windows one on these and one on whole trajectories."""
+    objective = stage.objective
+    if not isinstance(objective, TrajectoryMatching) or objective.window is None:
+        return (stage,)
+    whole = replace(objective, window=None, stride=None)
+    # Whole trajectories may be few, so that minibatches of windows' size are none of them.
+    return replace(stage, name="windows"), replace(stage, objective=whole, batch_size=None)

@@ -1,15 +1,29 @@
 """`resume=DIRECTORY`: the command line of the run that is gone on with."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from hydra._internal.utils import get_args_parser
-from omegaconf import OmegaConf
+from hydra.conf import HydraConf
 
 from .targets import ConfigError
 
 # What a resumed run may be told anew; all else would make it another run.
-CHANGEABLE = ("train.steps", "train.patience", "device", "verbose", "hydra.")
+CHANGEABLE = ("train.steps", "train.patience", "precision", "device", "verbose", "resume_from", "hydra.")
+# In the run's directory. Hydra's own record there is written anew by whoever tries to begin a second run in it.
+RECORD = ".run.json"
+
+
+def command_record(hydra: HydraConf) -> dict[str, Any]:
+    """How a run was begun: what `with_resumed` needs to begin it again."""
+    sources = hydra.runtime.config_sources
+    return {
+        "overrides": list(map(str, hydra.overrides.task)),
+        "config_dirs": [source.path for source in sources if source.provider == "command-line"],
+        "cwd": hydra.runtime.cwd,
+    }
 
 
 def with_resumed(arguments: list[str]) -> list[str]:
@@ -20,31 +34,38 @@ def with_resumed(arguments: list[str]) -> list[str]:
     given = get_args_parser().parse_known_args(arguments)[0]
     named = [word.partition("=")[2].strip("'\"") for word in given.overrides if word.startswith("resume=")]
     if not named or named[-1] in ("", "null"):
+        if any(word.startswith("resume_from=") for word in given.overrides):
+            raise ConfigError("resume_from says where a run goes on; name the run, too, by resume=DIRECTORY.")
         return arguments
     if given.multirun:
         raise ConfigError("resume goes on with one run and can't be combined with --multirun.")
     directory = Path(named[-1]).absolute()
-    check_run(directory, named[-1])
+    record = read_record(directory, named[-1])
     changes = [word for word in given.overrides if not word.startswith("resume=")]
     check_changes(changes)
-    record = OmegaConf.load(directory / ".hydra" / "hydra.yaml").hydra
     # Relative paths meant what they meant where the run began.
-    if Path(record.runtime.cwd).is_dir():
-        os.chdir(record.runtime.cwd)
-    sources = record.runtime.config_sources
-    folders = [
-        word for source in sources if source.provider == "command-line" for word in ("--config-dir", source.path)
-    ]
-    earlier = [word for word in map(str, record.overrides.task) if not word.startswith("resume=")]
+    if Path(record["cwd"]).is_dir():
+        os.chdir(record["cwd"])
+    folders = [word for path in record["config_dirs"] for word in ("--config-dir", path)]
+    earlier = [word for word in record["overrides"] if not word.startswith(("resume=", "resume_from="))]
     # The run keeps its own record of how it began.
     place = [f"resume='{directory}'", f"hydra.run.dir='{directory}'", "hydra.output_subdir=null"]
     return [*folders, *earlier, *changes, *place]
 
 
-def check_run(directory: Path, name: str) -> None:
-    if not (directory / ".hydra" / "hydra.yaml").is_file():
-        fault = "it holds no .hydra/hydra.yaml" if directory.exists() else "there is no such directory"
-        raise ConfigError(f"resume={name} is no run: {fault}; name a directory such as outputs/DATE/TIME.")
+def read_record(directory: Path, name: str) -> dict[str, Any]:
+    """What `command_record` gave when the run began.
+
+    **Raises:** `ConfigError` if there is none.
+    """
+    try:
+        record = json.loads((directory / RECORD).read_text())
+        return {key: record[key] for key in ("overrides", "config_dirs", "cwd")}
+    except OSError:
+        fault = f"it holds no {RECORD}" if directory.exists() else "there is no such directory"
+    except (ValueError, KeyError, TypeError):
+        fault = f"its {RECORD} can't be read"
+    raise ConfigError(f"resume={name} is no run: {fault}; name a directory such as outputs/DATE/TIME.")
 
 
 def check_changes(changes: list[str]) -> None:

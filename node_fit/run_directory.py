@@ -1,7 +1,12 @@
 """The files that a run leaves behind."""
 
 import csv
+import hashlib
+import io
 import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -9,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from .dataset import Dataset
-from .loop import Record
-from .model_file import write
+from .disk import PROBE, write
+from .observer import Record
+from .resuming import RECORD
+
+LOG = logging.getLogger(__name__)
 
 # Enough digits for a float32, and no noise after them.
 FLOAT = "%.8g"
@@ -18,7 +26,11 @@ COLUMNS = [field.name for field in fields(Record)]
 
 
 class RunExists(ValueError):
-    """A new run was to begin in the directory of another."""
+    """A run was to begin or to go on in a directory that belongs to another."""
+
+
+class OtherData(ValueError):
+    """A run was to go on with other data than it began with."""
 
 
 class RunDirectory:
@@ -38,25 +50,76 @@ class RunDirectory:
         self.plots = self.path / "plots"
         self.predictions = self.path / "predictions.csv"
         self.summary = self.path / "summary.json"
+        self.record = self.path / RECORD
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes out of the directory for a block of code, and sweeps what a killed one left there.
+
+        The lock is the system's, so it ends with its process, however that ends.
+
+        **Raises:** `RunExists` if a process is at work in the directory.
+        """
+        import fcntl
+
+        with open(self.path / ".lock", "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunExists(
+                    f"a process is at work in {self.path}; wait for its end, stop it, or choose another hydra.run.dir."
+                ) from None
+            except OSError as error:  # a network disk without locks
+                LOG.warning("%s can't be locked (%s); let no second process write there", self.path, error)
+            self.sweep()
+            yield
+
+    def sweep(self) -> None:
+        """Removes half-written files of a process that was killed."""
+        written = (self.metrics, self.model, self.predictions, self.summary, self.record)
+        for pattern in [f".{path.name}.????????" for path in written] + [f"checkpoints/{PROBE}*"]:
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def check_unused(self) -> None:
         """Refuses a directory that holds a run already.
 
         **Raises:** `ValueError` that says how to go on with it.
         """
-        if self.checkpoints.is_dir() and any(self.checkpoints.iterdir()):
+        # What a kill left half-written in the first save is nothing to go on with.
+        if self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir()):
             raise RunExists(
                 f"{self.path} already holds a run; go on with it by resume={self.path}, "
                 "or choose another hydra.run.dir."
             )
 
+    def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
+        """Keeps how the run was begun, and of which data it is."""
+        content = {**command, "data": {name: fingerprint(part) for name, part in data.items()}}
+        write(self.record, (json.dumps(content, indent=2) + "\n").encode())
+
+    def check_data(self, data: Mapping[str, Dataset]) -> None:
+        """Refuses other data than those of the record; the test data, which train nothing, may change.
+
+        **Raises:** `OtherData` that says what differs.
+        """
+        before = json.loads(self.record.read_text())["data"]
+        for name in ("train", "validation"):
+            then, now = before.get(name), fingerprint(data[name]) if name in data else None
+            if then != now:
+                raise OtherData(
+                    f"the {name} data are not those that {self.path} began with: then {brief(then)}, now {brief(now)}; "
+                    "bring them back, or start a new run."
+                )
+
     def begin_metrics(self, until: int) -> list[dict[str, Any]]:
         """Keeps the rows up to step `until`, drops those after it, and gives them back."""
         rows = [row for row in self.read_metrics() if row["step"] <= until]
-        with open(self.metrics, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows({key: text(value) for key, value in row.items()} for row in rows)
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({key: text(value) for key, value in row.items()} for row in rows)
+        write(self.metrics, file.getvalue().encode())
         return rows
 
     def add_metrics(self, record: Record) -> None:
@@ -64,11 +127,12 @@ class RunDirectory:
             csv.DictWriter(file, COLUMNS).writerow({key: text(value) for key, value in asdict(record).items()})
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The rows of `metrics.csv`, numbers as numbers."""
+        """The rows of `metrics.csv`, numbers as numbers; without one that a full disk or a kill cut short."""
         if not self.metrics.is_file():
             return []
         with open(self.metrics, newline="") as file:
-            return [{key: number(key, value) for key, value in row.items()} for row in csv.DictReader(file)]
+            whole = [line for line in file if line.endswith("\n")]
+        return [{key: number(key, value) for key, value in row.items()} for row in csv.DictReader(whole)]
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
@@ -79,6 +143,30 @@ class RunDirectory:
         import pandas as pd
 
         write(self.predictions, pd.concat(frames).to_csv(index=False, float_format=FLOAT).encode())
+
+
+def fingerprint(data: Dataset) -> dict[str, Any]:
+    """What tells two datasets apart: names, sizes, and a digest of the numbers."""
+    total = hashlib.sha256()
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored):
+        total.update(f"{array.dtype}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return {
+        "trajectories": list(data.trajectories),
+        "rows": int(data.lengths.sum()),
+        "states": list(data.states),
+        "inputs": list(data.inputs),
+        "sha256": total.hexdigest(),
+    }
+
+
+def brief(print_of: dict[str, Any] | None) -> str:
+    """A fingerprint in a few words."""
+    if print_of is None:
+        return "none"
+    channels = ", ".join(print_of["states"] + print_of["inputs"])
+    count = len(print_of["trajectories"])
+    return f"{print_of['rows']} rows of {channels} in {count} trajectories (sha256 {print_of['sha256'][:12]})"
 
 
 def predictions_frame(data: Dataset, predicted: np.ndarray, split: str | None = None):

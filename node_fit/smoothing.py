@@ -1,5 +1,7 @@
 """Smooth curves through noisy, irregular samples, and their derivatives: the field's values, found with no solver."""
 
+from contextlib import suppress
+
 import numpy as np
 from jaxtyping import Float
 
@@ -47,6 +49,26 @@ def smooth(
     return values, rates
 
 
+def noise_levels(
+    ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time state"]
+) -> Float[np.ndarray, " state"]:
+    """The root mean square of what smoothing splines leave of each channel, an estimate of its noise.
+
+    **Arguments:** as of `smooth`, in any units.
+
+    **Returns:** in the units of `ys`, shape `(state,)`; NaN where no spline is found.
+    """
+    levels = np.full(ys.shape[2], np.nan)
+    for channel in range(ys.shape[2]):
+        known = np.isfinite(ys[:, :, channel])
+        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST)
+        if rows.size:
+            # SciPy finds no spline where times span many decades.
+            with suppress(ValueError):
+                levels[channel] = judge_noise(ts, ys[:, :, channel], rows)[1]
+    return levels
+
+
 def spline(t: np.ndarray, ys: np.ndarray, stiffness: float | None):
     """A cubic spline through `ys`, shape `(time, series)`: interpolating if `stiffness` is 0, chosen if it is None."""
     from scipy.interpolate import CubicSpline, make_smoothing_spline
@@ -58,6 +80,12 @@ def spline(t: np.ndarray, ys: np.ndarray, stiffness: float | None):
 
 def choose_stiffness(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> float:
     """One penalty for all trajectories of a channel; 0 if it is as good as free of noise."""
+    chosen, noise = judge_noise(ts, series, rows)
+    return 0.0 if noise < CLEAN else chosen
+
+
+def judge_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+    """The medians of the penalty that cross-validation chooses for some trajectories, and of what is left then."""
     chosen, noise = [], []
     for row in rows[np.linspace(0, rows.size - 1, min(SAMPLED, rows.size)).astype(int)]:
         known = np.isfinite(series[row])
@@ -70,7 +98,7 @@ def choose_stiffness(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> fl
         residual = y - curve(t)
         chosen.append(float(np.abs(residual @ jumps) / max(jumps @ jumps, np.finfo(float).tiny)))
         noise.append(float(np.sqrt(np.mean(residual**2))))
-    return 0.0 if np.median(noise) < CLEAN else float(np.median(chosen))
+    return float(np.median(chosen)), float(np.median(noise))
 
 
 def share_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:

@@ -10,16 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from . import grid as grids
 from .fields import VectorField
+from .grid import EXPLICIT, Grid, March
 from .interpolation import INTERPOLATIONS, Interpolation, interpolate
 
 METHODS: dict[str, Callable[[], diffrax.AbstractSolver]] = {
-    "euler": diffrax.Euler,
-    "heun": diffrax.Heun,
-    "bosh3": diffrax.Bosh3,
-    "tsit5": diffrax.Tsit5,
-    "dopri5": diffrax.Dopri5,
-    "dopri8": diffrax.Dopri8,
+    **EXPLICIT,
     "implicit_euler": diffrax.ImplicitEuler,
     "kvaerno3": diffrax.Kvaerno3,
     "kvaerno5": diffrax.Kvaerno5,
@@ -31,6 +28,8 @@ ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
     "forward": diffrax.ForwardMode,
 }
 Adjoint = Literal["checkpointed", "direct", "backsolve", "forward"]
+Steps = Literal["held", "adaptive", "even"]
+STEPS = ("held", "adaptive", "even")
 
 
 class Solution(eqx.Module):
@@ -64,7 +63,7 @@ class Driven(eqx.Module):
 
 
 class Solver(eqx.Module):
-    """A Runge-Kutta method with adaptive steps, and how gradients pass through it.
+    """A Runge-Kutta method, its steps, and how gradients pass through it.
 
     **Arguments:**
 
@@ -72,12 +71,13 @@ class Solver(eqx.Module):
       `implicit_euler`, and `euler`, which has no estimate of its error.
     - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
       state, hidden ones included.
-    - `adaptive`: whether steps are chosen by the tolerances; if not, and with `euler`, all have the mean spacing of the
-      measured times. For records sampled finely and evenly that is cheap, and the loss is smooth, as line searches
-      like it.
+    - `steps`: in training. `held` (the default of explicit methods): steps that keep to the tolerances and stay the
+      same from one chunk's end to the next, so that the loss is smooth, as line searches need it. `adaptive` (that of
+      implicit ones): chosen anew in every solve. `even` (that of `euler`, which estimates no error): of the mean
+      spacing of the measured times, whatever the error; cheap for records sampled finely and evenly.
     - `max_steps`: steps after which a solve counts as failed.
-    - `adjoint`: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be differentiated
-      again), `backsolve` (approximate, constant memory) or `forward` (forward mode only).
+    - `adjoint`: of adaptive steps: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be
+      differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward mode only).
     - `inputs`: inputs between measurements: `linear`, `cubic`, or `hold` for the last value.
 
     **Raises:** `ValueError` if a name is unknown or a number is not positive.
@@ -86,7 +86,7 @@ class Solver(eqx.Module):
     method: str = eqx.field(static=True)
     rtol: Any
     atol: Any
-    adaptive: bool = eqx.field(static=True)
+    steps: Steps = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     adjoint: Adjoint = eqx.field(static=True)
     inputs: str = eqx.field(static=True)
@@ -97,13 +97,16 @@ class Solver(eqx.Module):
         *,
         rtol: float | Sequence[float] = 1e-5,
         atol: float | Sequence[float] = 1e-7,
-        adaptive: bool = True,
+        steps: Steps | None = None,
         max_steps: int = 4096,
         adjoint: Adjoint = "checkpointed",
         inputs: Interpolation = "linear",
     ):
+        natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
+        steps = natural if steps is None else steps
         for key, name, known in (
             ("method", method, METHODS),
+            ("steps", steps, STEPS),
             ("adjoint", adjoint, ADJOINTS),
             ("inputs", inputs, INTERPOLATIONS),
         ):
@@ -115,10 +118,14 @@ class Solver(eqx.Module):
             numbers = given if isinstance(given, Sequence) else [given]
             if not all(number > 0 for number in numbers):
                 raise ValueError(f"{key} must be positive, got {given}.")
+        if method not in EXPLICIT and steps != "adaptive":
+            raise ValueError(f"steps={steps} needs an explicit method, and {method} is none; use steps=adaptive.")
+        if method == "euler" and steps != "even":
+            raise ValueError(f"euler has no estimate of its error, as steps={steps} needs it; use steps=even, or heun.")
         self.method = method
         self.rtol = tuple(rtol) if isinstance(rtol, Sequence) else rtol
         self.atol = tuple(atol) if isinstance(atol, Sequence) else atol
-        self.adaptive = adaptive
+        self.steps = steps
         self.max_steps = max_steps
         self.adjoint = adjoint
         self.inputs = inputs
@@ -160,14 +167,64 @@ class Solver(eqx.Module):
 
         return Solution(*jax.vmap(one)(ts, y0, us, saved))
 
+    def follow(
+        self,
+        field: VectorField,
+        ts: Float[Array, "trajectory time"],
+        y0: Float[Array, "trajectory state"],
+        us: Float[Array, "trajectory time input"],
+        grid: Grid,
+        bound: Float[Array, " state"],
+    ) -> Solution:
+        """Solves all trajectories over steps that are given.
+
+        **Arguments:**
+
+        - `field`, `ts`, `y0`, `us`: as of `solve`; the states are wanted at `ts`.
+        - `grid`: nodes of the steps, shape `(trajectory, node)`.
+        - `bound`: of each state, shape `(state,)`; a trajectory that goes beyond it counts as failed.
+        """
+        steps = self._march(field, ts, y0, us, grid, bound)
+        ys = grids.interpolate(self.method, grid, steps, ts)
+        ys = jnp.where(jnp.abs(ys) <= bound[None, None], ys, jnp.inf)
+        return Solution(ys, jnp.isfinite(ys).all(axis=(1, 2)))
+
+    def step_errors(
+        self,
+        field: VectorField,
+        ts: Float[Array, "trajectory time"],
+        y0: Float[Array, "trajectory state"],
+        us: Float[Array, "trajectory time input"],
+        grid: Grid,
+        bound: Float[Array, " state"],
+    ) -> Float[Array, "trajectory step"]:
+        """The estimated error of each step over its tolerance; arguments as of `follow`."""
+        steps = self._march(field, ts, y0, us, grid, bound)
+        return grids.step_errors(self.method, steps, *self.tolerances(y0))
+
+    def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
+        return by_state("rtol", self.rtol, y0), by_state("atol", self.atol, y0)
+
+    @property
+    def error_order(self) -> int:
+        """The power of a step with which its estimated error falls; of methods that have an estimate."""
+        method: Any = METHODS[self.method]()
+        return int(method.error_order(None))
+
+    def _march(self, field, ts, y0, us, grid, bound) -> March:
+        def derivative(t, y):
+            u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, ts, us, self.inputs)
+            return jax.vmap(field)(t, y, u)
+
+        return grids.march(self.method, derivative, grid, y0, bound)
+
     def _diffeqsolve(self, derivative, ts, y0, saved, adjoint):
         method = METHODS[self.method]()
-        end = jnp.maximum(ts[-1], saved[-1])
-        fixed = isinstance(method, diffrax.Euler) or not self.adaptive
+        fixed = self.steps == "even"
         if fixed:
             controller = diffrax.ConstantStepSize()
         else:
-            rtol, atol = (by_state(key, getattr(self, key), y0) for key in ("rtol", "atol"))
+            rtol, atol = self.tolerances(y0)
             # A stiff field makes a controller that looks at the last error alone reject every other step.
             stiff = isinstance(method, diffrax.AbstractImplicitSolver)
             p, i = (0.3, 0.4) if stiff else (0.0, 1.0)
@@ -176,7 +233,7 @@ class Solver(eqx.Module):
             diffrax.ODETerm(derivative),
             method,
             t0=ts[0],
-            t1=end,
+            t1=saved[-1],
             # The spacing of the data is a better first guess than a probe of the field, and costs no compile time.
             dt0=mean_spacing(ts) if fixed else first_spacing(ts),
             y0=y0,

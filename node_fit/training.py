@@ -1,5 +1,6 @@
 """The training loop: one state, one transition, scanned in chunks of fixed length."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import equinox as eqx
@@ -8,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .goal import Goal, Unknowns
+from .grid import Grid
 from .model import NeuralODE
-from .objectives import AbstractObjective
+from .objectives import AbstractObjective, AbstractSimulation, MultipleShooting, Problem
 from .optimizers import AbstractOptimizer, Step
 from .optimizers.optimizer import Clip
 
@@ -51,14 +54,16 @@ class Stage(eqx.Module):
             if option is not None and self.optimizer.full_batch:
                 kind = type(self.optimizer).__name__
                 raise ValueError(
-                    f"{key} can't be combined with {kind}: its line search needs {reason}. Set {key}=null, or use Adam."
+                    f"{key} can't be combined with {kind}: it needs {reason}. Set {key}=null, or use Adam."
                 )
+        if self.batch_size is not None and isinstance(self.objective, MultipleShooting):
+            raise ValueError("batch_size can't be combined with MultipleShooting, whose segments belong together.")
 
 
 class Iterate(eqx.Module):
     """Parameters, the loss there and the norm of its gradient."""
 
-    params: PyTree
+    params: Unknowns
     loss: Float[Array, ""]
     gradient_norm: Float[Array, ""]
 
@@ -68,6 +73,8 @@ class TrainState(eqx.Module):
 
     - `step`: steps taken in this stage.
     - `params`: where the objective is evaluated next.
+    - `grid`: the steps that solves hold, shape `(trajectory, node)`; None if they hold none.
+    - `progress`: how far an objective that grows has grown, from 0 to 1.
     - `opt_state`: the optimizer's state.
     - `key`: for minibatches.
     - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
@@ -79,7 +86,9 @@ class TrainState(eqx.Module):
     """
 
     step: Int[Array, ""]
-    params: PyTree
+    params: Unknowns
+    grid: Grid | None
+    progress: Float[Array, ""]
     opt_state: PyTree
     key: PRNGKeyArray
     chosen: Iterate
@@ -101,7 +110,7 @@ class Fixed(eqx.Module):
     batch: PyTree
 
 
-def begin(stage: Stage, params: PyTree, key: PRNGKeyArray) -> TrainState:
+def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) -> TrainState:
     """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
     infinite = jnp.full((), jnp.inf, dtype)
@@ -110,6 +119,8 @@ def begin(stage: Stage, params: PyTree, key: PRNGKeyArray) -> TrainState:
     return TrainState(
         step=zero,
         params=params,
+        grid=grid,
+        progress=jnp.zeros((), dtype),
         opt_state=stage.optimizer.init(params, stage.steps),
         key=key,
         chosen=nowhere,
@@ -126,14 +137,12 @@ def begin(stage: Stage, params: PyTree, key: PRNGKeyArray) -> TrainState:
 def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState) -> TrainState:
     """One training step."""
     key, draw = jax.random.split(state.key)
-    batch = fixed.batch if stage.batch_size is None else minibatch(fixed.batch, stage.batch_size, draw)
-
-    def loss(params: PyTree):
-        model: NeuralODE = eqx.combine(params, fixed.frozen, model_static)
-        return stage.objective.loss(model, batch)
-
-    step = stage.optimizer.step(loss, state.params, state.opt_state, stage.steps, stage.clip)
-    return TrainState(
+    data = (fixed.batch, state.grid)
+    batch, grid = data if stage.batch_size is None else minibatch(data, stage.batch_size, draw)
+    goal = Goal(model_static, fixed.frozen, stage.objective, Problem(batch, grid, state.progress), state.params)
+    step = stage.optimizer.step(goal, state.params, state.opt_state, stage.steps, stage.clip)
+    return replace(
+        state,
         step=state.step + 1,
         params=step.params,
         opt_state=step.state,
@@ -141,12 +150,17 @@ def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainSta
         chosen=judge(stage, state, step),
         evaluations=state.evaluations + step.evaluations,
         failed=state.failed + (step.loss.failed > 0),
-        best=state.best,
-        stale=state.stale,
-        mark=state.mark,
-        plateau=state.plateau,
         done=stage.optimizer.stuck(step.state),
     )
+
+
+def step_errors(static: tuple, params: Unknowns, grid: Grid, progress: Float[Array, ""], fixed: Fixed) -> Array:
+    """The estimated error of each held step over its tolerance; `static` is `(model, stage)`."""
+    model_static, stage_static = static
+    stage = eqx.combine(fixed.stage, stage_static)
+    model: NeuralODE = eqx.combine(params.model, fixed.frozen, model_static)
+    assert isinstance(stage.objective, AbstractSimulation)
+    return stage.objective.step_errors(model, params.own, Problem(fixed.batch, grid, progress))
 
 
 def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
@@ -204,8 +218,7 @@ def chunk(static: tuple, state: TrainState, fixed: Fixed) -> tuple[TrainState, F
     model_static, stage_static, length, scan = static
     stage = eqx.combine(fixed.stage, stage_static)
     infinite = jnp.full_like(state.chosen.loss, jnp.inf)
-    fresh = Iterate(state.params, infinite, infinite)
-    state = eqx.tree_at(lambda s: s.chosen, state, fresh)
+    state = replace(state, chosen=Iterate(state.params, infinite, infinite))
     state = unroll(model_static, stage, fixed, state, length, scan)
     return state, stage.optimizer.rate(state.opt_state, stage.steps)
 

@@ -25,7 +25,7 @@ ENVIRONMENT = {
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
 SMALL = ("field.width=8", "field.depth=1", "train.steps=20", "train.chunk_steps=10")
-DIRECT = (*TABLE, *SMALL, "train.recipe=direct")
+DIRECT = (*TABLE, *SMALL, "recipe=direct")
 
 
 @dataclass(frozen=True)

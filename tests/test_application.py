@@ -46,7 +46,7 @@ def forecast(tmp_path_factory):
     rows = [{key: row[key] for key in ("t", "x", "y")} for row in spirals(times=30, trajectories=("A",))]
     write_table(folder / "mine.csv", rows)
     ran = on_terminal(
-        folder, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", *SMALL, "train.recipe=direct",
+        folder, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", *SMALL, "recipe=direct",
         "data.split.test_from=2.5", "precision=x64", "optimizer=adam", "optimizer.schedule=warmup_cosine",
         "optimizer.warmup=0.2", "hydra.run.dir=run",
     )  # fmt: skip
@@ -260,7 +260,7 @@ def own(tmp_path_factory):
     (folder / "mine" / "field").mkdir(parents=True)
     (folder / "mine" / "field" / "spring.yaml").write_text("_target_: springs.Spring\n_partial_: true\nwidth: 4\n")
     ran = node_fit(
-        folder, "--config-dir", "mine", "field=spring", "extensions=[springs]", *TABLE, "train.recipe=direct",
+        folder, "--config-dir", "mine", "field=spring", "extensions=[springs]", *TABLE, "recipe=direct",
         "train.steps=20", "train.chunk_steps=10", "train.freeze=[field.stiffness]", "hydra.run.dir=run",
     )  # fmt: skip
     return folder, ran

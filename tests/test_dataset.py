@@ -193,7 +193,7 @@ def model_of(data: nf.Dataset) -> nf.NeuralODE:
 @eqx.filter_jit
 def value_and_gradient(objective, model, batch):
     def value(field):
-        return objective.loss(eqx.tree_at(lambda m: m.field, model, field), batch).value
+        return objective.loss(eqx.tree_at(lambda m: m.field, model, field), None, batch).value
 
     loss, gradient = eqx.filter_value_and_grad(value)(model.field)
     return loss, ravel_pytree(gradient)[0]
@@ -203,11 +203,14 @@ def evaluate(objective, data: nf.Dataset) -> tuple[float, np.ndarray]:
     """Loss and gradient on data."""
     with scope("x64"):
         model = model_of(data)
-        loss, gradient = value_and_gradient(objective, model, carry(objective.prepare(data, model), np.float64))
+        batch = objective.prepare(data, model)
+        grid = objective.first_grid(batch) if isinstance(objective, nf.TrajectoryMatching) else None
+        problem = carry(nf.objectives.Problem(batch, grid, np.zeros(())), np.float64)
+        loss, gradient = value_and_gradient(objective, model, problem)
         return float(loss), np.asarray(gradient)
 
 
-OBJECTIVES = [nf.TrajectoryMatching(nf.Solver(rtol=1e-9, atol=1e-11)), nf.DerivativeMatching()]
+OBJECTIVES = [nf.TrajectoryMatching(solver=nf.Solver(rtol=1e-9, atol=1e-11)), nf.DerivativeMatching()]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=["trajectory", "derivative"])

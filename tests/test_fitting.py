@@ -14,7 +14,7 @@ import scipy.linalg
 from conftest import SMALL, rotation
 
 import node_fit as nf
-from node_fit.loop import Silent
+from node_fit.observer import Silent
 from node_fit.precision import dtype_of, scope
 
 # Below this a fit counts as good, above as bad.
@@ -210,7 +210,7 @@ def test_the_record_of_a_fit(fitted):
     [
         ({"precision": "x16"}, "precision must be x32 or x64, got 'x16'"),
         ({"device": "tpu"}, "device must be auto, cpu or gpu, got 'tpu'"),
-        ({"recipe": "fast"}, "recipe must be default or direct, got 'fast'"),
+        ({"recipe": "fast"}, "recipe must be default, direct or a Recipe, got 'fast'"),
         ({"scan": "fori"}, "scan must be lax or checkpointed, got 'fori'"),
         ({"recipe": ()}, "stage"),
         ({"log": ["z"]}, "log names 'z', which is no state"),

@@ -23,7 +23,7 @@ def waves(phases, times=40, noise=0.0, end=6.0) -> nf.Dataset:
 
 
 # Fixed steps make a loss that a line search can follow to the end, and bosh3 compiles quickly.
-FIXED = nf.Solver("bosh3", adaptive=False)
+FIXED = nf.Solver("bosh3", steps="even")
 TRAIN, TEST = waves([0.0, 1.0, 2.0, 3.5, 5.0]), waves([0.5, 4.2])
 FITS = {
     "encoder": {"start": functools.partial(nf.Encoder, rows=8), "field": SMALL},
@@ -159,7 +159,7 @@ def test_windows_come_before_the_whole_record():
 
 
 def test_the_observer_is_told_why_no_derivatives_are_matched():
-    class Listener(nf.loop.Silent):
+    class Listener(nf.observer.Silent):
         def begin(self, model, notes):
             self.notes = list(notes)
 

@@ -22,7 +22,7 @@ def test_hypergradient_against_finite_differences():
     steps = 4
     with scope("x64"):
         # Fixed steps, since adaptive ones make finite differences rough.
-        objective = nf.TrajectoryMatching(nf.Solver("euler", adjoint="direct", max_steps=16))
+        objective = nf.TrajectoryMatching(solver=nf.Solver("euler", max_steps=16))
         field = SMALL(2, 0, key=jax.random.key(0))
         parts, static, fixed, state = problem(nf.Adam(0.05, schedule="constant"), "x64", field, objective)
 
@@ -32,8 +32,10 @@ def test_hypergradient_against_finite_differences():
             changed = eqx.tree_at(numbers, fixed, at)
             stage = eqx.combine(changed.stage, static)
             after = unroll(parts.static, stage, changed, state, steps, "checkpointed")
-            model = eqx.combine(after.params, parts.frozen, parts.static)
-            return stage.objective.loss(model, changed.batch).value
+            model = eqx.combine(after.params.model, parts.frozen, parts.static)
+            return stage.objective.loss(
+                model, None, nf.objectives.Problem(changed.batch, state.grid, state.progress)
+            ).value
 
         rate, start = numbers(fixed)
         _, (by_rate, by_start) = trained((rate, start))

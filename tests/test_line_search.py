@@ -276,10 +276,16 @@ def test_members_of_a_batch_search_as_if_alone(function):
 class Marked(nf.objectives.AbstractObjective):
     """An objective in which one operation stands out from all that an optimizer does."""
 
+    def why_not(self, model, data):
+        return None
+
+    def own(self, model, batch):
+        return None
+
     def prepare(self, data, model):
         return nf.batch.Batch.from_dataset(data, model.scaler)
 
-    def loss(self, model, batch):
+    def loss(self, model, own, problem):
         weights = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(model.field)])
         return nf.objectives.Loss(jnp.sum(jax.lax.lgamma(1 + weights**2)), jnp.zeros((), jnp.int32))
 

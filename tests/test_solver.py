@@ -193,7 +193,7 @@ def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():
 
 def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     data = rotation()
-    objective = nf.TrajectoryMatching(nf.Solver(max_steps=6))
+    objective = nf.TrajectoryMatching(solver=nf.Solver(max_steps=6, steps="adaptive"))
     field = nf.Linear(2, 0, key=jax.random.key(0))
     model = nf.make_model(data, field=field, key=jax.random.key(0))
     model = carry(model, np.float64)
@@ -202,7 +202,9 @@ def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     @eqx.filter_jit
     @eqx.filter_value_and_grad(has_aux=True)
     def evaluate(field):
-        loss = objective.loss(eqx.tree_at(lambda m: m.field, model, field), batch)
+        loss = objective.loss(
+            eqx.tree_at(lambda m: m.field, model, field), None, nf.objectives.Problem(batch, None, jnp.zeros(()))
+        )
         return loss.value, loss.failed
 
     # A field that vanishes is solved in a few steps, one that turns fast is not.
@@ -292,7 +294,7 @@ def test_tolerances_may_differ_by_state(joint):
 def test_fixed_steps_have_the_order_of_the_method():
     def error(times):
         ts = jnp.linspace(0.0, 1.0, times)[None]
-        ys = nf.Solver("heun", adaptive=False).solve(
+        ys = nf.Solver("heun", steps="even").solve(
             lambda t, y, u: -y, ts, jnp.ones((1, 1)), jnp.zeros((1, times, 0)), joint=True
         ).ys  # fmt: skip
         return abs(float(ys[0, -1, 0]) - np.exp(-1.0))

@@ -13,7 +13,7 @@ from test_pitfalls import Quadratic, problem
 
 import node_fit as nf
 from node_fit.checkpoint import Checkpoints
-from node_fit.loop import Silent
+from node_fit.observer import Silent
 from node_fit.precision import carry
 from node_fit.training import Stage, chunk, minibatch, unroll
 
@@ -124,7 +124,7 @@ def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
         def resume(self, template):
             moment = super().resume(template)
             state = eqx.tree_at(lambda s: s.key, moment.state, carry(jax.random.key(99), np.float32))
-            return nf.loop.Moment(moment.stage, moment.offset, state)
+            return nf.observer.Moment(moment.stage, moment.offset, state)
 
     rest = train(RECIPES["minibatches"](), Tamper(tmp_path))
     assert any((a != b).any() for a, b in zip(leaves(rest.model), leaves(whole.model), strict=True))
@@ -185,8 +185,8 @@ class Cliff(Quadratic):
 
     edge: float = eqx.field(static=True, default=0.02)
 
-    def loss(self, model, batch):
-        loss = super().loss(model, batch)
+    def loss(self, model, own, problem):
+        loss = super().loss(model, own, problem)
         bias = model.field.network.layers[-1].bias
         start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0]).network.layers[-1].bias
         away = jnp.abs(bias - start).max() > self.edge
@@ -203,6 +203,11 @@ def test_the_best_iterate_is_kept_and_is_never_nan():
     assert all(np.isfinite(leaf).all() for leaf in leaves(result.model))
 
 
+def alone(batch) -> nf.objectives.Problem:
+    """The problem of a batch whose solves hold no steps."""
+    return nf.objectives.Problem(batch, None, jnp.zeros(()))
+
+
 # Far too fast, so that the loss rises after it has fallen.
 RISING = nf.Optax(optax.chain(optax.trace(0.95), optax.scale(-1.0)))
 
@@ -212,7 +217,7 @@ def test_the_best_parameters_have_the_best_loss():
     result = train([Stage(Quadratic(), RISING, 40)])
     objective = Quadratic()
     batch = carry(objective.prepare(rotation(), result.model), np.float32)
-    value = jax.jit(lambda m: objective.loss(m, batch).value)(result.model)
+    value = jax.jit(lambda m: objective.loss(m, None, alone(batch)).value)(result.model)
     np.testing.assert_allclose(value, min(r.train_loss for r in result.history), rtol=1e-5)
     assert result.history[-1].train_loss > min(r.train_loss for r in result.history)
 
@@ -220,8 +225,8 @@ def test_the_best_parameters_have_the_best_loss():
 class Nowhere(Quadratic):
     """An objective that is never finite."""
 
-    def loss(self, model, batch):
-        value = super().loss(model, batch).value
+    def loss(self, model, own, problem):
+        value = super().loss(model, own, problem).value
         return nf.objectives.Loss(value * jnp.nan, jnp.ones((), jnp.int32))
 
 
@@ -302,9 +307,9 @@ def test_each_step_draws_its_own_minibatch():
     drawn = []
 
     class Spy(Quadratic):
-        def loss(self, model, batch):
-            jax.debug.callback(lambda start: drawn.append(start.tobytes()), batch.first)
-            return super().loss(model, batch)
+        def loss(self, model, own, problem):
+            jax.debug.callback(lambda start: drawn.append(start.tobytes()), problem.batch.first)
+            return super().loss(model, own, problem)
 
     train([Stage(Spy(), nf.Adam(), 20, batch_size=2)])
     jax.effects_barrier()

@@ -71,11 +71,17 @@ class Hybrid(AbstractVectorField):
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
-        names = self.known.system.named(t, y, u)
-        given = self.network(jnp.stack([names[name] for name in self.sees]))
+        given = self.correction(t, y, u)
         terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
         rates = self.known.rates(t, y, u, terms)
         return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
+
+    def correction(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " output"]:
+        """What the network gives, of order one: terms first, then what is added to derivatives."""
+        names = self.known.system.named(t, y, u)
+        return self.network(jnp.stack([names[name] for name in self.sees]))
 
 
 def seen(system: System, names: Sequence[str] | None) -> tuple[str, ...]:

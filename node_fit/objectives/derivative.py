@@ -6,12 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float, PyTree
 
 from ..dataset import Dataset
 from ..model import NeuralODE
-from ..smoothing import smooth
-from .objective import AbstractObjective, Loss, masked_mean, ridge_penalty
+from ..smoothing import FEWEST, smooth
+from .jacobian import forward
+from .objective import AbstractLeastSquares, Build, Jacobian, Problem, Residuals, Vector, measured_count
+from .penalty import Penalty
 
 
 class Slopes(eqx.Module):
@@ -24,7 +26,7 @@ class Slopes(eqx.Module):
     mask: Bool[Any, "point state"]
 
 
-class DerivativeMatching(AbstractObjective):
+class DerivativeMatching(AbstractLeastSquares):
     """Mean squared difference of the field and the derivatives of smoothing splines through the data.
 
     The cheapest start of a fit (two-stage regression: Varah, SIAM J. Sci. Stat. Comput. 3, 1982). It is biased by
@@ -32,14 +34,21 @@ class DerivativeMatching(AbstractObjective):
 
     **Arguments:**
 
+    - `penalty`: what is asked of the field besides.
     - `most`: points used at the most, evenly spread over all.
-    - `ridge`: see `TrajectoryMatching`.
 
     It needs models all of whose states are measured, since nobody knows the derivatives of the others.
     """
 
+    penalty: Penalty = eqx.field(default_factory=Penalty)
     most: int = eqx.field(static=True, default=8192)
-    ridge: float | Float[Array, ""] = 0.0
+
+    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
+        if not model.is_measured:
+            return "no derivative stage, since nobody knows the derivatives of states that are not measured"
+        if not (data.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
+            return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"
+        return None
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
         if not model.is_measured:
@@ -58,7 +67,18 @@ class DerivativeMatching(AbstractObjective):
             mask=np.isfinite(rates[at]),
         )
 
-    def loss(self, model: NeuralODE, batch: Slopes) -> Loss:
+    def own(self, model: NeuralODE, batch: Slopes) -> PyTree:
+        return None
+
+    def linearised(self, build: Build, x: Vector, problem: Problem) -> tuple[Residuals, Jacobian]:
+        return forward(lambda x: self.residuals(*build(x), problem), x)
+
+    def residuals(self, model: NeuralODE, own: PyTree, problem: Problem) -> Residuals:
+        batch: Slopes = problem.batch
         rates = jax.vmap(model.field)(batch.ts, batch.ys, batch.us)
-        misfit = masked_mean((rates - batch.rates) ** 2, batch.mask)
-        return Loss(misfit + ridge_penalty(model.field, self.ridge, batch.mask), jnp.zeros((), jnp.int32))
+        off = jnp.where(batch.mask, rates - batch.rates, 0)
+        points = jax.tree.map(lambda x: x[:, None], (batch.ts, batch.ys, batch.us))
+        seen = batch.mask.any(axis=1)[:, None]
+        asked = self.penalty.residuals(model.field, points, seen, jnp.maximum(batch.mask.sum(), 1))
+        count = measured_count(batch.mask, off.dtype)
+        return Residuals(jnp.concatenate([off, asked], axis=1), count, jnp.zeros((), jnp.int32))

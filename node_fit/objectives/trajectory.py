@@ -1,47 +1,56 @@
 """Trajectory matching: the distance of simulated trajectories from the measured ones."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from ..batch import Batch
 from ..dataset import Dataset
 from ..model import NeuralODE
 from ..solver import Solver
-from .objective import AbstractObjective, Loss, masked_mean, ridge_penalty
-
-# A residual that stands for "not solved": far beyond any honest one (states are of order one), and small enough that
-# a line search in float32 can compare its square with others.
-UNSOLVED = 1e3
+from .objective import Problem
+from .penalty import Penalty
+from .simulation import AbstractSimulation, misfit, rows
 
 
-class TrajectoryMatching(AbstractObjective):
+class TrajectoryMatching(AbstractSimulation):
     """Mean squared residual of simulated trajectories, over the measured values, in scaled units.
 
     A trajectory that can't be solved counts as far off where it broke, so the loss stays finite.
 
     **Arguments:**
 
+    - `penalty`: what is asked of the field besides.
     - `solver`: how trajectories are solved in training; may be looser than the model's own.
-    - `ridge`: weight of the sum of the field's squared weights, beside the sum of squared residuals; for short or
-      noisy records. The constants of known equations are none of them.
     - `window`, `stride`: number of rows of the windows that trajectories are cut into, and of those between the first
       rows of two windows (half a window if absent). Short solves are cheap and never go flat; what they do not tell is
       how errors grow over a long record.
+    - `horizon`: the share of each trajectory's time that is looked at first; it grows to all, chunk by chunk.
 
-    **Raises:** `ValueError` if the windows' starts can't be read off the data.
+    **Raises:** `ValueError` if a number is out of range, or the windows' starts can't be read off the data.
     """
 
+    penalty: Penalty = eqx.field(default_factory=Penalty)
     solver: Solver = eqx.field(default_factory=Solver)
-    ridge: float | Float[Array, ""] = 0.0
     window: int | None = eqx.field(static=True, default=None)
     stride: int | None = eqx.field(static=True, default=None)
+    horizon: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         if self.window is not None and self.window < 2:
             raise ValueError(f"window must be at least 2 rows, got {self.window}.")
         if self.stride is not None and (self.window is None or self.stride < 1):
             raise ValueError(f"stride must be at least 1 row, and needs a window, got {self.stride}.")
+        if self.horizon is not None and not 0 < self.horizon <= 1:
+            raise ValueError(f"horizon must be above 0 and at most 1, got {self.horizon}.")
+        if self.horizon is not None and self.solver.steps == "adaptive":
+            raise ValueError("horizon needs steps that are given; use solver.steps=held or even.")
+
+    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
+        return None
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
         if self.window is not None:
@@ -50,12 +59,34 @@ class TrajectoryMatching(AbstractObjective):
             data = data.windows(self.window, self.stride)
         return Batch.from_dataset(data, model.scaler)
 
-    def loss(self, model: NeuralODE, batch: Batch) -> Loss:
-        solution = model.train(batch, self.solver)
-        misfit = masked_mean(residuals(solution.ys, batch) ** 2, batch.mask)
-        return Loss(misfit + ridge_penalty(model.field, self.ridge, batch.mask), (~solution.ok).sum())
+    def own(self, model: NeuralODE, batch: Batch) -> PyTree:
+        return None
 
+    def first_grid(self, batch: Batch) -> Float[np.ndarray, "trajectory node"] | None:
+        return self.steps_for(batch)
 
-def residuals(ys: Float[Array, "trajectory time state"], batch: Batch) -> Float[Array, "trajectory time state"]:
-    solved: Bool[Array, "trajectory time state"] = jnp.isfinite(ys)
-    return jnp.where(solved, jnp.where(solved, ys, 0) - batch.ys, jnp.asarray(UNSOLVED, ys.dtype))
+    @property
+    def grows(self) -> bool:
+        return self.horizon is not None
+
+    def view(self, problem: Problem) -> Problem:
+        if self.horizon is None:
+            return problem
+        batch = problem.batch
+        share = self.horizon ** (1 - problem.progress)
+        end = batch.ts[:, :1] + share * (batch.ts[:, -1:] - batch.ts[:, :1])
+        # Steps beyond the horizon have no length, so that nothing beyond it is solved for.
+        grid = None if problem.grid is None else jnp.minimum(problem.grid, end)
+        seen = replace(batch, mask=batch.mask & (batch.ts <= end)[..., None])
+        return Problem(seen, grid, problem.progress)
+
+    def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "trajectory state"]:
+        return model.start(problem.batch)
+
+    def assemble(
+        self, model: NeuralODE, own: PyTree, problem: Problem, states: Float[Array, "trajectory time state"]
+    ) -> Float[Array, "trajectory row"]:
+        batch = self.view(problem).batch
+        return jnp.concatenate(
+            [rows(misfit(model, batch, states)), self.penalty.along(model.field, batch, states)], axis=1
+        )

@@ -81,6 +81,9 @@ class Adam(AbstractGradientOptimizer):
             return optax.warmup_cosine_decay_schedule(0.0, 1.0, max(int(self.warmup * steps), 1), steps)
         return optax.constant_schedule(1.0)
 
+    def reopen(self, state: PyTree) -> PyTree:
+        return state
+
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         return jnp.asarray(self.learning_rate * self.shape(steps)(state[0].count))
 

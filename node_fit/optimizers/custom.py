@@ -39,12 +39,22 @@ class Optax(AbstractGradientOptimizer):
             )
         return state
 
+    def reopen(self, state: PyTree) -> PyTree:
+        return forget_value(state)
+
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         found = [x for _, x in optax.tree.get_all_with_path(state, "learning_rate")]
         return jnp.asarray(found[-1] if found else jnp.nan)
 
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         return jnp.zeros((), bool)
+
+
+def forget_value(state: PyTree) -> PyTree:
+    """The state of a line search of Optax's without the value that it would take for that of the next step."""
+    if optax.tree.get(state, "grad") is None:
+        return state
+    return optax.tree.set(state, value=jnp.full_like(optax.tree.get(state, "value"), jnp.inf))
 
 
 def has_memory(state: PyTree) -> bool:

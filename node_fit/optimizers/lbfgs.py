@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .line_search import lbfgs_by_evaluation
+from .custom import forget_value
+from .line_search import lbfgs_by_evaluation, renew
 from .optimizer import AbstractGradientOptimizer
 
 # Lines in a row on which nothing lower is found: the second one is along the gradient itself.
@@ -56,6 +57,9 @@ class LBFGS(AbstractGradientOptimizer):
             return lbfgs_by_evaluation(self.memory, self.tries)
         search = optax.scale_by_backtracking_linesearch(self.tries, store_grad=True)
         return optax.chain(optax.scale_by_lbfgs(self.memory), optax.scale(-1.0), search)
+
+    def reopen(self, state: PyTree) -> PyTree:
+        return renew(state) if self.linesearch == "zoom" else forget_value(state)
 
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         return jnp.asarray(state.step if self.linesearch == "zoom" else optax.tree.get(state, "learning_rate"))

@@ -122,6 +122,17 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def renew(state: SearchState) -> SearchState:
+    """The state for an objective that has changed a little: the next point is accepted for what it is."""
+    infinite = jnp.full_like(state.start.value, jnp.inf)
+    return state._replace(
+        start=state.start._replace(value=infinite),
+        low=state.low._replace(value=infinite, step=jnp.zeros_like(infinite)),
+        tries=jnp.zeros_like(state.tries),
+        failures=jnp.zeros_like(state.failures),
+    )
+
+
 def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
     """Strong Wolfe conditions; near the minimum, where differences of values are rounding, their approximate form.
 

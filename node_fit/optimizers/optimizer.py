@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -12,7 +13,38 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ..objectives import Loss
 
 Clip = float | Float[Array, ""] | None
+
+
+class Linearised(eqx.Module):
+    """A sum of squares `r @ r + x @ (prior * x)` at a vector `x` of all parameters.
+
+    - `residuals`, `jacobian`: `r` and its derivatives.
+    - `failed`: how many solves failed.
+    - `prior`: weight of each parameter's square.
+    """
+
+    residuals: Float[Array, " row"]
+    failed: Int[Array, ""]
+    jacobian: Float[Array, "row parameter"]
+    prior: Float[Array, " parameter"]
+
+
 LossFunction = Callable[[PyTree], Loss]
+
+
+@runtime_checkable
+class Goal(Protocol):
+    """An objective as a function of the parameters alone, or of a vector of them for sums of squares."""
+
+    def __call__(self, params: PyTree) -> Loss: ...
+
+    def residuals(self, x: Float[Array, " parameter"]) -> tuple[Float[Array, " row"], Int[Array, ""]]:
+        """The residuals, and how many solves failed."""
+        ...
+
+    def linearised(self, x: Float[Array, " parameter"]) -> Linearised: ...
+
+    def prior(self, x: Float[Array, " parameter"]) -> Float[Array, " parameter"]: ...
 
 
 class Step(eqx.Module):
@@ -41,6 +73,11 @@ class AbstractOptimizer(eqx.Module):
     def full_batch(self) -> bool:
         """Whether every step must see the same data and the whole gradient."""
 
+    @property
+    @abc.abstractmethod
+    def pace(self) -> int:
+        """How many gradients a step costs, roughly; chunks have so many steps fewer."""
+
     @abc.abstractmethod
     def init(self, params: PyTree, steps: int) -> PyTree:
         """The state before the first of `steps` steps."""
@@ -51,11 +88,15 @@ class AbstractOptimizer(eqx.Module):
 
         **Arguments:**
 
-        - `loss`: the objective as a function of the parameters alone.
+        - `loss`: the objective; in training a `Goal`.
         - `params`, `state`: where the optimizer is.
         - `steps`: how many steps there will be, for schedules.
         - `clip`: largest norm of the gradient that is passed on, or None.
         """
+
+    @abc.abstractmethod
+    def reopen(self, state: PyTree) -> PyTree:
+        """The state for an objective whose values have changed a little since the last step."""
 
     @abc.abstractmethod
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
@@ -68,6 +109,10 @@ class AbstractOptimizer(eqx.Module):
 
 class AbstractGradientOptimizer(AbstractOptimizer):
     """An optimizer that is an Optax transformation of the gradient, line searches included."""
+
+    @property
+    def pace(self) -> int:
+        return 1
 
     @abc.abstractmethod
     def transform(self, steps: int) -> optax.GradientTransformation:

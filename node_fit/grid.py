@@ -1,0 +1,206 @@
+"""Steps held fixed: a Runge-Kutta method over a given grid of times, and grids that keep to a tolerance.
+
+With steps that stay the same the solution is a smooth function of the parameters, as a line search needs it; steps that
+are chosen anew in every solve make it rough. A scan over such a grid also compiles in a third of the time of an
+adaptive solve, and each trajectory has steps of its own at no further cost.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# Of all trajectories at once.
+Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
+Grid = Float[Any, "trajectory node"]
+
+EXPLICIT: dict[str, Callable[[], diffrax.AbstractSolver]] = {
+    "euler": diffrax.Euler,
+    "heun": diffrax.Heun,
+    "bosh3": diffrax.Bosh3,
+    "tsit5": diffrax.Tsit5,
+    "dopri5": diffrax.Dopri5,
+    "dopri8": diffrax.Dopri8,
+}
+# Steps are made as long as this fraction of the tolerance allows.
+SAFETY = 0.8
+# The most that a step grows or shrinks at once, as an error estimate says little about very different steps.
+LEAST, MOST = 0.2, 5.0
+# The most that a single step's error may be, times the tolerance.
+SLACK = 10.0
+ROUNDS = 12
+FEWEST = 8
+
+
+class March(eqx.Module):
+    """A solution at the nodes of a grid: values before and after each step, and its stages."""
+
+    before: Float[Array, "step trajectory state"]
+    after: Float[Array, "step trajectory state"]
+    stages: Float[Array, "step stage trajectory state"]
+
+
+class Tableau(NamedTuple):
+    """A Butcher tableau: nodes of the stages after the first, their weights of earlier stages, weights of the solution
+    and of its estimated error; and whether a step's last stage is the first one of the next."""
+
+    c: Sequence[float]
+    a: Sequence[np.ndarray]
+    b: np.ndarray
+    error: np.ndarray
+    fsal: bool
+
+
+def tableau(method: str) -> Tableau:
+    if method == "euler":
+        return Tableau((), (), np.ones(1), np.zeros(1), False)
+    solver: Any = EXPLICIT[method]()
+    table = solver.tableau
+    return Tableau(table.c, table.a_lower, table.b_sol, table.b_error, table.fsal)
+
+
+def march(
+    method: str, derivative: Derivative, grid: Grid, y0: Float[Array, "trajectory state"], bound: Float[Array, " state"]
+) -> March:
+    """Steps of an explicit method from node to node of a grid.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT`.
+    - `derivative`: of all trajectories, called with times `(trajectory,)` and states `(trajectory, state)`.
+    - `grid`: nodes, shape `(trajectory, node)`, not decreasing.
+    - `y0`: states at the first nodes.
+    - `bound`: of each state; those beyond it are seen as if they were on it, so that a solution that runs away stays
+      finite, and its gradient too.
+    """
+    table = tableau(method)
+
+    def sum_of(weights: np.ndarray, ks: list[Array]) -> Array:
+        """A combination of stages; it has no term for a weight of zero."""
+        terms = [float(w) * k for w, k in zip(weights, ks, strict=False) if w != 0]
+        return sum(terms[1:], terms[0]) if terms else jnp.zeros_like(ks[0])
+
+    def evaluate(t: Array, y: Array) -> Array:
+        return derivative(t, jnp.clip(y, -bound[None], bound[None]))
+
+    @jax.checkpoint
+    def step(carry: tuple[Array, Array], nodes: tuple[Array, Array]):
+        y, slope = carry
+        t, h = nodes[0], nodes[1] - nodes[0]
+        ks = [slope if table.fsal else evaluate(t, y)]
+        for row, c in zip(table.a, table.c, strict=True):
+            ks.append(evaluate(t + float(c) * h, y + h[:, None] * sum_of(row, ks)))
+        after = y + h[:, None] * sum_of(table.b, ks)
+        return (after, ks[-1]), (y, after, h[None, :, None] * jnp.stack(ks))
+
+    nodes = jnp.swapaxes(grid, 0, 1)
+    slope = evaluate(nodes[0], y0) if table.fsal else jnp.zeros_like(y0)
+    _, (before, after, stages) = jax.lax.scan(step, (y0, slope), (nodes[:-1], nodes[1:]))
+    return March(before, after, stages)
+
+
+def interpolate(
+    method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
+) -> Float[Array, "trajectory saved state"]:
+    """States at the times `saved` by the method's own interpolation; beyond the grid they stay as at its end."""
+    shape: Any = EXPLICIT[method]().interpolation_cls
+
+    def one(nodes: Array, before: Array, after: Array, stages: Array, ts: Array) -> Array:
+        last = nodes.shape[0] - 2
+        found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, last)
+
+        def at(index: Array, t: Array) -> Array:
+            ends = {"t0": nodes[index], "t1": nodes[index + 1], "y0": before[index], "y1": after[index]}
+            piece = shape(**ends) if method == "euler" else shape(**ends, k=stages[index])
+            return piece.evaluate(jnp.minimum(t, nodes[-1]))
+
+        return jax.vmap(at)(found, ts)
+
+    by_trajectory = (
+        jnp.moveaxis(steps.before, 1, 0),
+        jnp.moveaxis(steps.after, 1, 0),
+        jnp.moveaxis(steps.stages, 2, 0),
+    )
+    return jax.vmap(one)(grid, *by_trajectory, saved)
+
+
+def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
+    """The estimated error of each step over its tolerance, the root mean square over the states.
+
+    Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
+    """
+    error = jnp.tensordot(jnp.asarray(tableau(method).error, steps.stages.dtype), steps.stages, axes=(0, 1))
+    allowed = atol + rtol * jnp.maximum(jnp.abs(steps.before), jnp.abs(steps.after))
+    return jnp.swapaxes(jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=-1)), 0, 1)
+
+
+def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Float[np.ndarray, "trajectory node"]:
+    """Even grids from the first to the last of each trajectory's times.
+
+    **Arguments:** `steps`: of each; if absent, one for each interval of the times, padding aside.
+    """
+    if steps is not None:
+        return np.linspace(ts[:, 0], ts[:, -1], steps + 1, axis=1)
+    intervals = (np.diff(ts, axis=1) > 0).sum(axis=1)
+    longest = max(int(intervals.max()), 1)
+    parts = np.minimum(np.arange(longest + 1)[None, :] / np.maximum(intervals, 1)[:, None], 1)
+    return ts[:, :1] + parts * (ts[:, -1:] - ts[:, :1])
+
+
+def settle(errors_of: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, order: int, most: int) -> np.ndarray:
+    """A grid whose steps keep to the tolerance; the same one if it does already.
+
+    The steps are spread so that all have the same estimated error, and more are made where that is too much. That takes
+    no solve of another kind than on the grid itself.
+
+    **Arguments:**
+
+    - `errors_of`: the error of each step over its tolerance, shape `(trajectory, step)`, for a grid.
+    - `grid`: to begin with.
+    - `order`: of the error estimate: it falls with this power of a step.
+    - `most`: steps at the most.
+    """
+    for _ in range(ROUNDS):
+        errors = errors_of(grid)
+        steps, needed = errors.shape[1], needed_steps(errors, order)
+        if (errors <= SLACK).all() and needed <= steps:
+            return grid
+        if needed > steps:
+            steps = min(size(needed), most)
+        new = spread(grid, shares(errors, order), steps)
+        if np.array_equal(new, grid):
+            return grid
+        grid = new
+    return grid
+
+
+def needed_steps(errors: np.ndarray, order: int) -> float:
+    """How many steps keep to the tolerance on average, and to some times it in every trajectory."""
+    total = shares(errors, order).sum(axis=1)
+    return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
+
+
+def shares(errors: np.ndarray, order: int) -> np.ndarray:
+    """How many steps of the right length each step should be."""
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    return np.clip(errors ** (1 / order), LEAST, MOST) / SAFETY
+
+
+def size(needed: int | float) -> int:
+    """A number of steps somewhat above what is needed: one of few, so that runs share what is compiled."""
+    steps = FEWEST
+    while steps < needed:
+        steps = steps * 3 // 2 if steps.bit_count() == 1 else steps * 4 // 3
+    return steps
+
+
+def spread(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
+    """`steps` new steps over each trajectory's grid, with as many in each old one as its share says."""
+    total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
+    wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)
+    return np.stack([np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)])

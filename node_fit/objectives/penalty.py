@@ -1,0 +1,103 @@
+"""What is asked of a field besides fitting the data."""
+
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..batch import Batch
+from ..fields import Hybrid, VectorField
+from ..parameters import weights
+
+Points = tuple[Float[Array, "block point"], Float[Array, "block point state"], Float[Array, "block point input"]]
+Weight = float | Float[Array, ""] | None
+
+
+class Penalty(eqx.Module):
+    """Weights of squares that are added to those of the residuals; None, or a ridge of 0, for none.
+
+    **Arguments:**
+
+    - `ridge`: of the sum of the field's squared weights, beside the sum of squared residuals: a Gaussian prior, that
+      fades as data come in. The constants of known equations are none of them.
+    - `smoothness`: of the mean square of the field's derivatives by the state, beside the mean squared residual.
+    - `kinetic_energy`: of the mean square of the field (Finlay et al., "How to train your neural ODE", ICML 2020).
+    - `physics`: of the mean square of what a network adds to known equations (`Hybrid`).
+
+    Means are over the points of the trajectories; all are of order one.
+
+    **Raises:** `ValueError` if a weight is negative or not finite.
+    """
+
+    ridge: float | Float[Array, ""] = 0.0
+    smoothness: Weight = None
+    kinetic_energy: Weight = None
+    physics: Weight = None
+
+    def __check_init__(self):
+        for name in ("ridge", "smoothness", "kinetic_energy", "physics"):
+            weight = getattr(self, name)
+            if isinstance(weight, float | int) and not 0 <= weight < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {weight}.")
+
+    def of_weights(self, field: PyTree) -> Float[Array, ""]:
+        """The weighted sum of the field's squared weights."""
+        return self.ridge * sum(((leaf**2).sum() for leaf in weights(field)), jnp.zeros(()))
+
+    def prior(self, field: PyTree) -> PyTree:
+        """The weight of each parameter's square in `of_weights`, in the structure of the field's parameters."""
+        ones = jax.tree.map(jnp.ones_like, field)
+        return jax.grad(lambda field: self.of_weights(field) / 2)(ones)
+
+    def along(
+        self, field: VectorField, batch: Batch, states: Float[Array, "block time state"]
+    ) -> Float[Array, "block row"]:
+        """The residuals along solved trajectories; arguments as of `residuals`."""
+        solved = jnp.isfinite(states)
+        seen = batch.mask.any(axis=2) & solved.all(axis=2)
+        points = (batch.ts, jnp.where(solved, states, 0), batch.us)
+        return self.residuals(field, points, seen, jnp.maximum(batch.mask.sum(), 1))
+
+    def residuals(
+        self,
+        field: VectorField,
+        points: tuple[
+            Float[Array, "block point"], Float[Array, "block point state"], Float[Array, "block point input"]
+        ],
+        counts: Bool[Array, "block point"],
+        total: Int[Array, ""],
+    ) -> Float[Array, "block row"]:
+        """Residuals whose squares sum to the weighted means, times `total`.
+
+        **Arguments:**
+
+        - `field`: in question.
+        - `points`: times, states and inputs.
+        - `counts`: which of them count.
+        - `total`: number of measured values that the sum of squares is divided by.
+        """
+        kind = points[1].dtype
+        parts = [(w, f) for w, f in self.pointwise(field) if w is not None]
+        rows = [jnp.zeros((counts.shape[0], 0), kind)]
+        number = jnp.maximum(counts.sum(), 1).astype(kind)
+        for weight, function in parts:
+            found = jax.vmap(jax.vmap(function))(*points)
+            found = jnp.where(counts[..., None], found, 0) * jnp.sqrt(weight * total / number).astype(kind)
+            rows.append(found.reshape(found.shape[0], -1))
+        return jnp.concatenate(rows, axis=1)
+
+    def pointwise(self, field: VectorField) -> list[tuple[Weight, Callable]]:
+        """Each weight with the residuals at a point, as a function of time, state and inputs."""
+
+        def slopes(t, y, u):
+            return jax.jacfwd(field, argnums=1)(t, y, u).reshape(-1)
+
+        def correction(t, y, u):
+            if not isinstance(field, Hybrid):
+                raise ValueError("physics is a weight on what a network adds to known equations; use field=hybrid.")
+            return field.correction(t, y, u)
+
+        return [(self.smoothness, slopes), (self.kinetic_energy, field), (self.physics, correction)]

@@ -1,0 +1,134 @@
+"""Multiple shooting: trajectories in segments with starts of their own, which are drawn together."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..batch import Batch
+from ..dataset import Dataset, cut
+from ..model import NeuralODE
+from ..smoothing import smooth
+from ..solver import Solver
+from .objective import Problem
+from .penalty import Penalty
+from .simulation import AbstractSimulation, misfit, rows
+
+
+class Segments(eqx.Module):
+    """Trajectories cut into segments, each of which ends where the next begins.
+
+    - `batch`: the segments as trajectories; their `index` is that of the trajectory.
+    - `opens`: whether a segment is the first of its trajectory, shape `(segment,)`.
+    - `next`, `row`: number of the segment that follows, and the row at which it begins; a last one follows itself.
+    - `guess`: states at the segments' first rows, shape `(segment, state)`.
+    """
+
+    batch: Batch
+    opens: Bool[Any, " segment"]
+    next: Int[Any, " segment"]
+    row: Int[Any, " segment"]
+    guess: Float[Any, "segment state"]
+
+
+class MultipleShooting(AbstractSimulation):
+    """Mean squared residual of short segments, solved in parallel, with a penalty on the gaps between them that grows.
+
+    Short solves can't run away and never go flat, and the starts of segments smooth the data (Bock, "Numerical
+    treatment of inverse problems in chemical reaction kinetics", 1981). What comes out still has gaps, so whole
+    trajectories come after it.
+
+    **Arguments:**
+
+    - `penalty`, `solver`: as of `TrajectoryMatching`.
+    - `rows`: intervals between measured times in a segment.
+    - `least`, `most`: weights of the mean squared gap, at the beginning and at the end.
+
+    **Raises:** `ValueError` if a number is out of range.
+    """
+
+    penalty: Penalty = eqx.field(default_factory=Penalty)
+    solver: Solver = eqx.field(default_factory=Solver)
+    rows: int = eqx.field(static=True, default=10)
+    least: float | Float[Array, ""] = 0.01
+    most: float | Float[Array, ""] = 10.0
+
+    def __check_init__(self):
+        if self.rows < 1:
+            raise ValueError(f"rows of a segment must be at least 1, got {self.rows}.")
+        weights = self.least, self.most
+        if all(isinstance(w, float | int) for w in weights) and not 0 < self.least <= self.most:
+            raise ValueError(f"least must be positive and at most as large as most, got {self.least} and {self.most}.")
+
+    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
+        longest = int(data.lengths.max()) - 1
+        if longest > self.rows:
+            return None
+        return f"no shooting stage, since no trajectory is longer than a segment of {self.rows} intervals"
+
+    def prepare(self, data: Dataset, model: NeuralODE) -> Segments:
+        pieces = data.pieces(self.rows + 1, self.rows)
+        parts = cut(data, pieces, [f"{row}[{begin}]" for row, begin, _ in pieces])
+        batch = Batch.from_dataset(parts, model.scaler)
+        row, begin = (np.array(column, dtype=np.int32) for column in list(zip(*pieces, strict=True))[:2])
+        numbers = np.arange(len(pieces), dtype=np.int32)
+        follows = np.append(row[1:] == row[:-1], False)
+        after = np.where(follows, np.minimum(numbers + 1, numbers[-1]), numbers).astype(np.int32)
+        return Segments(
+            batch=eqx.tree_at(lambda b: b.index, batch, row),
+            opens=np.append(True, row[1:] != row[:-1]),
+            next=after,
+            row=(begin[after] - begin).astype(np.int32),
+            guess=guess(data, model, row, begin, batch),
+        )
+
+    def own(self, model: NeuralODE, batch: Segments) -> PyTree:
+        return batch.guess
+
+    def first_grid(self, batch: Segments) -> Float[np.ndarray, "segment node"] | None:
+        return self.steps_for(batch.batch)
+
+    @property
+    def grows(self) -> bool:
+        return True
+
+    def view(self, problem: Problem) -> Problem:
+        return Problem(problem.batch.batch, problem.grid, problem.progress)
+
+    def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "segment state"]:
+        segments: Segments = problem.batch
+        return jnp.where(segments.opens[:, None], model.start(segments.batch), own)
+
+    def assemble(
+        self, model: NeuralODE, own: PyTree, problem: Problem, states: Float[Array, "segment time state"]
+    ) -> Float[Array, "segment row"]:
+        segments: Segments = problem.batch
+        batch, numbers = segments.batch, jnp.arange(segments.next.shape[0])
+        follows = segments.next != numbers
+        ends = states[numbers, segments.row]
+        gaps = jnp.where(follows[:, None] & jnp.isfinite(ends), ends - own[segments.next], 0)
+        ratio = batch.mask.sum() / jnp.maximum(follows.sum() * own.shape[1], 1)
+        weight = self.least * (self.most / self.least) ** problem.progress
+        return jnp.concatenate(
+            [
+                rows(misfit(model, batch, states)),
+                gaps * jnp.sqrt(weight * ratio).astype(gaps.dtype),
+                self.penalty.along(model.field, batch, states),
+            ],
+            axis=1,
+        )
+
+
+def guess(
+    data: Dataset, model: NeuralODE, row: np.ndarray, begin: np.ndarray, batch: Batch
+) -> Float[np.ndarray, "segment state"]:
+    """States at the segments' first rows: smoothed measurements where they can be smoothed, 0 for hidden states."""
+    found = np.zeros((len(row), len(model.latent)))
+    count = len(data.states) if model.latent[: len(data.states)] == data.states else 0
+    known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
+    smoothed, _ = smooth(model.scaler.scale_times(data.ts), known)
+    at_begin = smoothed[row, begin]
+    found[:, :count] = np.where(np.isfinite(at_begin), at_begin, batch.first)[:, :count]
+    return found
