@@ -1,0 +1,130 @@
+"""Interrupts one run again and again, and compares its end with that of a run that was left alone.
+
+python scripts/soak.py --interruptions 200    # 10 to 20 s an interruption on two cores
+
+Signals are drawn from SIGTERM, SIGINT and SIGKILL; half of them come at any time after a process has started, imports
+and compilation included, and half while it trains. Then the run goes on by `resume=`, as a user would. The exit code is
+0 if model and metrics are, bit for bit, those of the run that nobody interrupted.
+"""
+
+import argparse
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+from safetensors import safe_open
+
+ROOT = Path(__file__).parent.parent
+# A chunk a step, so that there is always something to lose; minibatches, so that keys count.
+RUN = (
+    "data=spiral", "field.width=8", "field.depth=1", "recipe=direct", "optimizer=adam", "train.batch_size=2",
+    "train.chunk_steps=1", "train.patience=1000000",
+)  # fmt: skip
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+# Longer than a process takes to its first chunk, and how long it may then train [s].
+TO_FIRST_CHUNK, TRAINING = 8.0, 1.0
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--interruptions", type=int, default=200)
+    options.add_argument("--steps-each", type=int, default=40, help="steps of the run for each interruption")
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    arguments = (*RUN, f"train.steps={given.interruptions * given.steps_each}")
+    with tempfile.TemporaryDirectory() as folder:
+        whole, parts = Path(folder) / "whole", Path(folder) / "parts"
+        began = time.monotonic()
+        check_end(begin(arguments, whole), whole)
+        print(f"uninterrupted: {count_rows(whole)} chunks in {time.monotonic() - began:.0f} s", flush=True)
+        counts = interrupt(arguments, parts, given.interruptions, random.Random(given.seed))
+        check_end(begin(arguments, parts), parts)
+        for (name, when, code), count in sorted(counts.items()):
+            print(f"{name:<8} {when:<9} exit {code:>4}  {count:>4}")
+        done = sum(counts.values())
+        same_model, same_metrics = model_of(whole) == model_of(parts), metrics_of(whole).equals(metrics_of(parts))
+        print(f"interruptions: {done}; same model: {same_model}; same metrics: {same_metrics}")
+        return int(not (same_model and same_metrics and done == given.interruptions))
+
+
+def begin(arguments: tuple[str, ...], run: Path) -> subprocess.Popen:
+    """Starts the run, or goes on with it if it has saved something."""
+    saved = (run / "checkpoints").is_dir() and any(path.name.isdigit() for path in (run / "checkpoints").iterdir())
+    words = [f"resume={run}"] if saved else [*arguments, f"hydra.run.dir={run}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "node_fit", *words],
+        cwd=run.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def interrupt(arguments: tuple[str, ...], run: Path, times: int, draw: random.Random) -> collections.Counter:
+    """Interrupts the run so many times, or until it ends; by signal, phase and exit code, how often."""
+    counts: collections.Counter = collections.Counter()
+    while sum(counts.values()) < times:
+        process = begin(arguments, run)
+        if draw.random() < 0.5:
+            when = "any time"
+            time.sleep(draw.uniform(0.0, TO_FIRST_CHUNK))
+        else:
+            when = "training"
+            await_chunk(process, run)
+            time.sleep(draw.uniform(0.0, TRAINING))
+        if process.poll() is not None:
+            print("the run ended before it met all interruptions; raise --steps-each", process.communicate()[0])
+            return counts
+        kind = draw.choice(SIGNALS)
+        process.send_signal(kind)
+        process.communicate()
+        counts[kind.name, when, process.returncode] += 1
+    return counts
+
+
+def await_chunk(process: subprocess.Popen, run: Path) -> None:
+    """Waits until the process has taken a step."""
+    before = (run / "metrics.csv").stat().st_mtime_ns if (run / "metrics.csv").exists() else 0
+    rows = count_rows(run)
+    while process.poll() is None:
+        # It first drops the rows that came after its checkpoint.
+        if (run / "metrics.csv").exists() and (run / "metrics.csv").stat().st_mtime_ns > before:
+            if count_rows(run) > rows:
+                return
+            rows = min(rows, count_rows(run))
+        time.sleep(0.02)
+
+
+def check_end(process: subprocess.Popen, run: Path) -> None:
+    said = process.communicate()[0]
+    if process.returncode != 0:
+        raise SystemExit(f"{run} did not end well:\n{said}")
+
+
+def count_rows(run: Path) -> int:
+    metrics = run / "metrics.csv"
+    return metrics.read_text().count("\n") - 1 if metrics.exists() else 0
+
+
+def model_of(run: Path) -> tuple[dict[str, str], dict[str, bytes]]:
+    """The model's header and its arrays, whose order in the file is not said."""
+    with safe_open(run / "model.safetensors", framework="numpy") as file:
+        return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+
+
+def metrics_of(run: Path) -> pd.DataFrame:
+    """The metrics without the seconds, which no two runs share."""
+    return pd.read_csv(run / "metrics.csv", dtype=str).drop(columns="seconds")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

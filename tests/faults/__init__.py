@@ -1,0 +1,1 @@
+"""Faults, injected for real: signals to processes, damaged files, full and shut disks."""

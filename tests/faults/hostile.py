@@ -1,0 +1,53 @@
+"""A process that loads model files from a stranger and tells what that cost, and what it made the process do."""
+
+import json
+import sys
+from pathlib import Path
+
+import node_fit as nf
+from node_fit.model_file import ModelFileError
+
+# What Python reports of a process that is made to do more than read.
+DEEDS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.remove")
+
+
+def watch(deeds: list[str]) -> None:
+    def hook(event: str, arguments: tuple) -> None:
+        if event in DEEDS or (event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")):
+            deeds.append(f"{event} {arguments[0]!r}")
+
+    sys.addaudithook(hook)
+
+
+def memory(key: str) -> float:
+    """What Linux says that this process holds (`VmRSS`), or held at most since the last reset (`VmHWM`) [MB]."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+
+
+def reset() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def taken(path: Path) -> str:
+    """The sentence of the refusal; empty if the file was loaded."""
+    try:
+        nf.load(path)
+    except ModelFileError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    first, *others = map(Path, sys.argv[1:])
+    assert taken(first) == "", "a good file, so that what every load needs is there"
+    deeds: list[str] = []
+    watch(deeds)
+    told = {}
+    for path in others:
+        reset()
+        before = memory("VmRSS")
+        deeds.clear()
+        sentence = taken(path)
+        told[path.name] = {"sentence": sentence, "megabytes": memory("VmHWM") - before, "deeds": list(deeds)}
+    print(json.dumps(told))

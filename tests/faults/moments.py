@@ -1,0 +1,88 @@
+"""Training states whose content is known from their step, and a process that saves them without end."""
+
+import itertools
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import node_fit as nf
+from node_fit.checkpoint import Checkpoints, is_key, to_arrays
+from node_fit.model import NeuralODE
+from node_fit.observer import Moment
+from node_fit.precision import carry, dtype_of, scope
+from node_fit.training import TrainState, Unknowns, begin
+
+
+def model(width: int = 4, precision: str = "x32") -> NeuralODE:
+    data = nf.Dataset.from_arrays([0.0, 1.0, 2.0], [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]], states=("x", "y"))
+    with scope(precision):
+        field = nf.MLP(2, width=width, depth=1, key=jax.random.key(0))
+        return carry(nf.make_model(data, field=field, key=jax.random.key(0)), dtype_of(precision))
+
+
+def state_at(
+    step: int, *, loss: float = 1.0, width: int = 4, nodes: int = 5, precision: str = "x32", optimizer=None
+) -> TrainState:
+    """The state of a small model's stage, with numbers that tell its step, and a grid of so many nodes."""
+    with scope(precision):
+        params = Unknowns(eqx.filter(model(width, precision).field, eqx.is_inexact_array), None)
+        stage = nf.Stage(nf.TrajectoryMatching(), optimizer or nf.Adam(), 100)
+        grid = jnp.linspace(0.0, 1.0, nodes)[None, :]
+        state = carry(begin(stage, params, grid, jax.random.key(step)), dtype_of(precision))
+        shifted = jax.tree.map(lambda p: p + step, state.params)
+        where = lambda s: (s.step, s.params, s.chosen.loss)  # noqa: E731
+        return carry(eqx.tree_at(where, state, (jnp.int32(step), shifted, jnp.asarray(loss))), dtype_of(precision))
+
+
+def moment_at(step: int, stage: int = 0, **options) -> Moment:
+    return Moment(stage, 0, state_at(step, **options))
+
+
+def fill(directory: Path, *moments: Moment, keep: int = 3) -> None:
+    checkpoints = Checkpoints(directory, keep)
+    for moment in moments:
+        checkpoints.save(moment)
+    checkpoints.close()
+
+
+def restore(directory: Path, which: str = "latest", precision: str = "x32", **options) -> Moment | None:
+    """What a run that goes on gets."""
+    checkpoints = Checkpoints(directory)
+    try:
+        with scope(precision):
+            return checkpoints.restore(
+                lambda _, nodes: state_at(0, nodes=nodes, precision=precision, **options),
+                lambda tree: carry(tree, dtype_of(precision)),
+                which,
+            )
+    finally:
+        checkpoints.close()
+
+
+def content(moment: Moment) -> tuple[int, int, dict[str, tuple[str, bytes]]]:
+    """All of a moment, to be compared bit for bit."""
+    arrays = to_arrays(moment.state)
+    return moment.stage, moment.offset, {name: (str(a.dtype), a.tobytes()) for name, a in arrays.items()}
+
+
+def on_host(state: TrainState) -> TrainState:
+    """The state in NumPy's arrays, as a process can be given it that has no time to start JAX."""
+    return jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf), state)
+
+
+def moved(state: TrainState, step: int) -> TrainState:
+    """The state at another step, with other parameters."""
+    params = jax.tree.map(lambda p: p + np.float32(step), state.params)
+    return eqx.tree_at(lambda s: (s.step, s.params), state, (np.asarray(step, np.int32), params))
+
+
+def save_without_end(directory: Path, state: TrainState, first: int, told: Connection) -> None:
+    """Saves a moment after the other, and tells of each that is committed."""
+    checkpoints = Checkpoints(directory)
+    for step in itertools.count(first):
+        checkpoints.save(Moment(0, 0, moved(state, step)))
+        told.send(step)
