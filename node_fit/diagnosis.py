@@ -69,6 +69,9 @@ def diagnose(
             f"overfitted: NRMSE {held.nrmse:.2g} on validation data against {train.nrmse:.2g} on those of training; "
             "try a prior (train.ridge=0.1) or a smaller network (field.width=16).",
         )
+    good = Diagnosis("good", f"good: NRMSE {train.nrmse:.2g} on the training data.")
+    if train.nrmse <= GOOD:
+        return good
     if is_noise(splits["train"], predicted["train"]):
         return Diagnosis(
             "noise-limited",
@@ -78,7 +81,7 @@ def diagnose(
         return Diagnosis(
             "poor", f"poor: {fit}; if not all that matters was measured, try hidden=1 start=encoder or field.time=true."
         )
-    return Diagnosis("good", f"good: NRMSE {train.nrmse:.2g} on the training data.")
+    return good
 
 
 def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> tuple[str, float] | None:

@@ -185,6 +185,11 @@ def needed_steps(errors: np.ndarray, order: int) -> float:
     return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
 
 
+def padded(grid: np.ndarray, steps: int) -> np.ndarray:
+    """The grid with steps of no length at its end, so that grids of several sizes have one shape."""
+    return np.pad(grid, ((0, 0), (0, steps + 1 - grid.shape[1])), mode="edge")
+
+
 def shares(errors: np.ndarray, order: int) -> np.ndarray:
     """How many steps of the right length each step should be."""
     errors = np.where(np.isfinite(errors), errors, np.inf)
@@ -197,6 +202,14 @@ def size(needed: int | float) -> int:
     while steps < needed:
         steps = steps * 3 // 2 if steps.bit_count() == 1 else steps * 4 // 3
     return steps
+
+
+def room(steps: int) -> int:
+    """A number of steps of which there is one for each factor of four, from 128."""
+    most = 16 * FEWEST
+    while most < steps:
+        most *= 4
+    return most
 
 
 def spread(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:

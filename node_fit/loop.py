@@ -119,8 +119,10 @@ class Loop:
         static = (self.parts.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
 
         def errors_of(nodes: np.ndarray) -> np.ndarray:
-            arguments = (params, self.place(nodes), state.progress, fixed)
-            return np.asarray(PROGRAMS.get(step_errors, static, arguments, Compilations())(*arguments))
+            steps = nodes.shape[1] - 1
+            room = grids.padded(nodes, grids.room(steps))
+            arguments = (params, self.place(room), state.progress, fixed)
+            return np.asarray(PROGRAMS.get(step_errors, static, arguments, Compilations())(*arguments))[:, :steps]
 
         before = np.asarray(state.grid)
         after = grids.settle(errors_of, before, objective.error_order, objective.solver.max_steps)

@@ -99,3 +99,15 @@ def test_keys_give_other_weights():
 def test_mlp_refuses(options, message):
     with pytest.raises(ValueError, match=message):
         nf.MLP(2, key=jax.random.key(0), **options)
+
+
+def test_layers_begin_as_those_of_equinox():
+    """Uniform within one over the root of the inputs, weights and biases, all different."""
+    field = nf.MLP(3, 2, width=50, depth=2, key=jax.random.key(0))
+    for layer, inputs in zip(field.network.layers, (5, 50, 50), strict=True):
+        numbers = np.concatenate([np.ravel(layer.weight), np.ravel(layer.bias)])
+        limit = 1 / np.sqrt(inputs)
+        assert np.abs(numbers).max() <= limit and np.abs(numbers).max() > 0.9 * limit
+        assert abs(numbers.mean()) < 0.2 * limit and len(np.unique(numbers)) == numbers.size
+    other = nf.MLP(3, 2, width=50, depth=2, key=jax.random.key(1))
+    assert (np.asarray(field.network.layers[0].weight) != np.asarray(other.network.layers[0].weight)).all()

@@ -1,14 +1,18 @@
 """Recipes as data: which stages are taken, what they inherit, and what each kind of stage does."""
 
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import SMALL, rotation
+from omegaconf import OmegaConf
 
 import node_fit as nf
+from node_fit.configuration import build
 
 QUICK = {"field": SMALL, "chunk_steps": 10, "precision": "x64"}
 SHOOTING = functools.partial(nf.MultipleShooting, rows=4)
@@ -176,3 +180,21 @@ def test_penalties_do_what_they_say(name):
             return float((weight.along(fit.model.field, batch, batch.ys) ** 2).sum())
 
     assert measure(held) < 0.7 * measure(free)
+
+
+def test_the_recipe_that_the_docs_show_is_built():
+    text = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text()
+    node = OmegaConf.create(re.search(r"```yaml\n(.*?)```", text, re.DOTALL).group(1))
+    recipe = build(node, "recipe")
+    assert list(recipe.stages) == ["derivative", "shooting", "growing", "main"]
+    assert taken(recipe, rotation(times=25), steps=5).names == ["derivative", "growing", "main"]
+
+
+@pytest.mark.parametrize("name", ["default", "direct"])
+def test_named_recipes_are_those_of_conf(name):
+    """What the command takes and what the library takes by the same name have the same stages."""
+    node = OmegaConf.load(Path(__file__).parent.parent / "conf" / "recipe" / f"{name}.yaml")
+    theirs, ours = build(node, "recipe"), nf.recipes.RECIPES[name]
+    assert list(theirs.stages) == list(ours.stages)
+    for mine, read in zip(ours.stages.values(), theirs.stages.values(), strict=True):
+        assert (mine.steps, type(mine.optimizer)) == (read.steps, type(read.optimizer))

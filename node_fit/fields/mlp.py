@@ -1,5 +1,6 @@
 """A multilayer perceptron as a vector field."""
 
+import itertools
 from collections.abc import Callable
 from typing import Literal
 
@@ -40,9 +41,7 @@ class Layers(eqx.Module):
             raise ValueError(f"depth must be at least 0, got {depth}.")
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
-        sizes = [inputs, *[width] * depth, outputs]
-        keys = jax.random.split(key, depth + 1)
-        self.layers = tuple(eqx.nn.Linear(m, n, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.layers = initial_layers((inputs, *(width,) * depth, outputs), key)
         self.activation = activation
 
     def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
@@ -53,6 +52,13 @@ class Layers(eqx.Module):
     def silenced(self) -> "Layers":
         """The same, with a last layer of zeros: as a correction it begins with nothing to say."""
         return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
+
+
+@eqx.filter_jit
+def initial_layers(sizes: tuple[int, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
+    """Layers as Equinox draws them; compiled as one, which takes a fraction of the time of all of its draws."""
+    keys = jax.random.split(key, len(sizes) - 1)
+    return tuple(eqx.nn.Linear(m, n, key=k) for (m, n), k in zip(itertools.pairwise(sizes), keys, strict=True))
 
 
 class MLP(AbstractVectorField):

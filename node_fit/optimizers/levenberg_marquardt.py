@@ -98,7 +98,7 @@ class LevenbergMarquardt(AbstractOptimizer):
 
     @property
     def pace(self) -> int:
-        return 10
+        return 20
 
     def init(self, params: PyTree, steps: int) -> LMState:
         zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
@@ -114,29 +114,43 @@ class LevenbergMarquardt(AbstractOptimizer):
         first = self.damping * linear.largest
         damping = jnp.where(state.damping > 0, state.damping, first)
 
-        def total(x: Vector) -> Float[Array, ""]:
-            there, _ = residuals(x)
-            return there @ there + x @ (prior * x)
+        def bent(damping: Array) -> tuple[Vector, Vector, Float[Array, " row"]]:
+            """The damped step, the same along the residuals' curvature, and the residuals where that leads.
+
+            Both are found in one loop of two rounds, so that each piece is compiled once.
+            """
+
+            def turn(found: tuple[Array, Array], second: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+                step, target = found
+                solved = linear.solve(damping, target)
+                small = jnp.linalg.norm(solved / 2) <= CURVED / 2 * jnp.linalg.norm(step)
+                corrected = step + jnp.where(small & jnp.isfinite(solved).all(), solved / 2, 0)
+                step = jnp.where(second, corrected, solved)
+                there, _ = residuals(x + jnp.where(second, step, PROBE * step))
+                # The second derivative along the step, by a difference.
+                bend = 2 / PROBE * ((there - r) / PROBE - linear.push(step))
+                return (step, linear.pull(bend)), (step, there)
+
+            _, (steps, there) = jax.lax.scan(turn, (jnp.zeros_like(x), linear.slope), jnp.array([False, True]))
+            return steps[0], steps[1], there[1]
+
+        def straight(damping: Array) -> tuple[Vector, Vector, Float[Array, " row"]]:
+            step = linear.solve(damping, linear.slope)
+            return step, step, residuals(x + step)[0]
 
         def attempt(old: Try) -> Try:
-            step = linear.solve(old.damping, linear.slope)
-            predicted = step @ (old.damping * step - linear.slope)
-            if self.geodesic:
-                # The residuals' second derivative along the step, by a difference.
-                probe, _ = residuals(x + PROBE * step)
-                bend = 2 / PROBE * ((probe - r) / PROBE - linear.push(step))
-                correction = linear.solve(old.damping, linear.pull(bend)) / 2
-                small = jnp.linalg.norm(correction) <= CURVED / 2 * jnp.linalg.norm(step)
-                step = step + jnp.where(small & jnp.isfinite(correction).all(), correction, 0)
-            there = total(x + step)
-            gain = (value - there) / predicted
-            taken = jnp.isfinite(there) & (gain > SUFFICIENT)
+            first, step, there = (bent if self.geodesic else straight)(old.damping)
+            predicted = first @ (old.damping * first - linear.slope)
+            moved = x + step
+            total = there @ there + moved @ (prior * moved)
+            gain = (value - total) / predicted
+            taken = jnp.isfinite(total) & (gain > SUFFICIENT)
             eased = old.damping * jnp.maximum(1 / 3, 1 - (2 * gain - 1) ** 3)
             return Try(
                 damping=jnp.where(taken, eased, old.damping * old.growth),
                 growth=jnp.where(taken, 2, 2 * old.growth).astype(x.dtype),
                 step=step,
-                value=there,
+                value=total,
                 taken=taken,
                 number=old.number + 1,
             )
