@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,11 +22,6 @@ ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
     "PYTHONPATH": str(Path(__file__).parent.parent),
     "JAX_PLATFORMS": "cpu",
-    # What one command has compiled the next ones need not. Equinox's errors as values, since programs that call back
-    # into Python can't be kept by the oldest JAX that is allowed.
-    "JAX_COMPILATION_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"node_fit-tests-{os.getuid()}"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    "EQX_ON_ERROR": "nan",
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
 SMALL = ("field.width=8", "field.depth=1", "train.steps=20", "train.chunk_steps=10")
