@@ -160,6 +160,8 @@ def fit(
         solver = solver or Solver()
         optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
 
+        loops: list[Loop] = []
+
         def model_for(data: Dataset) -> NeuralODE:
             model = make_model(
                 data,
@@ -189,6 +191,7 @@ def fit(
             model = model_for(data)
             stages = kitchen_for(model, data, ridge, min(steps, TRIAL_STEPS)).stages(chosen)
             loop = loop_for(model, stages, data, None)
+            loops.append(loop)
             return loop.fitted(loop.run(Silent())).predict(data)
 
         model = model_for(train)
@@ -211,7 +214,9 @@ def fit(
             raise ValueError("recipe must hold at least one stage that makes sense for the data.")
         observer.begin(model, notes)
         loop = loop_for(model, stages, train, validation)
+        loops.append(loop)
         outcome = loop.run(observer)
+        compile_seconds = sum(each.compile_seconds for each in loops)
         return Fit(
             model=loop.fitted(outcome),
             status=outcome.status,
@@ -219,9 +224,9 @@ def fit(
             history=loop.history,
             steps=outcome.moment.step,
             parameters=parameters.count(loop.parts.params),
-            compiles=loop.compilations.count,
-            compile_seconds=loop.compile_seconds,
-            train_seconds=time.perf_counter() - began - loop.compile_seconds,
+            compiles=sum(each.compilations.count for each in loops),
+            compile_seconds=compile_seconds,
+            train_seconds=time.perf_counter() - began - compile_seconds,
         )
 
 
