@@ -21,12 +21,14 @@ from rich.text import Text
 from . import BEGAN
 from .baselines import baselines
 from .checkpoint import Checkpoints
+from .composition import explain
 from .configuration import build
 from .console import Display, counted, make_console, print_constants, print_scores
 from .diagnosis import diagnose
 from .disk import explain_disk
 from .evaluation import score
 from .fitting import TIGHT, Fit, with_tolerance
+from .memory import explain_memory
 from .model import NeuralODE
 from .model_file import describe
 from .observer import Moment, Record, Silent, Template
@@ -64,6 +66,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     except Exception as error:  # One job's failure must not end the others of a multirun.
         expected = isinstance(error, (ValueError, OSError))
         reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
+        reason = explain_memory(error) or explain(error) or reason
         if isinstance(error, OSError):
             reason = explain_disk(error, files.path)
         if tracebacks or config.verbose:

@@ -59,7 +59,8 @@ def make_model(
         readout=made_of(observation) is not MeasuredStates,
     )
     return NeuralODE(
-        field=make_field(field, system, key),
+        # If there was no memory for it, that is an error here; later on it would end the process.
+        field=jax.block_until_ready(make_field(field, system, key)),
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
         observation=observation(system, key=observation_key),
         scaler=scaler,

@@ -21,6 +21,10 @@ GOOD = 0.02
 FALLING = 0.05
 NEAR_NOISE = 1.3
 OVERFITTED = 3.0
+# Times the largest measurement: a state beyond that has run away.
+FAR = 10.0
+# Trajectories besides the first that a sentence names.
+MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,16 @@ class Diagnosis:
 
     kind: Kind
     sentence: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A trajectory that can't be simulated to its end: its `name`, the last `time` at which it can, and whether it
+    has run `away` by then."""
+
+    name: str
+    time: float
+    away: bool
 
 
 def diagnose(
@@ -50,11 +64,11 @@ def diagnose(
         return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
     for name, data in splits.items():
         gone = where_not_finite(data, predicted[name])
-        if gone is not None:
+        if gone:
             return Diagnosis(
                 "unstable",
-                f"unstable: {name} trajectory {gone[0]!r} can't be simulated beyond {data.time} = {gone[1]:g}; try a "
-                "prior (train.ridge=0.1), shorter windows first (train.window=50), or solver=kvaerno5 if it is stiff.",
+                f"unstable: {name} {what_is_gone(data, gone)}; try a prior (train.ridge=0.1), shorter windows first "
+                "(train.window=50), or solver=kvaerno5 if it is stiff.",
             )
     train = score(splits["train"], predicted["train"])
     held = score(splits["validation"], predicted["validation"]) if "validation" in splits else None
@@ -84,13 +98,28 @@ def diagnose(
     return good
 
 
-def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> tuple[str, float] | None:
-    """The first trajectory with a prediction that is not finite, and the last time before that."""
+def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> list[Gone]:
+    """The trajectories with a prediction that is not finite."""
     lost = ~np.isfinite(predicted).all(axis=2) & data.valid
-    if not lost.any():
-        return None
-    row = int(np.flatnonzero(lost.any(axis=1))[0])
-    return data.trajectories[row], float(data.ts[row, max(int(lost[row].argmax()) - 1, 0)])
+    measured = np.abs(np.where(data.mask, data.ys, 0)).max(axis=(0, 1))
+    found = []
+    for row in np.flatnonzero(lost.any(axis=1)):
+        last = max(int(lost[row].argmax()) - 1, 0)
+        away = bool((np.abs(predicted[row, last]) > FAR * measured).any())
+        found.append(Gone(data.trajectories[row], float(data.ts[row, last]), away))
+    return found
+
+
+def what_is_gone(data: Dataset, gone: Sequence[Gone]) -> str:
+    """Says how many trajectories can't be simulated, which, from when on, and why."""
+    first = gone[0]
+    reason = "where it runs away" if first.away else "where the solver takes all its steps"
+    text = f"trajectory {first.name!r} can't be simulated beyond {data.time} = {first.time:g}, {reason}"
+    if len(gone) == 1:
+        return text
+    others = ", ".join(repr(each.name) for each in gone[1 : MOST_NAMED + 1])
+    more = ", ..." if len(gone) > MOST_NAMED + 1 else ""
+    return f"{text} ({len(gone)} of {len(data.trajectories)} can't; the others: {others}{more})"
 
 
 def what_helps_flat(history: Sequence[Record]) -> str:

@@ -1,5 +1,6 @@
 """The host's side of training: stage after stage, chunk after chunk, with a look at each chunk's end."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,31 @@ from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record, Status
 from .precision import numbers_as_arrays
-from .training import Fixed, Scan, Stage, TrainState, begin, check_carry, chunk, step_errors
+from .training import (
+    HOPELESS,
+    RESTARTS,
+    Fixed,
+    Iterate,
+    Scan,
+    Stage,
+    TrainState,
+    begin,
+    blocks,
+    check_carry,
+    chunk,
+    restart,
+    says_nothing,
+    step_errors,
+)
+
+LOG = logging.getLogger(__name__)
 
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3
 # ... within so many chunks.
 PLATEAU = 5
+NOTHING_SOLVED = "not one trajectory could be simulated to its end"
+ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
 # An objective that grows is grown after this share of its stage's steps.
 GROWTH = 0.7
 
@@ -155,17 +175,22 @@ class Loop:
         while True:
             over, reason = self.is_over(stage, moment.state)
             if over:
+                if self.is_unsolved(moment):
+                    return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}", moment)
                 status = "completed" if int(moment.state.step) >= stage.steps else "stopped_early"
                 return Outcome(status, reason, moment)
             with counted(self.compilations):
                 new, rate = advance(moment.state)
             state, record = self.judge(stage, moment, new, float(rate), validate(new.chosen.params.model))
+            first = int(moment.state.step) == 0
             renewed = self.renewed(moment.stage, state)
             nodes, moment = moment.nodes, replace(moment, state=renewed)
             self.history.append(record)
             stop = observer.observe(record, moment)
             if not np.isfinite(float(state.best.loss)) and not np.isfinite(record.train_loss):
                 return Outcome("failed", why_nothing_is_finite(record), moment)
+            if first and self.is_unsolved(moment) and not self.is_over(stage, moment.state)[0]:
+                LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, record.evaluations, ADVICE)
             if stop is not None:
                 return Outcome("interrupted", stop, moment)
             if moment.nodes != nodes:
@@ -174,6 +199,7 @@ class Loop:
     def renewed(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, where the objective may grow and steps that became too long are made anew."""
         stage = self.stages[index]
+        state = self.restarted(index, state)
         new = self.settled(index, state)
         progress = min(float(state.progress) + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0)
         if grows(stage) and progress > float(state.progress):
@@ -186,12 +212,29 @@ class Loop:
                 stale=jnp.int32(0),
                 done=jnp.zeros((), bool),
             )
-            if self.validation is None:
-                new = replace(new, best=replace(new.best, loss=infinite))
         if new is not state:
-            # What the optimizer remembers of the last objective's values would mislead it.
+            # What the optimizer remembers of the last objective's values would mislead it, and us.
             new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
+            if self.validation is None:
+                new = replace(new, best=replace(new.chosen, loss=jnp.full_like(new.best.loss, jnp.inf)))
         return self.place(new)
+
+    def restarted(self, index: int, state: TrainState) -> TrainState:
+        """The state after a chunk's end, from the best iterate with smaller steps if nothing was learnt any more."""
+        anchor = self.anchor(index, state)
+        if int(state.rejected) < HOPELESS or int(state.restarts) >= RESTARTS or anchor is None:
+            return state
+        chosen = replace(anchor, loss=state.chosen.loss)
+        return self.place(replace(restart(self.stages[index], state, anchor), chosen=chosen))
+
+    def anchor(self, index: int, state: TrainState) -> Iterate | None:
+        """The best iterate from which there is a way, if there is one."""
+        count = blocks(self.fixed(index))
+        return next((each for each in (state.best, state.chosen) if not says_nothing(each, count)), None)
+
+    def is_unsolved(self, moment: Moment) -> bool:
+        """Whether not one trajectory could be solved so far."""
+        return self.anchor(moment.stage, moment.state) is None
 
     def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], float | None]]:
         """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
@@ -255,6 +298,12 @@ class Loop:
         grown = not grows(stage) or float(state.progress) >= 1
         if bool(state.done) and grown:
             return True, "the line search finds no lower training loss, not even along the gradient"
+        if int(state.rejected) >= HOPELESS:
+            return True, (
+                f"{HOPELESS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
+                "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
+                "roots, logarithms and divisions"
+            )
         if self.validation is not None and int(state.stale) >= self.patience:
             return True, f"the validation loss has not improved for {self.patience} chunks"
         if grown and stage.optimizer.full_batch and int(state.plateau) >= PLATEAU:
@@ -267,10 +316,8 @@ def grows(stage: Stage) -> bool:
 
 
 def why_nothing_is_finite(record: Record) -> str:
-    return (
-        f"no loss was finite in the first {record.evaluations} evaluations ({record.failed_solves} failed solves); "
-        "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
-    )
+    failed = record.failed_solves
+    return f"no loss was finite in the first {record.evaluations} evaluations ({failed} failed solves); {ADVICE}"
 
 
 def validation_loss(static: PyTree, params: PyTree, frozen: PyTree, batch: Batch):

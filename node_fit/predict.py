@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from .configuration import build
 from .console import counted
 from .dataset import Dataset
+from .diagnosis import what_is_gone, where_not_finite
 from .model import NeuralODE
 from .model_file import load, write
 from .run_directory import FLOAT, RunDirectory, predictions_frame
@@ -49,9 +50,13 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     dataset = table.read(data if len(data) > 1 else data[0])
     check_starts(model, dataset)
     predicted = model.predict(dataset)
-    write(out, predictions_frame(dataset, predicted).to_csv(index=False, float_format=FLOAT).encode())
+    gone = where_not_finite(dataset, predicted)
+    finite = np.where(np.isfinite(predicted), predicted, np.nan)
+    write(out, predictions_frame(dataset, finite).to_csv(index=False, float_format=FLOAT).encode())
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}")
+    if gone:
+        print(f"warning: {what_is_gone(dataset, gone)}; its later predictions are left empty.", file=sys.stderr)
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:

@@ -14,6 +14,8 @@ from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, sl
 from .dataset import Dataset
 
 Host = Float[np.ndarray, "..."]
+# Sizes beyond this, or below one over it, leave no room in floats of 32 bits for what is done with them.
+LARGEST = 1e30
 
 
 class Scaler(eqx.Module):
@@ -86,9 +88,15 @@ class Scaler(eqx.Module):
         )
 
     def check(self, data: Dataset) -> None:
-        """Refuses measured states that are not within their bounds."""
+        """Refuses measured states that are not within their bounds, and numbers that floats can't hold."""
         for index, name in enumerate(data.states):
             check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
+            check_size(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
+        for index, name in enumerate(data.inputs):
+            check_size(data.us[..., index][data.valid], f"input {name!r}")
+        gaps = np.diff(data.ts, axis=1)
+        check_size(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
+        check_size(data.ts[data.valid], f"the time {data.time!r}")
 
     def scale_states(self, ys: Host) -> Host:
         """States from the user's units to order one, on the host in float64; `(..., state)` to the same shape."""
@@ -116,6 +124,19 @@ class Scaler(eqx.Module):
 
 def host(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
+
+
+def check_size(values: Float[np.ndarray, " value"], what: str) -> None:
+    """Refuses values of which the largest is so large, or so small, that floats can't hold what is done with it.
+
+    **Raises:** `ValueError` that names the value.
+    """
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    if largest != 0 and not 1 / LARGEST <= largest <= LARGEST:
+        raise ValueError(
+            f"{what} has sizes of {largest:.3g}; they must be within {1 / LARGEST:g} and {LARGEST:g}, so give it in "
+            "another unit."
+        )
 
 
 def columns(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:

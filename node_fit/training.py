@@ -17,6 +17,10 @@ from .optimizers import AbstractOptimizer, Step
 from .optimizers.optimizer import Clip
 
 Scan = Literal["lax", "checkpointed"]
+# Evaluations in a row that say nothing, after which a chunk ends.
+HOPELESS = 10
+# From the best iterate again, with steps that are smaller by this factor, so many times.
+CAUTION, RESTARTS = 0.1, 3
 
 
 class Stage(eqx.Module):
@@ -61,11 +65,12 @@ class Stage(eqx.Module):
 
 
 class Iterate(eqx.Module):
-    """Parameters, the loss there and the norm of its gradient."""
+    """Parameters, the loss there, the norm of its gradient, and how many of the solves failed."""
 
     params: Unknowns
     loss: Float[Array, ""]
     gradient_norm: Float[Array, ""]
+    unsolved: Int[Array, ""]
 
 
 class TrainState(eqx.Module):
@@ -79,6 +84,8 @@ class TrainState(eqx.Module):
     - `key`: for minibatches.
     - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
     - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
+    - `rejected`: evaluations in a row that say nothing: loss or gradient not finite, or nothing solved.
+    - `restarts`: how often the stage has gone back to its best iterate for that.
     - `best`: parameters with the lowest judged loss so far, and that loss.
     - `stale`: chunks since `best` last improved.
     - `mark`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
@@ -94,6 +101,8 @@ class TrainState(eqx.Module):
     chosen: Iterate
     evaluations: Int[Array, ""]
     failed: Int[Array, ""]
+    rejected: Int[Array, ""]
+    restarts: Int[Array, ""]
     best: Iterate
     stale: Int[Array, ""]
     mark: Float[Array, ""]
@@ -114,8 +123,8 @@ def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) 
     """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
     infinite = jnp.full((), jnp.inf, dtype)
-    nowhere = Iterate(params, infinite, infinite)
     zero = jnp.zeros((), jnp.int32)
+    nowhere = Iterate(params, infinite, infinite, zero)
     return TrainState(
         step=zero,
         params=params,
@@ -126,6 +135,8 @@ def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) 
         chosen=nowhere,
         evaluations=zero,
         failed=zero,
+        rejected=zero,
+        restarts=zero,
         best=nowhere,
         stale=zero,
         mark=infinite,
@@ -141,16 +152,64 @@ def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainSta
     batch, grid = data if stage.batch_size is None else minibatch(data, stage.batch_size, draw)
     goal = Goal(model_static, fixed.frozen, stage.objective, Problem(batch, grid, state.progress), state.params)
     step = stage.optimizer.step(goal, state.params, state.opt_state, stage.steps, stage.clip)
+    chosen = judge(stage, state, step)
+    silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
+    if stage.batch_size is None:
+        # As long as the loss falls there is hope: gradients tell of what came before a failure.
+        silent |= (step.loss.failed >= blocks(fixed)) & (chosen.loss >= state.chosen.loss)
     return replace(
         state,
         step=state.step + 1,
-        params=step.params,
+        params=cautious(stage, state, step.params),
         opt_state=step.state,
         key=key,
-        chosen=judge(stage, state, step),
+        chosen=chosen,
         evaluations=state.evaluations + step.evaluations,
         failed=state.failed + (step.loss.failed > 0),
+        rejected=jnp.where(silent, state.rejected + 1, 0),
         done=stage.optimizer.stuck(step.state),
+    )
+
+
+def cautious(stage: Stage, state: TrainState, params: Unknowns) -> Unknowns:
+    """The next parameters, not as far away as the optimizer asks once it has gone where nothing is finite.
+
+    A line search, or a damping, finds its own length of a step.
+    """
+    if stage.optimizer.full_batch:
+        return params
+
+    def shortened(new: Array, old: Array) -> Array:
+        return jnp.where(state.restarts == 0, new, old + caution(stage, state).astype(old.dtype) * (new - old))
+
+    return jax.tree.map(shortened, params, state.params)
+
+
+def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
+    """The factor by which steps are shortened."""
+    exponent = 0 if stage.optimizer.full_batch else state.restarts
+    return jnp.asarray(CAUTION, state.best.loss.dtype) ** exponent
+
+
+def blocks(fixed: Fixed) -> int:
+    """How many solves an evaluation on the full batch takes."""
+    return jax.tree.leaves(fixed.batch)[0].shape[0]
+
+
+def says_nothing(iterate: Iterate, count: int) -> bool:
+    """Whether an iterate is one from which there is no way: its loss is not finite, or none of `count` solves ended."""
+    return not bool(jnp.isfinite(iterate.loss)) or int(iterate.unsolved) >= count
+
+
+def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
+    """The state that begins again from an iterate, with smaller steps."""
+    return replace(
+        state,
+        params=iterate.params,
+        opt_state=stage.optimizer.init(iterate.params, stage.steps),
+        rejected=jnp.zeros((), jnp.int32),
+        restarts=state.restarts + 1,
+        done=jnp.zeros((), bool),
     )
 
 
@@ -165,7 +224,7 @@ def step_errors(static: tuple, params: Unknowns, grid: Grid, progress: Float[Arr
 
 def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
     """The better of the chunk's chosen iterate and the one just evaluated; a NaN is never better."""
-    here = Iterate(state.params, step.loss.value, step.gradient_norm)
+    here = Iterate(state.params, step.loss.value, step.gradient_norm, step.loss.failed)
     better = here.loss < state.chosen.loss if stage.batch_size is None else jnp.isfinite(here.loss)
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), here, state.chosen)
 
@@ -198,7 +257,7 @@ def unroll(
     check_scan(scan)
 
     def body(carry: TrainState, _: None) -> tuple[TrainState, None]:
-        over = carry.done | (carry.step >= stage.steps)
+        over = carry.done | (carry.step >= stage.steps) | (carry.rejected >= HOPELESS)
         return jax.lax.cond(over, lambda s: s, lambda s: transition(model_static, stage, fixed, s), carry), None
 
     return eqxi.scan(body, state, None, length, kind=scan)[0]
@@ -218,9 +277,9 @@ def chunk(static: tuple, state: TrainState, fixed: Fixed) -> tuple[TrainState, F
     model_static, stage_static, length, scan = static
     stage = eqx.combine(fixed.stage, stage_static)
     infinite = jnp.full_like(state.chosen.loss, jnp.inf)
-    state = replace(state, chosen=Iterate(state.params, infinite, infinite))
+    state = replace(state, chosen=Iterate(state.params, infinite, infinite, jnp.zeros_like(state.failed)))
     state = unroll(model_static, stage, fixed, state, length, scan)
-    return state, stage.optimizer.rate(state.opt_state, stage.steps)
+    return state, stage.optimizer.rate(state.opt_state, stage.steps) * caution(stage, state)
 
 
 def check_carry(state: TrainState, after: TrainState) -> None:

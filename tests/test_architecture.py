@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "node_fit"
 LIBRARY = [
     "clock",
     "disk",
+    "memory",
     "precision",
     "compilation",
     "dataset",

@@ -197,7 +197,7 @@ def test_the_best_iterate_is_kept_and_is_never_nan():
     watcher = Rows()
     recipe = [Stage(Cliff(), nf.Optax(optax.sgd(0.05)), 40)]
     result = train(recipe, watcher)
-    assert not np.isfinite(result.history[-1].train_loss), "the edge was never reached, so the test shows nothing"
+    assert int(watcher.moment.state.restarts) > 0, "the edge was never reached, so the test shows nothing"
     losses = [r.train_loss for r in result.history if np.isfinite(r.train_loss)]
     assert float(watcher.moment.state.best.loss) == min(losses)
     assert all(np.isfinite(leaf).all() for leaf in leaves(result.model))

@@ -47,7 +47,7 @@ class AbstractSimulation(AbstractLeastSquares):
         seen = self.view(problem)
         solution = model.solve(seen.batch, self.solver, self.starts(model, own, problem), seen.grid)
         values = self.assemble(model, own, problem, solution.ys)
-        return Residuals(values, measured_count(seen.batch.mask, values.dtype), (~solution.ok).sum())
+        return Residuals(values, measured_count(seen.batch.mask, values.dtype), (~solution.ok).sum(dtype=jnp.int32))
 
     def linearised(self, build: Build, x: Vector, problem: Problem) -> tuple[Residuals, Jacobian]:
         if problem.grid is None:
@@ -67,7 +67,7 @@ class AbstractSimulation(AbstractLeastSquares):
         both = jnp.concatenate([y0, s0], axis=1)
         ys = self.solver.follow(field, seen.batch.ts, both, seen.batch.us, seen.grid, bound).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
-        failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum()
+        failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum(dtype=jnp.int32)
         # Where nothing was solved for, the residual is constant.
         moved = jnp.where(jnp.isfinite(states)[..., None] & jnp.isfinite(moved), moved, 0)
 
