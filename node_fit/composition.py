@@ -75,6 +75,8 @@ def unknown_key(key: str, parent: Any) -> str:
             arguments = set(parameters_of(located(parent["_target_"], key, ALLOWED)))
         except ConfigError:
             arguments = set()
+        if name in arguments and name in keys_beside(parent):  # a group of its own
+            return f"{key} is no key of the config; write {name}=VALUE."
         if name in arguments:
             return f"{key} is left at its default by the config; to set it, write +{key}=VALUE."
         siblings = siblings - {"_target_", "_partial_"} | arguments

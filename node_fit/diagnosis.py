@@ -83,7 +83,7 @@ def diagnose(
             f"overfitted: NRMSE {held.nrmse:.2g} on validation data against {train.nrmse:.2g} on those of training; "
             "try a prior (train.ridge=0.1) or a smaller network (field.width=16).",
         )
-    good = Diagnosis("good", f"good: NRMSE {train.nrmse:.2g} on the training data.")
+    good = Diagnosis("good", f"good on the training data: NRMSE {train.nrmse:.2g}.")
     if train.nrmse <= GOOD:
         return good
     if is_noise(splits["train"], predicted["train"]):

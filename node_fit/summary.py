@@ -1,0 +1,48 @@
+"""What a job has come to, as its `summary.json` holds it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from .baselines import baselines
+from .dataset import Dataset
+from .diagnosis import Diagnosis
+from .evaluation import score
+from .fitting import Fit
+from .precision import find_device
+from .simulation import Simulated
+
+EVERY = ("train", "validation", "test")
+
+
+def summarise(
+    fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated, diagnosis: Diagnosis, precision: str, device: str
+) -> dict[str, Any]:
+    """The scores of a fit and of what is simpler, how it went, and what it has come to.
+
+    **Arguments:**
+
+    - `fit`, `diagnosis`: of the run.
+    - `splits`, `simulated`: the data and their predictions, by the same names.
+    - `precision`, `device`: of the config.
+    """
+    simple = {name: baselines(splits["train"], part) for name, part in splits.items()}
+    scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
+    return {
+        "status": fit.status,
+        "reason": fit.reason,
+        "steps": fit.steps,
+        "compiles": fit.compiles,
+        "seconds": {"compile": round(fit.compile_seconds, 3), "train": round(fit.train_seconds, 3)},
+        "precision": precision,
+        "device": find_device(device).device_kind,
+        "parameters": fit.parameters,
+        "start": fit.model.start.given,
+        "constants": fit.model.constants(),
+        "metrics": {name: scores.get(name) for name in EVERY},
+        "baselines": {
+            kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
+            for kind in ("mean", "persistence", "linear")
+        },
+        "diagnosis": asdict(diagnosis),
+    }

@@ -1,0 +1,79 @@
+"""What a run writes and shows while it goes on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxtyping import PyTree
+from omegaconf import DictConfig
+from rich.console import Console
+
+from .checkpoint import Checkpoints
+from .console import Display
+from .interruption import Interruption
+from .model import NeuralODE
+from .model_file import describe
+from .observer import Moment, Record, Silent, Template
+from .precision import carry, dtype_of, find_device
+from .run_directory import RunDirectory
+from .targets import ConfigError
+
+
+class Watcher(Silent):
+    """Follows a fit: writes its log and checkpoints, shows its progress, and passes signals on.
+
+    **Arguments:**
+
+    - `config`: the job's.
+    - `files`: where it writes.
+    - `console`, `display`: where it shows.
+    - `interruption`: what may end the run.
+    """
+
+    def __init__(
+        self, config: DictConfig, files: RunDirectory, console: Console, display: Display, interruption: Interruption
+    ):
+        self.config = config
+        self.files = files
+        self.console = console
+        self.display = display
+        self.interruption = interruption
+        self.checkpoints: Checkpoints  # made in `begin`, once the model is sound
+        self.before = 0.0
+
+    def begin(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        describe(model, "model", {})  # Refuses what the model file can't hold, before anything is trained.
+        self.checkpoints = Checkpoints(self.files.checkpoints)
+        for note in notes:
+            self.console.print(note, soft_wrap=True, markup=False)
+
+    def resume(self, template: Template) -> Moment | None:
+        config = self.config
+
+        def place(tree: PyTree) -> PyTree:
+            return carry(tree, dtype_of(config.precision), find_device(config.device))
+
+        self.checkpoints.check_room(template(0, 0))
+        moment = self.checkpoints.restore(template, place, config.resume_from) if config.resume else None
+        if config.resume and moment is None:
+            raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
+        step = -1 if moment is None else moment.step
+        rows = self.files.begin_metrics(step)
+        self.before = rows[-1]["seconds"] if rows else 0.0
+        if moment is not None:
+            self.console.print(f"going on from step {step}")
+        return moment
+
+    def compile_stage(self, stage: str, steps: int) -> None:
+        self.display.announce(stage, steps)
+
+    def observe(self, record: Record, moment: Moment) -> str | None:
+        record = replace(record, seconds=record.seconds + self.before)
+        self.files.add_metrics(record)
+        self.checkpoints.save(moment, record.train_loss if record.validation_loss is None else record.validation_loss)
+        self.display.show(record, record.step - moment.offset)
+        if self.interruption.number is None:
+            return None
+        return f"by {self.interruption.name}; go on with resume={self.files.path}"
+
+    def close(self) -> None:
+        self.checkpoints.close()
