@@ -3,6 +3,7 @@
 from .clock import BEGAN as BEGAN
 from .construction import make_model as make_model
 from .dataset import Dataset as Dataset
+from .ensemble import Ensemble as Ensemble
 from .fields import MLP as MLP
 from .fields import AbstractVectorField as AbstractVectorField
 from .fields import Hybrid as Hybrid
@@ -12,7 +13,9 @@ from .fields import Physical as Physical
 from .fields import SecondOrder as SecondOrder
 from .fitting import Fit as Fit
 from .fitting import fit as fit
+from .members import Members as Members
 from .model import NeuralODE as NeuralODE
+from .model import Prediction as Prediction
 from .model_file import load as load
 from .objectives import DerivativeMatching as DerivativeMatching
 from .objectives import MultipleShooting as MultipleShooting

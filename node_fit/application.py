@@ -23,6 +23,7 @@ from .diagnosis import diagnose
 from .disk import explain_disk
 from .fitting import TIGHT, Fit, with_tolerance
 from .interruption import Interruption
+from .members import Members
 from .memory import explain_memory
 from .precision import find_device, scope
 from .resuming import command_record
@@ -94,6 +95,7 @@ class Job:
                 for key in ("data", "field", "start", "observation", "solver", "optimizer", "recipe")
             }
             train = build(self.config.train, "train", extensions=extensions)
+            ensemble: Members = build(self.config.ensemble, "ensemble", extensions=extensions)
             splits: Splits = parts["data"].load()
             if self.config.resume:
                 self.files.check_data(splits.named())
@@ -113,6 +115,7 @@ class Job:
                     observation=parts["observation"],
                     optimizer=parts["optimizer"],
                     recipe=parts["recipe"],
+                    ensemble=ensemble,
                     solver=parts["solver"],
                     evaluation=self.evaluation(parts["solver"]),
                     log=parts["data"].log,
@@ -147,8 +150,8 @@ class Job:
     def finish(self, fit: Fit, splits: Splits) -> None:
         named = splits.named()
         fit.save(self.files.model)
-        simulated = simulate_splits(fit.model, named)
-        self.files.write_predictions(named, simulated.at_rows)
+        simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
+        self.files.write_predictions(named, simulated.at_rows, simulated.bands)
         diagnosis = diagnose(fit.status, fit.history, named, simulated.at_rows)
         self.draw(fit, named, simulated)
         summary = summarise(fit, named, simulated, diagnosis, self.config.precision, self.config.device)
@@ -168,10 +171,10 @@ class Job:
             from .plots import Curves, plot_fit, plot_loss, plot_phase
 
             self.files.plots.mkdir(exist_ok=True)
-            curves = Curves(splits, simulated.dense)
+            curves = Curves(splits, simulated.dense, simulated.dense_bands)
             plot_loss(self.files.read_metrics(), self.files.plots / "loss.png")
             plot_fit(curves, self.files.plots / "fit.png")
-            if len(fit.model.states) == 2 and fit.model.is_measured:
+            if len(fit.model.typical.states) == 2 and fit.model.typical.is_measured:
                 plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
         except Exception as error:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)

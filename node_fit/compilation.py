@@ -1,5 +1,6 @@
 """Programs compiled ahead of their first call, once for each shape, and a count of the compilations that happened."""
 
+import functools
 from collections.abc import Callable, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Programs:
         arguments: tuple[PyTree, ...],
         count: Compilations,
         check: Callable[[PyTree], None] = lambda result: None,
+        axes: tuple[int | None, ...] | None = None,
     ) -> Callable:
         """The executable of `function(static, *arguments)`, to be called with `arguments` alone.
 
@@ -60,10 +62,12 @@ class Programs:
         - `arguments`: pytrees of committed arrays.
         - `count`: where the compilation is counted, if there is one.
         - `check`: is shown the shapes and dtypes of the result before the compilation, and may raise.
+        - `axes`: of the arguments that have an axis over which the function is mapped, as `in_axes` of `jax.vmap`.
         """
-        key = (function, fingerprint(static), signature(arguments))
+        key = (function, fingerprint(static), signature(arguments), axes)
         if key not in self._executables:
-            traced = jax.jit(lambda *dynamic: function(static, *dynamic)).trace(*arguments)
+            bound = functools.partial(function, static)
+            traced = jax.jit(bound if axes is None else jax.vmap(bound, in_axes=axes)).trace(*arguments)
             check(traced.out_info)
             lowered = traced.lower()
             with counted(count):

@@ -193,5 +193,11 @@ def root_mean_square(values: Float[np.ndarray, " channel"]) -> float:
         return root_mean(np.square(values))
 
 
+def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
+    """The share of the measured values that count which lie between two edges; None if there are none."""
+    inside = (lower <= data.ys) & (data.ys <= upper)
+    return float(inside[data.mask].mean()) if data.mask.any() else None
+
+
 def jsonable(number: float) -> float | None:
     return number if math.isfinite(number) else None

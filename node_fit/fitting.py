@@ -8,20 +8,23 @@ from typing import Literal
 
 import jax
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from . import parameters
 from .construction import MakeField, MakeObservation, MakeStart, make_model
 from .dataset import Dataset
 from .diagnosis import Diagnosis, diagnose
+from .ending import End
+from .ensemble import Ensemble
 from .evaluation import Score, score
 from .fields import MLP, VectorField
 from .loop import Loop
-from .model import NeuralODE
+from .members import Member, Members
+from .model import NeuralODE, Prediction
 from .model_file import save
 from .objectives import Penalty, TrajectoryMatching
 from .observations import MeasuredStates
-from .observer import Observer, Record, Silent, Status
+from .observer import Moment, Observer, Record, Silent, Status
 from .optimizers import LBFGS, AbstractOptimizer, Adam
 from .precision import Precision, ambient, carry, dtype_of, find_device, precision_of, scope
 from .prior import choose_ridge, is_short
@@ -42,7 +45,9 @@ TRIAL_STEPS = 200
 class Fit:
     """A fitted model, and how the fit went.
 
-    - `model`: with the parameters that were best on the validation data (on the training data if there are none).
+    - `model`: with the parameters that were best on the validation data (on the training data if there are none); of
+      several members that are kept, an `Ensemble`.
+    - `members`: how each of several members ended; empty for a single one.
     - `status`: `completed`, `stopped_early`, `interrupted` or `failed`, and the `reason` in a sentence.
     - `history`: a `Record` for each chunk.
     - `steps`, `parameters`: steps taken, and numbers trained.
@@ -50,7 +55,7 @@ class Fit:
     - `compile_seconds`, `train_seconds`: where the time went.
     """
 
-    model: NeuralODE
+    model: NeuralODE | Ensemble
     status: Status
     reason: str
     history: list[Record]
@@ -59,10 +64,17 @@ class Fit:
     compiles: int
     compile_seconds: float
     train_seconds: float
+    members: tuple[End, ...] = ()
 
     def predict(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> np.ndarray:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts)
+
+    def bands(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+    ) -> Prediction:
+        """The same with bands, of several members; see `Ensemble.bands`."""
+        return self.model.bands(data, ts, level)
 
     def score(self, data: Dataset) -> Score:
         """How well simulated trajectories match the measured ones, in the user's units."""
@@ -89,6 +101,7 @@ def fit(
     solver: Solver | None = None,
     evaluation: Solver | None = None,
     recipe: Recipe | str | Sequence[Stage] = "default",
+    ensemble: Members | None = None,
     steps: int = 2000,
     window: int | None = None,
     stride: int | None = None,
@@ -126,6 +139,7 @@ def fit(
     - `solver`: of training. `evaluation`: of validation and prediction; as `solver`, but tight and of at least the
       fifth order, if absent.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
+    - `ensemble`: how many members are fitted at once, and how they differ; a single one if absent.
     - `steps`: the most steps of the main stage. `batch_size`, `clip`: see `Stage`.
     - `window`, `stride`: fit windows of so many rows first, begun every `stride` rows, then whole trajectories.
     - `ridge`, `smoothness`, `kinetic_energy`, `physics`: weights of what is asked of the field besides; see `Penalty`.
@@ -156,13 +170,14 @@ def fit(
         def place(tree: PyTree) -> PyTree:
             return carry(tree, dtype_of(precision), target)
 
-        init_key, train_key = jax.random.split(jax.random.key(seed))
+        ensemble = ensemble or Members()
+        ensemble.check(train, window)
         solver = solver or Solver()
         optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
 
         loops: list[Loop] = []
 
-        def model_for(data: Dataset) -> NeuralODE:
+        def model_for(data: Dataset, member: int = 0) -> NeuralODE:
             model = make_model(
                 data,
                 field=field,
@@ -173,26 +188,34 @@ def fit(
                 scale=scale,
                 log=log,
                 bounds=bounds,
-                key=init_key,
+                key=keys(member)[0],
             )
             precision_of(model.field)
             return model
+
+        def keys(member: int) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+            init_key, train_key = jax.random.split(jax.random.key(ensemble.seed(seed, member)))
+            return init_key, train_key
 
         def kitchen_for(model: NeuralODE, data: Dataset, ridge: float, steps: int) -> Kitchen:
             penalty = Penalty(ridge, smoothness, kinetic_energy, physics)
             objective = TrajectoryMatching(penalty, solver, window, stride)
             return Kitchen(Stage(objective, optimizer, steps, "main", batch_size, clip), model, data)
 
-        def loop_for(model: NeuralODE, stages: Sequence[Stage], data: Dataset, validation: Dataset | None) -> Loop:
+        def loop_for(models: Sequence[NeuralODE], stages: Sequence[Stage], data: Dataset, held: Dataset | None) -> Loop:
             options = {"freeze": freeze, "chunk_steps": chunk_steps, "patience": patience, "scan": scan}
-            return Loop(place(model), stages, data, validation, place, train_key, **options)
+            members = [
+                Member(place(model), stages, keys(index)[1], ensemble.resample(seed, index))
+                for index, model in enumerate(models)
+            ]
+            return Loop(members, data, held, place, **options)
 
         def tried(data: Dataset, ridge: float) -> np.ndarray:
             model = model_for(data)
             stages = kitchen_for(model, data, ridge, min(steps, TRIAL_STEPS)).stages(chosen)
-            loop = loop_for(model, stages, data, None)
+            loop = loop_for([model], stages, data, None)
             loops.append(loop)
-            return loop.fitted(loop.run(Silent())).predict(data)
+            return loop.fitted(loop.run(Silent())[1]).predict(data)
 
         model = model_for(train)
         if validation is not None:
@@ -213,21 +236,47 @@ def fit(
         if not stages:
             raise ValueError("recipe must hold at least one stage that makes sense for the data.")
         observer.begin(model, notes)
-        loop = loop_for(model, stages, train, validation)
+        others = [model_for(train, member) for member in range(1, ensemble.size)]
+        loop = loop_for([model, *others], stages, train, validation)
         loops.append(loop)
-        outcome = loop.run(observer)
+        ends, moment = loop.run(observer)
+        end = together(ends)
         compile_seconds = sum(each.compile_seconds for each in loops)
         return Fit(
-            model=loop.fitted(outcome),
-            status=outcome.status,
-            reason=outcome.reason,
+            model=kept(loop, ends, moment, ensemble, train, validation),
+            status=end.status,
+            reason=end.reason,
             history=loop.history,
-            steps=outcome.moment.step,
-            parameters=parameters.count(loop.parts.params),
+            steps=moment.step,
+            parameters=parameters.count(loop.parts[0].params),
             compiles=sum(each.compilations.count for each in loops),
             compile_seconds=compile_seconds,
             train_seconds=time.perf_counter() - began - compile_seconds,
+            members=tuple(ends) if ensemble.size > 1 else (),
         )
+
+
+def together(ends: Sequence[End]) -> End:
+    """How a run of several members ended: as the first one that was interrupted, or that did not fail."""
+    if len(ends) == 1:
+        return ends[0]
+    order: list[Status] = ["interrupted", "completed", "stopped_early", "failed"]
+    first = min(ends, key=lambda end: order.index(end.status))
+    counts = {status: sum(end.status == status for end in ends) for status in order}
+    said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count)
+    return End(first.status, f"{len(ends)} members: {said}; the first of these {first.reason}")
+
+
+def kept(
+    loop: Loop, ends: Sequence[End], moment: Moment, ensemble: Members, train: Dataset, validation: Dataset | None
+) -> NeuralODE | Ensemble:
+    """The best member, or all that have not failed."""
+    losses = loop.crew.each(moment.state.best.loss)
+    best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
+    alive = [index for index, end in enumerate(ends) if end.status != "failed"]
+    if ensemble.size == 1 or ensemble.keep == "best" or not alive:
+        return loop.fitted(moment, best)
+    return Ensemble.of([loop.fitted(moment, index) for index in alive], train, validation)
 
 
 def named(recipe: Recipe | str) -> Recipe:

@@ -1,32 +1,35 @@
 """The host's side of training: stage after stage, chunk after chunk, with a look at each chunk's end."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
 from . import grid as grids
 from . import parameters
 from .batch import Batch
-from .compilation import PROGRAMS, Compilations, counted
+from .compilation import PROGRAMS, Compilations, counted, fingerprint
 from .dataset import Dataset
+from .ending import ADVICE, NOTHING_SOLVED, PROGRESS, Counters, End, end_of, grows
 from .goal import Unknowns
+from .members import Crew, Member
 from .model import NeuralODE
 from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
-from .observer import Moment, Observer, Record, Status
+from .observer import Moment, Observer, Record
 from .precision import numbers_as_arrays
 from .training import (
     HOPELESS,
     RESTARTS,
     Fixed,
-    Iterate,
     Scan,
     Stage,
     TrainState,
@@ -35,226 +38,267 @@ from .training import (
     check_carry,
     chunk,
     restart,
-    says_nothing,
     step_errors,
 )
 
 LOG = logging.getLogger(__name__)
 
-# Progress that counts: the training loss falls by this fraction ...
-PROGRESS = 1e-3
-# ... within so many chunks.
-PLATEAU = 5
-NOTHING_SOLVED = "not one trajectory could be simulated to its end"
-ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
 # An objective that grows is grown after this share of its stage's steps.
 GROWTH = 0.7
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `status`, the `reason` in a sentence, and where it was."""
+class Prepared:
+    """What a stage's programs are given besides the state.
 
-    status: Status
-    reason: str
-    moment: Moment
+    - `own`, `shared`: what each member has of its own, and what all have; placed.
+    - `batches`, `grids`: each member's data and first steps, on the host.
+    - `blocks`: how many solves an evaluation takes.
+    """
+
+    own: Fixed
+    shared: Fixed
+    batches: Sequence[PyTree]
+    grids: Sequence[np.ndarray | None]
+    blocks: int
 
 
 class Loop:
-    """A run under way.
+    """A run of one or more members under way.
 
     **Arguments:**
 
-    - `model`: with its initial parameters, placed.
-    - `stages`: what is done to it, in this order.
-    - `train`, `validation`: what is fitted, and what iterates are judged on, if there is any.
+    - `members`: what is fitted; they differ in arrays and numbers alone.
+    - `train`, `validation`: what they are fitted to, and what iterates are judged on, if there is any.
     - `place`: makes a tree's arrays leaves of this run's state.
-    - `key`: for minibatches.
     - `freeze`, `chunk_steps`, `patience`, `scan`: see `fit`.
+
+    **Raises:** `ValueError` if the members can't share their programs.
     """
 
     def __init__(
         self,
-        model: NeuralODE,
-        stages: Sequence[Stage],
+        members: Sequence[Member],
         train: Dataset,
         validation: Dataset | None,
         place: Callable[[PyTree], PyTree],
-        key: PRNGKeyArray,
         *,
         freeze: Sequence[str],
         chunk_steps: int,
         patience: int,
         scan: Scan,
     ):
-        self.model = model
-        self.stages = stages
+        check_alike(members)
+        self.members = members
+        self.crew = Crew(len(members))
+        self.stages = members[0].stages
         self.train = train
-        self.validation = None if validation is None else place(Batch.from_dataset(validation, model.scaler))
+        self.validation = None if validation is None else place(Batch.from_dataset(validation, members[0].model.scaler))
         self.place = place
-        self.key = key
         self.chunk_steps = chunk_steps
-        self.patience = patience
+        self.patience = None if validation is None else patience
         self.scan = scan
-        self.parts = parameters.partition(model, freeze)
+        self.parts = [parameters.partition(member.model, freeze) for member in members]
+        self.static = self.parts[0].static
         self.compilations = Compilations()
         self.compile_seconds = 0.0
         self.history: list[Record] = []
-        self.prepared: dict[int, Fixed] = {}
+        self.prepared: dict[int, Prepared] = {}
         self.began = time.perf_counter()
 
-    def run(self, observer: Observer) -> Outcome:
-        """All stages, from the beginning or from where `observer` says."""
+    def run(self, observer: Observer) -> tuple[list[End], Moment]:
+        """All stages, from the beginning or from where `observer` says: how each member ended, and where."""
+        initial = [parts.params for parts in self.parts]
 
         def template(index: int, nodes: int) -> TrainState:
-            state = self.state(index, self.parts.params)
-            return state if state.grid is None else replace(state, grid=state.grid[:, :1].repeat(nodes, axis=1))
+            state = self.state(index, initial)
+            return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
         moment = observer.resume(template)
-        moment = moment or Moment(0, 0, self.settled(0, self.state(0, self.parts.params), fresh=True))
+        moment = moment or Moment(0, 0, self.settled(0, self.state(0, initial), fresh=True))
         while True:
-            outcome = self.run_stage(moment, observer)
-            if outcome.status in ("interrupted", "failed") or outcome.moment.stage == len(self.stages) - 1:
-                return outcome
-            moment = self.next_stage(outcome.moment)
+            ends, moment = self.run_stage(moment, observer)
+            statuses = {end.status for end in ends}
+            if moment.stage == len(self.stages) - 1 or "interrupted" in statuses or statuses == {"failed"}:
+                return ends, moment
+            moment = self.next_stage(moment, ends)
 
-    def fitted(self, outcome: Outcome) -> NeuralODE:
-        """The model with its best parameters."""
-        return eqx.combine(outcome.moment.state.best.params.model, self.parts.frozen, self.parts.static)
+    def fitted(self, moment: Moment, member: int = 0) -> NeuralODE:
+        """A member's model with its best parameters."""
+        best = self.crew.of(moment.state.best.params.model, member)
+        return self.place(eqx.combine(best, self.parts[member].frozen, self.static))
 
-    def state(self, index: int, params: PyTree) -> TrainState:
-        """The state before a stage, from a model's parameters, with a grid that is not settled."""
-        objective, batch = self.stages[index].objective, self.fixed(index).batch
-        unknowns = Unknowns(params, self.place(objective.own(eqx.combine(*self.parts), batch)))
-        key = jax.random.fold_in(self.key, index)
-        grid = objective.first_grid(batch) if isinstance(objective, AbstractSimulation) else None
-        return self.place(begin(self.stages[index], unknowns, grid, key))
+    def state(self, index: int, params: Sequence[PyTree]) -> TrainState:
+        """The state before a stage, from models' parameters, with a grid that is not settled."""
+        fixed, states = self.fixed(index), []
+        for member, given, parts, batch, grid in zip(
+            self.members, params, self.parts, fixed.batches, fixed.grids, strict=True
+        ):
+            stage, model = member.stages[index], eqx.combine(given, parts.frozen, parts.static)
+            unknowns = Unknowns(given, self.place(stage.objective.own(model, batch)))
+            states.append(begin(stage, unknowns, grid, jax.random.fold_in(member.key, index)))
+        return self.place(self.crew.stack(states))
+
+    def fixed(self, index: int) -> Prepared:
+        """What a stage's programs are given, made once."""
+        if index not in self.prepared:
+            objective = self.stages[index].objective
+            batch = objective.prepare(self.train, self.members[0].model)
+            grid = objective.first_grid(batch) if isinstance(objective, AbstractSimulation) else None
+            # Steps are as many for all members: those that the whole data suggest.
+            drawn = [objective.draw((batch, grid), member.resample) for member in self.members]
+            numbers = [
+                eqx.partition(numbers_as_arrays(member.stages[index]), eqx.is_array_like)[0] for member in self.members
+            ]
+            parts = zip(self.parts, numbers, drawn, strict=True)
+            own, shared = self.crew.share([Fixed(part.frozen, stage, data) for part, stage, (data, _) in parts])
+            self.prepared[index] = Prepared(
+                self.place(own),
+                self.place(shared),
+                [data for data, _ in drawn],
+                [steps for _, steps in drawn],
+                blocks(batch),
+            )
+        return self.prepared[index]
 
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
         """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
         objective, fixed = self.stages[index].objective, self.fixed(index)
         if not isinstance(objective, AbstractSimulation) or objective.error_order is None:
             return state
+        order, most = objective.error_order, objective.solver.max_steps
         params = state.params if fresh else state.chosen.params
-        static = (self.parts.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
+        static = (self.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
+        before = np.asarray(state.grid)
+        # A member that waits, or that runs away, makes no steps shorter for all others.
+        idle = (np.asarray(state.over) | (np.asarray(state.chosen.unsolved) > 0)) & (self.crew.size > 1)
 
         def errors_of(nodes: np.ndarray) -> np.ndarray:
             steps = nodes.shape[1] - 1
-            room = grids.padded(nodes, grids.room(steps))
-            arguments = (params, self.place(room), state.progress, fixed)
-            return np.asarray(PROGRAMS.get(step_errors, static, arguments, Compilations())(*arguments))[:, :steps]
+            room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
+            arguments = (params, self.place(room), state.progress, fixed.own, fixed.shared)
+            axes = self.crew.axes(True, True, True, True, False)
+            errors = PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments)
+            errors = np.asarray(errors)[..., :steps].reshape(self.crew.size, -1, steps)
+            return np.where(idle.reshape(-1, 1, 1), grids.SAFETY**order, errors).reshape(-1, steps)
 
-        before = np.asarray(state.grid)
-        after = grids.settle(errors_of, before, objective.error_order, objective.solver.max_steps)
-        return state if after is before else self.place(replace(state, grid=after))
+        rows = before.reshape(-1, before.shape[-1])
+        after = grids.settle(errors_of, rows, order, most)
+        return state if after is rows else self.place(replace(state, grid=after.reshape(*before.shape[:-1], -1)))
 
-    def fixed(self, index: int) -> Fixed:
-        """The arrays that a stage's programs are given."""
-        if index not in self.prepared:
-            stage = self.stages[index]
-            numbers = eqx.partition(numbers_as_arrays(stage), eqx.is_array_like)[0]
-            batch = stage.objective.prepare(self.train, self.model)
-            self.prepared[index] = Fixed(self.parts.frozen, self.place(numbers), self.place(batch))
-        return self.prepared[index]
-
-    def next_stage(self, moment: Moment) -> Moment:
+    def next_stage(self, moment: Moment, ends: Sequence[End]) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""
         best, index = moment.state.best, moment.stage + 1
-        state = self.settled(index, self.state(index, best.params.model), fresh=True)
+        state = self.state(index, [self.crew.of(best.params.model, member) for member in range(self.crew.size)])
+        state = self.waiting(state, [end.status == "failed" for end in ends])
+        state = self.settled(index, state, fresh=True)
         if self.validation is not None:
             # Validation losses compare across stages, training losses of other objectives do not.
             carried = replace(best, params=Unknowns(best.params.model, state.params.own))
             state = replace(state, best=self.place(carried))
         return Moment(index, moment.step, state)
 
-    def run_stage(self, moment: Moment, observer: Observer) -> Outcome:
+    def run_stage(self, moment: Moment, observer: Observer) -> tuple[list[End], Moment]:
         stage = self.stages[moment.stage]
         observer.compile_stage(stage.name, stage.steps)
-        advance, validate = self.compile(moment)
+        nodes, (advance, validate) = moment.nodes, self.compile(moment)
         observer.begin_stage(stage.name)
         while True:
-            over, reason = self.is_over(stage, moment.state)
-            if over:
-                if self.is_unsolved(moment):
-                    return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}", moment)
-                status = "completed" if int(moment.state.step) >= stage.steps else "stopped_early"
-                return Outcome(status, reason, moment)
-            with counted(self.compilations):
-                new, rate = advance(moment.state)
-            state, record = self.judge(stage, moment, new, float(rate), validate(new.chosen.params.model))
-            first = int(moment.state.step) == 0
-            renewed = self.renewed(moment.stage, state)
-            nodes, moment = moment.nodes, replace(moment, state=renewed)
-            self.history.append(record)
-            stop = observer.observe(record, moment)
-            if not np.isfinite(float(state.best.loss)) and not np.isfinite(record.train_loss):
-                return Outcome("failed", why_nothing_is_finite(record), moment)
-            if first and self.is_unsolved(moment) and not self.is_over(stage, moment.state)[0]:
-                LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, record.evaluations, ADVICE)
-            if stop is not None:
-                return Outcome("interrupted", stop, moment)
+            ends = self.ends(moment)
+            found = [end for end in ends if end is not None]
+            if len(found) == len(ends):
+                return found, moment
             if moment.nodes != nodes:
-                advance, validate = self.compile(moment)
+                nodes, (advance, validate) = moment.nodes, self.compile(moment)
+            before = self.waiting(moment.state, [end is not None for end in ends])
+            with counted(self.compilations):
+                new, rate = advance(before)
+            state, records = self.judge(moment, before, new, rate, validate(new.chosen.params.model))
+            moment = replace(moment, state=self.renewed(moment.stage, state))
+            self.history.extend(records)
+            stop = observer.observe(records, moment)
+            ends = self.ends(moment)
+            if not np.any(before.step):
+                self.warn_of_nothing(moment, ends)
+            if stop is not None and any(end is None or end.status != "failed" for end in ends):
+                return [end if end and end.status == "failed" else End("interrupted", stop) for end in ends], moment
+
+    def ends(self, moment: Moment) -> list[End | None]:
+        """How the stage has ended for each member; None while it goes on."""
+        at, stage = Counters.of(moment.state), self.stages[moment.stage]
+        count = self.fixed(moment.stage).blocks
+        each = (Counters(*(np.reshape(x, -1)[member] for x in at)) for member in range(self.crew.size))
+        return [end_of(stage, one, count, self.patience) for one in each]
+
+    def waiting(self, state: TrainState, flags: Sequence[bool]) -> TrainState:
+        """The state in which these members wait for the others."""
+        over = np.reshape(flags, self.crew.shape)
+        return state if np.array_equal(over, np.asarray(state.over)) else self.place(replace(state, over=over))
+
+    def warn_of_nothing(self, moment: Moment, ends: Sequence[End | None]) -> None:
+        """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
+        at = Counters.of(moment.state)
+        if not self.solvable(moment.state, moment.stage).any() and any(end is None for end in ends):
+            LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, np.max(at.evaluations), ADVICE)
+
+    def solvable(self, state: TrainState, index: int, which: Sequence[str] = ("best", "chosen")) -> np.ndarray:
+        """Whether one of these iterates of a member is one from which there is a way."""
+        count, found = self.fixed(index).blocks, np.zeros(self.crew.shape, bool)
+        for name in which:
+            iterate = getattr(state, name)
+            found = found | (np.isfinite(np.asarray(iterate.loss)) & (np.asarray(iterate.unsolved) < count))
+        return np.asarray(found)
 
     def renewed(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, where the objective may grow and steps that became too long are made anew."""
         stage = self.stages[index]
         state = self.restarted(index, state)
         new = self.settled(index, state)
-        progress = min(float(state.progress) + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0)
-        if grows(stage) and progress > float(state.progress):
-            infinite = jnp.full_like(new.best.loss, jnp.inf)
+        old = np.asarray(state.progress)
+        progress = np.minimum(old + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0).astype(old.dtype)
+        if grows(stage) and (progress > old).any():
+            zero = np.zeros(self.crew.shape, np.int32)
             new = replace(
-                new,
-                progress=jnp.asarray(progress, state.progress.dtype),
-                mark=infinite,
-                plateau=jnp.int32(0),
-                stale=jnp.int32(0),
-                done=jnp.zeros((), bool),
+                new, progress=progress, mark=np.full_like(old, np.inf), plateau=zero, stale=zero, done=zero.astype(bool)
             )
-        if new is not state:
-            # What the optimizer remembers of the last objective's values would mislead it, and us.
-            new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
-            if self.validation is None:
-                new = replace(new, best=replace(new.chosen, loss=jnp.full_like(new.best.loss, jnp.inf)))
-        return self.place(new)
+        if new is state:
+            return state
+        # What the optimizer remembers of the last objective's values would mislead it, and us.
+        new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
+        if self.validation is None:
+            new = replace(new, best=replace(new.chosen, loss=np.full_like(old, np.inf)))
+        waits = np.asarray(state.over)
+        return self.place(self.crew.choose(waits, replace(state, grid=new.grid), new))
 
     def restarted(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, from the best iterate with smaller steps if nothing was learnt any more."""
-        anchor = self.anchor(index, state)
-        if int(state.rejected) < HOPELESS or int(state.restarts) >= RESTARTS or anchor is None:
+        spent = np.asarray(state.over) | (np.asarray(state.restarts) >= RESTARTS)
+        again = (np.asarray(state.rejected) >= HOPELESS) & ~spent & self.solvable(state, index)
+        if not again.any():
             return state
-        chosen = replace(anchor, loss=state.chosen.loss)
-        return self.place(replace(restart(self.stages[index], state, anchor), chosen=chosen))
+        anchor = self.crew.choose(self.solvable(state, index, ["best"]), state.best, state.chosen)
+        afresh = self.crew.map(functools.partial(restart, self.stages[index]))(state, self.place(anchor))
+        return self.place(self.crew.choose(again, afresh, state))
 
-    def anchor(self, index: int, state: TrainState) -> Iterate | None:
-        """The best iterate from which there is a way, if there is one."""
-        count = blocks(self.fixed(index))
-        return next((each for each in (state.best, state.chosen) if not says_nothing(each, count)), None)
-
-    def is_unsolved(self, moment: Moment) -> bool:
-        """Whether not one trajectory could be solved so far."""
-        return self.anchor(moment.stage, moment.state) is None
-
-    def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], float | None]]:
+    def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], Any]]:
         """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
         began = time.perf_counter()
-        state, fixed = moment.state, self.fixed(moment.stage)
-        static = (
-            self.parts.static,
-            eqx.partition(self.stages[moment.stage], eqx.is_array_like)[1],
-            self.chunk_of(self.stages[moment.stage]),
-            self.scan,
-        )
-        advance = PROGRAMS.get(chunk, static, (state, fixed), self.compilations, lambda out: check_carry(state, out[0]))
+        state, fixed, stage = moment.state, self.fixed(moment.stage), self.stages[moment.stage]
+        static = (self.static, eqx.partition(stage, eqx.is_array_like)[1], self.chunk_of(stage), self.scan)
+        given = (fixed.own, fixed.shared)
+        check = functools.partial(check_chunk, state)
+        axes = self.crew.axes(True, True, False)
+        advance = PROGRAMS.get(chunk, static, (state, *given), self.compilations, check, axes)
+        rest = (fixed.own.frozen, fixed.shared.frozen, self.validation)
         validate = None
         if self.validation is not None:
-            arguments = (state.params.model, self.parts.frozen, self.validation)
-            validate = PROGRAMS.get(validation_loss, self.parts.static, arguments, Compilations())
+            axes = self.crew.axes(True, True, False, False)
+            arguments = (state.params.model, *rest)
+            validate = PROGRAMS.get(validation_loss, self.static, arguments, Compilations(), axes=axes)
         self.compile_seconds += time.perf_counter() - began
         return (
-            lambda state: advance(state, fixed),
-            lambda params: None if validate is None else float(validate(params, self.parts.frozen, self.validation)),
+            lambda state: advance(state, *given),
+            lambda params: None if validate is None else validate(params, *rest),
         )
 
     def chunk_of(self, stage: Stage) -> int:
@@ -262,67 +306,56 @@ class Loop:
         return max(self.chunk_steps // stage.optimizer.pace, 1)
 
     def judge(
-        self, stage: Stage, moment: Moment, new: TrainState, rate: float, validation: float | None
-    ) -> tuple[TrainState, Record]:
-        """The state after a chunk with its best iterate and counters brought up to date, and the chunk's record."""
-        old = moment.state
-        loss = float(new.chosen.loss)
-        judged = loss if validation is None else validation
-        better = judged < float(old.best.loss)
-        falls = loss < (1 - PROGRESS) * float(old.mark)
-        chosen = replace(new.chosen, loss=jnp.asarray(judged, new.chosen.loss.dtype))
+        self, moment: Moment, old: TrainState, new: TrainState, rate: Any, validation: Any
+    ) -> tuple[TrainState, list[Record]]:
+        """The state after a chunk with its best iterate and counters brought up to date, and the chunk's records."""
+        loss, waits = np.asarray(new.chosen.loss), np.asarray(old.over)
+        judged = loss if validation is None else np.asarray(validation, loss.dtype)
+        better = (judged < np.asarray(old.best.loss)) & ~waits
+        falls = (loss < (1 - PROGRESS) * np.asarray(old.mark)) & ~waits
+        zero, one = np.int32(0), (~waits).astype(np.int32)
         state = replace(
             new,
-            best=chosen if better else old.best,
-            stale=jnp.int32(0 if better else int(old.stale) + 1),
-            mark=new.chosen.loss if falls else old.mark,
-            plateau=jnp.int32(0 if falls else int(old.plateau) + 1),
+            best=self.crew.choose(better, replace(new.chosen, loss=judged), old.best),
+            stale=np.where(better, zero, np.asarray(old.stale) + one),
+            mark=np.where(falls, loss, np.asarray(old.mark)),
+            plateau=np.where(falls, zero, np.asarray(old.plateau) + one),
         )
-        record = Record(
-            step=moment.offset + int(new.step),
-            stage=stage.name,
-            train_loss=loss,
-            validation_loss=validation,
-            gradient_norm=float(new.chosen.gradient_norm),
-            learning_rate=rate,
-            evaluations=int(new.evaluations) - int(old.evaluations),
-            failed_solves=int(new.failed) - int(old.failed),
-            seconds=time.perf_counter() - self.began,
-        )
-        return self.place(state), record
-
-    def is_over(self, stage: Stage, state: TrainState) -> tuple[bool, str]:
-        """Whether a stage has ended, and why."""
-        if int(state.step) >= stage.steps:
-            return True, f"took all {stage.steps} steps of stage {stage.name}"
-        grown = not grows(stage) or float(state.progress) >= 1
-        if bool(state.done) and grown:
-            return True, "the line search finds no lower training loss, not even along the gradient"
-        if int(state.rejected) >= HOPELESS:
-            return True, (
-                f"{HOPELESS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
-                "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
-                "roots, logarithms and divisions"
-            )
-        if self.validation is not None and int(state.stale) >= self.patience:
-            return True, f"the validation loss has not improved for {self.patience} chunks"
-        if grown and stage.optimizer.full_batch and int(state.plateau) >= PLATEAU:
-            return True, f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
-        return False, ""
+        figures = {
+            "step": moment.offset + np.asarray(new.step),
+            "train_loss": loss,
+            "validation_loss": loss if validation is None else validation,
+            "gradient_norm": new.chosen.gradient_norm,
+            "learning_rate": rate,
+            "evaluations": np.asarray(new.evaluations) - np.asarray(old.evaluations),
+            "failed_solves": np.asarray(new.failed) - np.asarray(old.failed),
+        }
+        rows = zip(*(self.crew.each(values) for values in figures.values()), strict=True)
+        name, seconds = self.stages[moment.stage].name, time.perf_counter() - self.began
+        records = [
+            Record(**dict(zip(figures, row, strict=True)), stage=name, seconds=seconds, member=member)
+            for member, row in enumerate(rows)
+            if not self.crew.each(waits)[member]
+        ]
+        if validation is None:
+            records = [replace(record, validation_loss=None) for record in records]
+        return self.place(state), records
 
 
-def grows(stage: Stage) -> bool:
-    return isinstance(stage.objective, AbstractSimulation) and stage.objective.grows
+def check_alike(members: Sequence[Member]) -> None:
+    """Refuses members that would need programs of their own."""
+    kinds = {fingerprint(eqx.partition((each.model, each.stages), eqx.is_array_like)[1]) for each in members}
+    if len(kinds) != 1:
+        raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
 
 
-def why_nothing_is_finite(record: Record) -> str:
-    failed = record.failed_solves
-    return f"no loss was finite in the first {record.evaluations} evaluations ({failed} failed solves); {ADVICE}"
+def check_chunk(state: TrainState, out: tuple[TrainState, Any]) -> None:
+    check_carry(state, out[0])
 
 
-def validation_loss(static: PyTree, params: PyTree, frozen: PyTree, batch: Batch):
+def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch):
     """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
-    model: NeuralODE = eqx.combine(params, frozen, static)
+    model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch, joint=batch.joint)
     loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

@@ -21,6 +21,15 @@ from .starts import AbstractStart
 BEYOND = 1e4
 
 
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Trajectories in the user's units, with the `lower` and `upper` edges of bands if there are some."""
+
+    ys: Float[np.ndarray, "trajectory saved state"]
+    lower: Float[np.ndarray, "trajectory saved state"] | None
+    upper: Float[np.ndarray, "trajectory saved state"] | None
+
+
 class NeuralODE(eqx.Module):
     """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, whose trajectories begin by a rule.
 
@@ -110,10 +119,24 @@ class NeuralODE(eqx.Module):
         self.check_channels(data)
         precision = precision_of(self)
         with scope(precision):
-            saved = self.scaler.scale_times(data.ts if ts is None else ts)
-            batch, saved = carry((Batch.from_dataset(data, self.scaler), saved), dtype_of(precision))
-            ys = jax.device_get(forecast(self, dataclasses.replace(batch, joint=False), saved))
+            ys = jax.device_get(forecast(self, *carry(self.asked(data, ts), dtype_of(precision))))
         return self.scaler.unscale_states(ys)
+
+    def bands(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+    ) -> Prediction:
+        """`predict`, as of an `Ensemble`; a single model has no bands."""
+        return Prediction(self.predict(data, ts), None, None)
+
+    def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
+        """Trajectories that are solved each on its own, and the times at which they are wanted, on the host."""
+        saved = self.scaler.scale_times(data.ts if ts is None else ts)
+        return dataclasses.replace(Batch.from_dataset(data, self.scaler), joint=False), saved
+
+    @property
+    def typical(self) -> "NeuralODE":
+        """Itself; as of an `Ensemble`."""
+        return self
 
     def constants(self) -> dict[str, float]:
         """The constants of known equations by their names, in the user's units."""

@@ -23,6 +23,7 @@ from jaxtyping import Array
 
 from .batch import Batch
 from .disk import write
+from .ensemble import LEVELS, Ensemble
 from .model import NeuralODE
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
@@ -48,7 +49,7 @@ class ModelFileError(ValueError):
     """A file that is no model, is damaged, or asks for something that is not allowed."""
 
 
-def save(model: NeuralODE, path: str | Path) -> None:
+def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
     """Writes a model; an older file at `path` is replaced only once the new one is complete.
 
     **Raises:** `ValueError` that names a part that a file can't hold, such as a function of the user's own.
@@ -59,11 +60,11 @@ def save(model: NeuralODE, path: str | Path) -> None:
     structure = describe(model, "model", tensors)
     content = {
         "schema": SCHEMA,
-        "states": model.states,
-        "latent": model.latent,
-        "inputs": model.inputs,
-        "time": model.time,
-        "units": dict(model.units),
+        "states": model.typical.states,
+        "latent": model.typical.latent,
+        "inputs": model.typical.inputs,
+        "time": model.typical.time,
+        "units": dict(model.typical.units),
         "precision": precision_of(model),
         "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
         "model": structure,
@@ -73,7 +74,7 @@ def save(model: NeuralODE, path: str | Path) -> None:
     write(Path(path), to_bytes(tensors, {"node_fit": header}))
 
 
-def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE:
+def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ensemble:
     """Reads a model.
 
     **Arguments:**
@@ -219,7 +220,9 @@ def resolve(name: str) -> Any:
 
 
 def check(model: Any) -> None:
-    """Refuses a model whose parts can't be called with the states, channels and inputs that it names."""
+    """Refuses a model or an ensemble whose parts can't be called with the states, channels and inputs that it names."""
+    if isinstance(model, Ensemble):
+        return check_ensemble(model)
     if not isinstance(model, NeuralODE):
         raise ModelFileError("it holds no neural ODE.")
     check_solver(model.solver)
@@ -233,6 +236,21 @@ def check(model: Any) -> None:
     check_part("field", len(model.latent), f"{len(model.latent)} states", model.field, time, state, inputs)
     check_part("observation", len(model.states), f"{len(model.states)} channels", model.observation, state)
     check_part("start", len(model.latent), f"{len(model.latent)} states", model.start, one_trajectory(model, dtype))
+
+
+def check_ensemble(ensemble: Ensemble) -> None:
+    """Refuses members that differ in more than their arrays, and bands of other channels than theirs."""
+    members = ensemble.members
+    if not isinstance(members, tuple) or not members:
+        raise ModelFileError("its members are no models.")
+    for member in members:
+        check(member)
+    kinds = [eqx.filter_eval_shape(lambda member: member, member) for member in members]
+    if any(not eqx.tree_equal(kind, kinds[0]) for kind in kinds):
+        raise ModelFileError("its members differ in more than their arrays.")
+    shapes = (np.shape(ensemble.noise), np.shape(ensemble.factors))
+    if shapes != ((len(members[0].states),), (len(LEVELS),)):
+        raise ModelFileError(f"its bands have the shapes {shapes}.")
 
 
 def check_part(name: str, size: int, what: str, part: Any, *arguments: Any) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from .model import NeuralODE
 from .training import TrainState
 
@@ -12,9 +14,10 @@ Status = Literal["completed", "stopped_early", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Record:
-    """A chunk of training, as a row of the log.
+    """A chunk of a member's training, as a row of the log.
 
-    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start.
+    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start. The
+    `member` of a run that has only one is 0.
     """
 
     step: int
@@ -26,11 +29,12 @@ class Record:
     evaluations: int
     failed_solves: int
     seconds: float
+    member: int = 0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a run is: the index of its stage, the steps taken before that stage, and the stage's state."""
+    """Where a run is: the index of its stage, the most steps taken before that stage, and the stage's state."""
 
     stage: int
     offset: int
@@ -39,12 +43,12 @@ class Moment:
     @property
     def step(self) -> int:
         """Steps taken over all stages."""
-        return self.offset + int(self.state.step)
+        return self.offset + int(np.max(self.state.step))
 
     @property
     def nodes(self) -> int:
         """Nodes of the state's grid; 0 if it has none."""
-        return 0 if self.state.grid is None else self.state.grid.shape[1]
+        return 0 if self.state.grid is None else self.state.grid.shape[-1]
 
 
 # A state of the kind that the stage of an index has, with a grid of so many nodes.
@@ -71,8 +75,8 @@ class Observer(Protocol):
         """The stage is compiled and about to run."""
         ...
 
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        """A chunk has ended. A reason to stop, if there is one."""
+    def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
+        """A chunk has ended; a record for each member that took part. A reason to stop, if there is one."""
         ...
 
 
@@ -91,5 +95,5 @@ class Silent(Observer):
     def begin_stage(self, stage: str) -> None:
         return None
 
-    def observe(self, record: Record, moment: Moment) -> str | None:
+    def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
         return None

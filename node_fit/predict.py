@@ -48,15 +48,20 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to; make it first.")
     dataset = table.read(data if len(data) > 1 else data[0])
-    check_starts(model, dataset)
-    predicted = model.predict(dataset)
-    gone = where_not_finite(dataset, predicted)
-    finite = np.where(np.isfinite(predicted), predicted, np.nan)
-    write(out, predictions_frame(dataset, finite).to_csv(index=False, float_format=FLOAT).encode())
+    check_starts(model.typical, dataset)
+    predicted = model.bands(dataset, level=config.evaluation.level)
+    gone = where_not_finite(dataset, predicted.ys)
+    ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
+    frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
+    write(out, frame.to_csv(index=False, float_format=FLOAT).encode())
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}")
     if gone:
         print(f"warning: {what_is_gone(dataset, gone)}; its later predictions are left empty.", file=sys.stderr)
+
+
+def finite(ys: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(ys), ys, np.nan)
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:

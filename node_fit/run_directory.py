@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -22,6 +22,8 @@ LOG = logging.getLogger(__name__)
 
 # Enough digits for a float32, and no noise after them.
 FLOAT = "%.8g"
+Edges = tuple[np.ndarray, np.ndarray]
+SIDES = ("lower", "upper")
 COLUMNS = [field.name for field in fields(Record)]
 
 
@@ -122,9 +124,10 @@ class RunDirectory:
         write(self.metrics, file.getvalue().encode())
         return rows
 
-    def add_metrics(self, record: Record) -> None:
+    def add_metrics(self, records: Sequence[Record]) -> None:
         with open(self.metrics, "a", newline="") as file:
-            csv.DictWriter(file, COLUMNS).writerow({key: text(value) for key, value in asdict(record).items()})
+            rows = ({key: text(value) for key, value in asdict(record).items()} for record in records)
+            csv.DictWriter(file, COLUMNS).writerows(rows)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The rows of `metrics.csv`, numbers as numbers; without one that a full disk or a kill cut short."""
@@ -137,9 +140,11 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         write(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
-    def write_predictions(self, splits: dict[str, Dataset], predicted: dict[str, np.ndarray]) -> None:
+    def write_predictions(
+        self, splits: dict[str, Dataset], predicted: dict[str, np.ndarray], bands: dict[str, Edges]
+    ) -> None:
         """A row for each measured time: split, trajectory, time, inputs, and each state as measured and predicted."""
-        frames = [predictions_frame(part, predicted[name], name) for name, part in splits.items()]
+        frames = [predictions_frame(part, predicted[name], bands.get(name), name) for name, part in splits.items()]
         import pandas as pd
 
         write(self.predictions, pd.concat(frames).to_csv(index=False, float_format=FLOAT).encode())
@@ -169,8 +174,8 @@ def brief(print_of: dict[str, Any] | None) -> str:
     return f"{print_of['rows']} rows of {channels} in {count} trajectories (sha256 {print_of['sha256'][:12]})"
 
 
-def predictions_frame(data: Dataset, predicted: np.ndarray, split: str | None = None):
-    """A data frame with a row for each row of `data` that counts."""
+def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None = None, split: str | None = None):
+    """A data frame with a row for each row of `data` that counts; with the edges of bands if there are some."""
     import pandas as pd
 
     at = data.valid & data.scored
@@ -181,6 +186,8 @@ def predictions_frame(data: Dataset, predicted: np.ndarray, split: str | None = 
     for index, name in enumerate(data.states):
         columns[name] = data.ys[at][:, index]
         columns[f"{name}_predicted"] = predicted[at][:, index]
+        if edges is not None:
+            columns |= {f"{name}_{side}": edge[at][:, index] for side, edge in zip(SIDES, edges, strict=True)}
     return pd.DataFrame(columns)
 
 
@@ -195,4 +202,4 @@ def number(key: str, value: str) -> Any:
         return value
     if value == "":
         return None
-    return int(value) if key in ("step", "evaluations", "failed_solves") else float(value)
+    return int(value) if key in ("step", "evaluations", "failed_solves", "member") else float(value)

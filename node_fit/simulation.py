@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .dataset import Dataset
+from .ensemble import Ensemble
 from .model import NeuralODE
 
 DENSE = 300
@@ -16,13 +17,18 @@ class Simulated:
 
     - `at_rows`: states at the dataset's own times, shape `(trajectory, time, state)`.
     - `dense`: times and states of smooth curves, shapes `(trajectory, n)` and `(trajectory, n, state)`.
+    - `bands`, `dense_bands`: lower and upper edges of bands at the same times; empty for a single model.
+    - `level`: the share of measurements that the bands shall cover.
     """
 
     at_rows: dict[str, np.ndarray]
     dense: dict[str, tuple[np.ndarray, np.ndarray]]
+    bands: dict[str, tuple[np.ndarray, np.ndarray]]
+    dense_bands: dict[str, tuple[np.ndarray, np.ndarray]]
+    level: float
 
 
-def simulate_splits(model: NeuralODE, splits: dict[str, Dataset]) -> Simulated:
+def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
     """Simulates all splits in one solve, since each solve of another shape is compiled."""
     whole = together(splits)
     measured = np.where(whole.valid, whole.ts, np.nan)
@@ -31,15 +37,22 @@ def simulate_splits(model: NeuralODE, splits: dict[str, Dataset]) -> Simulated:
     times = np.concatenate([grid, whole.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
-    sorted_ys = model.predict(whole, np.take_along_axis(times, order, axis=1))
-    ys = np.take_along_axis(sorted_ys, back[..., None], axis=1)
-    at_rows, dense, begin = {}, {}, 0
+    prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level)
+    at_rows, dense, bands, dense_bands, begin = {}, {}, {}, {}, 0
     for name, part in splits.items():
         rows = slice(begin, begin + len(part.trajectories))
-        at_rows[name] = ys[rows, DENSE : DENSE + part.ts.shape[1]]
-        dense[name] = (grid[rows], ys[rows, :DENSE])
         begin = rows.stop
-    return Simulated(at_rows, dense)
+
+        def pieces(sorted_ys: np.ndarray, rows: slice = rows, count: int = part.ts.shape[1]) -> list[np.ndarray]:
+            ys = np.take_along_axis(sorted_ys[rows], back[rows, :, None], axis=1)
+            return [ys[:, DENSE : DENSE + count], ys[:, :DENSE]]
+
+        at_rows[name], curve = pieces(prediction.ys)
+        dense[name] = (grid[rows], curve)
+        if prediction.lower is not None and prediction.upper is not None:
+            edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
+            bands[name], dense_bands[name] = edges
+    return Simulated(at_rows, dense, bands, dense_bands, level)
 
 
 def together(splits: dict[str, Dataset]) -> Dataset:

@@ -7,7 +7,8 @@ from typing import Any
 from .baselines import baselines
 from .dataset import Dataset
 from .diagnosis import Diagnosis
-from .evaluation import score
+from .ensemble import Ensemble
+from .evaluation import coverage, score
 from .fitting import Fit
 from .precision import find_device
 from .simulation import Simulated
@@ -37,7 +38,7 @@ def summarise(
         "precision": precision,
         "device": find_device(device).device_kind,
         "parameters": fit.parameters,
-        "start": fit.model.start.given,
+        "start": fit.model.typical.start.given,
         "constants": fit.model.constants(),
         "metrics": {name: scores.get(name) for name in EVERY},
         "baselines": {
@@ -45,4 +46,17 @@ def summarise(
             for kind in ("mean", "persistence", "linear")
         },
         "diagnosis": asdict(diagnosis),
+        "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),
+    }
+
+
+def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:
+    """How the members ended, and how much of each split's measurements their bands cover."""
+    ensemble = fit.model if isinstance(fit.model, Ensemble) else None
+    return {
+        "members": [asdict(end) for end in fit.members],
+        "kept": 1 if ensemble is None else len(ensemble.members),
+        "calibrated": ensemble is not None and ensemble.calibrated,
+        "level": simulated.level if ensemble is not None else None,
+        "coverage": {name: coverage(splits[name], *simulated.bands[name]) for name in simulated.bands},
     }

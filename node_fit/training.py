@@ -7,7 +7,7 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from .goal import Goal, Unknowns
 from .grid import Grid
@@ -68,13 +68,15 @@ class Iterate(eqx.Module):
     """Parameters, the loss there, the norm of its gradient, and how many of the solves failed."""
 
     params: Unknowns
-    loss: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
-    unsolved: Int[Array, ""]
+    loss: Float[Any, "*member"]
+    gradient_norm: Float[Any, "*member"]
+    unsolved: Int[Any, "*member"]
 
 
 class TrainState(eqx.Module):
     """All that a run needs to go on: every leaf an array, none of which ever changes its shape or dtype.
+
+    A run of several members has one, whose leaves have an axis for the members before all others.
 
     - `step`: steps taken in this stage.
     - `params`: where the objective is evaluated next.
@@ -89,30 +91,32 @@ class TrainState(eqx.Module):
     - `best`: parameters with the lowest judged loss so far, and that loss.
     - `stale`: chunks since `best` last improved.
     - `mark`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
-    - `done`: whether the stage has stopped.
+    - `done`: whether the optimizer knows of no further step.
+    - `over`: whether the stage has ended, which a member may wait for others to do.
     """
 
-    step: Int[Array, ""]
+    step: Int[Any, "*member"]
     params: Unknowns
-    grid: Grid | None
-    progress: Float[Array, ""]
+    grid: Float[Any, "*member block node"] | None
+    progress: Float[Any, "*member"]
     opt_state: PyTree
-    key: PRNGKeyArray
+    key: Key[Array, "*member"]
     chosen: Iterate
-    evaluations: Int[Array, ""]
-    failed: Int[Array, ""]
-    rejected: Int[Array, ""]
-    restarts: Int[Array, ""]
+    evaluations: Int[Any, "*member"]
+    failed: Int[Any, "*member"]
+    rejected: Int[Any, "*member"]
+    restarts: Int[Any, "*member"]
     best: Iterate
-    stale: Int[Array, ""]
-    mark: Float[Array, ""]
-    plateau: Int[Array, ""]
-    done: Bool[Array, ""]
+    stale: Int[Any, "*member"]
+    mark: Float[Any, "*member"]
+    plateau: Int[Any, "*member"]
+    done: Bool[Any, "*member"]
+    over: Bool[Any, "*member"]
 
 
 class Fixed(eqx.Module):
     """What a training step reads and never changes, all arrays: the frozen part of the model, the numbers of the
-    stage, and the data."""
+    stage, and the data. Of several members some of it is each one's own, and the rest is shared."""
 
     frozen: PyTree
     stage: PyTree
@@ -142,6 +146,7 @@ def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) 
         mark=infinite,
         plateau=zero,
         done=jnp.zeros((), bool),
+        over=jnp.zeros((), bool),
     )
 
 
@@ -156,7 +161,7 @@ def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainSta
     silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
     if stage.batch_size is None:
         # As long as the loss falls there is hope: gradients tell of what came before a failure.
-        silent |= (step.loss.failed >= blocks(fixed)) & (chosen.loss >= state.chosen.loss)
+        silent |= (step.loss.failed >= blocks(fixed.batch)) & (chosen.loss >= state.chosen.loss)
     return replace(
         state,
         step=state.step + 1,
@@ -191,14 +196,9 @@ def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
     return jnp.asarray(CAUTION, state.best.loss.dtype) ** exponent
 
 
-def blocks(fixed: Fixed) -> int:
+def blocks(batch: PyTree) -> int:
     """How many solves an evaluation on the full batch takes."""
-    return jax.tree.leaves(fixed.batch)[0].shape[0]
-
-
-def says_nothing(iterate: Iterate, count: int) -> bool:
-    """Whether an iterate is one from which there is no way: its loss is not finite, or none of `count` solves ended."""
-    return not bool(jnp.isfinite(iterate.loss)) or int(iterate.unsolved) >= count
+    return jax.tree.leaves(batch)[0].shape[0]
 
 
 def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
@@ -207,15 +207,19 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
         state,
         params=iterate.params,
         opt_state=stage.optimizer.init(iterate.params, stage.steps),
+        chosen=replace(iterate, loss=state.chosen.loss),
         rejected=jnp.zeros((), jnp.int32),
         restarts=state.restarts + 1,
         done=jnp.zeros((), bool),
     )
 
 
-def step_errors(static: tuple, params: Unknowns, grid: Grid, progress: Float[Array, ""], fixed: Fixed) -> Array:
+def step_errors(
+    static: tuple, params: Unknowns, grid: Grid, progress: Float[Array, ""], own: Fixed, shared: Fixed
+) -> Array:
     """The estimated error of each held step over its tolerance; `static` is `(model, stage)`."""
     model_static, stage_static = static
+    fixed: Fixed = eqx.combine(own, shared)
     stage = eqx.combine(fixed.stage, stage_static)
     model: NeuralODE = eqx.combine(params.model, fixed.frozen, model_static)
     assert isinstance(stage.objective, AbstractSimulation)
@@ -257,7 +261,7 @@ def unroll(
     check_scan(scan)
 
     def body(carry: TrainState, _: None) -> tuple[TrainState, None]:
-        over = carry.done | (carry.step >= stage.steps) | (carry.rejected >= HOPELESS)
+        over = carry.over | carry.done | (carry.step >= stage.steps) | (carry.rejected >= HOPELESS)
         return jax.lax.cond(over, lambda s: s, lambda s: transition(model_static, stage, fixed, s), carry), None
 
     return eqxi.scan(body, state, None, length, kind=scan)[0]
@@ -269,16 +273,19 @@ def check_scan(scan: str) -> None:
         raise ValueError(f"scan must be lax or checkpointed, got {scan!r}.")
 
 
-def chunk(static: tuple, state: TrainState, fixed: Fixed) -> tuple[TrainState, Float[Array, ""]]:
+def chunk(static: tuple, state: TrainState, own: Fixed, shared: Fixed) -> tuple[TrainState, Float[Array, ""]]:
     """A chunk of training from a fresh choice of iterate, and the learning rate after it.
 
-    The one program that is compiled for a stage; `static` is `(model, stage, length, scan)`.
+    The one program that is compiled for a stage; `static` is `(model, stage, length, scan)`. What a member has of its
+    own is in `own`, what it shares with others in `shared`.
     """
     model_static, stage_static, length, scan = static
+    fixed: Fixed = eqx.combine(own, shared)
     stage = eqx.combine(fixed.stage, stage_static)
     infinite = jnp.full_like(state.chosen.loss, jnp.inf)
-    state = replace(state, chosen=Iterate(state.params, infinite, infinite, jnp.zeros_like(state.failed)))
-    state = unroll(model_static, stage, fixed, state, length, scan)
+    fresh = Iterate(state.params, infinite, infinite, jnp.zeros_like(state.failed))
+    chosen = jax.tree.map(lambda old, new: jnp.where(state.over, old, new), state.chosen, fresh)
+    state = unroll(model_static, stage, fixed, replace(state, chosen=chosen), length, scan)
     return state, stage.optimizer.rate(state.opt_state, stage.steps) * caution(stage, state)
 
 

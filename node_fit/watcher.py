@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from jaxtyping import PyTree
 from omegaconf import DictConfig
 from rich.console import Console
@@ -66,14 +67,21 @@ class Watcher(Silent):
     def compile_stage(self, stage: str, steps: int) -> None:
         self.display.announce(stage, steps)
 
-    def observe(self, record: Record, moment: Moment) -> str | None:
-        record = replace(record, seconds=record.seconds + self.before)
-        self.files.add_metrics(record)
-        self.checkpoints.save(moment, record.train_loss if record.validation_loss is None else record.validation_loss)
-        self.display.show(record, record.step - moment.offset)
+    def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
+        records = [replace(record, seconds=record.seconds + self.before) for record in records]
+        self.files.add_metrics(records)
+        best = min(records, key=merit)
+        self.checkpoints.save(moment, merit(best))
+        self.display.show(best, best.step - moment.offset)
         if self.interruption.number is None:
             return None
         return f"by {self.interruption.name}; go on with resume={self.files.path}"
 
     def close(self) -> None:
         self.checkpoints.close()
+
+
+def merit(record: Record) -> float:
+    """What a chunk is judged by: the lower the better, and never a NaN."""
+    loss = record.train_loss if record.validation_loss is None else record.validation_loss
+    return loss if np.isfinite(loss) else np.inf

@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from watch import Watch
+
 DATA = Path(__file__).parent.parent / "data"
 LIMIT = 20.0
 Row = dict[str, Any]
@@ -60,40 +62,6 @@ COLD: dict[str, tuple[str, str, float, Literal["x32", "x64"], str]] = {
     "spiral, training loss 1e-6, LM": ("spiral", "loss", 1e-6, "x64", "LM"),
     "spiral, training loss 1e-8, LM": ("spiral", "loss", 1e-8, "x64", "LM"),
 }
-
-
-class Watch:
-    """An observer that stops at a target or a time limit, and notes when the target was reached."""
-
-    def __init__(self, limit: float = float("inf"), train_loss: float = 0.0, validation_loss: float = 0.0):
-        self.limit = limit
-        self.train_loss = train_loss
-        self.validation_loss = validation_loss
-        self.reached_at: float | None = None
-        self.spent = 0.0
-        self.mark = 0.0
-
-    def begin(self, model: Any, notes: Any) -> None:
-        return None
-
-    def resume(self, template: Any) -> None:
-        return None
-
-    def compile_stage(self, stage: str, steps: int) -> None:
-        return None
-
-    def begin_stage(self, stage: str) -> None:
-        self.mark = time.perf_counter()
-
-    def observe(self, record: Any, moment: Any) -> str | None:
-        now = time.perf_counter()
-        self.spent, self.mark = self.spent + now - self.mark, now
-        trained = record.stage == "main" and record.train_loss <= self.train_loss
-        validated = record.validation_loss is not None and record.validation_loss <= self.validation_loss
-        if trained or validated:
-            self.reached_at = time.time()
-            return "the target is reached"
-        return "the time is up" if self.spent > self.limit else None
 
 
 def load(problem: str):
@@ -185,7 +153,7 @@ def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
             {
                 "error": held,
                 "flat": not trained.r2 > 0.1,
-                "seconds": watch.spent,
+                "seconds": sum(watch.chunks),
                 "steps": fit.steps,
                 "diagnosis": fit.diagnose(train).kind,
             }

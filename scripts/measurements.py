@@ -14,47 +14,11 @@ from functools import partial
 from typing import Any
 
 import peers
+from watch import Watch
 
 # Each block of steps is one chunk of node_fit's, and is timed as a whole.
 BLOCK, BLOCKS = 50, 2
 WIDTH = 32  # of the spiral's field
-
-
-class Watch:
-    """An observer of node_fit that times the chunks, and stops at a training or validation loss or a time limit."""
-
-    def __init__(self, train_loss: float = 0.0, validation_loss: float = 0.0, limit: float = float("inf")):
-        self.train_loss = train_loss
-        self.validation_loss = validation_loss
-        self.limit = limit
-        self.chunks: list[float] = []
-        self.reached = False
-        self.at = 0.0
-        self.mark = 0.0
-
-    def begin(self, model: Any, notes: Any) -> None:
-        return None
-
-    def resume(self, template: Any) -> None:
-        return None
-
-    def compile_stage(self, stage: str, steps: int) -> None:
-        return None
-
-    def begin_stage(self, stage: str) -> None:
-        self.mark = time.perf_counter()
-
-    def observe(self, record: Any, moment: Any) -> str | None:
-        now = time.perf_counter()
-        self.chunks.append(now - self.mark)
-        self.mark, self.at = now, time.time()
-        # Training losses of other stages are of other objectives.
-        trained = record.stage == "main" and record.train_loss <= self.train_loss
-        validated = record.validation_loss is not None and record.validation_loss <= self.validation_loss
-        self.reached = trained or validated
-        if self.reached or sum(self.chunks) > self.limit:
-            return "the target is reached" if self.reached else "the time is up"
-        return None
 
 
 def gradients(contender: str, trajectories: int, threads: int, started: float) -> dict[str, Any]:
@@ -186,7 +150,7 @@ def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, An
         "compile_seconds": result.compile_seconds,
         "steps": result.steps,
         "loss": min(record.train_loss for record in result.history if record.stage == "main"),
-        "reached": watch.reached,
+        "reached": watch.reached_at is not None,
     }
 
 

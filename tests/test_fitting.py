@@ -51,7 +51,7 @@ def coefficients(model: nf.NeuralODE) -> np.ndarray:
 
 
 class Watch(Silent):
-    def observe(self, record, moment):
+    def observe(self, records, moment):
         self.state = moment.state
 
 

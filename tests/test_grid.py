@@ -176,7 +176,7 @@ class Seen(nf.observer.Silent):
     def __init__(self):
         self.grids = []
 
-    def observe(self, record, moment):
+    def observe(self, records, moment):
         self.grids.append(None if moment.state.grid is None else np.asarray(moment.state.grid))
 
 

@@ -15,6 +15,7 @@ from jaxtyping import TypeCheckError
 
 import node_fit as nf
 from node_fit.compilation import Compilations, Programs, counted
+from node_fit.members import Crew
 from node_fit.parameters import partition
 from node_fit.precision import carry, dtype_of, numbers_as_arrays, precision_of, scope
 from node_fit.training import Fixed, Unknowns, begin, check_carry, check_scan, chunk, unroll
@@ -101,7 +102,7 @@ def test_optax_1171_guard_is_needed():
     assert weak.best.loss.weak_type
     count = Compilations()
     static = (parts.static, stage, 5, "lax")
-    step = jax.jit(lambda s, f: chunk(static, s, f)[0])
+    step = jax.jit(lambda s, f: chunk(static, s, *Crew(1).share([f]))[0])
     with counted(count):
         for _ in range(3):
             weak = step(weak, fixed)

@@ -30,7 +30,7 @@ class Stages(nf.observer.Silent):
     def begin_stage(self, stage):
         self.names.append(stage)
 
-    def observe(self, record, moment):
+    def observe(self, records, moment):
         self.progress.append(float(moment.state.progress))
 
 
@@ -140,8 +140,8 @@ def test_beyond_the_horizon_nothing_counts():
         seen = []
 
         class Look(Stages):
-            def observe(self, record, moment):
-                seen.append(record.train_loss)
+            def observe(self, records, moment):
+                seen.append(records[0].train_loss)
                 return "enough"
 
         stage = nf.Stage(nf.TrajectoryMatching(horizon=0.5), nf.LBFGS(), 100)

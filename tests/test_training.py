@@ -13,6 +13,7 @@ from test_pitfalls import Quadratic, problem
 
 import node_fit as nf
 from node_fit.checkpoint import Checkpoints
+from node_fit.members import Crew
 from node_fit.observer import Silent
 from node_fit.precision import carry
 from node_fit.training import Stage, chunk, minibatch, unroll
@@ -28,7 +29,7 @@ class Stop(Silent):
         self.after = after
         self.seen = 0
 
-    def observe(self, record, moment):
+    def observe(self, records, moment):
         self.seen += 1
         checkpoints = Checkpoints(self.directory)
         checkpoints.save(moment)
@@ -53,7 +54,7 @@ class GoOn(Silent):
 class Rows(Silent):
     """Keeps the last moment."""
 
-    def observe(self, record, moment):
+    def observe(self, records, moment):
         self.moment = moment
 
 
@@ -132,7 +133,7 @@ def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
 
 def advance(optimizer, length, steps=12, **options):
     parts, stage, fixed, state = problem(optimizer, steps=steps, **options)
-    return state, jax.jit(lambda s: chunk((parts.static, stage, length, "lax"), s, fixed)[0])
+    return state, jax.jit(lambda s: chunk((parts.static, stage, length, "lax"), s, *Crew(1).share([fixed]))[0])
 
 
 @pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])

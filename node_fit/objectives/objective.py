@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..dataset import Dataset
@@ -51,6 +53,15 @@ class AbstractObjective(eqx.Module):
     @abc.abstractmethod
     def own(self, model: NeuralODE, batch: PyTree) -> PyTree:
         """Parameters that the objective has besides the model's, at their initial values, on the host; or None."""
+
+    def draw(self, rows: PyTree, seed: int | None) -> PyTree:
+        """Rows of what `prepare` gave, and of what goes with them, drawn with replacement; all, in order, if `seed` is
+        None."""
+        if seed is None:
+            return rows
+        count = jax.tree.leaves(rows)[0].shape[0]
+        index = np.random.default_rng(seed).integers(count, size=count)
+        return jax.tree.map(lambda x: x[index], rows)
 
     @abc.abstractmethod
     def loss(self, model: NeuralODE, own: PyTree, problem: Problem) -> Loss:

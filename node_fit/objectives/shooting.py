@@ -84,6 +84,9 @@ class MultipleShooting(AbstractSimulation):
             guess=guess(data, model, row, begin, batch),
         )
 
+    def draw(self, rows: PyTree, seed: int | None) -> PyTree:
+        return rows  # Segments belong together.
+
     def own(self, model: NeuralODE, batch: Segments) -> PyTree:
         return batch.guess
 

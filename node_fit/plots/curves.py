@@ -9,6 +9,7 @@ from ..dataset import Dataset
 from ..evaluation import deviations, mean_over_channels
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
+Edges = tuple[Float[np.ndarray, "trajectory n state"], Float[np.ndarray, "trajectory n state"]]
 TRAIN = "train"
 
 
@@ -20,10 +21,12 @@ class Curves:
       trajectory also stands in `train`, and of which only later rows are scored, is a forecast of it.
     - `dense`: the model's curve of each role at times of its own, as `(ts, ys)` of shapes `(trajectory, n)` and
       `(trajectory, n, state)`; not finite where the solution fails.
+    - `bands`: lower and upper edges of bands around the curves, if there are some, of their shape.
     """
 
     splits: dict[str, Dataset]
     dense: dict[str, Dense]
+    bands: dict[str, Edges] = field(default_factory=dict)
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Record:
     data: tuple[Dataset, int]
     ts: Float[np.ndarray, " n"]
     ys: Float[np.ndarray, "n state"]
+    band: tuple[np.ndarray, np.ndarray] | None = None
     points: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     forecast: float | None = None
     errors: dict[str, float] = field(default_factory=dict)
@@ -69,9 +73,10 @@ def collect(curves: Curves) -> list[Record]:
             context = valid & ~data.scored[row]
             continued = role != TRAIN and bool(context.any())
             key = (TRAIN, name) if continued and (TRAIN, name) in records else (role, name)
-            record = records.setdefault(key, Record(name, (data, row), ts[row], ys[row]))
+            band = (curves.bands[role][0][row], curves.bands[role][1][row]) if role in curves.bands else None
+            record = records.setdefault(key, Record(name, (data, row), ts[row], ys[row], band))
             if ts[row][-1] >= record.ts[-1]:
-                record.data, record.ts, record.ys = (data, row), ts[row], ys[row]
+                record.data, record.ts, record.ys, record.band = (data, row), ts[row], ys[row], band
             counted = np.where(data.mask[row], data.ys[row], np.nan)[valid]
             record.points[role] = (data.ts[row][valid], counted)
             if continued:

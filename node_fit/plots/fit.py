@@ -75,7 +75,10 @@ def draw_state(axes: Any, record: Record, state: int, crowd: int) -> None:
     for role, (ts, ys) in record.points.items():
         axes.plot(ts, ys[:, state], **marker(role, colour, count, crowded), zorder=2)
     line = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
-    axes.plot(record.ts, visible(record, state), lw=1.3, **line)
+    axes.plot(record.ts, visible(record.ys[:, state]), lw=1.3, **line)
+    if record.band is not None:
+        low, high = (visible(edge[:, state]) for edge in record.band)
+        axes.fill_between(record.ts, low, high, color=colour, alpha=0.18, lw=0, zorder=1.5)
     note_failure(axes, record)
     axes.label_outer()
 
@@ -123,9 +126,9 @@ def darker(colour: str) -> tuple[float, ...]:
     return tuple(0.72 * part for part in to_rgb(colour))
 
 
-def visible(record: Record, state: int) -> np.ndarray:
+def visible(curve: np.ndarray) -> np.ndarray:
     """The finite part of a curve, without values so large that they cannot be drawn."""
-    values = record.ys[:, state].astype(np.float64)
+    values = curve.astype(np.float64)
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
 
 
@@ -145,6 +148,8 @@ def legend(figure: Any, shown: list[tuple[Record, str]]) -> None:
     roles = dict.fromkeys(role for record, _ in shown for role in record.points)
     entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
     entries.append(entry("model", color=INK, lw=1.3))
+    if any(record.band is not None for record, _ in shown):
+        entries.append(entry("band", color=INK, lw=8, alpha=0.18, solid_capstyle="butt"))
     if any(record.held for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

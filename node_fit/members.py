@@ -1,0 +1,147 @@
+"""Several fits as one: what each of them begins with, and how their arrays are held together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from .dataset import Dataset
+from .model import NeuralODE
+from .training import Stage
+
+Flags = Any
+
+
+@dataclass(frozen=True)
+class Members:
+    """How many fits are made at once, and what makes them differ.
+
+    **Arguments:**
+
+    - `size`: how many.
+    - `vary`: `seeds` gives each initial parameters and minibatches of its own, those of the fits with the next seeds;
+      `data` lets each see trajectories (windows, if there are some) that are drawn with replacement (Efron's
+      bootstrap, Ann. Statist. 7, 1979); or `both`.
+    - `keep`: `all` for an `Ensemble` of those that have not failed, or `best` for the one with the lowest loss.
+
+    **Raises:** `ValueError` if one is out of range.
+    """
+
+    size: int = 1
+    vary: str = "seeds"
+    keep: str = "all"
+
+    def __post_init__(self):
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size of an ensemble must be an integer of at least 1, got {self.size!r}.")
+        if self.vary not in ("seeds", "data", "both"):
+            raise ValueError(f"vary must be seeds, data or both, got {self.vary!r}.")
+        if self.keep not in ("all", "best"):
+            raise ValueError(f"keep must be all or best, got {self.keep!r}.")
+
+    def check(self, train: Dataset, window: int | None) -> None:
+        """Refuses to draw from a single trajectory.
+
+        **Raises:** `ValueError` that says what to do.
+        """
+        if self.size > 1 and self.vary == "data" and window is None and len(train.trajectories) == 1:
+            raise ValueError(
+                "ensemble.vary=data draws trajectories, and there is one; set train.window, or ensemble.vary=seeds."
+            )
+
+    def seed(self, seed: int, member: int) -> int:
+        """Of a member's initial parameters and minibatches."""
+        return seed if self.vary == "data" else seed + member
+
+    def resample(self, seed: int, member: int) -> int | None:
+        """Of the draw of a member's data."""
+        return None if self.size == 1 or self.vary == "seeds" else seed + member
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a fit begins with.
+
+    - `model`: with its initial parameters, placed.
+    - `stages`: what is done to it, in this order.
+    - `key`: for minibatches.
+    - `resample`: seed by which the blocks of the data are drawn with replacement; each is seen once if it is None.
+    """
+
+    model: NeuralODE
+    stages: Sequence[Stage]
+    key: PRNGKeyArray
+    resample: int | None = None
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Arrays of `size` members have an axis for these before all others; those of a single one have none."""
+
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one number for each member."""
+        return () if self.size == 1 else (self.size,)
+
+    def stack(self, trees: Sequence[PyTree]) -> PyTree:
+        """One tree of all members' trees."""
+        return trees[0] if self.size == 1 else jax.tree.map(stacked, *trees)
+
+    def of(self, tree: PyTree, member: int) -> PyTree:
+        """One member's tree."""
+        return tree if self.size == 1 else jax.tree.map(lambda x: np.asarray(x)[member], tree)
+
+    def each(self, values: Any) -> list[Any]:
+        """One Python number for each member."""
+        return np.asarray(values).reshape(self.size).tolist()
+
+    def choose(self, flags: Flags, yes: PyTree, no: PyTree) -> PyTree:
+        """`yes` or `no` for each member, on the host."""
+        if self.size == 1:
+            return yes if flags else no
+
+        def leaf(a: Any, b: Any) -> Any:
+            if is_key(a):  # which nothing changes between chunks
+                return b
+            flag = np.reshape(flags, (self.size,) + (1,) * (a.ndim - 1))
+            return a if a is b else np.where(flag, np.asarray(a), np.asarray(b))
+
+        return jax.tree.map(leaf, yes, no)
+
+    def map(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """A function of one member's trees as one of all members' trees."""
+        return function if self.size == 1 else jax.vmap(function)
+
+    def axes(self, *mapped: bool) -> tuple[int | None, ...] | None:
+        """Over which of its arguments a program is mapped; see `Programs.get`."""
+        return None if self.size == 1 else tuple(0 if each else None for each in mapped)
+
+    def share(self, trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
+        """All members' trees in two of the same structure: what is each one's own, stacked, and what all share."""
+        first = trees[0]
+        if self.size == 1:
+            return jax.tree.map(lambda _: None, first), first
+        same = jax.tree.map(lambda *xs: all(equal(xs[0], x) for x in xs[1:]), *trees)
+        own = [eqx.filter(tree, same, inverse=True) for tree in trees]
+        return self.stack(own), eqx.filter(first, same)
+
+
+def stacked(*leaves: Any) -> Any:
+    if is_key(leaves[0]):
+        return jnp.stack(leaves)
+    return np.stack([np.asarray(leaf) for leaf in leaves])
+
+
+def is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def equal(one: Any, other: Any) -> bool:
+    return one is other or np.array_equal(np.asarray(one), np.asarray(other))
