@@ -1,6 +1,7 @@
 """Neural ordinary differential equations, fitted to time series."""
 
 from .clock import BEGAN as BEGAN
+from .command import IS_COMMAND as IS_COMMAND
 from .construction import make_model as make_model
 from .dataset import Dataset as Dataset
 from .fields import MLP as MLP

@@ -47,6 +47,7 @@ class Fit:
     - `history`: a `Record` for each chunk.
     - `steps`, `parameters`: steps taken, and numbers trained.
     - `compiles`: XLA compilations of training chunks, as JAX reported them: one a stage, none if the process had it.
+    - `cached`: training chunks that came from JAX's compile cache instead.
     - `compile_seconds`, `train_seconds`: where the time went.
     """
 
@@ -57,6 +58,7 @@ class Fit:
     steps: int
     parameters: int
     compiles: int
+    cached: int
     compile_seconds: float
     train_seconds: float
 
@@ -225,6 +227,7 @@ def fit(
             steps=outcome.moment.step,
             parameters=parameters.count(loop.parts.params),
             compiles=sum(each.compilations.count for each in loops),
+            cached=sum(each.compilations.cached for each in loops),
             compile_seconds=compile_seconds,
             train_seconds=time.perf_counter() - began - compile_seconds,
         )

@@ -11,6 +11,7 @@ from .configuration import build
 from .console import counted
 from .dataset import Dataset
 from .diagnosis import what_is_gone, where_not_finite
+from .kept_programs import keep_programs
 from .model import NeuralODE
 from .model_file import load, write
 from .run_directory import FLOAT, RunDirectory, predictions_frame
@@ -42,6 +43,7 @@ def predict(run: Path, data: list[str], out: Path) -> None:
             f"{run} is no run: it holds no config.yaml; name a directory such as outputs/DATE/TIME."
         )
     config = OmegaConf.load(config_file)
+    keep_programs(config.get("compile_cache", "auto"))
     extensions = list(config.extensions)
     model = load(RunDirectory(run).model, extensions=extensions)
     table = build(config.data, "data", extensions=extensions)

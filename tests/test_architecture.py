@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "node_fit"
 # own `__init__`, which names what the library offers.
 LIBRARY = [
     "clock",
+    "command",
     "disk",
     "memory",
     "precision",
@@ -107,6 +108,7 @@ LIBRARY = [
 APPLICATION = [
     "targets",
     "composition",
+    "kept_programs",
     "configuration",
     "console",
     "leaderboard",
