@@ -10,6 +10,7 @@ import re
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Literal
 
 import jax
 
@@ -20,18 +21,19 @@ MOST = 2 << 30
 TROUBLE = re.compile(r"Error (reading|writing) persistent compilation cache entry for '(.*?)': (.*)", re.DOTALL)
 
 
-def keep_programs(setting: str | bool) -> None:
+def keep_programs(setting: str | Literal[False]) -> None:
     """Tells JAX where to keep what this process compiles, and to look there first; to be called before it compiles.
 
-    A folder that is of no use costs a warning, never the run.
+    JAX's own settings in the environment go first. A folder that is of no use costs a warning, never the run.
 
     **Arguments:**
 
     - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder; or
       False for none.
     """
-    if setting is False:
-        jax.config.update("jax_enable_compilation_cache", False)
+    if not isinstance(setting, str):
+        return jax.config.update("jax_enable_compilation_cache", False)
+    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # A small program takes fifteen times as long to compile as to load, and there are many.

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from .configuration import build
 from .console import counted
@@ -42,7 +42,7 @@ def predict(run: Path, data: list[str], out: Path) -> None:
         raise FileNotFoundError(
             f"{run} is no run: it holds no config.yaml; name a directory such as outputs/DATE/TIME."
         )
-    config = OmegaConf.load(config_file)
+    config = DictConfig(OmegaConf.load(config_file))
     keep_programs(config.get("compile_cache", "auto"))
     extensions = list(config.extensions)
     model = load(RunDirectory(run).model, extensions=extensions)

@@ -3,8 +3,8 @@
     python scripts/second_start.py --rounds 5
 
 Seconds from the start of the process to the first row of its log, which comes after one step of training, with the
-imports, the data, the validation and all that is compiled. Each round begins with an empty cache and takes every case in
-turn. Seconds of the processors are given too, since those of the clock depend on what else the machine does.
+imports, the data, the validation and all that is compiled. Each round takes every case in turn, with an empty cache.
+Seconds of the processors are given too, since those of the clock depend on what else the machine does.
 """
 
 import argparse

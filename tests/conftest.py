@@ -9,6 +9,8 @@ import pytest
 import node_fit as nf
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# So that compilations are those of the test, and nothing is left in the user's folders.
+jax.config.update("jax_enable_compilation_cache", False)
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 
