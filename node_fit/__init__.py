@@ -1,6 +1,7 @@
 """Neural ordinary differential equations, fitted to time series."""
 
 from .clock import BEGAN as BEGAN
+from .command import IS_COMMAND as IS_COMMAND
 from .construction import make_model as make_model
 from .dataset import Dataset as Dataset
 from .ensemble import Ensemble as Ensemble
@@ -30,6 +31,8 @@ from .optimizers import LevenbergMarquardt as LevenbergMarquardt
 from .optimizers import Optax as Optax
 from .recipes import Plan as Plan
 from .recipes import Recipe as Recipe
+from .setting import Setting as Setting
+from .several import fit_several as fit_several
 from .solver import Solver as Solver
 from .sources import Table as Table
 from .splits import Split as Split

@@ -21,13 +21,15 @@ from .configuration import build
 from .console import Display, counted, make_console, print_constants, print_scores
 from .diagnosis import diagnose
 from .disk import explain_disk
-from .fitting import TIGHT, Fit, with_tolerance
+from .fitting import Fit
 from .interruption import Interruption
+from .kept_programs import keep_programs
 from .members import Members
 from .memory import explain_memory
 from .precision import find_device, scope
 from .resuming import command_record
 from .run_directory import RunDirectory, RunExists
+from .setting import TIGHT, with_tolerance
 from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
@@ -87,6 +89,7 @@ class Job:
         check_top(self.config)
         if not self.config.resume:
             self.files.check_unused()
+        keep_programs(self.config.compile_cache)
         with scope(self.config.precision):
             find_device(self.config.device)
             extensions = list(self.config.extensions)
@@ -208,5 +211,7 @@ def check_top(config: DictConfig) -> None:
     ):
         if config[key] not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
+    if config.compile_cache is not False and not isinstance(config.compile_cache, str):
+        raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
     if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
         raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")

@@ -1,6 +1,5 @@
 """Programs compiled ahead of their first call, once for each shape, and a count of the compilations that happened."""
 
-import functools
 from collections.abc import Callable, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,13 +8,16 @@ import jax
 from jaxtyping import PyTree
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 
 
 @dataclass
 class Compilations:
-    """How many XLA compilations happened, and the seconds that they took."""
+    """How many XLA compilations happened, how many programs came from JAX's compile cache instead, and the seconds
+    that both took."""
 
     count: int = 0
+    cached: int = 0
     seconds: float = 0.0
 
 
@@ -24,7 +26,10 @@ def counted(into: Compilations):
     """Counts XLA's compilations in a block of code, as JAX itself reports them."""
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event == BACKEND_COMPILE:
+        if event == RETRIEVED:
+            into.cached += 1
+            into.count -= 1  # since what follows is reported as a compilation, too
+        elif event == BACKEND_COMPILE:
             into.count += 1
             into.seconds += duration_secs
 
@@ -66,8 +71,12 @@ class Programs:
         """
         key = (function, fingerprint(static), signature(arguments), axes)
         if key not in self._executables:
-            bound = functools.partial(function, static)
-            traced = jax.jit(bound if axes is None else jax.vmap(bound, in_axes=axes)).trace(*arguments)
+
+            def program(*dynamic: PyTree) -> PyTree:
+                return function(static, *dynamic)
+
+            program.__name__ = function.__name__  # by which JAX's log and cache call it
+            traced = jax.jit(program if axes is None else jax.vmap(program, in_axes=axes)).trace(*arguments)
             check(traced.out_info)
             lowered = traced.lower()
             with counted(count):

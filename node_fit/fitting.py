@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray, PyTree
+from jaxtyping import Float
 
 from . import parameters
-from .construction import MakeField, MakeObservation, MakeStart, make_model
+from .construction import MakeField, MakeObservation, MakeStart
 from .dataset import Dataset
 from .diagnosis import Diagnosis, diagnose
 from .ending import End
@@ -22,23 +21,15 @@ from .loop import Loop
 from .members import Member, Members
 from .model import NeuralODE, Prediction
 from .model_file import save
-from .objectives import Penalty, TrajectoryMatching
 from .observations import MeasuredStates
 from .observer import Moment, Observer, Record, Silent, Status
-from .optimizers import LBFGS, AbstractOptimizer, Adam
-from .precision import Precision, ambient, carry, dtype_of, find_device, precision_of, scope
-from .prior import choose_ridge, is_short
-from .recipes import RECIPES, Kitchen, Recipe
+from .optimizers import AbstractOptimizer
+from .precision import Precision, scope
+from .recipes import Recipe
+from .setting import Setting
 from .solver import Solver
 from .starts import First
-from .training import Scan, Stage, check_scan
-
-# Tolerances of predictions, well below the error of any fit in that precision.
-TIGHT = {"x32": 1e-6, "x64": 1e-8}
-LOW_ORDER = ("euler", "heun", "bosh3")
-MOST_STEPS = 16384
-# Of the main stage, in fits that try a prior.
-TRIAL_STEPS = 200
+from .training import Scan, Stage
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,7 @@ class Fit:
     - `history`: a `Record` for each chunk.
     - `steps`, `parameters`: steps taken, and numbers trained.
     - `compiles`: XLA compilations of training chunks, as JAX reported them: one a stage, none if the process had it.
+    - `cached`: training chunks that came from JAX's compile cache instead.
     - `compile_seconds`, `train_seconds`: where the time went.
     """
 
@@ -62,6 +54,7 @@ class Fit:
     steps: int
     parameters: int
     compiles: int
+    cached: int
     compile_seconds: float
     train_seconds: float
     members: tuple[End, ...] = ()
@@ -158,101 +151,100 @@ def fit(
 
     **Raises:** `ValueError` if an argument is out of range or does not fit the data.
     """
-    if chunk_steps < 1 or patience < 1:
-        raise ValueError(f"chunk_steps and patience must be at least 1, got {chunk_steps} and {patience}.")
-    check_scan(scan)
-    precision = precision or ambient()
+    setting = Setting(
+        field=field,
+        hidden=hidden,
+        start=start,
+        observation=observation,
+        optimizer=optimizer,
+        solver=solver,
+        evaluation=evaluation,
+        recipe=recipe,
+        steps=steps,
+        window=window,
+        stride=stride,
+        batch_size=batch_size,
+        clip=clip,
+        ridge=ridge,
+        smoothness=smoothness,
+        kinetic_energy=kinetic_energy,
+        physics=physics,
+        freeze=freeze,
+        scale=scale,
+        log=log,
+        bounds=bounds,
+        chunk_steps=chunk_steps,
+        patience=patience,
+        scan=scan,
+        precision=precision,
+        device=device,
+        seed=seed,
+    )
+    ensemble = ensemble or Members()
+    ensemble.check(train, window)
     observer = observer or Silent()
-    began = time.perf_counter()
-    with scope(precision):
-        target = find_device(device)
-
-        def place(tree: PyTree) -> PyTree:
-            return carry(tree, dtype_of(precision), target)
-
-        ensemble = ensemble or Members()
-        ensemble.check(train, window)
-        solver = solver or Solver()
-        optimizer = optimizer or (LBFGS() if batch_size is None else Adam())
-
-        loops: list[Loop] = []
-
-        def model_for(data: Dataset, member: int = 0) -> NeuralODE:
-            model = make_model(
-                data,
-                field=field,
-                hidden=hidden,
-                start=start,
-                observation=observation,
-                solver=evaluation or with_tolerance(solver, TIGHT[precision]),
-                scale=scale,
-                log=log,
-                bounds=bounds,
-                key=keys(member)[0],
-            )
-            precision_of(model.field)
-            return model
-
-        def keys(member: int) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-            init_key, train_key = jax.random.split(jax.random.key(ensemble.seed(seed, member)))
-            return init_key, train_key
-
-        def kitchen_for(model: NeuralODE, data: Dataset, ridge: float, steps: int) -> Kitchen:
-            penalty = Penalty(ridge, smoothness, kinetic_energy, physics)
-            objective = TrajectoryMatching(penalty, solver, window, stride)
-            return Kitchen(Stage(objective, optimizer, steps, "main", batch_size, clip), model, data)
-
-        def loop_for(models: Sequence[NeuralODE], stages: Sequence[Stage], data: Dataset, held: Dataset | None) -> Loop:
-            options = {"freeze": freeze, "chunk_steps": chunk_steps, "patience": patience, "scan": scan}
-            members = [
-                Member(place(model), stages, keys(index)[1], ensemble.resample(seed, index))
-                for index, model in enumerate(models)
-            ]
-            return Loop(members, data, held, place, **options)
-
-        def tried(data: Dataset, ridge: float) -> np.ndarray:
-            model = model_for(data)
-            stages = kitchen_for(model, data, ridge, min(steps, TRIAL_STEPS)).stages(chosen)
-            loop = loop_for([model], stages, data, None)
-            loops.append(loop)
-            return loop.fitted(loop.run(Silent())[1]).predict(data)
-
-        model = model_for(train)
-        if validation is not None:
-            model.check_channels(validation)
-        notes: list[str] = []
-        if isinstance(recipe, Recipe | str):
-            chosen = named(recipe)
-            if ridge == "auto":
-                ridge = 0.0
-                if is_short(train, sum(leaf.size for leaf in parameters.weights(model.field))):
-                    ridge = choose_ridge(train, tried)
-                    notes.append(f"a prior of train.ridge={ridge:g}, which predicts the ends of the training data best")
-            kitchen = kitchen_for(model, train, ridge, steps)
-            stages = kitchen.stages(chosen)
-            notes += kitchen.notes
-        else:
-            stages = recipe
-        if not stages:
-            raise ValueError("recipe must hold at least one stage that makes sense for the data.")
+    with scope(setting.kind):
+        run = Run(train, validation)
+        model, stages, notes = run.prepare(setting)
         observer.begin(model, notes)
-        others = [model_for(train, member) for member in range(1, ensemble.size)]
-        loop = loop_for([model, *others], stages, train, validation)
-        loops.append(loop)
+        settings = [replace(setting, seed=ensemble.seed(seed, index)) for index in range(ensemble.size)]
+        models = [model, *(other.model(train) for other in settings[1:])]
+        draws = [ensemble.resample(seed, index) for index in range(ensemble.size)]
+        members = [each.member(own, stages, draw) for each, own, draw in zip(settings, models, draws, strict=True)]
+        loop = run.loop(setting, members)
         ends, moment = loop.run(observer)
-        end = together(ends)
-        compile_seconds = sum(each.compile_seconds for each in loops)
+        found = kept(loop, ends, moment, ensemble, train, validation)
+        return run.fit(loop, found, together(ends), moment, tuple(ends) if ensemble.size > 1 else ())
+
+
+class Run:
+    """The clock and the programs of one or more fits to the same data."""
+
+    def __init__(self, train: Dataset, validation: Dataset | None):
+        self.train = train
+        self.validation = validation
+        self.loops: list[Loop] = []
+        self.began = time.perf_counter()
+        self.told = 0
+
+    def prepare(self, setting: Setting) -> tuple[NeuralODE, Sequence[Stage], list[str]]:
+        """A model with its initial parameters, what will be done to it, and notes on the choice of that."""
+        model = setting.model(self.train)
+        if self.validation is not None:
+            model.check_channels(self.validation)
+        stages, notes, trials = setting.stages(model, self.train)
+        self.loops += trials
+        return model, stages, notes
+
+    def loop(self, setting: Setting, members: Sequence[Member]) -> Loop:
+        self.loops.append(setting.loop(members, self.train, self.validation))
+        return self.loops[-1]
+
+    def fit(
+        self,
+        loop: Loop,
+        model: NeuralODE | Ensemble,
+        end: End,
+        moment: Moment,
+        members: tuple[End, ...],
+        history: list[Record] | None = None,
+    ) -> Fit:
+        """What has come out; compilations are told once."""
+        news, self.told = self.loops[self.told :], len(self.loops)
+        compile_seconds = sum((each.compile_seconds for each in news), 0.0)
+        seconds = time.perf_counter() - self.began - sum(each.compile_seconds for each in self.loops)
         return Fit(
-            model=kept(loop, ends, moment, ensemble, train, validation),
+            model=model,
             status=end.status,
             reason=end.reason,
-            history=loop.history,
+            history=loop.history if history is None else history,
             steps=moment.step,
             parameters=parameters.count(loop.parts[0].params),
-            compiles=sum(each.compilations.count for each in loops),
+            compiles=sum(each.compilations.count for each in news),
+            cached=sum(each.compilations.cached for each in news),
             compile_seconds=compile_seconds,
-            train_seconds=time.perf_counter() - began - compile_seconds,
-            members=tuple(ends) if ensemble.size > 1 else (),
+            train_seconds=seconds,
+            members=members,
         )
 
 
@@ -271,27 +263,11 @@ def kept(
     loop: Loop, ends: Sequence[End], moment: Moment, ensemble: Members, train: Dataset, validation: Dataset | None
 ) -> NeuralODE | Ensemble:
     """The best member, or all that have not failed."""
-    losses = loop.crew.each(moment.state.best.loss)
+    state = moment.state
+    # Where steps were made anew in the last chunk, the best is the chosen one.
+    losses = np.where(np.isfinite(np.asarray(state.best.loss)), np.asarray(state.best.loss), state.chosen.loss)
     best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
     alive = [index for index, end in enumerate(ends) if end.status != "failed"]
     if ensemble.size == 1 or ensemble.keep == "best" or not alive:
         return loop.fitted(moment, best)
     return Ensemble.of([loop.fitted(moment, index) for index in alive], train, validation)
-
-
-def named(recipe: Recipe | str) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe must be {', '.join(RECIPES)} or a Recipe, got {recipe!r}.")
-    return RECIPES[recipe]
-
-
-def with_tolerance(solver: Solver, rtol: float) -> Solver:
-    """A solver for predictions: at other tolerances, `atol` a hundredth of `rtol`, with steps that keep to them.
-
-    What is cheap in training, a low order or steps that are fixed, is dear at tight tolerances.
-    """
-    method = "tsit5" if solver.method in LOW_ORDER else solver.method
-    steps = max(solver.max_steps, MOST_STEPS)
-    return replace(solver, method=method, rtol=rtol, atol=rtol / 100, steps="adaptive", max_steps=steps)

@@ -16,11 +16,11 @@ from jaxtyping import PyTree
 from . import grid as grids
 from . import parameters
 from .batch import Batch
-from .compilation import PROGRAMS, Compilations, counted, fingerprint
+from .compilation import PROGRAMS, Compilations, counted
 from .dataset import Dataset
 from .ending import ADVICE, NOTHING_SOLVED, PROGRESS, Counters, End, end_of, grows
 from .goal import Unknowns
-from .members import Crew, Member
+from .members import Crew, Member, kind_of
 from .model import NeuralODE
 from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
@@ -344,7 +344,7 @@ class Loop:
 
 def check_alike(members: Sequence[Member]) -> None:
     """Refuses members that would need programs of their own."""
-    kinds = {fingerprint(eqx.partition((each.model, each.stages), eqx.is_array_like)[1]) for each in members}
+    kinds = {kind_of(member) for member in members}
     if len(kinds) != 1:
         raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
 

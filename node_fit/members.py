@@ -1,6 +1,6 @@
 """Several fits as one: what each of them begins with, and how their arrays are held together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from .compilation import fingerprint
 from .dataset import Dataset
 from .model import NeuralODE
 from .training import Stage
@@ -96,7 +97,7 @@ class Crew:
 
     def of(self, tree: PyTree, member: int) -> PyTree:
         """One member's tree."""
-        return tree if self.size == 1 else jax.tree.map(lambda x: np.asarray(x)[member], tree)
+        return tree if self.size == 1 else jax.tree.map(lambda x: (x if is_key(x) else np.asarray(x))[member], tree)
 
     def each(self, values: Any) -> list[Any]:
         """One Python number for each member."""
@@ -131,6 +132,12 @@ class Crew:
         same = jax.tree.map(lambda *xs: all(equal(xs[0], x) for x in xs[1:]), *trees)
         own = [eqx.filter(tree, same, inverse=True) for tree in trees]
         return self.stack(own), eqx.filter(first, same)
+
+
+def kind_of(member: Member) -> Hashable:
+    """What members of one program have in common: all but their arrays and numbers."""
+    static = eqx.partition((member.model, tuple(member.stages)), eqx.is_array_like)[1]
+    return fingerprint(static), tuple(jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array)))
 
 
 def stacked(*leaves: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from .model import NeuralODE
 from .training import TrainState
 
-Status = Literal["completed", "stopped_early", "interrupted", "failed"]
+Status = Literal["completed", "stopped_early", "interrupted", "pruned", "failed"]
 
 
 @dataclass(frozen=True)

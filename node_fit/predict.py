@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from .configuration import build
 from .console import counted
 from .dataset import Dataset
 from .diagnosis import what_is_gone, where_not_finite
+from .kept_programs import keep_programs
 from .model import NeuralODE
 from .model_file import load, write
 from .run_directory import FLOAT, RunDirectory, predictions_frame
@@ -41,7 +42,8 @@ def predict(run: Path, data: list[str], out: Path) -> None:
         raise FileNotFoundError(
             f"{run} is no run: it holds no config.yaml; name a directory such as outputs/DATE/TIME."
         )
-    config = OmegaConf.load(config_file)
+    config = DictConfig(OmegaConf.load(config_file))
+    keep_programs(config.get("compile_cache", "auto"))
     extensions = list(config.extensions)
     model = load(RunDirectory(run).model, extensions=extensions)
     table = build(config.data, "data", extensions=extensions)

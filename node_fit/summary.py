@@ -34,6 +34,7 @@ def summarise(
         "reason": fit.reason,
         "steps": fit.steps,
         "compiles": fit.compiles,
+        "cached": fit.cached,
         "seconds": {"compile": round(fit.compile_seconds, 3), "train": round(fit.train_seconds, 3)},
         "precision": precision,
         "device": find_device(device).device_kind,

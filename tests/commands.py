@@ -22,6 +22,8 @@ ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
     "PYTHONPATH": str(Path(__file__).parent.parent),
     "JAX_PLATFORMS": "cpu",
+    # One for the session, so that its commands share what they compile, and nothing is left in the user's folders.
+    "XDG_CACHE_HOME": os.environ["NODE_FIT_TEST_CACHE"],
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
 SMALL = ("field.width=8", "field.depth=1", "train.steps=20", "train.chunk_steps=10")

@@ -1,6 +1,9 @@
 """What all tests share: JAX without silent rank promotion, and small problems with a known truth."""
 
 import functools
+import os
+import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -8,9 +11,20 @@ import pytest
 
 import node_fit as nf
 
-jax.config.update("jax_numpy_rank_promotion", "raise")
-
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# So that compilations are those of the test, and nothing is left in the user's folders.
+jax.config.update("jax_enable_compilation_cache", False)
+
+# Made by the first process of the session; its workers have it in their environment.
+OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
+os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
+
+
+def pytest_unconfigure(config):
+    if OWNER:
+        shutil.rmtree(os.environ["NODE_FIT_TEST_CACHE"], ignore_errors=True)
 
 
 def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Dataset:

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "node_fit"
 # own `__init__`, which names what the library offers.
 LIBRARY = [
     "clock",
+    "command",
     "disk",
     "memory",
     "precision",
@@ -95,7 +96,9 @@ LIBRARY = [
     "simulation",
     "diagnosis",
     "prior",
+    "setting",
     "fitting",
+    "several",
     "plots.style",
     "plots.curves",
     "plots.selection",
@@ -110,6 +113,7 @@ LIBRARY = [
 APPLICATION = [
     "targets",
     "composition",
+    "kept_programs",
     "configuration",
     "console",
     "leaderboard",

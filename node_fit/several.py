@@ -1,0 +1,103 @@
+"""`fit_several`: fits that share their data, and if they can their programs."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import jax
+
+from .dataset import Dataset
+from .fitting import Fit, Run
+from .members import Crew, Member, kind_of
+from .observer import Moment, Observer, Record, Silent, Template
+from .precision import scope
+from .setting import Setting
+from .training import TrainState
+
+
+def fit_several(
+    train: Dataset,
+    settings: Sequence[Setting],
+    *,
+    validation: Dataset | None = None,
+    observers: Sequence[Observer] | None = None,
+    overview: Observer | None = None,
+) -> list[Fit]:
+    """Several fits to the same data: those that differ in seeds and numbers alone are members of one program.
+
+    **Arguments:**
+
+    - `train`, `validation`: as of `fit`.
+    - `settings`: of each fit; all of one precision.
+    - `observers`: one for each, which is told of its own fit.
+    - `overview`: told of all of them.
+
+    **Returns:** a fit for each setting, in their order. The compilations of a program are counted in its first.
+
+    **Raises:** `ValueError` as `fit`, or if the precisions differ.
+    """
+    observers = observers or [Silent() for _ in settings]
+    if len({setting.kind for setting in settings}) > 1:
+        raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
+    with scope(settings[0].kind):
+        run = Run(train, validation)
+        members = []
+        for setting, observer in zip(settings, observers, strict=True):
+            model, stages, notes = run.prepare(setting)
+            observer.begin(model, notes)
+            members.append(setting.member(model, stages))
+        fits: dict[int, Fit] = {}
+        for group in alike(settings, members):
+            loop = run.loop(settings[group[0]], [members[index] for index in group])
+            ends, moment = loop.run(Apart([observers[index] for index in group], loop.crew, overview or Silent()))
+            for place, (index, end) in enumerate(zip(group, ends, strict=True)):
+                own = Moment(moment.stage, moment.offset, loop.crew.of(moment.state, place))
+                history = [replace(record, member=0) for record in loop.history if record.member == place]
+                fits[index] = run.fit(loop, loop.fitted(moment, place), end, own, (), history)
+            run = Run(train, validation)
+        return [fits[index] for index in range(len(settings))]
+
+
+class Apart(Silent):
+    """An observer that tells each of several of its own member alone.
+
+    **Arguments:** `observers`: one for each of the `crew`. `overview`: told of all.
+    """
+
+    def __init__(self, observers: Sequence[Observer], crew: Crew, overview: Observer):
+        self.observers = observers
+        self.crew = crew
+        self.overview = overview
+
+    def resume(self, template: Template) -> Moment | None:
+        def own(index: int, nodes: int) -> TrainState:
+            return self.crew.of(template(index, nodes), 0)
+
+        moments = [observer.resume(own) for observer in self.observers]
+        if any(moment is not None for moment in moments):
+            raise ValueError("a fit that was interrupted goes on by itself; run it alone.")
+        return None
+
+    def compile_stage(self, stage: str, steps: int) -> None:
+        for observer in (*self.observers, self.overview):
+            observer.compile_stage(stage, steps)
+
+    def begin_stage(self, stage: str) -> None:
+        for observer in (*self.observers, self.overview):
+            observer.begin_stage(stage)
+
+    def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
+        stops = [self.overview.observe(records, moment)]
+        state = jax.device_get(moment.state)
+        for record in records:
+            own = Moment(moment.stage, moment.offset, self.crew.of(state, record.member))
+            stops.append(self.observers[record.member].observe([replace(record, member=0)], own))
+        return next((stop for stop in stops if stop is not None), None)
+
+
+def alike(settings: Sequence[Setting], members: Sequence[Member]) -> list[list[int]]:
+    """The numbers of the fits that can be members of one program, in groups."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, (setting, member) in enumerate(zip(settings, members, strict=True)):
+        host = (tuple(setting.freeze), setting.chunk_steps, setting.patience, setting.scan, setting.device)
+        groups.setdefault((kind_of(member), host), []).append(index)
+    return list(groups.values())
