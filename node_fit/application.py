@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,20 +25,21 @@ from .fitting import TIGHT, Fit, with_tolerance
 from .interruption import Interruption
 from .memory import explain_memory
 from .precision import find_device, scope
-from .resuming import command_record
+from .resuming import check_same, command_record
 from .run_directory import RunDirectory, RunExists
 from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
 from .summary import summarise
 from .targets import ConfigError
-from .watcher import Watcher
+from .watcher import Trial, Watcher
 
 LOG = logging.getLogger(__name__)
-EXIT = {"completed": 0, "stopped_early": 0, "failed": 1}
+EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
+PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe")
 
 
-def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
+def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | None = None) -> int:
     """Runs a job and writes its directory.
 
     **Arguments:**
@@ -46,6 +47,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     - `config`: composed by Hydra.
     - `imported`: seconds that the imports took.
     - `tracebacks`: whether errors come with one.
+    - `trial`: the search that the job is part of, if it is part of one.
 
     **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
     """
@@ -56,7 +58,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     began = BEGAN if job_number() in (None, 0) else time.perf_counter()
     try:
         with files.locked():
-            return Job(config, files, console, began, imported).run()
+            return Job(config, files, console, began, imported, trial).run()
     except Exception as error:  # One job's failure must not end the others of a multirun.
         expected = isinstance(error, (ValueError, OSError))
         reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
@@ -75,35 +77,42 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
 class Job:
     """A run under way."""
 
-    def __init__(self, config: DictConfig, files: RunDirectory, console: Console, began: float, imported: float):
+    def __init__(
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        began: float,
+        imported: float,
+        trial: Trial | None = None,
+    ):
         self.config = config
         self.files = files
         self.console = console
         self.began = began
         self.imported = imported
+        self.trial = trial
 
     def run(self) -> int:
         check_top(self.config)
+        if self.config.resume == "auto":
+            self.resolve_auto()
         if not self.config.resume:
             self.files.check_unused()
         with scope(self.config.precision):
             find_device(self.config.device)
-            extensions = list(self.config.extensions)
-            parts = {
-                key: build(self.config[key], key, extensions=extensions)
-                for key in ("data", "field", "start", "observation", "solver", "optimizer", "recipe")
-            }
-            train = build(self.config.train, "train", extensions=extensions)
+            parts, train = build_parts(self.config)
             splits: Splits = parts["data"].load()
             if self.config.resume:
                 self.files.check_data(splits.named())
             else:
-                OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
+                OmegaConf.save(self.config, self.files.config, resolve=True)
                 self.files.write_record(command_record(HydraConfig.get()), splits.named())
             self.announce(splits)
             say = functools.partial(self.console.print, soft_wrap=True)
-            with Display(self.console) as display, Interruption(say) as interruption:
-                watcher = Watcher(self.config, self.files, self.console, display, interruption)
+            context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
+            with Display(self.console) as display, context as interruption:
+                watcher = Watcher(self.config, self.files, self.console, display, interruption, self.trial)
                 fit: Fit = train(
                     splits.train,
                     validation=splits.validation,
@@ -123,8 +132,16 @@ class Job:
                     observer=watcher,
                 )
                 watcher.close()
+            if watcher.pruned:  # to the loop, a run that its observer ended
+                fit = replace(fit, status="pruned")
             self.finish(fit, splits)
             return EXIT.get(fit.status, interruption.exit_code)
+
+    def resolve_auto(self) -> None:
+        """`resume=auto`: goes on with the run that the directory holds, or begins one."""
+        self.config.resume = str(self.files.path) if self.files.holds_run() else None
+        if self.config.resume:
+            check_same(OmegaConf.load(self.files.config), self.config, self.files.path)
 
     def evaluation(self, solver: Solver) -> Solver:
         tight = TIGHT[self.config.precision]
@@ -134,7 +151,8 @@ class Job:
 
     def announce(self, splits: Splits) -> None:
         if job_number() is not None:
-            swept = [word for word in HydraConfig.get().overrides.task if word not in sys.argv]
+            words = HydraConfig.get().overrides.task
+            swept = [word for word in words if word not in sys.argv and not word.startswith("resume=")]
             self.console.rule(Text(f"job {job_number()}: {' '.join(swept)}"), align="left")
         sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
         self.console.print(
@@ -175,6 +193,13 @@ class Job:
                 plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
         except Exception as error:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
+
+
+def build_parts(config: DictConfig) -> tuple[dict[str, Any], Any]:
+    """The objects that a config describes, by their keys, and what is called with them."""
+    extensions = list(config.extensions)
+    parts = {key: build(config[key], key, extensions=extensions) for key in PARTS}
+    return parts, build(config.train, "train", extensions=extensions)
 
 
 def hidden_states(config: DictConfig) -> int | list[str]:

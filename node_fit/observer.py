@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from .model import NeuralODE
 from .training import TrainState
 
-Status = Literal["completed", "stopped_early", "interrupted", "failed"]
+Status = Literal["completed", "stopped_early", "interrupted", "pruned", "failed"]
 
 
 @dataclass(frozen=True)

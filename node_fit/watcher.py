@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import PyTree
 from omegaconf import DictConfig
@@ -18,6 +19,17 @@ from .run_directory import RunDirectory
 from .targets import ConfigError
 
 
+@runtime_checkable
+class Trial(Protocol):
+    """A run's place in a search."""
+
+    interruption: Interruption
+
+    def judge(self, step: int, loss: float) -> str | None:
+        """Takes the validation loss at a chunk's end. Why the run is to end there, if it is."""
+        ...
+
+
 class Watcher(Silent):
     """Follows a fit: writes its log and checkpoints, shows its progress, and passes signals on.
 
@@ -27,16 +39,25 @@ class Watcher(Silent):
     - `files`: where it writes.
     - `console`, `display`: where it shows.
     - `interruption`: what may end the run.
+    - `trial`: the search that the run is part of, if it is part of one; it may end the run, too.
     """
 
     def __init__(
-        self, config: DictConfig, files: RunDirectory, console: Console, display: Display, interruption: Interruption
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        display: Display,
+        interruption: Interruption,
+        trial: Trial | None = None,
     ):
         self.config = config
         self.files = files
         self.console = console
         self.display = display
         self.interruption = interruption
+        self.trial = trial
+        self.pruned = False
         self.checkpoints: Checkpoints  # made in `begin`, once the model is sound
         self.before = 0.0
 
@@ -71,9 +92,13 @@ class Watcher(Silent):
         self.files.add_metrics(record)
         self.checkpoints.save(moment, record.train_loss if record.validation_loss is None else record.validation_loss)
         self.display.show(record, record.step - moment.offset)
-        if self.interruption.number is None:
+        if self.interruption.number is not None:
+            return f"by {self.interruption.name}; go on with resume={self.files.path}"
+        if self.trial is None or record.validation_loss is None:
             return None
-        return f"by {self.interruption.name}; go on with resume={self.files.path}"
+        reason = self.trial.judge(record.step, record.validation_loss)
+        self.pruned = reason is not None
+        return reason
 
     def close(self) -> None:
         self.checkpoints.close()

@@ -15,7 +15,7 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from node_fit.__main__ import shipped
+from node_fit.command import shipped
 from node_fit.configuration import build
 
 

@@ -117,6 +117,10 @@ APPLICATION = [
     "summary",
     "application",
     "predict",
+    "command",
+    "space",
+    "study",
+    "tune",
     "__main__",
 ]
 LAYERS = LIBRARY + APPLICATION
