@@ -92,13 +92,14 @@ class Watcher(Silent):
         self.files.add_metrics(record)
         self.checkpoints.save(moment, record.train_loss if record.validation_loss is None else record.validation_loss)
         self.display.show(record, record.step - moment.offset)
-        if self.interruption.number is not None:
-            return f"by {self.interruption.name}; go on with resume={self.files.path}"
-        if self.trial is None or record.validation_loss is None:
+        if self.trial is not None and record.validation_loss is not None:
+            given_up = self.trial.judge(record.step, record.validation_loss)
+            self.pruned = given_up is not None
+            if given_up:
+                return given_up
+        if self.interruption.number is None:
             return None
-        reason = self.trial.judge(record.step, record.validation_loss)
-        self.pruned = reason is not None
-        return reason
+        return f"by {self.interruption.name}; go on with resume={self.files.path}"
 
     def close(self) -> None:
         self.checkpoints.close()

@@ -8,10 +8,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from commands import DIRECT, ENVIRONMENT, Ran, read_summary, read_table, spirals, until, write_table
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import node_fit.__main__
 from node_fit.space import Parameter, read_space, word
@@ -32,7 +35,7 @@ GRID = (
     "+tune.pruner={_target_: optuna.pruners.ThresholdPruner, upper: 5.0}",
 )
 # A chunk a step leaves time for signals.
-LONG = (*ADAM, "train.steps=60", "train.chunk_steps=1", "train.patience=999", "tune.pruner=null")
+LONG = (*ADAM, "train.steps=30", "train.chunk_steps=1", "train.patience=999", "tune.pruner=null")
 
 
 def tune(folder, *words, command=main) -> Ran:
@@ -199,42 +202,73 @@ def test_a_study_of_something_else_is_not_gone_on_with(searched, folder):
     assert len(trials(searched[0])) == before
 
 
-def test_a_search_that_is_ended_and_killed_goes_on_in_two_processes(folder):
-    """SIGTERM in trial 0, SIGKILL in trial 1; then two processes at once. No trial is lost, none is run twice."""
-    words = (*LONG, "tune.trials=4", "tune.study=shared")
-    study = folder / "shared"
+def has_rows(run, count):
+    metrics = run / "metrics.csv"
+    return metrics.is_file() and len(metrics.read_text().splitlines()) > count
 
-    def has_rows(number, count):
-        metrics = study / str(number) / "metrics.csv"
-        return metrics.is_file() and len(metrics.read_text().splitlines()) > count
 
-    first = begun(folder, *words)
-    until(lambda: has_rows(0, 5), first)
-    first.send_signal(signal.SIGTERM)
-    out, err = first.communicate(timeout=120)
-    assert first.returncode == 143 and err == "" and "goes on with the search" in out
-    values = trials(study)[0].params
+def test_a_search_that_is_ended_goes_on(folder):
+    study = folder / "ended"
+
+    def end():
+        while not has_rows(study / "0", 5):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    ran = tune(folder, *LONG, "tune.trials=1", "tune.study=ended")
+    thread.join()
+    assert ran.code == 143 and ran.err == "" and "goes on with the search" in ran.out
+    (before,) = trials(study)
     steps = read_summary(study / "0")["steps"]
-    assert 5 <= steps < 60 and read_table(study / "leaderboard.csv")[0]["status"] == "running"
+    assert before.state == optuna.trial.TrialState.RUNNING and 5 <= steps < 30
+    assert read_table(study / "leaderboard.csv")[0]["status"] == "running"
 
-    second = begun(folder, *words)
-    until(lambda: has_rows(1, 5), second)
-    second.kill()
-    out, _ = second.communicate(timeout=120)
-    assert f"going on from step {steps}" in out
+    ran = tune(folder, *LONG, "tune.trials=1", "tune.study=ended")
+    assert ran.code == 0 and f"going on from step {steps}" in ran.out
+    (after,) = trials(study)
+    assert after.state == optuna.trial.TrialState.COMPLETE and after.params == before.params
+    assert list(after.intermediate_values) == list(range(1, 31))
+
+
+def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
+    """No trial is lost, and none is run twice."""
+    words = (*LONG, "tune.trials=2", "tune.study=shared")
+    study = folder / "shared"
+    first = begun(folder, *words)
+    until(lambda: has_rows(study / "0", 5), first)
+    first.kill()
+    first.communicate(timeout=120)
+    values = trials(study)[0].params
 
     ended = [process.communicate(timeout=240) for process in [begun(folder, *words), begun(folder, *words)]]
     assert [err for _, err in ended] == ["", ""]
     records = trials(study)
-    assert [record.state for record in records] == [optuna.trial.TrialState.COMPLETE] * 4
+    assert [record.state for record in records] == [optuna.trial.TrialState.COMPLETE] * 2
     assert records[0].params == values
-    shown = re.findall(r"^job (\d+):", "".join(out for out, _ in ended), re.MULTILINE)
-    assert sorted(shown) == ["1", "2", "3"]
-    for number in range(4):
+    out = "".join(out for out, _ in ended)
+    assert sorted(re.findall(r"^job (\d+):", out, re.MULTILINE)) == ["0", "1"] and "going on from step" in out
+    for number in range(2):
         rows = read_table(study / str(number) / "metrics.csv")
-        assert [int(row["step"]) for row in rows] == list(range(1, 61))
-        assert len(records[number].intermediate_values) == 60
+        assert [int(row["step"]) for row in rows] == list(range(1, 31))
+        assert list(records[number].intermediate_values) == list(range(1, 31))
     assert {row["status"] for row in read_table(study / "leaderboard.csv")} == {"completed"}
+
+
+def test_a_trial_that_kills_its_process_is_given_up(folder):
+    """Three processes that end in the same place are enough."""
+    from node_fit.interruption import Interruption
+    from node_fit.study import Study
+
+    study = Study(folder, optuna.samplers.RandomSampler(seed=0), None, Interruption(print))
+    space = [Parameter("train.ridge", "log", (1e-3, 1.0))]
+    begun = []
+    for _ in range(5):
+        with study.trial(space, 2) as trial:  # and nobody tells what it came to
+            begun.append(trial and (trial.number, tuple(trial.words)))
+    assert begun[0] == begun[1] == begun[2] and begun[3] != begun[2]
+    assert begun[3][0] == 1 and begun[4] == begun[3]
 
 
 def test_a_trial_of_a_search_can_be_gone_on_with_as_a_run(searched, folder):
