@@ -80,7 +80,7 @@ class RunDirectory:
         """
         if self.holds_run():
             raise RunExists(
-                f"{self.path} already holds a run; go on with it by resume={self.path}, "
+                f"{self.path} already holds a run; go on with it by resume={self.path} or resume=auto, "
                 "or choose another hydra.run.dir."
             )
 

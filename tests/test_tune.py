@@ -1,7 +1,5 @@
 """`python -m node_fit.tune`: trials are runs, and a search survives what its trials and processes come to."""
 
-import contextlib
-import io
 import os
 import re
 import shlex
@@ -12,8 +10,7 @@ import threading
 import time
 
 import pytest
-from commands import DIRECT, ENVIRONMENT, Ran, read_summary, read_table, spirals, until, write_table
-from hydra.core.global_hydra import GlobalHydra
+from commands import DIRECT, ENVIRONMENT, Ran, in_process, read_summary, read_table, spirals, until, write_table
 from omegaconf import OmegaConf
 
 import node_fit.__main__
@@ -38,25 +35,8 @@ GRID = (
 LONG = (*ADAM, "train.steps=30", "train.chunk_steps=1", "train.patience=999", "tune.pruner=null")
 
 
-def tune(folder, *words, command=main) -> Ran:
-    """The command in this process, where programs that are compiled once serve all tests."""
-    out, err, code = io.StringIO(), io.StringIO(), None
-    before, argv, full = os.getcwd(), sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    os.chdir(folder)
-    sys.argv = ["tune", *words]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            command()
-    except SystemExit as end:
-        code = end.code
-    finally:
-        os.chdir(before)
-        sys.argv = argv
-        GlobalHydra.instance().clear()
-        os.environ.pop("HYDRA_FULL_ERROR", None)
-        if full is not None:
-            os.environ["HYDRA_FULL_ERROR"] = full
-    return Ran(code, out.getvalue(), err.getvalue())
+def tune(folder, *words) -> Ran:
+    return in_process(main, folder, *words)
 
 
 def begun(folder, *words) -> subprocess.Popen:
@@ -140,7 +120,7 @@ def test_the_best_is_repeated_by_one_command(searched, folder):
     best = study / read_table(study / "leaderboard.csv")[0]["job"]
     (line,) = re.findall("repeat it by: python -m node_fit (.*)", ran.out)
     assert shlex.join(shlex.split(line)) in (study / "best.sh").read_text()
-    ran = tune(folder, *shlex.split(line), "hydra.run.dir=again", command=node_fit.__main__.main)
+    ran = in_process(node_fit.__main__.main, folder, *shlex.split(line), "hydra.run.dir=again")
     assert ran.code == 0 and ran.err == ""
     assert without_seconds(folder / "again") == without_seconds(best)
     assert read_summary(folder / "again")["metrics"] == read_summary(best)["metrics"]
@@ -274,7 +254,7 @@ def test_a_trial_that_kills_its_process_is_given_up(folder):
 def test_a_trial_of_a_search_can_be_gone_on_with_as_a_run(searched, folder):
     study, _ = searched
     best = read_table(study / "leaderboard.csv")[0]["job"]
-    ran = tune(folder, f"resume=grid/{best}", "train.steps=30", command=node_fit.__main__.main)
+    ran = in_process(node_fit.__main__.main, folder, f"resume=grid/{best}", "train.steps=30")
     assert ran.code == 0 and "going on from step 20" in ran.out
     assert read_summary(study / best)["steps"] == 30
 
