@@ -6,7 +6,7 @@ import time
 from omegaconf import DictConfig
 
 from . import BEGAN
-from .command import launch, register, wants_tracebacks
+from .launching import launch, register, wants_tracebacks
 from .leaderboard import Leaderboard
 
 

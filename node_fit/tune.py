@@ -19,11 +19,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from . import BEGAN
-from .command import complain, launch, wants_tracebacks
 from .composition import explain
 from .console import figure, make_console
 from .disk import write
 from .interruption import Interruption
+from .launching import complain, launch, wants_tracebacks
 from .leaderboard import publish
 from .resuming import command_record, leaves
 from .space import read_space

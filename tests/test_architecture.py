@@ -117,7 +117,7 @@ APPLICATION = [
     "summary",
     "application",
     "predict",
-    "command",
+    "launching",
     "space",
     "study",
     "tune",
