@@ -5,7 +5,8 @@ import logging
 import sys
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +25,9 @@ from .disk import explain_disk
 from .fitting import Fit
 from .interruption import Interruption
 from .kept_programs import keep_programs
-from .members import Members
 from .memory import explain_memory
 from .precision import find_device, scope
-from .resuming import command_record
+from .resuming import check_same, command_record
 from .run_directory import RunDirectory, RunExists
 from .setting import TIGHT, with_tolerance
 from .simulation import Simulated, simulate_splits
@@ -35,13 +35,14 @@ from .solver import Solver
 from .splits import Splits
 from .summary import summarise
 from .targets import ConfigError
-from .watcher import Watcher
+from .watcher import Trial, Watcher
 
 LOG = logging.getLogger(__name__)
-EXIT = {"completed": 0, "stopped_early": 0, "failed": 1}
+EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
+PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "ensemble")
 
 
-def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
+def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | None = None) -> int:
     """Runs a job and writes its directory.
 
     **Arguments:**
@@ -49,6 +50,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     - `config`: composed by Hydra.
     - `imported`: seconds that the imports took.
     - `tracebacks`: whether errors come with one.
+    - `trial`: the search that the job is part of, if it is part of one.
 
     **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
     """
@@ -56,81 +58,100 @@ def run(config: DictConfig, imported: float, tracebacks: bool) -> int:
     files = RunDirectory(hydra.runtime.output_dir)
     console = make_console()
     # The first job of a process also pays for the imports.
-    began = BEGAN if job_number() in (None, 0) else time.perf_counter()
+    first = hydra.mode != RunMode.MULTIRUN or hydra.job.num == 0
+    began = BEGAN if first else time.perf_counter()
     try:
         with files.locked():
-            return Job(config, files, console, began, imported).run()
+            return Job(config, files, console, began, imported, trial).run()
     except Exception as error:  # One job's failure must not end the others of a multirun.
-        expected = isinstance(error, (ValueError, OSError))
-        reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
-        reason = explain_memory(error) or explain(error) or reason
-        if isinstance(error, OSError):
-            reason = explain_disk(error, files.path)
-        if tracebacks or config.verbose:
-            traceback.print_exc()
-        make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
-        if not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
-            with suppress(OSError):  # such as a full disk, of which the error has told
-                files.write_summary({"status": "failed", "reason": reason, "overrides": list(hydra.overrides.task)})
+        tell(error, config, files, list(hydra.overrides.task), tracebacks)
         return 1
+
+
+def tell(error: Exception, config: DictConfig, files: RunDirectory, overrides: list[str], tracebacks: bool) -> None:
+    """Says why a job has failed, also in its summary."""
+    expected = isinstance(error, (ValueError, OSError))
+    reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
+    reason = explain_memory(error) or explain(error) or reason
+    if isinstance(error, OSError):
+        reason = explain_disk(error, files.path)
+    if tracebacks or config.verbose:
+        traceback.print_exception(error)
+    make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
+    if not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
+        with suppress(OSError):  # such as a full disk, of which the error has told
+            files.write_summary({"status": "failed", "reason": reason, "overrides": overrides})
 
 
 class Job:
     """A run under way."""
 
-    def __init__(self, config: DictConfig, files: RunDirectory, console: Console, began: float, imported: float):
+    def __init__(
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        began: float,
+        imported: float,
+        trial: Trial | None = None,
+    ):
         self.config = config
         self.files = files
         self.console = console
         self.began = began
         self.imported = imported
+        self.trial = trial
+        self.hydra = HydraConfig.get()
+        self.splits: Splits
 
     def run(self) -> int:
+        with scope(self.config.precision):
+            train, options = self.prepare()
+            self.announce()
+            say = functools.partial(self.console.print, soft_wrap=True)
+            context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
+            with Display(self.console) as display, context as interruption:
+                watcher = Watcher(self.config, self.files, self.console, display, interruption, self.trial)
+                fit: Fit = train(self.splits.train, validation=self.splits.validation, **options, observer=watcher)
+                watcher.close()
+            if watcher.pruned:  # to the loop, a run that its observer ended
+                fit = replace(fit, status="pruned")
+            self.finish(fit)
+            return EXIT.get(fit.status, interruption.exit_code)
+
+    def prepare(self) -> tuple[Callable[..., Fit], dict[str, Any]]:
+        """Reads the data, writes down how the run begins, and gives what is called for it, with its arguments."""
         check_top(self.config)
+        if self.config.resume == "auto":
+            self.resolve_auto()
         if not self.config.resume:
             self.files.check_unused()
         keep_programs(self.config.compile_cache)
-        with scope(self.config.precision):
-            find_device(self.config.device)
-            extensions = list(self.config.extensions)
-            parts = {
-                key: build(self.config[key], key, extensions=extensions)
-                for key in ("data", "field", "start", "observation", "solver", "optimizer", "recipe")
-            }
-            train = build(self.config.train, "train", extensions=extensions)
-            ensemble: Members = build(self.config.ensemble, "ensemble", extensions=extensions)
-            splits: Splits = parts["data"].load()
-            if self.config.resume:
-                self.files.check_data(splits.named())
-            else:
-                OmegaConf.save(self.config, self.files.path / "config.yaml", resolve=True)
-                self.files.write_record(command_record(HydraConfig.get()), splits.named())
-            self.announce(splits)
-            say = functools.partial(self.console.print, soft_wrap=True)
-            with Display(self.console) as display, Interruption(say) as interruption:
-                watcher = Watcher(self.config, self.files, self.console, display, interruption)
-                fit: Fit = train(
-                    splits.train,
-                    validation=splits.validation,
-                    field=parts["field"],
-                    hidden=hidden_states(self.config),
-                    start=parts["start"],
-                    observation=parts["observation"],
-                    optimizer=parts["optimizer"],
-                    recipe=parts["recipe"],
-                    ensemble=ensemble,
-                    solver=parts["solver"],
-                    evaluation=self.evaluation(parts["solver"]),
-                    log=parts["data"].log,
-                    bounds=parts["data"].bounds,
-                    precision=self.config.precision,
-                    device=self.config.device,
-                    seed=self.config.seed,
-                    observer=watcher,
-                )
-                watcher.close()
-            self.finish(fit, splits)
-            return EXIT.get(fit.status, interruption.exit_code)
+        find_device(self.config.device)
+        parts, train = build_parts(self.config)
+        data, solver = parts.pop("data"), parts["solver"]
+        self.splits = data.load()
+        if self.config.resume:
+            self.files.check_data(self.splits.named())
+        else:
+            OmegaConf.save(self.config, self.files.config, resolve=True)
+            self.files.write_record(command_record(self.hydra), self.splits.named())
+        return train, {
+            **parts,
+            "hidden": hidden_states(self.config),
+            "evaluation": self.evaluation(solver),
+            "log": data.log,
+            "bounds": data.bounds,
+            "precision": self.config.precision,
+            "device": self.config.device,
+            "seed": self.config.seed,
+        }
+
+    def resolve_auto(self) -> None:
+        """`resume=auto`: goes on with the run that the directory holds, or begins one."""
+        self.config.resume = str(self.files.path) if self.files.holds_run() else None
+        if self.config.resume:
+            check_same(OmegaConf.load(self.files.config), self.config, self.files.path)
 
     def evaluation(self, solver: Solver) -> Solver:
         tight = TIGHT[self.config.precision]
@@ -138,20 +159,31 @@ class Job:
         rtol = chosen["rtol"] or tight
         return replace(with_tolerance(solver, rtol), atol=chosen["atol"] or rtol / 100)
 
-    def announce(self, splits: Splits) -> None:
-        if job_number() is not None:
-            swept = [word for word in HydraConfig.get().overrides.task if word not in sys.argv]
-            self.console.rule(Text(f"job {job_number()}: {' '.join(swept)}"), align="left")
+    def announce(self) -> None:
+        if self.number is not None:
+            words = self.hydra.overrides.task
+            swept = [word for word in words if word not in sys.argv and not word.startswith("resume=")]
+            self.console.rule(Text(f"job {self.number}: {' '.join(swept)}"), align="left")
+        self.announce_data("node_fit: ")
+
+    def announce_data(self, title: str) -> None:
+        splits = self.splits
         sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
         self.console.print(
-            f"node_fit: {counted(len(splits.train.states), 'state')}, "
+            f"{title}{counted(len(splits.train.states), 'state')}, "
             f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
             f"{self.config.precision} on {find_device(self.config.device).platform}",
             soft_wrap=True,
         )
 
-    def finish(self, fit: Fit, splits: Splits) -> None:
-        named = splits.named()
+    @property
+    def number(self) -> int | None:
+        """The number of this job in a multirun; None outside of one."""
+        return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
+
+    def finish(self, fit: Fit) -> None:
+        """Writes, draws and says what has come out."""
+        named = self.splits.named()
         fit.save(self.files.model)
         simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
         self.files.write_predictions(named, simulated.at_rows, simulated.bands)
@@ -160,7 +192,7 @@ class Job:
         summary = summarise(fit, named, simulated, diagnosis, self.config.precision, self.config.device)
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
-        self.files.write_summary(summary | {"overrides": list(HydraConfig.get().overrides.task)})
+        self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
         print_scores(self.console, summary)
         print_constants(self.console, summary["constants"])
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
@@ -183,6 +215,13 @@ class Job:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
 
 
+def build_parts(config: DictConfig) -> tuple[dict[str, Any], Any]:
+    """The objects that a config describes, by their keys, and what is called with them."""
+    extensions = list(config.extensions)
+    parts = {key: build(config[key], key, extensions=extensions) for key in PARTS}
+    return parts, build(config.train, "train", extensions=extensions)
+
+
 def hidden_states(config: DictConfig) -> int | list[str]:
     """The config's `hidden`, a number or names.
 
@@ -196,18 +235,13 @@ def hidden_states(config: DictConfig) -> int | list[str]:
     raise ConfigError(f"hidden must be a number of states or a list of their names, got {hidden!r}.")
 
 
-def job_number() -> int | None:
-    """The number of this job in a multirun; None outside of one."""
-    hydra = HydraConfig.get()
-    return hydra.job.num if hydra.mode == RunMode.MULTIRUN else None
-
-
 def check_top(config: DictConfig) -> None:
     """Refuses plain keys at the top of the config that have the wrong type or value."""
     for key, choices in (
         ("precision", ("x32", "x64")),
         ("device", ("auto", "cpu", "gpu")),
         ("resume_from", ("latest", "best")),
+        ("sweep", ("serial", "vectorized")),
     ):
         if config[key] not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")

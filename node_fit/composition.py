@@ -22,6 +22,10 @@ PHRASES = {
 }
 
 
+# Launchers that other packages bring, and the extra that installs them.
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+
+
 def explain(error: BaseException) -> str | None:
     """What went wrong when Hydra or OmegaConf read a config, in one sentence with the full key and the nearest name.
 
@@ -43,6 +47,9 @@ def explain(error: BaseException) -> str | None:
         case MissingConfigException(missing_cfg_file=str(path)):
             group, _, name = path.rpartition("/")
             group = group or "--config-name"
+            if group == "hydra/launcher" and name in LAUNCHERS:
+                extra = f"pip install 'node_fit[{LAUNCHERS[name]}]'"
+                return f"hydra/launcher={name} comes with another package; install it by {extra}."
             known = f"; {nearest(name, error.options, f'{group}=')}" if error.options else ""
             return one_line(f"{group}={name} does not exist{known}")
         case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):

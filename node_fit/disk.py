@@ -1,10 +1,15 @@
 """Writing files whole or not at all, and what a disk may refuse, found out before it is needed."""
 
 import errno
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+LOG = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SHUT = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -27,6 +32,33 @@ def write(path: Path, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Holds a lock for a block of code. It is the system's, so it ends with its process, however that ends.
+
+    **Arguments:**
+
+    - `path`: the lock's file; made if absent.
+    - `wait`: until another process lets go of it.
+
+    **Returns:** whether the disk has locks.
+
+    **Raises:** `BlockingIOError` if another process holds it.
+    """
+    import fcntl
+
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            held = True
+        except BlockingIOError:
+            raise
+        except OSError as error:  # a network disk without locks
+            LOG.warning("%s can't be locked (%s); let no second process write there", path.parent, error)
+            held = False
+        yield held
 
 
 def check_room(directory: Path, needed: int) -> None:

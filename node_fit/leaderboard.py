@@ -5,14 +5,16 @@ import io
 import json
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
 from .console import figure, make_console
+from .disk import write as write_whole
 
 COLUMNS: tuple[str, ...] = (
     "job",
@@ -25,6 +27,9 @@ COLUMNS: tuple[str, ...] = (
     "compiles",
     "seconds",
 )
+# Below all others. A job without a summary of its own is lost: killed, or out of memory.
+LAST = ("pruned", "running", "failed", "lost")
+FAILURES = ("interrupted", "failed", "lost")
 
 
 class Leaderboard(Callback):
@@ -32,29 +37,63 @@ class Leaderboard(Callback):
 
     # Jobs of this process's multirun that did not end well; the command's exit code tells of them.
     failures = 0
+    # What is to be written if a launcher gives up.
+    under_way: "Leaderboard | None" = None
 
     def __init__(self):
         self.began = time.time()
+        self.directory = Path()
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.directory = Path(config.hydra.sweep.dir).absolute()
+        Leaderboard.under_way = self
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        directory = Path(config.hydra.sweep.dir).absolute()
-        rows = sorted(
-            (row(path) for path in directory.glob("*/summary.json") if path.stat().st_mtime >= self.began), key=rank
-        )
-        Leaderboard.failures = sum(entry["status"] in ("failed", "interrupted") for entry in rows)
-        write(directory / "leaderboard.csv", rows)
-        show(rows)
-        make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+        self.finish()
+
+    @staticmethod
+    def write_what_there_is() -> None:
+        """For a multirun that an error ends."""
+        if Leaderboard.under_way:
+            Leaderboard.under_way.finish()
+
+    def finish(self) -> None:
+        Leaderboard.under_way = None
+        begun = (path.parent.parent for path in self.directory.glob("*/.hydra/overrides.yaml") if self.is_new(path))
+        rows = [row(job, "lost" if not self.is_new(job / "summary.json") else None) for job in begun]
+        Leaderboard.failures = sum(entry["status"] in FAILURES for entry in rows)
+        publish(self.directory, rows)
+
+    def is_new(self, path: Path) -> bool:
+        return path.is_file() and path.stat().st_mtime >= self.began
 
 
-def row(path: Path) -> dict[str, Any]:
-    """The line of one job, from its summary."""
-    summary = json.loads(path.read_text())
+def publish(directory: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes and shows the lines of jobs, the best first."""
+    ranked = sorted(rows, key=rank)
+    write(directory / "leaderboard.csv", ranked)
+    show(ranked)
+    make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+
+
+def row(job: Path, status: str | None = None) -> dict[str, Any]:
+    """The line of one job.
+
+    **Arguments:**
+
+    - `job`: its directory.
+    - `status`: instead of that of its summary, which it does not have or which is of an earlier time.
+    """
+    if status is None:
+        summary = json.loads((job / "summary.json").read_text())
+    else:
+        words = job / ".hydra" / "overrides.yaml"
+        summary = {"status": status, "overrides": list(OmegaConf.load(words)) if words.is_file() else []}
     metrics = summary.get("metrics", {})
     nrmse = {f"{name}_nrmse": (metrics.get(name) or {}).get("nrmse") for name in ("validation", "train", "test")}
     return {
-        "job": path.parent.name,
-        "overrides": " ".join(summary.get("overrides", [])),
+        "job": job.name,
+        "overrides": " ".join(word for word in summary.get("overrides", []) if word != "resume=auto"),
         "status": summary["status"],
         **nrmse,
         "steps": summary.get("steps"),
@@ -63,10 +102,10 @@ def row(path: Path) -> dict[str, Any]:
     }
 
 
-def rank(entry: dict[str, Any]) -> tuple[bool, float, float]:
+def rank(entry: dict[str, Any]) -> tuple[int, float, float]:
     """By validation NRMSE; by training NRMSE where nothing was held out for validation; failures last."""
     validation, train = (math.inf if entry[key] is None else entry[key] for key in ("validation_nrmse", "train_nrmse"))
-    return entry["status"] == "failed", validation, train
+    return (LAST.index(entry["status"]) + 1 if entry["status"] in LAST else 0), validation, train
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -74,7 +113,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    path.write_text(text.getvalue())
+    write_whole(path, text.getvalue().encode())
 
 
 def show(rows: list[dict[str, Any]]) -> None:

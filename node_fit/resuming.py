@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.utils import get_args_parser
-from hydra.conf import HydraConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from .targets import ConfigError
 
@@ -16,8 +16,8 @@ CHANGEABLE = ("train.steps", "train.patience", "precision", "device", "verbose",
 RECORD = ".run.json"
 
 
-def command_record(hydra: HydraConf) -> dict[str, Any]:
-    """How a run was begun: what `with_resumed` needs to begin it again."""
+def command_record(hydra: Any) -> dict[str, Any]:
+    """How a run was begun, from Hydra's part of its config: what `with_resumed` needs to begin it again."""
     sources = hydra.runtime.config_sources
     return {
         "overrides": list(map(str, hydra.overrides.task)),
@@ -33,8 +33,8 @@ def with_resumed(arguments: list[str]) -> list[str]:
     """
     given = get_args_parser().parse_known_args(arguments)[0]
     named = [word.partition("=")[2].strip("'\"") for word in given.overrides if word.startswith("resume=")]
-    if not named or named[-1] in ("", "null"):
-        if any(word.startswith("resume_from=") for word in given.overrides):
+    if not named or named[-1] in ("", "null", "auto"):  # `auto` is left to the job, which knows its directory
+        if named[-1:] != ["auto"] and any(word.startswith("resume_from=") for word in given.overrides):
             raise ConfigError("resume_from says where a run goes on; name the run, too, by resume=DIRECTORY.")
         return arguments
     if given.multirun:
@@ -76,3 +76,31 @@ def check_changes(changes: list[str]) -> None:
                 f"resume goes on with a run as it was, so {key} can't be changed; leave it out, or start a new run. "
                 f"Only {', '.join(name.rstrip('.') for name in CHANGEABLE)} may be given."
             )
+
+
+def check_same(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
+    """Refuses to go on with a run under another config than it began with, but for what may be told anew.
+
+    **Arguments:**
+
+    - `before`, `now`: the two configs.
+    - `place`: the run's directory, for the error.
+
+    **Raises:** `ConfigError` that names the first key that differs.
+    """
+    then = leaves(OmegaConf.to_container(before))
+    # As a file would hold it.
+    this = leaves(OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(now, resolve=True))))
+    for key in [*then, *(set(this) - set(then))]:
+        if then.get(key) != this.get(key) and not key.startswith((*CHANGEABLE, "resume")):
+            raise ConfigError(
+                f"{place} holds a run that began with {key}={then.get(key)}, now it is {this.get(key)}; bring that "
+                "back, or choose another directory."
+            )
+
+
+def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of nested dicts by their dotted keys."""
+    if not isinstance(node, dict) or not node:
+        return {prefix[:-1]: node}
+    return {key: value for name, child in node.items() for key, value in leaves(child, f"{prefix}{name}.").items()}

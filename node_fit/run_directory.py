@@ -4,9 +4,8 @@ import csv
 import hashlib
 import io
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from .dataset import Dataset
-from .disk import PROBE, write
+from .disk import PROBE, locked, write
 from .observer import Record
 from .resuming import RECORD
-
-LOG = logging.getLogger(__name__)
 
 # Enough digits for a float32, and no noise after them.
 FLOAT = "%.8g"
@@ -52,27 +49,22 @@ class RunDirectory:
         self.plots = self.path / "plots"
         self.predictions = self.path / "predictions.csv"
         self.summary = self.path / "summary.json"
+        self.config = self.path / "config.yaml"
         self.record = self.path / RECORD
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes out of the directory for a block of code, and sweeps what a killed one left there.
 
-        The lock is the system's, so it ends with its process, however that ends.
-
         **Raises:** `RunExists` if a process is at work in the directory.
         """
-        import fcntl
-
-        with open(self.path / ".lock", "a") as file:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(self.path / ".lock"))
             except BlockingIOError:
                 raise RunExists(
                     f"a process is at work in {self.path}; wait for its end, stop it, or choose another hydra.run.dir."
                 ) from None
-            except OSError as error:  # a network disk without locks
-                LOG.warning("%s can't be locked (%s); let no second process write there", self.path, error)
             self.sweep()
             yield
 
@@ -88,12 +80,16 @@ class RunDirectory:
 
         **Raises:** `ValueError` that says how to go on with it.
         """
-        # What a kill left half-written in the first save is nothing to go on with.
-        if self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir()):
+        if self.holds_run():
             raise RunExists(
-                f"{self.path} already holds a run; go on with it by resume={self.path}, "
+                f"{self.path} already holds a run; go on with it by resume={self.path} or resume=auto, "
                 "or choose another hydra.run.dir."
             )
+
+    def holds_run(self) -> bool:
+        """Whether there is a run to go on with."""
+        # What a kill left half-written in the first save is none.
+        return self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir())
 
     def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
         """Keeps how the run was begun, and of which data it is."""

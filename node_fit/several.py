@@ -1,6 +1,6 @@
 """`fit_several`: fits that share their data, and if they can their programs."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -21,7 +21,7 @@ def fit_several(
     validation: Dataset | None = None,
     observers: Sequence[Observer] | None = None,
     overview: Observer | None = None,
-) -> list[Fit]:
+) -> list[Fit | ValueError]:
     """Several fits to the same data: those that differ in seeds and numbers alone are members of one program.
 
     **Arguments:**
@@ -31,21 +31,25 @@ def fit_several(
     - `observers`: one for each, which is told of its own fit.
     - `overview`: told of all of them.
 
-    **Returns:** a fit for each setting, in their order. The compilations of a program are counted in its first.
+    **Returns:** a fit for each setting, in their order, or the `ValueError` that `fit` would raise for it. The
+    compilations of a program are counted in its first fit.
 
-    **Raises:** `ValueError` as `fit`, or if the precisions differ.
+    **Raises:** `ValueError` if the precisions differ.
     """
     observers = observers or [Silent() for _ in settings]
     if len({setting.kind for setting in settings}) > 1:
         raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
     with scope(settings[0].kind):
         run = Run(train, validation)
-        members = []
-        for setting, observer in zip(settings, observers, strict=True):
-            model, stages, notes = run.prepare(setting)
-            observer.begin(model, notes)
-            members.append(setting.member(model, stages))
-        fits: dict[int, Fit] = {}
+        members: dict[int, Member] = {}
+        fits: dict[int, Fit | ValueError] = {}
+        for index, (setting, observer) in enumerate(zip(settings, observers, strict=True)):
+            try:
+                model, stages, notes = run.prepare(setting)
+                observer.begin(model, notes)
+                members[index] = setting.member(model, stages)
+            except ValueError as error:
+                fits[index] = error
         for group in alike(settings, members):
             loop = run.loop(settings[group[0]], [members[index] for index in group])
             ends, moment = loop.run(Apart([observers[index] for index in group], loop.crew, overview or Silent()))
@@ -94,10 +98,11 @@ class Apart(Silent):
         return next((stop for stop in stops if stop is not None), None)
 
 
-def alike(settings: Sequence[Setting], members: Sequence[Member]) -> list[list[int]]:
+def alike(settings: Sequence[Setting], members: Mapping[int, Member]) -> list[list[int]]:
     """The numbers of the fits that can be members of one program, in groups."""
     groups: dict[Hashable, list[int]] = {}
-    for index, (setting, member) in enumerate(zip(settings, members, strict=True)):
+    for index, member in members.items():
+        setting = settings[index]
         host = (tuple(setting.freeze), setting.chunk_steps, setting.patience, setting.scan, setting.device)
         groups.setdefault((kind_of(member), host), []).append(index)
     return list(groups.values())

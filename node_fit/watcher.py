@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import PyTree
@@ -19,6 +20,17 @@ from .run_directory import RunDirectory
 from .targets import ConfigError
 
 
+@runtime_checkable
+class Trial(Protocol):
+    """A run's place in a search."""
+
+    interruption: Interruption
+
+    def judge(self, step: int, loss: float) -> str | None:
+        """Takes the validation loss at a chunk's end. Why the run is to end there, if it is."""
+        ...
+
+
 class Watcher(Silent):
     """Follows a fit: writes its log and checkpoints, shows its progress, and passes signals on.
 
@@ -28,16 +40,25 @@ class Watcher(Silent):
     - `files`: where it writes.
     - `console`, `display`: where it shows.
     - `interruption`: what may end the run.
+    - `trial`: the search that the run is part of, if it is part of one; it may end the run, too.
     """
 
     def __init__(
-        self, config: DictConfig, files: RunDirectory, console: Console, display: Display, interruption: Interruption
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        display: Display,
+        interruption: Interruption,
+        trial: Trial | None = None,
     ):
         self.config = config
         self.files = files
         self.console = console
         self.display = display
         self.interruption = interruption
+        self.trial = trial
+        self.pruned = False
         self.checkpoints: Checkpoints  # made in `begin`, once the model is sound
         self.before = 0.0
 
@@ -73,6 +94,11 @@ class Watcher(Silent):
         best = min(records, key=merit)
         self.checkpoints.save(moment, merit(best))
         self.display.show(best, best.step - moment.offset)
+        if self.trial is not None and best.validation_loss is not None:
+            given_up = self.trial.judge(best.step, best.validation_loss)
+            self.pruned = given_up is not None
+            if given_up:
+                return given_up
         if self.interruption.number is None:
             return None
         return f"by {self.interruption.name}; go on with resume={self.files.path}"

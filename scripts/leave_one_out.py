@@ -15,8 +15,8 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from node_fit.__main__ import shipped
 from node_fit.configuration import build
+from node_fit.launching import shipped
 
 
 def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:

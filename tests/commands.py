@@ -1,7 +1,9 @@
 """How the tests run the commands: as a user does, in processes of their own and in an empty folder."""
 
+import contextlib
 import csv
 import functools
+import io
 import json
 import os
 import pty
@@ -57,6 +59,30 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def in_process(command: Callable[[], Any], folder: Path, *arguments: str) -> Ran:
+    """Runs the main function of a command in this process, where programs that are compiled once serve all tests."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before = os.getcwd(), sys.argv, dict(os.environ)
+    os.chdir(folder)
+    sys.argv = ["command", *arguments]
+    os.environ.pop("HYDRA_FULL_ERROR", None)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            command()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        os.chdir(before[0])
+        sys.argv = before[1]
+        os.environ.clear()
+        os.environ.update(before[2])
+        GlobalHydra.instance().clear()
+    assert isinstance(code, int)
+    return Ran(code, out.getvalue(), err.getvalue())
 
 
 def at_once(folder: Path, commands: dict[str, Sequence[str]]) -> dict[str, Ran]:

@@ -123,7 +123,13 @@ APPLICATION = [
     "watcher",
     "summary",
     "application",
+    "jobs",
+    "vectorized",
     "predict",
+    "launching",
+    "space",
+    "study",
+    "tune",
     "__main__",
 ]
 LAYERS = LIBRARY + APPLICATION

@@ -73,6 +73,12 @@ def test_a_fit_that_was_interrupted_among_others_goes_on_alone(tmp_path):
     assert rows(part[1].history)[0] == rows(whole[1].history)[0]
 
 
+def test_a_setting_that_can_not_be_fitted_holds_no_other_up():
+    fits = nf.fit_several(rotation(), [setting(), setting(chunk_steps=5, hidden=-1), setting(seed=1)])
+    assert [isinstance(fit, nf.Fit) for fit in fits] == [True, False, True]
+    assert isinstance(fits[1], ValueError) and "hidden" in str(fits[1])
+
+
 def test_one_setting_alone_is_a_fit():
     (several,) = nf.fit_several(rotation(), [setting()])
     assert_equal(several.model, alone(setting()).model)

@@ -1,0 +1,257 @@
+"""The command `python -m node_fit.tune`: a search for the values of config keys that score best on validation data."""
+
+import importlib.util
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import run_job
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from . import BEGAN
+from .composition import explain
+from .console import figure, make_console
+from .disk import write
+from .interruption import Interruption
+from .launching import complain, launch, wants_tracebacks
+from .leaderboard import publish
+from .resuming import command_record, leaves
+from .space import read_space
+from .splits import Splits
+from .study import Study, Trial
+from .targets import ConfigError
+
+# What may differ between processes of one search.
+FREE = ("device", "verbose", "resume", "resume_from")
+
+
+def main() -> None:
+    """Composes the config, runs trials until there are enough, and leaves with 0 if one of them was completed."""
+    imported = time.perf_counter() - BEGAN
+    tracebacks = wants_tracebacks()
+    codes: list[int] = []
+
+    def job(config: DictConfig) -> int:
+        try:
+            codes.append(Search(config, imported, tracebacks).run())
+        except Exception as error:  # Hydra would add words of its own
+            if tracebacks:
+                raise
+            complain(error)
+            codes.append(1)
+        return codes[-1]
+
+    launch("node_fit.tune", "tune", job, tracebacks, prepared)
+    sys.exit(max(codes, default=0))
+
+
+def prepared(arguments: list[str]) -> list[str]:
+    """The arguments, if they make sense for a search.
+
+    **Raises:** `ConfigError` if they don't.
+    """
+    given = get_args_parser().parse_known_args(arguments)[0]
+    if given.multirun:
+        raise ConfigError("a search runs its trials by itself; leave out --multirun.")
+    if any(word.startswith(("resume=", "resume_from=")) for word in given.overrides):
+        raise ConfigError("a search goes on when its command is given again with tune.study=DIRECTORY, without resume.")
+    return arguments
+
+
+class Search:
+    """A search under way in this process.
+
+    **Arguments:**
+
+    - `config`: composed from `conf/tune.yaml`.
+    - `imported`, `tracebacks`: of the runs, see `application.run`.
+    """
+
+    def __init__(self, config: DictConfig, imported: float, tracebacks: bool):
+        hydra = HydraConfig.get()
+        self.config = config
+        self.imported = imported
+        self.tracebacks = tracebacks
+        self.command = command_record(hydra)
+        self.path = Path(hydra.runtime.output_dir)
+        self.loader = GlobalHydra.instance().config_loader()
+        self.space = read_space(OmegaConf.to_container(config.tune.space, resolve=True))
+        self.fixed = [word for word in self.command["overrides"] if not self.is_searched(key_of(word))]
+        self.console: Console = make_console()
+        self.study: Study  # made in `run`, once the config is sound
+
+    def is_searched(self, key: str) -> bool:
+        return key == "tune" or key.startswith("tune.") or key in {parameter.key for parameter in self.space}
+
+    def run(self) -> int:
+        """Runs trials until there are enough.
+
+        **Returns:** the exit code: 0, 1 if no trial was completed, 130 or 143 if a signal ended the search.
+        """
+        with Interruption(self.say) as interruption:
+            facts = self.check()
+            self.study = Study(self.path, *self.tools(), interruption)
+            self.study.settle(facts)
+            while interruption.number is None and not self.is_late():
+                with self.study.trial(self.space, self.config.tune.trials) as trial:
+                    if trial is None:
+                        break
+                    code = self.run_trial(trial)
+                    if code < 128:  # else it goes on with the search
+                        self.study.tell(trial, code)
+            self.finish()
+            if interruption.number is not None:
+                self.say("the same command with the same tune.study goes on with the search")
+                return interruption.exit_code
+        return 0 if self.study.best() else 1
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def is_late(self) -> bool:
+        return time.perf_counter() - BEGAN > (self.config.tune.timeout or float("inf"))
+
+    def tools(self) -> tuple[Any, Any]:
+        """Optuna's sampler and pruner."""
+        from .configuration import build
+
+        if importlib.util.find_spec("optuna") is None:
+            raise ConfigError("a search needs Optuna; install it by pip install 'node_fit[tune]'.")
+        settings = self.config.tune
+        return tuple(build(settings[key], f"tune.{key}", extensions=["optuna"]) for key in ("sampler", "pruner"))
+
+    def check(self) -> dict[str, Any]:
+        """Refuses what no trial could run with, before any does.
+
+        **Returns:** what all trials have in common, by keys.
+        """
+        from .run_directory import fingerprint
+
+        self.tools()
+        self.check_numbers()
+        examples = {parameter.key: parameter.examples() for parameter in self.space}
+        first = {key: words[0] for key, words in examples.items()}
+        splits: Splits = self.parts(first)["data"].load()
+        for key, words in examples.items():
+            for word in words:
+                self.parts(first | {key: word})
+        if splits.validation is None:
+            raise ConfigError(
+                "a search ranks its trials by the validation data, and there are none; set some aside, as by "
+                "data.split.validation=0.2."
+            )
+        facts = leaves(OmegaConf.to_container(self.composed([]), resolve=True))
+        digests = {name: fingerprint(part)["sha256"] for name, part in splits.named().items() if name != "test"}
+        return {
+            "tune.space": {each.key: {each.kind: list(each.values)} for each in self.space},
+            **{key: value for key, value in facts.items() if key not in FREE},
+            **{f"the {name} data": digest for name, digest in digests.items()},
+        }
+
+    def check_numbers(self) -> None:
+        """Refuses settings of the search that are out of range."""
+        trials, timeout = self.config.tune.trials, self.config.tune.timeout
+        if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
+            raise ConfigError(f"tune.trials must be an integer of at least 1, got {trials!r}.")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ConfigError(f"tune.timeout must be a number of seconds above 0 or null, got {timeout!r}.")
+
+    def parts(self, words: Mapping[str, str]) -> dict[str, Any]:
+        """The objects of a trial's config, made as its run will make them.
+
+        **Raises:** `ConfigError` if no run could have them.
+        """
+        from .application import build_parts, check_top
+        from .precision import scope
+
+        try:
+            config = self.composed(list(words.values()))
+            check_top(config)
+            with scope(config.precision):
+                return build_parts(config)[0]
+        except Exception as error:
+            sentence = explain(error)
+            if sentence is None:
+                raise
+            raise ConfigError(f"tune.space: {sentence}") from error
+
+    def composed(self, words: Sequence[str]) -> DictConfig:
+        """The config of a trial, without Hydra's own part."""
+        config = self.loader.load_configuration("config", [*self.fixed, *words], RunMode.RUN)
+        with open_dict(config):
+            config.pop("hydra")
+        return config
+
+    def run_trial(self, trial: Trial) -> int:
+        """A run in the trial's directory, begun or gone on with; its exit code."""
+        from .application import run
+
+        place = [f"hydra.sweep.dir='{self.path}'", f"hydra.sweep.subdir='{trial.number}'", "hydra.mode=MULTIRUN"]
+        words = [*self.fixed, *trial.words, "resume=auto", *place]
+        config = self.loader.load_configuration("config", words, RunMode.RUN)
+        with open_dict(config):
+            config.hydra.job.num = trial.number
+            config.hydra.job.id = str(trial.number)
+        done = run_job(
+            lambda config: run(config, self.imported, self.tracebacks, trial),
+            config,
+            "hydra.sweep.dir",
+            "hydra.sweep.subdir",
+            HydraContext(self.loader, Callbacks()),
+        )
+        return done.return_value
+
+    def finish(self) -> None:
+        """Writes and shows the leaderboard, and the command that repeats the best trial."""
+        if not self.study.records():
+            return
+        publish(self.path, self.study.rows())
+        best = self.study.best()
+        if best is None:
+            self.say("no trial was completed so far")
+            return
+        folders = [word for path in self.command["config_dirs"] for word in ("--config-dir", path)]
+        words = [*folders, *self.fixed, *(each.suggest(Past(best.params)) for each in self.space)]
+        found = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {figure(best.value)}"
+        script = [
+            f"# {found}. It is repeated by sh {self.path / 'best.sh'}, to which more overrides may be given.",
+            f"cd {shlex.quote(os.getcwd())} || exit",
+            f'exec {shlex.quote(sys.executable)} -m node_fit {shlex.join(words)} "$@"',
+        ]
+        write(self.path / "best.sh", "".join(f"{line}\n" for line in script).encode())
+        self.say(f"best: {found}\nrepeat it by: python -m node_fit {shlex.join(words)}")
+
+
+class Past:
+    """Suggests what was suggested before."""
+
+    def __init__(self, values: dict[str, Any]):
+        self.values = values
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        return self.values[name]
+
+    def suggest_int(self, name: str, low: int, high: int) -> int:
+        return self.values[name]
+
+    def suggest_categorical(self, name: str, choices: list[str]) -> str:
+        return self.values[name]
+
+
+def key_of(word: str) -> str:
+    """The key that an override sets."""
+    return word.lstrip("+~").partition("=")[0].partition("@")[0]
+
+
+if __name__ == "__main__":
+    main()
