@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
+import jax
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,7 +27,8 @@ from .fitting import Fit
 from .interruption import Interruption
 from .kept_programs import keep_programs
 from .memory import explain_memory
-from .precision import find_device, scope
+from .placement import Placement
+from .precision import scope
 from .resuming import check_same, command_record
 from .run_directory import RunDirectory, RunExists
 from .setting import TIGHT, with_tolerance
@@ -127,7 +129,7 @@ class Job:
         if not self.config.resume:
             self.files.check_unused()
         keep_programs(self.config.compile_cache)
-        find_device(self.config.device)
+        placement_of(self.config)
         parts, train = build_parts(self.config)
         data, solver = parts.pop("data"), parts["solver"]
         self.splits = data.load()
@@ -143,7 +145,8 @@ class Job:
             "log": data.log,
             "bounds": data.bounds,
             "precision": self.config.precision,
-            "device": self.config.device,
+            "device": self.config.device.kind,
+            "devices": self.config.device.count,
             "seed": self.config.seed,
         }
 
@@ -168,11 +171,13 @@ class Job:
 
     def announce_data(self, title: str) -> None:
         splits = self.splits
+        devices = placement_of(self.config).devices
+        used = devices[0].platform if len(devices) == 1 else f"{len(devices)} devices ({devices[0].platform})"
         sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
         self.console.print(
             f"{title}{counted(len(splits.train.states), 'state')}, "
             f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
-            f"{self.config.precision} on {find_device(self.config.device).platform}",
+            f"{self.config.precision} on {used}",
             soft_wrap=True,
         )
 
@@ -189,7 +194,7 @@ class Job:
         self.files.write_predictions(named, simulated.at_rows, simulated.bands)
         diagnosis = diagnose(fit.status, fit.history, named, simulated.at_rows)
         self.draw(fit, named, simulated)
-        summary = summarise(fit, named, simulated, diagnosis, self.config.precision, self.config.device)
+        summary = summarise(fit, named, simulated, diagnosis, placement_of(self.config))
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
@@ -235,11 +240,29 @@ def hidden_states(config: DictConfig) -> int | list[str]:
     raise ConfigError(f"hidden must be a number of states or a list of their names, got {hidden!r}.")
 
 
+def placement_of(config: DictConfig) -> Placement:
+    """Where the config's run has its arrays.
+
+    **Raises:** `ValueError` if the devices are not there.
+    """
+    device = config.device
+    if OmegaConf.is_config(device):
+        count = device.count
+        if isinstance(count, int) and count > 1 and device.kind != "gpu":
+            with suppress(RuntimeError):  # JAX is in use already, and has the devices that it has
+                jax.config.update("jax_num_cpu_devices", int(count))
+        if count is None or (isinstance(count, int) and not isinstance(count, bool)):
+            placement = Placement(config.precision, device.kind, count)
+            _ = placement.devices
+            return placement
+        raise ConfigError(f"device.count must be an integer or null, got {count!r}.")
+    raise ConfigError(f"device is a group of keys; choose device=auto, cpu or gpu on the command line, got {device!r}.")
+
+
 def check_top(config: DictConfig) -> None:
     """Refuses plain keys at the top of the config that have the wrong type or value."""
     for key, choices in (
         ("precision", ("x32", "x64")),
-        ("device", ("auto", "cpu", "gpu")),
         ("resume_from", ("latest", "best")),
         ("sweep", ("serial", "vectorized")),
     ):

@@ -113,6 +113,7 @@ def fit(
     scan: Scan = "lax",
     precision: Precision | None = None,
     device: str = "auto",
+    devices: int | None = 1,
     seed: int = 0,
     observer: Observer | None = None,
 ) -> Fit:
@@ -146,7 +147,9 @@ def fit(
     - `patience`: chunks without a better validation loss after which a stage stops.
     - `scan`: `lax`, or `checkpointed` for less memory when the training itself is differentiated.
     - `precision`: `x32` or `x64`; the process's mode if absent.
-    - `device`: `auto`, `cpu` or `gpu`. `seed`: of initial parameters and minibatches.
+    - `device`: `auto`, `cpu` or `gpu`. `devices`: over how many of them members are spread, or the trajectories of a
+      single one; as many as divide these, and all there are if None.
+    - `seed`: of initial parameters and minibatches.
     - `observer`: told of every chunk.
 
     **Raises:** `ValueError` if an argument is out of range or does not fit the data.
@@ -178,6 +181,7 @@ def fit(
         scan=scan,
         precision=precision,
         device=device,
+        devices=devices,
         seed=seed,
     )
     ensemble = ensemble or Members()

@@ -25,6 +25,7 @@ from .model import NeuralODE
 from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record
+from .placement import Placement
 from .precision import numbers_as_arrays
 from .training import (
     HOPELESS,
@@ -70,7 +71,7 @@ class Loop:
 
     - `members`: what is fitted; they differ in arrays and numbers alone.
     - `train`, `validation`: what they are fitted to, and what iterates are judged on, if there is any.
-    - `place`: makes a tree's arrays leaves of this run's state.
+    - `place`: where arrays are.
     - `freeze`, `chunk_steps`, `patience`, `scan`: see `fit`.
 
     **Raises:** `ValueError` if the members can't share their programs.
@@ -81,7 +82,7 @@ class Loop:
         members: Sequence[Member],
         train: Dataset,
         validation: Dataset | None,
-        place: Callable[[PyTree], PyTree],
+        place: Placement,
         *,
         freeze: Sequence[str],
         chunk_steps: int,
@@ -93,8 +94,11 @@ class Loop:
         self.crew = Crew(len(members))
         self.stages = members[0].stages
         self.train = train
-        self.validation = None if validation is None else place(Batch.from_dataset(validation, members[0].model.scaler))
-        self.place = place
+        several = len(members) > 1
+        self.place = place.among(len(members) if several else len(train.trajectories))
+        self.validation = (
+            None if validation is None else self.place(Batch.from_dataset(validation, members[0].model.scaler))
+        )
         self.chunk_steps = chunk_steps
         self.patience = None if validation is None else patience
         self.scan = scan
@@ -115,6 +119,7 @@ class Loop:
             return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
         moment = observer.resume(template)
+        moment = moment and replace(moment, state=self.placed(moment.state))
         moment = moment or Moment(0, 0, self.settled(0, self.state(0, initial), fresh=True))
         while True:
             ends, moment = self.run_stage(moment, observer)
@@ -126,7 +131,13 @@ class Loop:
     def fitted(self, moment: Moment, member: int = 0) -> NeuralODE:
         """A member's model with its best parameters."""
         best = self.crew.of(moment.state.best.params.model, member)
-        return self.place(eqx.combine(best, self.parts[member].frozen, self.static))
+        return self.place.one(eqx.combine(best, self.parts[member].frozen, self.static))
+
+    def placed(self, state: TrainState) -> TrainState:
+        """The state with its arrays where they belong: members spread, or the steps of their trajectories."""
+        if self.crew.size > 1:
+            return self.place.spread(state)
+        return replace(self.place(replace(state, grid=None)), grid=self.place.spread(state.grid))
 
     def state(self, index: int, params: Sequence[PyTree]) -> TrainState:
         """The state before a stage, from models' parameters, with a grid that is not settled."""
@@ -137,7 +148,7 @@ class Loop:
             stage, model = member.stages[index], eqx.combine(given, parts.frozen, parts.static)
             unknowns = Unknowns(given, self.place(stage.objective.own(model, batch)))
             states.append(begin(stage, unknowns, grid, jax.random.fold_in(member.key, index)))
-        return self.place(self.crew.stack(states))
+        return self.placed(self.crew.stack(states))
 
     def fixed(self, index: int) -> Prepared:
         """What a stage's programs are given, made once."""
@@ -153,13 +164,17 @@ class Loop:
             parts = zip(self.parts, numbers, drawn, strict=True)
             own, shared = self.crew.share([Fixed(part.frozen, stage, data) for part, stage, (data, _) in parts])
             self.prepared[index] = Prepared(
-                self.place(own),
-                self.place(shared),
+                self.place.spread(own),
+                replace(self.place(replace(shared, batch=None)), batch=self.shared_batch(shared.batch)),
                 [data for data, _ in drawn],
                 [steps for _, steps in drawn],
                 blocks(batch),
             )
         return self.prepared[index]
+
+    def shared_batch(self, batch: PyTree) -> PyTree:
+        """Data that are spread over devices if these are not busy with members of their own."""
+        return self.place(batch) if self.crew.size > 1 else self.place.spread(batch)
 
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
         """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
@@ -176,7 +191,7 @@ class Loop:
         def errors_of(nodes: np.ndarray) -> np.ndarray:
             steps = nodes.shape[1] - 1
             room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
-            arguments = (params, self.place(room), state.progress, fixed.own, fixed.shared)
+            arguments = (params, self.place.spread(room), state.progress, fixed.own, fixed.shared)
             axes = self.crew.axes(True, True, True, True, False)
             errors = PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments)
             errors = np.asarray(errors)[..., :steps].reshape(self.crew.size, -1, steps)
@@ -184,7 +199,7 @@ class Loop:
 
         rows = before.reshape(-1, before.shape[-1])
         after = grids.settle(errors_of, rows, order, most)
-        return state if after is rows else self.place(replace(state, grid=after.reshape(*before.shape[:-1], -1)))
+        return state if after is rows else self.placed(replace(state, grid=after.reshape(*before.shape[:-1], -1)))
 
     def next_stage(self, moment: Moment, ends: Sequence[End]) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""
@@ -195,7 +210,7 @@ class Loop:
         if self.validation is not None:
             # Validation losses compare across stages, training losses of other objectives do not.
             carried = replace(best, params=Unknowns(best.params.model, state.params.own))
-            state = replace(state, best=self.place(carried))
+            state = self.placed(replace(state, best=carried))
         return Moment(index, moment.step, state)
 
     def run_stage(self, moment: Moment, observer: Observer) -> tuple[list[End], Moment]:
@@ -233,7 +248,7 @@ class Loop:
     def waiting(self, state: TrainState, flags: Sequence[bool]) -> TrainState:
         """The state in which these members wait for the others."""
         over = np.reshape(flags, self.crew.shape)
-        return state if np.array_equal(over, np.asarray(state.over)) else self.place(replace(state, over=over))
+        return state if np.array_equal(over, np.asarray(state.over)) else self.placed(replace(state, over=over))
 
     def warn_of_nothing(self, moment: Moment, ends: Sequence[End | None]) -> None:
         """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
@@ -268,7 +283,7 @@ class Loop:
         if self.validation is None:
             new = replace(new, best=replace(new.chosen, loss=np.full_like(old, np.inf)))
         waits = np.asarray(state.over)
-        return self.place(self.crew.choose(waits, replace(state, grid=new.grid), new))
+        return self.placed(self.crew.choose(waits, replace(state, grid=new.grid), new))
 
     def restarted(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, from the best iterate with smaller steps if nothing was learnt any more."""
@@ -278,7 +293,7 @@ class Loop:
             return state
         anchor = self.crew.choose(self.solvable(state, index, ["best"]), state.best, state.chosen)
         afresh = self.crew.map(functools.partial(restart, self.stages[index]))(state, self.place(anchor))
-        return self.place(self.crew.choose(again, afresh, state))
+        return self.placed(self.crew.choose(again, afresh, state))
 
     def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], Any]]:
         """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
@@ -339,7 +354,7 @@ class Loop:
         ]
         if validation is None:
             records = [replace(record, validation_loss=None) for record in records]
-        return self.place(state), records
+        return self.placed(state), records
 
 
 def check_alike(members: Sequence[Member]) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray
 
 from . import parameters
 from .construction import MakeField, MakeObservation, MakeStart, make_model
@@ -20,7 +20,8 @@ from .objectives import Penalty, TrajectoryMatching
 from .observations import MeasuredStates
 from .observer import Silent
 from .optimizers import LBFGS, AbstractOptimizer, Adam
-from .precision import Precision, ambient, carry, dtype_of, find_device, precision_of
+from .placement import Placement
+from .precision import Precision, ambient, precision_of
 from .prior import choose_ridge, is_short
 from .recipes import RECIPES, Kitchen, Recipe
 from .solver import Solver
@@ -68,6 +69,7 @@ class Setting:
     scan: Scan = "lax"
     precision: Precision | None = None
     device: str = "auto"
+    devices: int | None = 1
     seed: int = 0
 
     def __post_init__(self):
@@ -87,9 +89,10 @@ class Setting:
         """The solver of training."""
         return self.solver or Solver()
 
-    def place(self, tree: PyTree) -> PyTree:
-        """A tree whose arrays are leaves of the run's state."""
-        return carry(tree, dtype_of(self.kind), find_device(self.device))
+    @cached_property
+    def place(self) -> Placement:
+        """What makes a tree's arrays leaves of the run's state."""
+        return Placement(self.kind, self.device, self.devices)
 
     @cached_property
     def keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -116,7 +119,7 @@ class Setting:
 
     def member(self, model: NeuralODE, stages: Sequence[Stage], resample: int | None = None) -> Member:
         """A fit of this setting that is about to begin."""
-        return Member(self.place(model), stages, self.keys[1], resample)
+        return Member(self.place.one(model), stages, self.keys[1], resample)
 
     def loop(self, members: Sequence[Member], train: Dataset, validation: Dataset | None) -> Loop:
         """A run of members of this setting, and of others like it."""

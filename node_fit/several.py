@@ -103,6 +103,6 @@ def alike(settings: Sequence[Setting], members: Mapping[int, Member]) -> list[li
     groups: dict[Hashable, list[int]] = {}
     for index, member in members.items():
         setting = settings[index]
-        host = (tuple(setting.freeze), setting.chunk_steps, setting.patience, setting.scan, setting.device)
-        groups.setdefault((kind_of(member), host), []).append(index)
+        host = (tuple(setting.freeze), setting.chunk_steps, setting.patience, setting.scan)
+        groups.setdefault((kind_of(member), host, setting.place), []).append(index)
     return list(groups.values())

@@ -10,14 +10,14 @@ from .diagnosis import Diagnosis
 from .ensemble import Ensemble
 from .evaluation import coverage, score
 from .fitting import Fit
-from .precision import find_device
+from .placement import Placement
 from .simulation import Simulated
 
 EVERY = ("train", "validation", "test")
 
 
 def summarise(
-    fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated, diagnosis: Diagnosis, precision: str, device: str
+    fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated, diagnosis: Diagnosis, place: Placement
 ) -> dict[str, Any]:
     """The scores of a fit and of what is simpler, how it went, and what it has come to.
 
@@ -25,7 +25,7 @@ def summarise(
 
     - `fit`, `diagnosis`: of the run.
     - `splits`, `simulated`: the data and their predictions, by the same names.
-    - `precision`, `device`: of the config.
+    - `place`: where the run had its arrays.
     """
     simple = {name: baselines(splits["train"], part) for name, part in splits.items()}
     scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
@@ -36,8 +36,9 @@ def summarise(
         "compiles": fit.compiles,
         "cached": fit.cached,
         "seconds": {"compile": round(fit.compile_seconds, 3), "train": round(fit.train_seconds, 3)},
-        "precision": precision,
-        "device": find_device(device).device_kind,
+        "precision": place.precision,
+        "device": place.devices[0].device_kind,
+        "devices": len(place.devices),
         "parameters": fit.parameters,
         "start": fit.model.typical.start.given,
         "constants": fit.model.constants(),

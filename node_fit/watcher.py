@@ -72,7 +72,7 @@ class Watcher(Silent):
         config = self.config
 
         def place(tree: PyTree) -> PyTree:
-            return carry(tree, dtype_of(config.precision), find_device(config.device))
+            return carry(tree, dtype_of(config.precision), find_device(config.device.kind))
 
         self.checkpoints.check_room(template(0, 0))
         moment = self.checkpoints.restore(template, place, config.resume_from) if config.resume else None

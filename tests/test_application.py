@@ -310,7 +310,7 @@ JOBS = {
     "clip": ("train: {clip: 1.0}", ["clip", "LBFGS", "Adam"]),
     "batch": ("train: {batch_size: 2}", ["batch_size", "LBFGS", "Adam"]),
     "freeze": ("train: {freeze: [field.network.layrs.0]}", ["field.network.layrs.0", "field.network.layers"]),
-    "device": ("device: gpu", ["device=gpu", "cpu"]),
+    "device": ("device: {kind: gpu}", ["device=gpu", "cpu"]),
     "target": ("optimizer: {_target_: os.system}", ["optimizer._target_", "'os.system'", "extensions"]),
 }
 

@@ -17,6 +17,7 @@ LIBRARY = [
     "disk",
     "memory",
     "precision",
+    "placement",
     "compilation",
     "dataset",
     "tables.table",

@@ -1,0 +1,72 @@
+"""Where a run's arrays are: on one device, or spread over several."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from .precision import Precision, carry, dtype_of, find_device
+
+AXIS = "device"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Makes the arrays of trees leaves of a run's state.
+
+    **Arguments:**
+
+    - `precision`: of floats.
+    - `device`: `auto`, `cpu` or `gpu`.
+    - `count`: of how many devices; all there are if None.
+
+    **Raises:** `ValueError` if there are not so many.
+    """
+
+    precision: Precision
+    device: str = "auto"
+    count: int | None = 1
+
+    @cached_property
+    def devices(self) -> list[Any]:
+        """Those in use."""
+        first = find_device(self.device)
+        there = jax.devices(first.platform)
+        count = len(there) if self.count is None else self.count
+        if not 1 <= count <= len(there):
+            more = "; a CPU shows as many as JAX_NUM_CPU_DEVICES says." if first.platform == "cpu" else "."
+            raise ValueError(
+                f"device.count must be from 1 to {len(there)} on this {first.platform}, got {count}{more}."
+            )
+        return there[:count]
+
+    def among(self, length: int) -> "Placement":
+        """As many of the devices as divide this length."""
+        return replace(self, count=max(n for n in range(1, len(self.devices) + 1) if length % n == 0))
+
+    def __call__(self, tree: PyTree) -> PyTree:
+        """A tree that every device holds whole."""
+        return self.put(tree, PartitionSpec())
+
+    def spread(self, tree: PyTree) -> PyTree:
+        """A tree whose leaves are spread over the devices along their leading axis; whole where that can't be."""
+        count = len(self.devices)
+
+        def leaf(x: Any) -> Any:
+            divides = np.ndim(x) > 0 and x.shape[0] % count == 0
+            return self.put(x, PartitionSpec(AXIS) if divides else PartitionSpec())
+
+        return jax.tree.map(leaf, tree)
+
+    def one(self, tree: PyTree) -> PyTree:
+        """A tree that the first device holds."""
+        return carry(tree, dtype_of(self.precision), self.devices[0])
+
+    def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        if len(self.devices) == 1:
+            return self.one(tree)
+        return carry(tree, dtype_of(self.precision), NamedSharding(Mesh(np.array(self.devices), AXIS), spec))
