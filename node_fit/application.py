@@ -20,7 +20,7 @@ from rich.text import Text
 from . import BEGAN
 from .composition import explain
 from .configuration import build
-from .console import Display, counted, make_console, print_constants, print_scores
+from .console import Display, counted, make_console, print_bands, print_constants, print_scores
 from .diagnosis import diagnose
 from .disk import explain_disk
 from .fitting import Fit
@@ -199,6 +199,7 @@ class Job:
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
         print_scores(self.console, summary)
+        print_bands(self.console, summary["ensemble"])
         print_constants(self.console, summary["constants"])
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)

@@ -115,3 +115,13 @@ def print_constants(console: Console, constants: dict[str, float]) -> None:
     if constants:
         values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
         console.print(f"constants: {values}", soft_wrap=True, markup=False)
+
+
+def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:
+    """How much of the measurements the bands of an ensemble cover, if there are some."""
+    if not ensemble or not ensemble["coverage"]:
+        return
+    shares = ", ".join(f"{share:.0%} of {name}" for name, share in ensemble["coverage"].items() if share is not None)
+    how = "calibrated on validation" if ensemble["calibrated"] else "not calibrated, as there are no validation data"
+    members = counted(ensemble["kept"], "member")
+    console.print(f"bands of {members} at {ensemble['level']:.0%}: cover {shares}; {how}", soft_wrap=True)

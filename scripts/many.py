@@ -1,0 +1,196 @@
+"""What many fits cost and show: `python scripts/many.py [--only members sweep bands devices] [--rounds 3]`.
+
+prints tables in Markdown. Every measurement has processes of its own, on the CPU, without a compile cache. Contenders
+take turns, and a figure is the median over the rounds with the extremes in brackets. Measure on an idle machine.
+
+- `members`: seconds a step of Adam on 32 trajectories of `data/oscillator.csv`, for one fit, and for 16 members on one
+  and on two devices, by the width of the field.
+- `sweep`: seconds for 4 learning rates by 4 seeds: as 16 processes, two at a time, as a plain multirun, and as a
+  vectorized one; start, compilation and plots included.
+- `bands`: the share of the held-out test points, noise included, within the 90 % bands of an ensemble.
+- `devices`: the largest relative difference of a loss between eight simulated devices and one, in float64.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parent.parent)}
+TASKS = ("members", "sweep", "bands", "devices")
+WIDTHS = (64, 32, 16, 8)
+CHUNK, CHUNKS = 50, 6
+RATES, SEEDS = (0.03, 0.01, 0.003, 0.001), (0, 1, 2, 3)
+SWEPT = ("data=oscillator", "optimizer=adam", "recipe=direct", "train.steps=300", "compile_cache=false")
+BANDS = {
+    "oscillator, noise 10 %": ("data=oscillator", "data.noise=0.1"),
+    "pendulum, noise 10 %": ("data=pendulum", "data.noise=0.1"),
+    "spiral, noise 5 %": ("data=spiral", "data.noise=0.05"),
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", nargs="+", choices=TASKS, default=TASKS)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--child", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.child:
+        print(json.dumps(CHILDREN[given.child.partition(" ")[0]](*json.loads(given.child.partition(" ")[2]))))
+        return
+    for task in given.only:
+        {"members": members, "sweep": sweep, "bands": bands, "devices": devices}[task](given.rounds)
+
+
+def members(rounds: int) -> None:
+    contenders = ((1, 1), (16, 1), (16, 2))
+    lines = []
+    for width in WIDTHS:
+        taken: dict[tuple[int, int], list[float]] = {each: [] for each in contenders}
+        for _ in range(rounds):
+            for size, count in contenders:
+                taken[size, count].append(child("step", [size, count, width], count))
+        for each in contenders:
+            ratios = [mine / one for mine, one in zip(taken[each], taken[1, 1], strict=True)]
+            lines.append([width, *each, spread([1e3 * seconds for seconds in taken[each]]), spread(ratios)])
+    table("Adam, 32 trajectories", ("width", "members", "devices", "ms a step", "times one member's"), lines)
+
+
+def sweep(rounds: int) -> None:
+    taken: dict[str, list[float]] = {"16 processes, two at a time": [], "multirun": [], "sweep=vectorized": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = [f"optimizer.learning_rate={rate} seed={seed}".split() for rate in RATES for seed in SEEDS]
+            began = time.perf_counter()
+            with ThreadPoolExecutor(2) as pool:
+                numbered = [(*SWEPT, *job, f"hydra.run.dir={index}") for index, job in enumerate(jobs)]
+                list(pool.map(lambda words: command(folder, *words), numbered))
+            taken["16 processes, two at a time"].append(time.perf_counter() - began)
+            rates, seeds = (",".join(map(str, values)) for values in (RATES, SEEDS))
+            for name, kind in (("multirun", "serial"), ("sweep=vectorized", "vectorized")):
+                began = time.perf_counter()
+                command(
+                    folder, "-m", *SWEPT, f"optimizer.learning_rate={rates}", f"seed={seeds}", f"sweep={kind}",
+                    f"hydra.sweep.dir={kind}",
+                )  # fmt: skip
+                taken[name].append(time.perf_counter() - began)
+    first = taken["16 processes, two at a time"]
+    lines = [
+        [name, spread(seconds), spread([one / mine for one, mine in zip(first, seconds, strict=True)])]
+        for name, seconds in taken.items()
+    ]
+    table("4 learning rates by 4 seeds", ("how", "seconds", "times faster"), lines)
+
+
+def bands(rounds: int) -> None:
+    lines = []
+    for name, words in BANDS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            command(folder, *words, "ensemble.size=8", "ensemble.vary=both", "compile_cache=false", "hydra.run.dir=run")
+            summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+        covered, metrics = summary["ensemble"]["coverage"], summary["metrics"]
+        lines.append(
+            [
+                name,
+                *(f"{covered[split]:.1%}" for split in ("train", "validation", "test")),
+                f"{metrics['test']['nrmse']:.3g}",
+            ]
+        )
+    table("90 % bands of 8 members", ("problem", "train", "validation", "test", "test NRMSE"), lines)
+
+
+def devices(rounds: int) -> None:
+    lines = [[name, f"{child('differ', [size], 8):.1e}"] for name, size in (("8 trajectories", 1), ("8 members", 8))]
+    table("Eight devices against one, float64", ("spread", "largest relative difference of a loss"), lines)
+
+
+def step(size: int, count: int, width: int) -> float:
+    """Median seconds a step."""
+    import functools
+
+    import peers
+    from watch import Watch
+
+    import node_fit as nf
+
+    ts, ys = peers.oscillator()
+    data = nf.Dataset.from_arrays(ts, ys[:32], states=("x", "y"))
+    watch = Watch()
+    nf.fit(
+        data,
+        field=functools.partial(nf.MLP, width=width, depth=2),
+        recipe="direct",
+        optimizer=nf.Adam(1e-3, schedule="constant"),
+        solver=nf.Solver(rtol=1e-3, atol=1e-6),
+        steps=CHUNK * CHUNKS,
+        chunk_steps=CHUNK,
+        ridge=0.0,
+        ensemble=nf.Members(size),
+        devices=count,
+        observer=watch,
+    )
+    return statistics.median(watch.chunks) / CHUNK
+
+
+def differ(size: int) -> float:
+    """The largest relative difference of a loss between all devices and one."""
+    import peers
+
+    import node_fit as nf
+
+    ts, ys = peers.oscillator()
+    data = nf.Dataset.from_arrays(ts, ys[:8], states=("x", "y"))
+    options = {"precision": "x64", "steps": 40, "chunk_steps": 10, "recipe": "direct", "ensemble": nf.Members(size)}
+    one, all_of_them = (nf.fit(data, devices=count, **options).history for count in (1, None))
+    return max(abs(a.train_loss / b.train_loss - 1) for a, b in zip(one, all_of_them, strict=True))
+
+
+CHILDREN = {"step": step, "differ": differ}
+
+
+def child(name: str, arguments: Sequence[int], count: int) -> float:
+    """What a function of this file gives in a process with so many devices."""
+    environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(count)}
+    words = [sys.executable, __file__, "--child", f"{name} {json.dumps(list(arguments))}"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def command(folder: str, *words: str) -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", "node_fit", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+
+
+def spread(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.3g}"
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def table(title: str, header: Sequence[str], lines: Sequence[Sequence[Any]]) -> None:
+    print(f"\n## {title}\n")
+    for line in (header, ["---"] * len(header), *lines):
+        print("| " + " | ".join(map(str, line)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
