@@ -80,10 +80,11 @@ def run_chunks(optimizer, chunks=4, programs=None, **options):
     programs = programs or Programs()
     count = Compilations()
     static = (parts.static, stage, 5, "lax")
-    program = programs.get(chunk, static, (state, fixed), count, lambda out: check_carry(state, out[0]))
+    given = Crew(1).share([fixed])
+    program = programs.get(chunk, static, (state, *given), count, lambda out: check_carry(state, out[0]))
     with counted(count):
         for _ in range(chunks):
-            state, _ = program(state, fixed)
+            state, _ = program(state, *given)
     return count.count, state
 
 
