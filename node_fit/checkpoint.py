@@ -76,7 +76,7 @@ class Checkpoints:
         if step in self._merits:
             return
         arrays = to_arrays(moment.state)
-        loss = float(np.min(moment.state.chosen.loss)) if loss is None else loss
+        loss = float(np.asarray(moment.state.chosen.loss).min()) if loss is None else loss
         meta = {
             "stage": moment.stage,
             "offset": moment.offset,

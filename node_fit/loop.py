@@ -233,7 +233,7 @@ class Loop:
             self.history.extend(records)
             stop = observer.observe(records, moment)
             ends = self.ends(moment)
-            if not np.any(before.step):
+            if not np.asarray(before.step).any():
                 self.warn_of_nothing(moment, ends)
             if stop is not None and any(end is None or end.status != "failed" for end in ends):
                 return [end if end and end.status == "failed" else End("interrupted", stop) for end in ends], moment
@@ -254,7 +254,7 @@ class Loop:
         """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
         at = Counters.of(moment.state)
         if not self.solvable(moment.state, moment.stage).any() and any(end is None for end in ends):
-            LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, np.max(at.evaluations), ADVICE)
+            LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, at.evaluations.max(), ADVICE)
 
     def solvable(self, state: TrainState, index: int, which: Sequence[str] = ("best", "chosen")) -> np.ndarray:
         """Whether one of these iterates of a member is one from which there is a way."""

@@ -43,7 +43,7 @@ class Moment:
     @property
     def step(self) -> int:
         """Steps taken over all stages."""
-        return self.offset + int(np.max(self.state.step))
+        return self.offset + int(np.asarray(self.state.step).max())
 
     @property
     def nodes(self) -> int:

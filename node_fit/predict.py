@@ -51,7 +51,7 @@ def predict(run: Path, data: list[str], out: Path) -> None:
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to; make it first.")
     dataset = table.read(data if len(data) > 1 else data[0])
     check_starts(model.typical, dataset)
-    predicted = model.bands(dataset, level=config.evaluation.level)
+    predicted = model.bands(dataset, level=OmegaConf.select(config, "evaluation.level", default=0.9))
     gone = where_not_finite(dataset, predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
