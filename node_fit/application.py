@@ -261,7 +261,10 @@ def placement_of(config: DictConfig) -> Placement:
 
 
 def check_top(config: DictConfig) -> None:
-    """Refuses plain keys at the top of the config that have the wrong type or value."""
+    """Refuses keys at the top of the config that are absent, or have the wrong type or value."""
+    for key in (*PARTS, "train", "evaluation", "device"):
+        if OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{key} must not be null; leave it out for its default.")
     for key, choices in (
         ("precision", ("x32", "x64")),
         ("resume_from", ("latest", "best")),
