@@ -250,7 +250,11 @@ def test_windows_are_slices_that_cover_what_counts(shapes, rows, stride, start):
         with pytest.raises(ValueError, match="no window holds a measured value"):
             data.windows(rows, stride)
         return
-    cuts = data.windows(rows, stride)
+    try:
+        cuts = data.windows(rows, stride)
+    except ValueError:
+        assert stride is not None and stride > rows, "only windows with gaps between them may miss all that counts"
+        return
     seen = np.zeros_like(data.scored)
     for i, name in enumerate(cuts.trajectories):
         owner, begin, end = map(int, name.rstrip("]").replace("[", ":").split(":"))
