@@ -24,12 +24,14 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         figure = new_figure(6.0, 3.2)
         axes = figure.add_subplot()
         steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
+        members = np.array([row.get("member") or 0 for row in rows])
         losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
         drawn = {name: drawable(loss) for name, loss in losses.items()}
         labels = {"train_loss": "training", "validation_loss": "validation"}
         for (name, label), color in zip(labels.items(), ACCENTS, strict=False):
-            # A line a stage: the losses of two stages are of two objectives.
-            for index, part in enumerate(runs(stages)):
+            # A line a stage and member: the losses of two stages are of two objectives.
+            parts = [part[members[part] == m] for part in runs(stages) for m in np.unique(members[part])]
+            for index, part in enumerate(parts):
                 known = part[np.isfinite(drawn[name][part])]
                 curve = drawn[name][known]
                 title = label if index == 0 else None
