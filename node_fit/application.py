@@ -115,7 +115,6 @@ class Job:
             with Display(self.console) as display, context as interruption:
                 watcher = Watcher(self.config, self.files, self.console, display, interruption, self.trial)
                 fit: Fit = train(self.splits.train, validation=self.splits.validation, **options, observer=watcher)
-                watcher.close()
             if watcher.pruned:  # to the loop, a run that its observer ended
                 fit = replace(fit, status="pruned")
             self.finish(fit)
@@ -132,7 +131,9 @@ class Job:
         placement_of(self.config)
         parts, train = build_parts(self.config)
         data, solver = parts.pop("data"), parts["solver"]
-        self.splits = data.load()
+        loaded = data.load()
+        # What is scored; the training data are cut for that in the end, since the fit has windows of its own.
+        self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
         if self.config.resume:
             self.files.check_data(self.splits.named())
         else:
@@ -188,12 +189,12 @@ class Job:
 
     def finish(self, fit: Fit) -> None:
         """Writes, draws and says what has come out."""
-        named = self.splits.named()
+        named = self.splits.windows(self.config.evaluation.window).named()
         fit.save(self.files.model)
         simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
         self.files.write_predictions(named, simulated.at_rows, simulated.bands)
         diagnosis = diagnose(fit.status, fit.history, named, simulated.at_rows)
-        self.draw(fit, named, simulated)
+        self.draw(fit, simulated)
         summary = summarise(fit, named, simulated, diagnosis, placement_of(self.config))
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
@@ -206,13 +207,13 @@ class Job:
         self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
-    def draw(self, fit: Fit, splits: dict[str, Any], simulated: Simulated) -> None:
+    def draw(self, fit: Fit, simulated: Simulated) -> None:
         """The pictures; a run is worth keeping without them."""
         try:
             from .plots import Curves, plot_fit, plot_loss, plot_phase
 
             self.files.plots.mkdir(exist_ok=True)
-            curves = Curves(splits, simulated.dense, simulated.dense_bands)
+            curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
             plot_loss(self.files.read_metrics(), self.files.plots / "loss.png")
             plot_fit(curves, self.files.plots / "fit.png")
             if len(fit.model.typical.states) == 2 and fit.model.typical.is_measured:
@@ -274,5 +275,8 @@ def check_top(config: DictConfig) -> None:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
     if config.compile_cache is not False and not isinstance(config.compile_cache, str):
         raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
+    window = OmegaConf.select(config, "evaluation.window")
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 2):
+        raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
     if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
         raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")

@@ -1,10 +1,7 @@
 """Training states on disk, from which a run goes on exactly where it was."""
 
-import hashlib
-import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from .disk import check_room
+from .disk import check_room, sweep
 from .observer import Moment, Template
+from .packed import BadFile, pack, peek, unpack
+from .precision import is_key
 from .training import TrainState
 
 LOG = logging.getLogger(__name__)
 Which = Literal["latest", "best"]
 FLOATS = ("float32", "float64")
-# What Orbax writes beside the arrays, in small files that each take a block of the disk, and what a run writes besides.
-OVERHEAD, OTHER_FILES = 128 << 10, 1 << 20
+SUFFIX = ".safetensors"
+# What a file has beside its arrays, and what a run writes besides [bytes].
+OVERHEAD, OTHER_FILES = 64 << 10, 1 << 20
 
 
 class CheckpointError(ValueError):
@@ -38,19 +38,11 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str | Path, keep: int = 3):
-        import orbax.checkpoint as ocp
-        from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
-
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
+        sweep(self.directory, f"*{SUFFIX}")
         self.keep = keep
-        # What is deleted is decided here: Orbax forgets in the next process which one was the best.
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy.PreserveAll(), enable_async_checkpointing=False, cleanup_tmp_directories=True
-        )
-        self._manager = ocp.CheckpointManager(self.directory, options=options)
-        self._ocp = ocp
-        self._merits = {step: self._merit_on_disk(step) for step in self._manager.all_steps()}
+        self._merits = {step: merit_on_disk(self._path(step)) for step in steps_in(self.directory)}
 
     def check_room(self, state: TrainState) -> None:
         """Refuses a disk that is too small for the checkpoints of states like this one, or can't be written to.
@@ -82,16 +74,12 @@ class Checkpoints:
             "offset": moment.offset,
             "nodes": moment.nodes,
             "loss": loss if np.isfinite(loss) else None,
-            "kinds": kinds(arrays),
         }
-        meta["digest"] = digest(arrays, meta)
-        state, said = self._ocp.args.StandardSave(arrays), self._ocp.args.JsonSave(meta)
         try:
-            with quiet():
-                self._manager.save(step, args=self._ocp.args.Composite(state=state, meta=said), force=True)
-        except Exception as error:  # Orbax raises many kinds for a disk that is full
+            pack(self._path(step), meta, arrays)
+        except OSError as error:
             raise CheckpointError(
-                f"the state of step {step} can't be saved in {self.directory} ({first_line(error)}); free some space "
+                f"the state of step {step} can't be saved in {self.directory} ({error.strerror}); free some space "
                 "there. The checkpoints before it are whole."
             ) from error
         self._merits[step] = merit(meta)
@@ -117,14 +105,13 @@ class Checkpoints:
         damaged = []
         for step in steps if which == "latest" else sorted(steps, key=self._rank, reverse=True):
             try:
-                with quiet():
-                    arrays, meta = self._read(step)
-            except Exception as error:  # Orbax raises many kinds for a truncated file
-                damaged.append(f"{self.directory / str(step)} ({first_line(error)})")
+                meta, arrays = unpack(self._path(step))
+            except BadFile as error:
+                damaged.append(f"{self._path(step)} ({error})")
                 LOG.warning("checkpoint %s is damaged, the one before it is used", damaged[-1])
                 continue
             state = template(meta["stage"], meta["nodes"])
-            self._check_kinds(step, kinds(to_arrays(state)), meta["kinds"])
+            self._check_kinds(step, kinds(to_arrays(state)), kinds(arrays))
             for later in [other for other in steps if other > step]:
                 self._delete(later)
             return Moment(meta["stage"], meta["offset"], place(from_arrays(arrays, state)))
@@ -132,10 +119,8 @@ class Checkpoints:
             raise CheckpointError("every checkpoint is damaged: " + "; ".join(damaged) + ". Start a new run.")
         return None
 
-    def close(self) -> None:
-        """Waits for what is being written."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+    def _path(self, step: int) -> Path:
+        return self.directory / f"{step}{SUFFIX}"
 
     def _rank(self, step: int) -> tuple[tuple[int, float], int]:
         """Sorts steps by merit, and by age where that is the same."""
@@ -150,34 +135,13 @@ class Checkpoints:
                 self._delete(step)
 
     def _delete(self, step: int) -> None:
-        self._manager.delete(step)
+        self._path(step).unlink(missing_ok=True)
         del self._merits[step]
-
-    def _merit_on_disk(self, step: int) -> tuple[int, float]:
-        try:
-            with quiet():
-                return merit(self._read_meta(step))
-        except Exception:  # whatever Orbax raises; it is named if it is ever to be restored
-            return NO_MERIT
-
-    def _read_meta(self, step: int) -> dict[str, Any]:
-        return self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore()))["meta"]
-
-    def _read(self, step: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        meta = self._read_meta(step)
-        target = {name: np.empty(shape, dtype) for name, (shape, dtype) in meta["kinds"].items()}
-        restore = self._ocp.args.Composite(state=self._ocp.args.StandardRestore(target))
-        arrays = {name: np.asarray(array) for name, array in self._manager.restore(step, args=restore)["state"].items()}
-        if meta.pop("digest") != digest(arrays, meta):
-            raise CheckpointError("its content does not match its digest")
-        return arrays, meta
 
     def _check_kinds(self, step: int, mine: dict, saved: dict) -> None:
         """Refuses leaves of other shapes or kinds; floats of another precision will be cast, and that is said."""
-        saved = {name: (tuple(shape), dtype) for name, (shape, dtype) in saved.items()}
-        mine = {name: (tuple(shape), dtype) for name, (shape, dtype) in mine.items()}
         differing = [name for name in sorted({*saved, *mine}) if saved.get(name) != mine.get(name)]
-        where = f"checkpoint {self.directory / str(step)}"
+        where = f"checkpoint {self._path(step)}"
         differences = [
             f"{name} is {describe(saved.get(name))} in the checkpoint and {describe(mine.get(name))} in this run"
             for name in differing
@@ -194,16 +158,16 @@ class Checkpoints:
 NO_MERIT = (-1, -np.inf)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A block in which Orbax logs no tracebacks of what it raises as well."""
-    log = logging.getLogger("absl")
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
+def steps_in(directory: Path) -> list[int]:
+    """The steps of which a directory has checkpoints, whole or not; none if there is no directory."""
+    return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and path.is_file())
+
+
+def merit_on_disk(path: Path) -> tuple[int, float]:
     try:
-        yield
-    finally:
-        log.setLevel(before)
+        return merit(peek(path))
+    except (BadFile, KeyError, TypeError):  # named if it is ever to be restored
+        return NO_MERIT
 
 
 def merit(meta: dict[str, Any]) -> tuple[int, float]:
@@ -216,29 +180,27 @@ def merit(meta: dict[str, Any]) -> tuple[int, float]:
 
 def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
     """The leaves of a state by their paths, keys as their data."""
-    named = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        data = jax.random.key_data(leaf) if is_key(leaf) else leaf
-        # Orbax makes directories of names, so a path is written without slashes.
-        named[jax.tree_util.keystr(path, simple=True, separator=".")] = np.asarray(jax.device_get(data))
-    return named
+
+    def array(leaf: Any) -> np.ndarray:
+        return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+    return {name(path): array(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState) -> TrainState:
     """A state like `template` with these leaves, floats in its precision."""
 
     def leaf(path: tuple, like: Array) -> Array | np.ndarray:
-        array = arrays[jax.tree_util.keystr(path, simple=True, separator=".")]
         if is_key(like):
-            return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+            return jax.random.wrap_key_data(jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(like))
         with np.errstate(over="ignore"):
-            return array.astype(like.dtype)
+            return arrays[name(path)].astype(like.dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, template)
 
 
-def is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def is_cast(saved: tuple | None, mine: tuple | None) -> bool:
@@ -246,22 +208,9 @@ def is_cast(saved: tuple | None, mine: tuple | None) -> bool:
     return saved is not None and mine is not None and saved[0] == mine[0] and {saved[1], mine[1]} <= set(FLOATS)
 
 
-def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[list[int], str]]:
-    return {name: (list(array.shape), str(array.dtype)) for name, array in arrays.items()}
-
-
-def digest(arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> str:
-    """Of all that a checkpoint holds; `meta` with the shapes and dtypes of the arrays."""
-    total = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for name in sorted(arrays):
-        total.update(name.encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()
+def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
 def describe(kind: tuple | None) -> str:
     return "absent" if kind is None else f"{kind[1]}{list(kind[0])}"
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,14 +1,21 @@
 """Programs compiled ahead of their first call, once for each shape, and a count of the compilations that happened."""
 
+import gc
 from collections.abc import Callable, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 from jaxtyping import PyTree
 
 BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
+
+
+# Linux gives a process so many mappings of memory. A program takes hundreds, and XLA crashes where none is left.
+MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+CROWDED = 0.5
 
 
 @dataclass
@@ -71,6 +78,8 @@ class Programs:
         """
         key = (function, fingerprint(static), signature(arguments), axes)
         if key not in self._executables:
+            if mappings() > CROWDED:
+                self.forget()
 
             def program(*dynamic: PyTree) -> PyTree:
                 return function(static, *dynamic)
@@ -82,6 +91,22 @@ class Programs:
             with counted(count):
                 self._executables[key] = lowered.compile()
         return self._executables[key]
+
+    def forget(self) -> None:
+        """Frees all programs of the process that nobody holds, JAX's own among them; they are compiled again if they
+        are needed again."""
+        self._executables.clear()
+        jax.clear_caches()
+        gc.collect()
+
+
+def mappings() -> float:
+    """The share of the mappings of memory that the process has in use; 0 where nobody says."""
+    try:
+        with open(MAPPINGS, "rb") as lines:
+            return sum(1 for _ in lines) / int(MOST_MAPPINGS.read_text())
+    except (OSError, ValueError):
+        return 0.0
 
 
 def fingerprint(static: PyTree) -> Hashable:

@@ -46,8 +46,8 @@ class Dataset:
 
     def __post_init__(self):
         check_names(self)
-        for row, name in enumerate(self.trajectories):
-            check_trajectory(self, row, name)
+        for row in suspects(self):
+            check_trajectory(self, row, self.trajectories[row])
 
     @staticmethod
     def from_arrays(
@@ -83,9 +83,9 @@ class Dataset:
         length = int(lengths.max())
         rows = np.arange(length)
         return Dataset(
-            ts=np.stack([pad(t, length, "edge") for t in grids]),
-            ys=np.stack([pad(y, length, "nan") for y in series]),
-            us=np.stack([pad(u, length, "edge") for u in controls]),
+            ts=padded(grids, length, None),
+            ys=padded(series, length, np.nan),
+            us=padded(controls, length, None),
             lengths=lengths,
             scored=rows[None, :] < lengths[:, None],
             states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
@@ -125,6 +125,11 @@ class Dataset:
             scored=self.scored[index, :length],
             trajectories=tuple(self.trajectories[i] for i in index),
         )
+
+    def sample(self, most: int) -> "Dataset":
+        """At most so many trajectories: all, or of more than that an even choice."""
+        count = len(self.trajectories)
+        return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
 
     def until(self, end: float) -> "Dataset":
         """The rows with time at most `end` [the unit of time]; trajectories with none are left out."""
@@ -186,20 +191,20 @@ class Dataset:
 
 def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Dataset:
     """Parts of trajectories, each given by its trajectory's number and its first row and the row after its last."""
-    part = Dataset.from_arrays(
-        [data.ts[row, begin:end] for row, begin, end in pieces],
-        [data.ys[row, begin:end] for row, begin, end in pieces],
-        [data.us[row, begin:end] for row, begin, end in pieces],
-        states=data.states,
-        inputs=data.inputs,
-        trajectories=names,
-        time=data.time,
-        units=data.units,
+    row, begin, end = np.array(pieces).T
+    lengths = end - begin
+    within = np.arange(lengths.max())[None, :]
+    valid = within < lengths[:, None]
+    at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
+    return replace(
+        data,
+        ts=data.ts[at],
+        ys=np.where(valid[..., None], data.ys[at], np.nan),
+        us=data.us[at],
+        lengths=lengths,
+        scored=data.scored[at] & valid,
+        trajectories=tuple(names),
     )
-    scored = np.zeros_like(part.scored)
-    for index, (row, begin, end) in enumerate(pieces):
-        scored[index, : end - begin] = data.scored[row, begin:end]
-    return replace(part, scored=scored)
 
 
 def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
@@ -247,6 +252,14 @@ def check_names(data: Dataset) -> None:
         raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
 
 
+def suspects(data: Dataset) -> list[int]:
+    """Trajectories in which something is not as it has to be."""
+    valid = data.valid
+    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
+    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
+    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
+
+
 def check_trajectory(data: Dataset, row: int, name: str) -> None:
     length = data.lengths[row]
     t, u = data.ts[row, :length], data.us[row, :length]
@@ -279,9 +292,10 @@ def first_true(flags: np.ndarray) -> int:
     return int(np.flatnonzero(flags)[0])
 
 
-def pad(array: np.ndarray, length: int, fill: str) -> np.ndarray:
-    """`array` made `length` rows long with NaN, or with copies of its last row (`edge`)."""
-    missing = [(0, length - len(array))] + [(0, 0)] * (array.ndim - 1)
-    if fill == "edge":
-        return np.pad(array, missing, mode="edge")
-    return np.pad(array, missing, constant_values=np.nan)
+def padded(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray:
+    """Arrays of several lengths as one, filled up with a number, or with copies of their last rows if it is None."""
+    whole = np.empty((len(series), length, *series[0].shape[1:]))
+    for row, array in zip(whole, series, strict=True):
+        row[: len(array)] = array
+        row[len(array) :] = array[-1] if fill is None else fill
+    return whole

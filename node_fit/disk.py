@@ -34,6 +34,12 @@ def write(path: Path, content: bytes) -> None:
         raise
 
 
+def sweep(directory: Path, name: str) -> None:
+    """Removes what kills left of files of this name, or of a pattern of names, that were being written."""
+    for path in directory.glob(f".{name}.????????"):
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Holds a lock for a block of code. It is the system's, so it ends with its process, however that ends.

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from .batch import Batch
+from .batch import Batch, in_slices
 from .dataset import Dataset
 from .model import NeuralODE, Prediction, forecast
 from .precision import carry, dtype_of, precision_of, scope
 
 # Levels for which a band's width is kept: 1 % to 99 %.
+# Trajectories that tell the noise, or calibrate, at the most.
+ENOUGH = 4096
 LEVELS = np.arange(1, 100) / 100
 
 
@@ -52,12 +55,14 @@ class Ensemble(eqx.Module):
         with scope(precision):
             blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in LEVELS]))
             whole = Ensemble(tuple(members), *carry(blank, dtype_of(precision)), calibrated=False)
+            train = train.sample(ENOUGH)
             mean, _ = whole.moments(train)
             off = np.where(train.mask & np.isfinite(mean), mean - scaler.scale_states(train.ys), np.nan)
             noise = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
             whole = eqx.tree_at(lambda e: e.noise, whole, carry(noise, dtype_of(precision)))
             if validation is None:
                 return whole
+            validation = validation.sample(ENOUGH)
             mean, width = whole.moments(validation)
             scores = np.abs(scaler.scale_states(validation.ys) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
@@ -115,11 +120,14 @@ class Ensemble(eqx.Module):
         first.check_channels(data)
         precision = precision_of(first)
         with scope(precision):
-            batch, saved = carry(first.asked(data, ts), dtype_of(precision))
             arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
             stacked = jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *arrays)
             every = carry(stacked, dtype_of(precision))
-            ys = jax.device_get(forecast_all(every, static[0], batch, saved))
+
+            def solve(*asked: Any) -> Array:
+                return forecast_all(every, static[0], *carry(asked, dtype_of(precision)))
+
+            ys = in_slices(solve, *first.asked(data, ts), axis=1)
         return np.asarray(ys, np.float64)
 
     @property

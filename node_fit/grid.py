@@ -18,6 +18,8 @@ from jaxtyping import Array, Float
 # Of all trajectories at once.
 Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
 Grid = Float[Any, "trajectory node"]
+# Nodes as shares of a trajectory's time, from 0 to 1; one row if all trajectories have the same.
+Shares = Float[Any, "_row _node"]
 
 EXPLICIT: dict[str, Callable[[], diffrax.AbstractSolver]] = {
     "euler": diffrax.Euler,
@@ -139,20 +141,29 @@ def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array,
     return jnp.swapaxes(jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=-1)), 0, 1)
 
 
-def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Float[np.ndarray, "trajectory node"]:
-    """Even grids from the first to the last of each trajectory's times.
+def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Shares:
+    """Even grids, a row for each trajectory.
 
     **Arguments:** `steps`: of each; if absent, one for each interval of the times, padding aside.
     """
     if steps is not None:
-        return np.linspace(ts[:, 0], ts[:, -1], steps + 1, axis=1)
-    intervals = (np.diff(ts, axis=1) > 0).sum(axis=1)
-    longest = max(int(intervals.max()), 1)
-    parts = np.minimum(np.arange(longest + 1)[None, :] / np.maximum(intervals, 1)[:, None], 1)
-    return ts[:, :1] + parts * (ts[:, -1:] - ts[:, :1])
+        return np.tile(np.linspace(0, 1, steps + 1), (len(ts), 1))
+    intervals = np.maximum((np.diff(ts, axis=1) > 0).sum(axis=1), 1)
+    return np.minimum(np.arange(intervals.max() + 1)[None, :] / intervals[:, None], 1)
 
 
-def settle(errors_of: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, order: int, most: int) -> np.ndarray:
+def finest(shares: Shares) -> Shares:
+    """The row with the shortest first step, alone."""
+    return shares[np.argmin(shares[:, 1])][None]
+
+
+def stretched(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
+    """The nodes on each trajectory's time."""
+    first, last = ts[:, :1], ts[:, -1:]
+    return first + shares * (last - first)
+
+
+def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, most: int) -> Shares:
     """A grid whose steps keep to the tolerance; the same one if it does already.
 
     The steps are spread so that all have the same estimated error, and more are made where that is too much. That takes
@@ -160,7 +171,7 @@ def settle(errors_of: Callable[[np.ndarray], np.ndarray], grid: np.ndarray, orde
 
     **Arguments:**
 
-    - `errors_of`: the error of each step over its tolerance, shape `(trajectory, step)`, for a grid.
+    - `errors_of`: the error of each step over its tolerance, shape `(row, step)`, for such a grid.
     - `grid`: to begin with.
     - `order`: of the error estimate: it falls with this power of a step.
     - `most`: steps at the most.

@@ -75,11 +75,7 @@ def fit_group(group: Sequence[Prepared], interruption: Interruption) -> list[Fit
     with Display(console) as display, Display(quiet) as nothing:
         watchers = [Watcher(job.config, job.files, quiet, nothing, interruption) for job in jobs]
         options = {"validation": splits.validation, "observers": watchers, "overview": Overview(display)}
-        fits = fit_several(splits.train, settings, **options)
-        for watcher, result in zip(watchers, fits, strict=True):
-            if isinstance(result, Fit):
-                watcher.close()
-    return fits
+        return fit_several(splits.train, settings, **options)
 
 
 def finish(job: Job, result: Fit | ValueError) -> str:

@@ -4,11 +4,10 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -26,42 +25,15 @@ from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record
 from .placement import Placement
-from .precision import numbers_as_arrays
-from .training import (
-    HOPELESS,
-    RESTARTS,
-    Fixed,
-    Scan,
-    Stage,
-    TrainState,
-    begin,
-    blocks,
-    check_carry,
-    chunk,
-    restart,
-    step_errors,
-)
+from .supply import Supply
+from .training import HOPELESS, RESTARTS, Scan, Stage, TrainState, begin, check_carry, chunk, restart, step_errors
 
 LOG = logging.getLogger(__name__)
 
 # An objective that grows is grown after this share of its stage's steps.
 GROWTH = 0.7
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a stage's programs are given besides the state.
-
-    - `own`, `shared`: what each member has of its own, and what all have; placed.
-    - `batches`, `grids`: each member's data and first steps, on the host.
-    - `blocks`: how many solves an evaluation takes.
-    """
-
-    own: Fixed
-    shared: Fixed
-    batches: Sequence[PyTree]
-    grids: Sequence[np.ndarray | None]
-    blocks: int
+# Validation trajectories that are solved at a chunk's end, at the most.
+JUDGED = 4096
 
 
 class Loop:
@@ -94,10 +66,11 @@ class Loop:
         self.crew = Crew(len(members))
         self.stages = members[0].stages
         self.train = train
-        several = len(members) > 1
-        self.place = place.among(len(members) if several else len(train.trajectories))
+        self.place = place.among(spreadable(members, train))
         self.validation = (
-            None if validation is None else self.place(Batch.from_dataset(validation, members[0].model.scaler))
+            None
+            if validation is None
+            else self.place(Batch.from_dataset(validation.sample(JUDGED), members[0].model.scaler))
         )
         self.chunk_steps = chunk_steps
         self.patience = None if validation is None else patience
@@ -107,7 +80,7 @@ class Loop:
         self.compilations = Compilations()
         self.compile_seconds = 0.0
         self.history: list[Record] = []
-        self.prepared: dict[int, Prepared] = {}
+        self.supplies: dict[int, Supply] = {}
         self.began = time.perf_counter()
 
     def run(self, observer: Observer) -> tuple[list[End], Moment]:
@@ -141,44 +114,23 @@ class Loop:
 
     def state(self, index: int, params: Sequence[PyTree]) -> TrainState:
         """The state before a stage, from models' parameters, with a grid that is not settled."""
-        fixed, states = self.fixed(index), []
-        for member, given, parts, batch, grid in zip(
-            self.members, params, self.parts, fixed.batches, fixed.grids, strict=True
+        supply, states = self.supply(index), []
+        for member, given, parts, rows, grid in zip(
+            self.members, params, self.parts, supply.rows, supply.grids, strict=True
         ):
             stage, model = member.stages[index], eqx.combine(given, parts.frozen, parts.static)
-            unknowns = Unknowns(given, self.place(stage.objective.own(model, batch)))
-            states.append(begin(stage, unknowns, grid, jax.random.fold_in(member.key, index)))
+            states.append(begin(stage, Unknowns(given, self.place(stage.objective.own(model, rows))), grid))
         return self.placed(self.crew.stack(states))
 
-    def fixed(self, index: int) -> Prepared:
+    def supply(self, index: int) -> Supply:
         """What a stage's programs are given, made once."""
-        if index not in self.prepared:
-            objective = self.stages[index].objective
-            batch = objective.prepare(self.train, self.members[0].model)
-            grid = objective.first_grid(batch) if isinstance(objective, AbstractSimulation) else None
-            # Steps are as many for all members: those that the whole data suggest.
-            drawn = [objective.draw((batch, grid), member.resample) for member in self.members]
-            numbers = [
-                eqx.partition(numbers_as_arrays(member.stages[index]), eqx.is_array_like)[0] for member in self.members
-            ]
-            parts = zip(self.parts, numbers, drawn, strict=True)
-            own, shared = self.crew.share([Fixed(part.frozen, stage, data) for part, stage, (data, _) in parts])
-            self.prepared[index] = Prepared(
-                self.place.spread(own),
-                replace(self.place(replace(shared, batch=None)), batch=self.shared_batch(shared.batch)),
-                [data for data, _ in drawn],
-                [steps for _, steps in drawn],
-                blocks(batch),
-            )
-        return self.prepared[index]
-
-    def shared_batch(self, batch: PyTree) -> PyTree:
-        """Data that are spread over devices if these are not busy with members of their own."""
-        return self.place(batch) if self.crew.size > 1 else self.place.spread(batch)
+        if index not in self.supplies:
+            self.supplies[index] = Supply.of(index, self.members, self.parts, self.train, self.place)
+        return self.supplies[index]
 
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
         """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
-        objective, fixed = self.stages[index].objective, self.fixed(index)
+        objective, supply = self.stages[index].objective, self.supply(index)
         if not isinstance(objective, AbstractSimulation) or objective.error_order is None:
             return state
         order, most = objective.error_order, objective.solver.max_steps
@@ -191,10 +143,12 @@ class Loop:
         def errors_of(nodes: np.ndarray) -> np.ndarray:
             steps = nodes.shape[1] - 1
             room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
-            arguments = (params, self.place.spread(room), state.progress, fixed.own, fixed.shared)
+            arguments = (params, self.place.spread(room), state.progress, supply.own, supply.shared)
             axes = self.crew.axes(True, True, True, True, False)
             errors = PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments)
             errors = np.asarray(errors)[..., :steps].reshape(self.crew.size, -1, steps)
+            if before.shape[-2] == 1:  # steps that all trajectories share
+                errors = errors.max(axis=1, keepdims=True)
             return np.where(idle.reshape(-1, 1, 1), grids.SAFETY**order, errors).reshape(-1, steps)
 
         rows = before.reshape(-1, before.shape[-1])
@@ -227,7 +181,7 @@ class Loop:
                 nodes, (advance, validate) = moment.nodes, self.compile(moment)
             before = self.waiting(moment.state, [end is not None for end in ends])
             with counted(self.compilations):
-                new, rate = advance(before)
+                new, rate = advance(before, self.drawn(moment))
             state, records = self.judge(moment, before, new, rate, validate(new.chosen.params.model))
             moment = replace(moment, state=self.renewed(moment.stage, state))
             self.history.extend(records)
@@ -241,7 +195,7 @@ class Loop:
     def ends(self, moment: Moment) -> list[End | None]:
         """How the stage has ended for each member; None while it goes on."""
         at, stage = Counters.of(moment.state), self.stages[moment.stage]
-        count = self.fixed(moment.stage).blocks
+        count = self.supply(moment.stage).blocks
         each = (Counters(*(np.reshape(x, -1)[member] for x in at)) for member in range(self.crew.size))
         return [end_of(stage, one, count, self.patience) for one in each]
 
@@ -258,7 +212,7 @@ class Loop:
 
     def solvable(self, state: TrainState, index: int, which: Sequence[str] = ("best", "chosen")) -> np.ndarray:
         """Whether one of these iterates of a member is one from which there is a way."""
-        count, found = self.fixed(index).blocks, np.zeros(self.crew.shape, bool)
+        count, found = self.supply(index).blocks, np.zeros(self.crew.shape, bool)
         for name in which:
             iterate = getattr(state, name)
             found = found | (np.isfinite(np.asarray(iterate.loss)) & (np.asarray(iterate.unsolved) < count))
@@ -298,13 +252,13 @@ class Loop:
     def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], Any]]:
         """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
         began = time.perf_counter()
-        state, fixed, stage = moment.state, self.fixed(moment.stage), self.stages[moment.stage]
+        state, supply, stage = moment.state, self.supply(moment.stage), self.stages[moment.stage]
         static = (self.static, eqx.partition(stage, eqx.is_array_like)[1], self.chunk_of(stage), self.scan)
-        given = (fixed.own, fixed.shared)
+        given = (supply.own, supply.shared)
         check = functools.partial(check_chunk, state)
-        axes = self.crew.axes(True, True, False)
-        advance = PROGRAMS.get(chunk, static, (state, *given), self.compilations, check, axes)
-        rest = (fixed.own.frozen, fixed.shared.frozen, self.validation)
+        axes = self.crew.axes(True, True, False, True)
+        advance = PROGRAMS.get(chunk, static, (state, *given, self.drawn(moment)), self.compilations, check, axes)
+        rest = (supply.own.frozen, supply.shared.frozen, self.validation)
         validate = None
         if self.validation is not None:
             axes = self.crew.axes(True, True, False, False)
@@ -312,9 +266,14 @@ class Loop:
             validate = PROGRAMS.get(validation_loss, self.static, arguments, Compilations(), axes=axes)
         self.compile_seconds += time.perf_counter() - began
         return (
-            lambda state: advance(state, *given),
+            lambda state, drawn: advance(state, *given, drawn),
             lambda params: None if validate is None else validate(params, *rest),
         )
+
+    def drawn(self, moment: Moment) -> PyTree:
+        """The minibatches of the chunk that comes next."""
+        steps = self.crew.each(moment.state.step)
+        return self.supply(moment.stage).drawn(steps, self.chunk_of(self.stages[moment.stage]))
 
     def chunk_of(self, stage: Stage) -> int:
         """Steps in a chunk: fewer if each is dear."""
@@ -362,6 +321,13 @@ def check_alike(members: Sequence[Member]) -> None:
     kinds = {kind_of(member) for member in members}
     if len(kinds) != 1:
         raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
+
+
+def spreadable(members: Sequence[Member], train: Dataset) -> int:
+    """How long the axis is along which arrays are spread over devices."""
+    if len(members) > 1:
+        return len(members)
+    return members[0].stages[-1].batch_size or len(train.trajectories)
 
 
 def check_chunk(state: TrainState, out: tuple[TrainState, Any]) -> None:

@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
 from .compilation import fingerprint
 from .dataset import Dataset
 from .model import NeuralODE
+from .precision import is_key
 from .training import Stage
 
 Flags = Any
@@ -70,13 +71,13 @@ class Member:
 
     - `model`: with its initial parameters, placed.
     - `stages`: what is done to it, in this order.
-    - `key`: for minibatches.
+    - `seed`: of minibatches.
     - `resample`: seed by which the blocks of the data are drawn with replacement; each is seen once if it is None.
     """
 
     model: NeuralODE
     stages: Sequence[Stage]
-    key: PRNGKeyArray
+    seed: int
     resample: int | None = None
 
 
@@ -144,10 +145,6 @@ def stacked(*leaves: Any) -> Any:
     if is_key(leaves[0]):
         return jnp.stack(leaves)
     return np.stack([np.asarray(leaf) for leaf in leaves])
-
-
-def is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .batch import Batch
+from .batch import Batch, in_slices
 from .dataset import Dataset
 from .fields import Constants, VectorField
 from .grid import Grid
@@ -68,14 +68,14 @@ class NeuralODE(eqx.Module):
     ) -> Solution:
         """All states in scaled units, hidden ones included, at a batch's times, over steps that may be given."""
         if grid is None:
-            return solver.solve(self.field, batch.ts, start, batch.us, joint=batch.joint)
-        return solver.follow(self.field, batch.ts, start, batch.us, grid, bound_of(batch, start))
+            return solver.solve(self.field, batch.ts, start, batch.us, batch.origin, joint=batch.joint)
+        return solver.follow(self.field, batch.ts, start, batch.us, batch.origin, grid, bound_of(batch, start))
 
     def step_errors(
         self, batch: Batch, solver: Solver, start: Float[Array, "trajectory state"], grid: Grid
     ) -> Float[Array, "trajectory step"]:
         """The estimated error of each step over its tolerance; see `Solver.step_errors`."""
-        return solver.step_errors(self.field, batch.ts, start, batch.us, grid, bound_of(batch, start))
+        return solver.step_errors(self.field, batch.ts, start, batch.us, batch.origin, grid, bound_of(batch, start))
 
     def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
         """What is measured of the states, in scaled units."""
@@ -91,7 +91,8 @@ class NeuralODE(eqx.Module):
         adjoint: Adjoint | None = None,
     ) -> Solution:
         """Channels in scaled units from starts and a batch's inputs, at its times or at `saved`, solved tightly."""
-        solution = self.solver.solve(self.field, batch.ts, start, batch.us, joint=joint, saved=saved, adjoint=adjoint)
+        given = (batch.ts, start, batch.us, batch.origin)
+        solution = self.solver.solve(self.field, *given, joint=joint, saved=saved, adjoint=adjoint)
         return Solution(self.observe(solution.ys), solution.ok)
 
     def forecast(self, batch: Batch, saved: Float[Array, "trajectory saved"] | None = None, *, joint: bool) -> Solution:
@@ -119,7 +120,7 @@ class NeuralODE(eqx.Module):
         self.check_channels(data)
         precision = precision_of(self)
         with scope(precision):
-            ys = jax.device_get(forecast(self, *carry(self.asked(data, ts), dtype_of(precision))))
+            ys = in_slices(lambda *asked: forecast(self, *carry(asked, dtype_of(precision))), *self.asked(data, ts))
         return self.scaler.unscale_states(ys)
 
     def bands(
@@ -130,8 +131,9 @@ class NeuralODE(eqx.Module):
 
     def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
         """Trajectories that are solved each on its own, and the times at which they are wanted, on the host."""
-        saved = self.scaler.scale_times(data.ts if ts is None else ts)
-        return dataclasses.replace(Batch.from_dataset(data, self.scaler), joint=False), saved
+        batch = Batch.from_dataset(data, self.scaler)
+        saved = self.scaler.scale_times(data.ts if ts is None else ts) - batch.origin[:, None]
+        return dataclasses.replace(batch, joint=False), saved
 
     @property
     def typical(self) -> "NeuralODE":

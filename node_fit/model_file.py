@@ -1,14 +1,12 @@
 """A fitted model as one file that describes itself; loading it runs no code from the file.
 
-The file is in the safetensors format: arrays, and a JSON header that says which public classes they belong to, with
+A packed file: arrays, and a JSON header that says which public classes they belong to, with
 names, units, solver and versions. Only classes of this package, of `equinox.nn`, and of packages that the caller
 names, are ever made from it.
 """
 
-import hashlib
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -22,9 +20,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .batch import Batch
-from .disk import write
 from .ensemble import LEVELS, Ensemble
 from .model import NeuralODE
+from .packed import BadFile, pack, unpack
 from .precision import carry, dtype_of, precision_of, scope
 from .scaling import Scaler
 from .solver import Solver
@@ -32,8 +30,6 @@ from .starts import AbstractStart
 
 SCHEMA = 3
 PACKAGES = ("node_fit", "equinox.nn")
-# No model's header comes near it [bytes]; reading one that is larger takes many times its size.
-LARGEST_HEADER = 16 << 20
 # What a model may call, besides the functions of the caller's packages, by the names that files give them.
 FUNCTIONS: dict[str, Callable] = {
     **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
@@ -54,8 +50,6 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
 
     **Raises:** `ValueError` that names a part that a file can't hold, such as a function of the user's own.
     """
-    from safetensors.numpy import save as to_bytes
-
     tensors: dict[str, np.ndarray] = {}
     structure = describe(model, "model", tensors)
     content = {
@@ -69,9 +63,7 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
         "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
         "model": structure,
     }
-    # One key of metadata, since the format does not order several, and equal models shall give equal files.
-    header = json.dumps({"sha256": digest(content, tensors), **content})
-    write(Path(path), to_bytes(tensors, {"node_fit": header}))
+    pack(Path(path), content, tensors)
 
 
 def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ensemble:
@@ -84,24 +76,11 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
 
     **Raises:** `FileNotFoundError`, or `ModelFileError` that says what is wrong with the file.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")
-    check_header(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise ModelFileError(f"{path} is no model file, or is truncated ({error}).") from None
-    if "node_fit" not in metadata:
-        raise ModelFileError(f"{path} holds arrays but no node_fit model.")
-    try:
-        content = json.loads(metadata["node_fit"])
-        if content.pop("sha256") != digest(content, tensors):
-            raise ModelFileError("it is damaged: its content does not match its digest.")
+        content, tensors = unpack(path)
         if content["schema"] != SCHEMA:
             fix = "update node_fit" if content["schema"] > SCHEMA else "fit again, or read it with the older node_fit"
             raise ModelFileError(f"it has schema {content['schema']}, and this node_fit reads {SCHEMA}; {fix}.")
@@ -109,21 +88,12 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
             model = rebuild(content["model"], tensors, (*PACKAGES, *extensions))
             check(model)
             return carry(model, dtype_of(content["precision"]))
+    except BadFile as error:
+        raise ModelFileError(f"{path} is no model file, or is damaged: {error}.") from None
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ImportError) as error:
         raise ModelFileError(f"{path} does not describe a model: {error!r}.") from None
-
-
-def check_header(path: Path) -> None:
-    """Refuses a file whose first eight bytes, the length of its header, can't be true of a model."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    size = path.stat().st_size
-    if length > size - 8:
-        raise ModelFileError(f"{path} is no model file, or is truncated (it has {size} bytes).")
-    if length > LARGEST_HEADER:
-        raise ModelFileError(f"{path} is no model file: its header would have {length} bytes.")
 
 
 def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
@@ -278,6 +248,7 @@ def one_trajectory(model: NeuralODE, dtype: Any) -> Batch:
         known=array(1, 2, channels, kind=bool),
         first=array(1, channels),
         index=array(1, kind=jnp.int32),
+        origin=array(1),
         joint=False,
     )
 
@@ -302,12 +273,3 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
     shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
     if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
-
-
-def digest(content: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256(json.dumps(content).encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        total.update(f"{name}{array.dtype}{array.shape}".encode())
-        total.update(np.ascontiguousarray(array).tobytes())
-    return total.hexdigest()

@@ -52,13 +52,13 @@ class Placement:
         """A tree that every device holds whole."""
         return self.put(tree, PartitionSpec())
 
-    def spread(self, tree: PyTree) -> PyTree:
-        """A tree whose leaves are spread over the devices along their leading axis; whole where that can't be."""
+    def spread(self, tree: PyTree, axis: int = 0) -> PyTree:
+        """A tree whose leaves are spread over the devices along an axis; whole where that can't be."""
         count = len(self.devices)
 
         def leaf(x: Any) -> Any:
-            divides = np.ndim(x) > 0 and x.shape[0] % count == 0
-            return self.put(x, PartitionSpec(AXIS) if divides else PartitionSpec())
+            divides = np.ndim(x) > axis and x.shape[axis] % count == 0
+            return self.put(x, PartitionSpec(*[None] * axis, AXIS) if divides else PartitionSpec())
 
         return jax.tree.map(leaf, tree)
 

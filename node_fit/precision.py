@@ -91,9 +91,14 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> P
     def leaf(x: Any) -> Any:
         if not isinstance(x, Array | np.ndarray | np.generic):
             return x
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if is_key(x):
             return jax.device_put(x, target)
         floating = jnp.issubdtype(x.dtype, jnp.floating)
         return jax.device_put(np.array(x, dtype=dtype if floating else x.dtype), target)
 
     return jax.tree.map(leaf, tree)
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array holds JAX's random keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -11,9 +11,10 @@ from .configuration import build
 from .console import counted
 from .dataset import Dataset
 from .diagnosis import what_is_gone, where_not_finite
+from .disk import write
 from .kept_programs import keep_programs
 from .model import NeuralODE
-from .model_file import load, write
+from .model_file import load
 from .run_directory import FLOAT, RunDirectory, predictions_frame
 
 

@@ -52,6 +52,9 @@ class Recipe:
             before.append(name)
 
 
+# Rows of a trajectory that is still solved from its beginning to its end in every step.
+LONGEST = 10_000
+
 DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
 DIRECT = Recipe({"main": Plan()})
 RECIPES = {"default": DEFAULT, "direct": DIRECT}
@@ -84,7 +87,7 @@ class Kitchen:
             stage = self.stage(name, plan)
             reason = stage.objective.why_not(self.model, self.train)
             if reason is None:
-                taken |= {part.name: part for part in in_windows(stage)}
+                taken |= {part.name: part for part in self.in_windows(stage)}
             else:
                 self.notes.append(reason)
         return tuple(taken.values())
@@ -115,12 +118,16 @@ class Kitchen:
             offered |= {"window": None, "stride": None}
         return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
 
-
-def in_windows(stage: Stage) -> tuple[Stage, ...]:
-    """A stage, or if it looks at windows one on these and one on whole trajectories."""
-    objective = stage.objective
-    if not isinstance(objective, TrajectoryMatching) or objective.window is None:
-        return (stage,)
-    whole = replace(objective, window=None, stride=None)
-    # Whole trajectories may be few, so that minibatches of windows' size are none of them.
-    return replace(stage, name="windows"), replace(stage, objective=whole, batch_size=None)
+    def in_windows(self, stage: Stage) -> tuple[Stage, ...]:
+        """A stage, or if it looks at windows one on these and one on whole trajectories, if these are not too long."""
+        objective = stage.objective
+        if not isinstance(objective, TrajectoryMatching) or objective.window is None:
+            return (stage,)
+        windows = replace(stage, name="windows")
+        longest = int(self.train.lengths.max())
+        if longest > LONGEST:
+            self.notes.append(f"no stage on whole trajectories, since the longest has {longest} rows, over {LONGEST}")
+            return (windows,)
+        whole = replace(objective, window=None, stride=None)
+        # Whole trajectories may be few, so that minibatches of windows' size are none of them.
+        return windows, replace(stage, objective=whole, batch_size=None)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .checkpoint import steps_in
 from .dataset import Dataset
-from .disk import PROBE, locked, write
+from .disk import PROBE, locked, sweep, write
 from .observer import Record
 from .resuming import RECORD
 
@@ -70,10 +71,10 @@ class RunDirectory:
 
     def sweep(self) -> None:
         """Removes half-written files of a process that was killed."""
-        written = (self.metrics, self.model, self.predictions, self.summary, self.record)
-        for pattern in [f".{path.name}.????????" for path in written] + [f"checkpoints/{PROBE}*"]:
-            for path in self.path.glob(pattern):
-                path.unlink(missing_ok=True)
+        for path in (self.metrics, self.model, self.predictions, self.summary, self.record):
+            sweep(path.parent, path.name)
+        for path in self.checkpoints.glob(f"{PROBE}*"):
+            path.unlink(missing_ok=True)
 
     def check_unused(self) -> None:
         """Refuses a directory that holds a run already.
@@ -88,8 +89,7 @@ class RunDirectory:
 
     def holds_run(self) -> bool:
         """Whether there is a run to go on with."""
-        # What a kill left half-written in the first save is none.
-        return self.checkpoints.is_dir() and any(path.name.isdigit() for path in self.checkpoints.iterdir())
+        return bool(steps_in(self.checkpoints))
 
     def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
         """Keeps how the run was begun, and of which data it is."""

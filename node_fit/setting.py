@@ -7,7 +7,6 @@ from typing import Literal
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from . import parameters
 from .construction import MakeField, MakeObservation, MakeStart, make_model
@@ -94,12 +93,6 @@ class Setting:
         """What makes a tree's arrays leaves of the run's state."""
         return Placement(self.kind, self.device, self.devices)
 
-    @cached_property
-    def keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-        """Of initial parameters, and of minibatches."""
-        init_key, train_key = jax.random.split(jax.random.key(self.seed))
-        return init_key, train_key
-
     def model(self, data: Dataset) -> NeuralODE:
         """The model with its initial parameters."""
         model = make_model(
@@ -112,14 +105,14 @@ class Setting:
             scale=self.scale,
             log=self.log,
             bounds=self.bounds,
-            key=self.keys[0],
+            key=jax.random.split(jax.random.key(self.seed))[0],
         )
         precision_of(model.field)
         return model
 
     def member(self, model: NeuralODE, stages: Sequence[Stage], resample: int | None = None) -> Member:
         """A fit of this setting that is about to begin."""
-        return Member(self.place.one(model), stages, self.keys[1], resample)
+        return Member(self.place.one(model), stages, self.seed, resample)
 
     def loop(self, members: Sequence[Member], train: Dataset, validation: Dataset | None) -> Loop:
         """A run of members of this setting, and of others like it."""

@@ -9,6 +9,8 @@ from .ensemble import Ensemble
 from .model import NeuralODE
 
 DENSE = 300
+# Trajectories of a split, at the most, whose curves are drawn or ranked for that.
+PICTURED = 300
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Simulated:
     - `dense`: times and states of smooth curves, shapes `(trajectory, n)` and `(trajectory, n, state)`.
     - `bands`, `dense_bands`: lower and upper edges of bands at the same times; empty for a single model.
     - `level`: the share of measurements that the bands shall cover.
+    - `pictured`: the splits that the curves are of; of very many trajectories an even choice.
+    - `left_out`: how many trajectories these lack.
     """
 
     at_rows: dict[str, np.ndarray]
@@ -26,9 +30,26 @@ class Simulated:
     bands: dict[str, tuple[np.ndarray, np.ndarray]]
     dense_bands: dict[str, tuple[np.ndarray, np.ndarray]]
     level: float
+    pictured: dict[str, Dataset]
+    left_out: int = 0
 
 
 def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
+    """Simulates all splits."""
+    pictured = {name: part.sample(PICTURED) for name, part in splits.items()}
+    left_out = sum(len(part.trajectories) - len(pictured[name].trajectories) for name, part in splits.items())
+    if not left_out:
+        return simulate_together(model, splits, level)
+    found = {name: model.bands(part, level=level) for name, part in splits.items()}
+    return replace(
+        simulate_together(model, pictured, level),
+        at_rows={name: prediction.ys for name, prediction in found.items()},
+        bands={name: (each.lower, each.upper) for name, each in found.items() if each.lower is not None},
+        left_out=left_out,
+    )
+
+
+def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
     """Simulates all splits in one solve, since each solve of another shape is compiled."""
     whole = together(splits)
     measured = np.where(whole.valid, whole.ts, np.nan)
@@ -52,7 +73,7 @@ def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], lev
         if prediction.lower is not None and prediction.upper is not None:
             edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
             bands[name], dense_bands[name] = edges
-    return Simulated(at_rows, dense, bands, dense_bands, level)
+    return Simulated(at_rows, dense, bands, dense_bands, level, splits)
 
 
 def together(splits: dict[str, Dataset]) -> Dataset:

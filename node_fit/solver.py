@@ -49,17 +49,19 @@ class Driven(eqx.Module):
     It is a module and no closure, since an adjoint that solves backwards differentiates only what is a leaf.
 
     - `us`: inputs at `ts`, with an axis for trajectories if the state has one.
+    - `origin`: the field's time where `ts` is 0.
     """
 
     field: VectorField
     ts: Float[Array, " time"]
     us: Float[Array, "time ..."]
+    origin: Float[Array, ""]
     inputs: str = eqx.field(static=True)
 
     def __call__(self, t, y, args):
         u = interpolate(t, self.ts, self.us, self.inputs)
         field = self.field if y.ndim == 1 else jax.vmap(self.field, in_axes=(None, 0, 0))
-        return field(t, y, u)
+        return field(self.origin + t, y, u)
 
 
 class Solver(eqx.Module):
@@ -136,6 +138,7 @@ class Solver(eqx.Module):
         ts: Float[Array, "trajectory time"],
         y0: Float[Array, "trajectory state"],
         us: Float[Array, "trajectory time input"],
+        origin: Float[Array, " trajectory"],
         *,
         joint: bool,
         saved: Float[Array, "trajectory saved"] | None = None,
@@ -146,9 +149,10 @@ class Solver(eqx.Module):
         **Arguments:**
 
         - `field`: called with `(t, y, u)` of one trajectory.
-        - `ts`: times of the inputs, shape `(trajectory, time)`; the first is where the trajectory starts.
+        - `ts`: times of the inputs since `origin`, shape `(trajectory, time)`; a trajectory starts at its first.
         - `y0`: states at the first time, shape `(trajectory, state)`.
         - `us`: inputs at `ts`, shape `(trajectory, time, input)`.
+        - `origin`: the field's time where `ts` is 0, shape `(trajectory,)`.
         - `joint`: solve all trajectories as one equation with common steps. They must share their times. It halves
           the cost of a gradient; a trajectory's error then depends a little on its neighbours.
         - `saved`: increasing times at which the states are wanted, shape `(trajectory, saved)`; `ts` if absent.
@@ -158,14 +162,14 @@ class Solver(eqx.Module):
         adjoint = adjoint or self.adjoint
         if joint:
             by_time = jnp.swapaxes(us, 0, 1)
-            driven = Driven(field, ts[0], by_time, self.inputs)
+            driven = Driven(field, ts[0], by_time, origin[0], self.inputs)
             ys, ok = self._diffeqsolve(driven, ts[0], y0, saved[0], adjoint)
             return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, y0.shape[:1]))
 
-        def one(ts, y0, us, saved):
-            return self._diffeqsolve(Driven(field, ts, us, self.inputs), ts, y0, saved, adjoint)
+        def one(ts, y0, us, origin, saved):
+            return self._diffeqsolve(Driven(field, ts, us, origin, self.inputs), ts, y0, saved, adjoint)
 
-        return Solution(*jax.vmap(one)(ts, y0, us, saved))
+        return Solution(*jax.vmap(one)(ts, y0, us, origin, saved))
 
     def follow(
         self,
@@ -173,6 +177,7 @@ class Solver(eqx.Module):
         ts: Float[Array, "trajectory time"],
         y0: Float[Array, "trajectory state"],
         us: Float[Array, "trajectory time input"],
+        origin: Float[Array, " trajectory"],
         grid: Grid,
         bound: Float[Array, " state"],
     ) -> Solution:
@@ -180,11 +185,11 @@ class Solver(eqx.Module):
 
         **Arguments:**
 
-        - `field`, `ts`, `y0`, `us`: as of `solve`; the states are wanted at `ts`.
+        - `field`, `ts`, `y0`, `us`, `origin`: as of `solve`; the states are wanted at `ts`.
         - `grid`: nodes of the steps, shape `(trajectory, node)`.
         - `bound`: of each state, shape `(state,)`; a trajectory that goes beyond it counts as failed.
         """
-        steps = self._march(field, ts, y0, us, grid, bound)
+        steps = self._march(field, ts, y0, us, origin, grid, bound)
         ys = grids.interpolate(self.method, grid, steps, ts)
         ys = jnp.where(jnp.abs(ys) <= bound[None, None], ys, jnp.inf)
         return Solution(ys, jnp.isfinite(ys).all(axis=(1, 2)))
@@ -195,11 +200,12 @@ class Solver(eqx.Module):
         ts: Float[Array, "trajectory time"],
         y0: Float[Array, "trajectory state"],
         us: Float[Array, "trajectory time input"],
+        origin: Float[Array, " trajectory"],
         grid: Grid,
         bound: Float[Array, " state"],
     ) -> Float[Array, "trajectory step"]:
         """The estimated error of each step over its tolerance; arguments as of `follow`."""
-        steps = self._march(field, ts, y0, us, grid, bound)
+        steps = self._march(field, ts, y0, us, origin, grid, bound)
         return grids.step_errors(self.method, steps, *self.tolerances(y0))
 
     def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
@@ -211,10 +217,10 @@ class Solver(eqx.Module):
         method: Any = METHODS[self.method]()
         return int(method.error_order(None))
 
-    def _march(self, field, ts, y0, us, grid, bound) -> March:
+    def _march(self, field, ts, y0, us, origin, grid, bound) -> March:
         def derivative(t, y):
             u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, ts, us, self.inputs)
-            return jax.vmap(field)(t, y, u)
+            return jax.vmap(field)(origin + t, y, u)
 
         return grids.march(self.method, derivative, grid, y0, bound)
 

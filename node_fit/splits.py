@@ -24,6 +24,13 @@ class Splits(NamedTuple):
         """The parts that are there, by name."""
         return {name: part for name, part in self._asdict().items() if part is not None}
 
+    def windows(self, rows: int | None) -> "Splits":
+        """The parts cut into windows of so many rows, one after another; as they are if `rows` is None."""
+        if rows is None:
+            return self
+        held = [part and part.windows(rows, rows) for part in (self.validation, self.test)]
+        return Splits(self.train.windows(rows, rows), *held)
+
 
 @dataclass(frozen=True)
 class Split:

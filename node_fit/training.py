@@ -7,14 +7,15 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .goal import Goal, Unknowns
-from .grid import Grid
+from .grid import Shares
 from .model import NeuralODE
 from .objectives import AbstractObjective, AbstractSimulation, MultipleShooting, Problem
 from .optimizers import AbstractOptimizer, Step
 from .optimizers.optimizer import Clip
+from .stream import count_of
 
 Scan = Literal["lax", "checkpointed"]
 # Evaluations in a row that say nothing, after which a chunk ends.
@@ -80,10 +81,10 @@ class TrainState(eqx.Module):
 
     - `step`: steps taken in this stage.
     - `params`: where the objective is evaluated next.
-    - `grid`: the steps that solves hold, shape `(trajectory, node)`; None if they hold none.
+    - `grid`: the steps that solves hold, as shares of each trajectory's time, or in one row of all trajectories' if
+      minibatches are drawn; None if they hold none.
     - `progress`: how far an objective that grows has grown, from 0 to 1.
     - `opt_state`: the optimizer's state.
-    - `key`: for minibatches.
     - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
     - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
     - `rejected`: evaluations in a row that say nothing: loss or gradient not finite, or nothing solved.
@@ -97,10 +98,9 @@ class TrainState(eqx.Module):
 
     step: Int[Any, "*member"]
     params: Unknowns
-    grid: Float[Any, "*member block node"] | None
+    grid: Float[Any, "*member row node"] | None
     progress: Float[Any, "*member"]
     opt_state: PyTree
-    key: Key[Array, "*member"]
     chosen: Iterate
     evaluations: Int[Any, "*member"]
     failed: Int[Any, "*member"]
@@ -116,14 +116,15 @@ class TrainState(eqx.Module):
 
 class Fixed(eqx.Module):
     """What a training step reads and never changes, all arrays: the frozen part of the model, the numbers of the
-    stage, and the data. Of several members some of it is each one's own, and the rest is shared."""
+    stage, and the data (of a stage with minibatches, a sample). Of several members some of it is each one's own, and
+    the rest is shared."""
 
     frozen: PyTree
     stage: PyTree
     batch: PyTree
 
 
-def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) -> TrainState:
+def begin(stage: Stage, params: Unknowns, grid: Shares | None) -> TrainState:
     """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
     infinite = jnp.full((), jnp.inf, dtype)
@@ -135,7 +136,6 @@ def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) 
         grid=grid,
         progress=jnp.zeros((), dtype),
         opt_state=stage.optimizer.init(params, stage.steps),
-        key=key,
         chosen=nowhere,
         evaluations=zero,
         failed=zero,
@@ -150,24 +150,22 @@ def begin(stage: Stage, params: Unknowns, grid: Grid | None, key: PRNGKeyArray) 
     )
 
 
-def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState) -> TrainState:
-    """One training step."""
-    key, draw = jax.random.split(state.key)
-    data = (fixed.batch, state.grid)
-    batch, grid = data if stage.batch_size is None else minibatch(data, stage.batch_size, draw)
-    goal = Goal(model_static, fixed.frozen, stage.objective, Problem(batch, grid, state.progress), state.params)
+def transition(model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState, drawn: PyTree = None) -> TrainState:
+    """One training step, on the minibatch that was drawn for it, or on all data."""
+    batch = fixed.batch if drawn is None else drawn
+    problem = Problem(batch, state.grid, state.progress)
+    goal = Goal(model_static, fixed.frozen, stage.objective, problem, state.params)
     step = stage.optimizer.step(goal, state.params, state.opt_state, stage.steps, stage.clip)
     chosen = judge(stage, state, step)
     silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
     if stage.batch_size is None:
         # As long as the loss falls there is hope: gradients tell of what came before a failure.
-        silent |= (step.loss.failed >= blocks(fixed.batch)) & (chosen.loss >= state.chosen.loss)
+        silent |= (step.loss.failed >= count_of(fixed.batch)) & (chosen.loss >= state.chosen.loss)
     return replace(
         state,
         step=state.step + 1,
         params=cautious(stage, state, step.params),
         opt_state=step.state,
-        key=key,
         chosen=chosen,
         evaluations=state.evaluations + step.evaluations,
         failed=state.failed + (step.loss.failed > 0),
@@ -196,11 +194,6 @@ def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
     return jnp.asarray(CAUTION, state.best.loss.dtype) ** exponent
 
 
-def blocks(batch: PyTree) -> int:
-    """How many solves an evaluation on the full batch takes."""
-    return jax.tree.leaves(batch)[0].shape[0]
-
-
 def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
     """The state that begins again from an iterate, with smaller steps."""
     return replace(
@@ -215,7 +208,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
 
 
 def step_errors(
-    static: tuple, params: Unknowns, grid: Grid, progress: Float[Array, ""], own: Fixed, shared: Fixed
+    static: tuple, params: Unknowns, grid: Shares, progress: Float[Array, ""], own: Fixed, shared: Fixed
 ) -> Array:
     """The estimated error of each held step over its tolerance; `static` is `(model, stage)`."""
     model_static, stage_static = static
@@ -233,15 +226,14 @@ def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), here, state.chosen)
 
 
-def minibatch(batch: PyTree, size: int, key: PRNGKeyArray) -> PyTree:
-    """Rows drawn without replacement along the leading axis."""
-    rows = jax.tree.leaves(batch)[0].shape[0]
-    index = jax.random.choice(key, rows, (min(size, rows),), replace=False)
-    return jax.tree.map(lambda x: x[index], batch)
-
-
 def unroll(
-    model_static: PyTree, stage: Stage, fixed: Fixed, state: TrainState, length: int, scan: Scan = "lax"
+    model_static: PyTree,
+    stage: Stage,
+    fixed: Fixed,
+    state: TrainState,
+    length: int,
+    scan: Scan = "lax",
+    drawn: PyTree = None,
 ) -> TrainState:
     """`length` training steps, of which those after the stage's last, or after a stop, change nothing.
 
@@ -255,16 +247,17 @@ def unroll(
     - `fixed`, `state`: data and frozen parameters, and where the training is.
     - `length`: number of steps; compiled in.
     - `scan`: `lax` or `checkpointed`.
+    - `drawn`: a minibatch for each step, along an axis before all others; None for all data in every step.
 
     **Raises:** `ValueError` if `scan` is neither.
     """
     check_scan(scan)
 
-    def body(carry: TrainState, _: None) -> tuple[TrainState, None]:
+    def body(carry: TrainState, drawn: PyTree) -> tuple[TrainState, None]:
         over = carry.over | carry.done | (carry.step >= stage.steps) | (carry.rejected >= HOPELESS)
-        return jax.lax.cond(over, lambda s: s, lambda s: transition(model_static, stage, fixed, s), carry), None
+        return jax.lax.cond(over, lambda s: s, lambda s: transition(model_static, stage, fixed, s, drawn), carry), None
 
-    return eqxi.scan(body, state, None, length, kind=scan)[0]
+    return eqxi.scan(body, state, drawn, length, kind=scan)[0]
 
 
 def check_scan(scan: str) -> None:
@@ -273,11 +266,13 @@ def check_scan(scan: str) -> None:
         raise ValueError(f"scan must be lax or checkpointed, got {scan!r}.")
 
 
-def chunk(static: tuple, state: TrainState, own: Fixed, shared: Fixed) -> tuple[TrainState, Float[Array, ""]]:
+def chunk(
+    static: tuple, state: TrainState, own: Fixed, shared: Fixed, drawn: PyTree = None
+) -> tuple[TrainState, Float[Array, ""]]:
     """A chunk of training from a fresh choice of iterate, and the learning rate after it.
 
     The one program that is compiled for a stage; `static` is `(model, stage, length, scan)`. What a member has of its
-    own is in `own`, what it shares with others in `shared`.
+    own is in `own`, what it shares with others in `shared`; the minibatches of its steps are in `drawn`.
     """
     model_static, stage_static, length, scan = static
     fixed: Fixed = eqx.combine(own, shared)
@@ -285,7 +280,7 @@ def chunk(static: tuple, state: TrainState, own: Fixed, shared: Fixed) -> tuple[
     infinite = jnp.full_like(state.chosen.loss, jnp.inf)
     fresh = Iterate(state.params, infinite, infinite, jnp.zeros_like(state.failed))
     chosen = jax.tree.map(lambda old, new: jnp.where(state.over, old, new), state.chosen, fresh)
-    state = unroll(model_static, stage, fixed, replace(state, chosen=chosen), length, scan)
+    state = unroll(model_static, stage, fixed, replace(state, chosen=chosen), length, scan, drawn)
     return state, stage.optimizer.rate(state.opt_state, stage.steps) * caution(stage, state)
 
 

@@ -103,9 +103,6 @@ class Watcher(Silent):
             return None
         return f"by {self.interruption.name}; go on with resume={self.files.path}"
 
-    def close(self) -> None:
-        self.checkpoints.close()
-
 
 def merit(record: Record) -> float:
     """What a chunk is judged by: the lower the better, and never a NaN."""

@@ -56,7 +56,7 @@ def main() -> int:
 
 def begin(arguments: tuple[str, ...], run: Path) -> subprocess.Popen:
     """Starts the run, or goes on with it if it has saved something."""
-    saved = (run / "checkpoints").is_dir() and any(path.name.isdigit() for path in (run / "checkpoints").iterdir())
+    saved = any((run / "checkpoints").glob("*.safetensors"))
     words = [f"resume={run}"] if saved else [*arguments, f"hydra.run.dir={run}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(

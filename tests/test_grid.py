@@ -33,10 +33,11 @@ def follow(method, steps, *, field=turn, ts=TIMES, y0=STARTS, us=None, grid=None
     with scope("x64"):
         times = jnp.broadcast_to(jnp.asarray(ts), (len(y0), len(ts)))
         us = jnp.zeros((len(y0), len(ts), 0)) if us is None else us
-        grid = grids.even(np.asarray(times), steps) if grid is None else grid
+        shares = grids.even(np.asarray(times), steps) if grid is None else grid
+        grid = grids.stretched(jnp.asarray(shares), times)
         solver = nf.Solver(method, inputs=inputs)
         bound = jnp.full(y0.shape[1], 1e4)
-        return solver.follow(field, times, jnp.asarray(y0, float), us, jnp.asarray(grid), bound)
+        return solver.follow(field, times, jnp.asarray(y0, float), us, jnp.zeros(len(y0)), grid, bound)
 
 
 @pytest.mark.parametrize("method", ORDERS)
@@ -65,7 +66,7 @@ def test_the_solution_is_that_of_diffrax_on_the_same_steps():
         times = jnp.broadcast_to(jnp.asarray(TIMES), (2, len(TIMES)))
         us = jnp.zeros((2, len(TIMES), 0))
         solver = nf.Solver("tsit5", steps="even")
-        theirs = solver.solve(turn, times, jnp.asarray(STARTS, float), us, joint=True).ys
+        theirs = solver.solve(turn, times, jnp.asarray(STARTS, float), us, jnp.zeros(2), joint=True).ys
         mine = follow("tsit5", len(TIMES) - 1).ys
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
 
@@ -118,7 +119,8 @@ def errors_of(grid, method="tsit5", rtol=1e-6, field=stiffening):
     times = jnp.broadcast_to(jnp.asarray(TIMES), (2, len(TIMES)))
     us = jnp.zeros((2, len(TIMES), 0))
     solver = nf.Solver(method, rtol=rtol, atol=rtol / 100)
-    return np.asarray(solver.step_errors(field, times, jnp.asarray(STARTS, float), us, jnp.asarray(grid), FAR))
+    nodes = grids.stretched(jnp.asarray(grid), times)
+    return np.asarray(solver.step_errors(field, times, jnp.asarray(STARTS, float), us, jnp.zeros(2), nodes, FAR))
 
 
 @pytest.mark.parametrize("method", ["heun", "bosh3", "tsit5", "dopri8"])
@@ -132,9 +134,9 @@ def test_a_settled_grid_keeps_to_its_tolerance(method):
         grid = grids.settle(lambda g: asked.append(g.shape) or errors_of(g, method, rtol), first, order, 4096)
         assert errors_of(grid, method, rtol).max() <= grids.SLACK
         assert (np.diff(grid, axis=1) > 0).all()
-        np.testing.assert_allclose(grid[:, [0, -1]], [[0.0, 4.0]] * 2)
+        np.testing.assert_allclose(grid[:, [0, -1]], [[0.0, 1.0]] * 2)
         steps = np.diff(grid[0])
-        fast = np.abs((grid[0, :-1] + grid[0, 1:]) / 2 - 3) < 0.1
+        fast = np.abs(TIMES[-1] * (grid[0, :-1] + grid[0, 1:]) / 2 - 3) < 0.1
         assert steps[fast].mean() < 0.3 * steps[~fast].mean()
         ys = follow(method, None, field=stiffening, grid=grid).ys
         fine = follow("dopri8", 2000, field=stiffening).ys
@@ -154,8 +156,10 @@ def test_a_grid_has_no_more_steps_than_allowed():
 
 def test_even_grids():
     ts = np.array([[0.0, 1.0, 2.0, 4.0], [1.0, 3.0, 3.0, 3.0]])
-    np.testing.assert_allclose(grids.even(ts), [[0, 4 / 3, 8 / 3, 4], [1, 3, 3, 3]])
-    np.testing.assert_allclose(grids.even(ts, 2), [[0, 2, 4], [1, 2, 3]])
+    on_times = lambda shares: grids.stretched(shares, ts)  # noqa: E731
+    np.testing.assert_allclose(on_times(grids.even(ts)), [[0, 4 / 3, 8 / 3, 4], [1, 3, 3, 3]])
+    np.testing.assert_allclose(on_times(grids.even(ts, 2)), [[0, 2, 4], [1, 2, 3]])
+    np.testing.assert_allclose(on_times(grids.finest(grids.even(ts))), [[0, 4 / 3, 8 / 3, 4], [1, 5 / 3, 7 / 3, 3]])
 
 
 def test_sizes_are_few():

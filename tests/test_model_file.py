@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.model_file import ModelFileError, digest, load, save
+from node_fit.model_file import ModelFileError, load, save
+from node_fit.packed import digest
 from node_fit.precision import carry, dtype_of, scope
 
 
@@ -130,7 +131,7 @@ def test_arrays_of_somebody_else(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(3)}, tmp_path / "other")
-    with pytest.raises(ModelFileError, match="no node_fit model"):
+    with pytest.raises(ModelFileError, match="nothing that node_fit wrote"):
         load(tmp_path / "other")
 
 

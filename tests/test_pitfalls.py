@@ -70,7 +70,7 @@ def problem(optimizer, precision="x32", field=None, objective=None, steps=20, fr
     batch = stage.objective.prepare(data, model)
     fixed = carry(Fixed(parts.frozen, numbers, batch), dtype)
     grid = stage.objective.first_grid(batch) if isinstance(stage.objective, nf.TrajectoryMatching) else None
-    state = carry(begin(stage, Unknowns(parts.params, None), grid, jax.random.key(1)), dtype)
+    state = carry(begin(stage, Unknowns(parts.params, None), grid), dtype)
     return parts, stage_static, fixed, state
 
 

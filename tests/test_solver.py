@@ -40,7 +40,7 @@ def linear(inputs: int = 0) -> Linear:
 
 @eqx.filter_jit
 def program(solver, field, ts, y0, us, saved, joint):
-    return solver.solve(field, ts, y0, us, joint=joint, saved=saved)
+    return solver.solve(field, ts, y0, us, jnp.zeros(len(ts)), joint=joint, saved=saved)
 
 
 def solve(solver, ts, *, field=None, y0=STARTS, us=None, saved=None, joint=False):
@@ -221,7 +221,7 @@ def total(solver, numbers, joint):
     # An input without kinks: at a kink the solve is less exact than its tolerance says.
     us = jnp.broadcast_to(jnp.asarray(TIMES)[:, None], (3, 9, 1))
     ts = jnp.broadcast_to(jnp.asarray(TIMES), (3, 9))
-    ys = solver.solve(Linear(a, b), ts, y0, us, joint=joint).ys
+    ys = solver.solve(Linear(a, b), ts, y0, us, jnp.zeros(len(ts)), joint=joint).ys
     return (ys**2).mean() + ys[:, -1].sum()
 
 
@@ -283,7 +283,7 @@ def test_tolerances_may_differ_by_state(joint):
     truth = np.asarray(y0)[:, None] * np.exp(-np.asarray(ts)[..., None] * np.array([1.0, 30.0]))
 
     def error(atol):
-        solution = nf.Solver(rtol=1e-3, atol=atol).solve(fast_and_slow, ts, y0, us, joint=joint)
+        solution = nf.Solver(rtol=1e-3, atol=atol).solve(fast_and_slow, ts, y0, us, jnp.zeros(len(ts)), joint=joint)
         return np.abs(np.asarray(solution.ys) - truth)[..., 1].max()
 
     assert error((1e-2, 1e-8)) < 0.1 * error((1e-2, 1e-2))
@@ -295,7 +295,7 @@ def test_fixed_steps_have_the_order_of_the_method():
     def error(times):
         ts = jnp.linspace(0.0, 1.0, times)[None]
         ys = nf.Solver("heun", steps="even").solve(
-            lambda t, y, u: -y, ts, jnp.ones((1, 1)), jnp.zeros((1, times, 0)), joint=True
+            lambda t, y, u: -y, ts, jnp.ones((1, 1)), jnp.zeros((1, times, 0)), jnp.zeros(1), joint=True
         ).ys  # fmt: skip
         return abs(float(ys[0, -1, 0]) - np.exp(-1.0))
 

@@ -16,7 +16,8 @@ from node_fit.checkpoint import Checkpoints
 from node_fit.members import Crew
 from node_fit.observer import Silent
 from node_fit.precision import carry
-from node_fit.training import Stage, chunk, minibatch, unroll
+from node_fit.stream import Stream, sample
+from node_fit.training import Stage, chunk, unroll
 
 CHUNK = 5
 
@@ -31,9 +32,7 @@ class Stop(Silent):
 
     def observe(self, records, moment):
         self.seen += 1
-        checkpoints = Checkpoints(self.directory)
-        checkpoints.save(moment)
-        checkpoints.close()
+        Checkpoints(self.directory).save(moment)
         return "enough" if self.seen == self.after else None
 
 
@@ -44,9 +43,7 @@ class GoOn(Silent):
         self.directory = directory
 
     def resume(self, template):
-        checkpoints = Checkpoints(self.directory)
-        moment = checkpoints.restore(template, lambda tree: carry(tree, np.float32))
-        checkpoints.close()
+        moment = Checkpoints(self.directory).restore(template, lambda tree: carry(tree, np.float32))
         assert moment is not None
         return moment
 
@@ -117,14 +114,14 @@ def test_interrupted_equals_uninterrupted_with_validation(tmp_path):
 
 
 def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
-    """The comparison above can fail: another key draws other minibatches."""
+    """The comparison above can fail: another step draws other minibatches."""
     whole = train(RECIPES["minibatches"]())
     train(RECIPES["minibatches"](), Stop(tmp_path, 1))
 
     class Tamper(GoOn):
         def resume(self, template):
             moment = super().resume(template)
-            state = eqx.tree_at(lambda s: s.key, moment.state, carry(jax.random.key(99), np.float32))
+            state = eqx.tree_at(lambda s: s.step, moment.state, carry(np.int32(2), np.float32))
             return nf.observer.Moment(moment.stage, moment.offset, state)
 
     rest = train(RECIPES["minibatches"](), Tamper(tmp_path))
@@ -166,7 +163,7 @@ def test_the_length_of_chunks_changes_nothing(optimizer, length):
     for _ in range(4):
         state = run(state)
         lowest.append(float(state.chosen.loss))
-    assert_equal((state.params, state.opt_state, state.key), (expected.params, expected.opt_state, expected.key))
+    assert_equal((state.params, state.opt_state), (expected.params, expected.opt_state))
     assert min(lowest) == float(expected.chosen.loss)
 
 
@@ -295,13 +292,33 @@ def test_what_cannot_be_frozen_is_refused(name, message):
 
 
 def test_minibatches_are_drawn_without_replacement():
-    batch = {"x": jnp.arange(10), "y": 2 * jnp.arange(10)}
-    draws = [minibatch(batch, 4, jax.random.key(seed)) for seed in range(20)]
-    assert all(len(set(draw["x"].tolist())) == 4 for draw in draws)
-    assert all((draw["y"] == 2 * draw["x"]).all() for draw in draws)
-    assert set(np.concatenate([draw["x"] for draw in draws]).tolist()) == set(range(10))
+    rows = {"x": np.arange(10), "y": 2 * np.arange(10)}
+    drawn = Stream(rows, 4, (0, 1)).chunk(5, 20)
+    assert drawn["x"].shape == (20, 4)
+    assert all(len(set(draw)) == 4 for draw in drawn["x"].tolist())
+    assert (drawn["y"] == 2 * drawn["x"]).all()
+    assert set(drawn["x"].flat) == set(range(10))
     # More than there are is all of them.
-    assert sorted(minibatch(batch, 50, jax.random.key(0))["x"].tolist()) == list(range(10))
+    assert sorted(Stream(rows, 50, (0,)).chunk(0, 1)["x"][0].tolist()) == list(range(10))
+
+
+def test_a_step_draws_the_same_minibatch_in_any_chunk():
+    stream = Stream(np.arange(100), 7, (3, 0))
+    whole = stream.chunk(0, 30)
+    np.testing.assert_array_equal(np.concatenate([stream.chunk(0, 13), stream.chunk(13, 17)]), whole)
+    assert (Stream(np.arange(100), 7, (4, 0)).chunk(0, 30) != whole).any()
+
+
+def test_a_bootstrapped_member_draws_from_its_own_rows():
+    pool = np.array([1, 1, 1, 5, 5, 8])
+    drawn = Stream(10 * np.arange(10), 3, (0,), pool).chunk(0, 200)
+    assert set(drawn.flat) == {10, 50, 80}
+    assert np.mean(drawn == 10) == pytest.approx(1 / 2, abs=0.05)
+
+
+def test_a_sample_is_spread_evenly():
+    assert sample(np.arange(100), 5).tolist() == [0, 24, 49, 74, 99]
+    assert sample(np.arange(4), 5).tolist() == [0, 1, 2, 3]
 
 
 def test_each_step_draws_its_own_minibatch():

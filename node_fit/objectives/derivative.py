@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from ..dataset import Dataset
+from ..dataset import Dataset, cut
 from ..model import NeuralODE
 from ..smoothing import FEWEST, smooth
 from .jacobian import forward
 from .objective import AbstractLeastSquares, Build, Jacobian, Problem, Residuals, Vector, measured_count
 from .penalty import Penalty
+
+# Of very many rows, so many times the points that are used are smoothed, in pieces of so many rows.
+ENOUGH, PIECE = 4, 512
 
 
 class Slopes(eqx.Module):
@@ -53,6 +56,7 @@ class DerivativeMatching(AbstractLeastSquares):
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
         if not model.is_measured:
             raise ValueError("derivative matching needs models all of whose states are measured; leave the stage out.")
+        data = evenly(data, ENOUGH * self.most)
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
         ys, rates = smooth(ts, known)
@@ -82,3 +86,13 @@ class DerivativeMatching(AbstractLeastSquares):
         asked = self.penalty.residuals(model.field, points, seen, jnp.maximum(batch.mask.sum(), 1))
         count = measured_count(batch.mask, off.dtype)
         return Residuals(jnp.concatenate([off, asked], axis=1), count, jnp.zeros((), jnp.int32))
+
+
+def evenly(data: Dataset, most: int) -> Dataset:
+    """Pieces of trajectories that hold about so many rows, evenly spread over all; all of them if they are fewer."""
+    if data.lengths.sum() <= most:
+        return data
+    pieces = data.pieces(PIECE, PIECE)
+    share = most / sum(end - begin for _, begin, end in pieces)
+    chosen = np.linspace(0, len(pieces) - 1, max(int(share * len(pieces)), 1)).astype(int)
+    return cut(data, [pieces[index] for index in chosen], [str(index) for index in chosen])

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..dataset import Dataset
-from ..grid import Grid
+from ..grid import Shares
 from ..model import NeuralODE
 from .penalty import Penalty
 
@@ -27,12 +26,12 @@ class Problem(eqx.Module):
     """What an objective looks at besides the model.
 
     - `batch`: what `prepare` gave.
-    - `grid`: the steps that are held in solves, shape `(trajectory, node)`; None if there are none.
+    - `grid`: the steps that are held in solves, as shares of a trajectory's time; None if there are none.
     - `progress`: from 0 to 1 over a stage, for objectives that grow; the same within a chunk.
     """
 
     batch: PyTree
-    grid: Grid | None
+    grid: Shares | None
     progress: Float[Any, ""]
 
 
@@ -48,20 +47,16 @@ class AbstractObjective(eqx.Module):
 
     @abc.abstractmethod
     def prepare(self, data: Dataset, model: NeuralODE) -> PyTree:
-        """The arrays that it needs, on the host in float64, with one leading axis to draw minibatches from."""
+        """The arrays that it needs, on the host, with one leading axis to draw minibatches from."""
 
     @abc.abstractmethod
     def own(self, model: NeuralODE, batch: PyTree) -> PyTree:
         """Parameters that the objective has besides the model's, at their initial values, on the host; or None."""
 
-    def draw(self, rows: PyTree, seed: int | None) -> PyTree:
-        """Rows of what `prepare` gave, and of what goes with them, drawn with replacement; all, in order, if `seed` is
-        None."""
-        if seed is None:
-            return rows
-        count = jax.tree.leaves(rows)[0].shape[0]
-        index = np.random.default_rng(seed).integers(count, size=count)
-        return jax.tree.map(lambda x: x[index], rows)
+    def draw(self, count: int, seed: int | None) -> Int[np.ndarray, " row"] | None:
+        """Which of `count` rows of what `prepare` gave a member sees, drawn with replacement; None for each once, as it
+        is if there is no `seed`."""
+        return None if seed is None else np.random.default_rng(seed).integers(count, size=count)
 
     @abc.abstractmethod
     def loss(self, model: NeuralODE, own: PyTree, problem: Problem) -> Loss:

@@ -58,7 +58,7 @@ class Penalty(eqx.Module):
         """The residuals along solved trajectories; arguments as of `residuals`."""
         solved = jnp.isfinite(states)
         seen = batch.mask.any(axis=2) & solved.all(axis=2)
-        points = (batch.ts, jnp.where(solved, states, 0), batch.us)
+        points = (batch.times, jnp.where(solved, states, 0), batch.us)
         return self.residuals(field, points, seen, jnp.maximum(batch.mask.sum(), 1))
 
     def residuals(

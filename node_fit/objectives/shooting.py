@@ -9,12 +9,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..batch import Batch
 from ..dataset import Dataset, cut
+from ..grid import Shares
 from ..model import NeuralODE
 from ..smoothing import smooth
 from ..solver import Solver
 from .objective import Problem
 from .penalty import Penalty
-from .simulation import AbstractSimulation, misfit, rows
+from .simulation import AbstractSimulation, View, misfit, nodes, rows
 
 
 class Segments(eqx.Module):
@@ -84,21 +85,22 @@ class MultipleShooting(AbstractSimulation):
             guess=guess(data, model, row, begin, batch),
         )
 
-    def draw(self, rows: PyTree, seed: int | None) -> PyTree:
-        return rows  # Segments belong together.
+    def draw(self, count: int, seed: int | None) -> None:
+        return None  # Segments belong together.
 
     def own(self, model: NeuralODE, batch: Segments) -> PyTree:
         return batch.guess
 
-    def first_grid(self, batch: Segments) -> Float[np.ndarray, "segment node"] | None:
+    def first_grid(self, batch: Segments) -> Shares | None:
         return self.steps_for(batch.batch)
 
     @property
     def grows(self) -> bool:
         return True
 
-    def view(self, problem: Problem) -> Problem:
-        return Problem(problem.batch.batch, problem.grid, problem.progress)
+    def view(self, problem: Problem) -> View:
+        batch = problem.batch.batch
+        return View(batch, nodes(problem, batch))
 
     def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "segment state"]:
         segments: Segments = problem.batch

@@ -2,6 +2,7 @@
 
 import abc
 from dataclasses import replace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..batch import Batch
-from ..grid import SAFETY, even, size
+from ..grid import SAFETY, Grid, Shares, even, size, stretched
 from ..model import NeuralODE, bound_of
 from ..scaling import characteristic_time, mean_and_deviation
 from ..solver import Solver
@@ -24,14 +25,21 @@ UNSOLVED = 1e3
 DENSITY, USUAL = 2.0, 1e-5
 
 
+class View(NamedTuple):
+    """What is looked at now: trajectories, and the steps that their solves hold, if they hold some."""
+
+    batch: Batch
+    grid: Grid | None
+
+
 class AbstractSimulation(AbstractLeastSquares):
     """Residuals of trajectories that are solved from `starts`, at what `view` shows of the data."""
 
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
-    def view(self, problem: Problem) -> Problem:
-        """The problem as far as it is looked at now; its batch is a `Batch`."""
+    def view(self, problem: Problem) -> View:
+        """The problem as far as it is looked at now."""
 
     @abc.abstractmethod
     def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "block state"]:
@@ -65,7 +73,7 @@ class AbstractSimulation(AbstractLeastSquares):
         field = sensitive(lambda x: build(x)[0].field, x, count)
         bound = jnp.concatenate([bound_of(seen.batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
         both = jnp.concatenate([y0, s0], axis=1)
-        ys = self.solver.follow(field, seen.batch.ts, both, seen.batch.us, seen.grid, bound).ys
+        ys = self.solver.follow(field, seen.batch.ts, both, seen.batch.us, seen.batch.origin, seen.grid, bound).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
         failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum(dtype=jnp.int32)
         # Where nothing was solved for, the residual is constant.
@@ -83,7 +91,8 @@ class AbstractSimulation(AbstractLeastSquares):
         assert problem.grid is not None and seen.grid is not None
         errors = model.step_errors(seen.batch, self.solver, self.starts(model, own, problem), seen.grid)
         # Of steps that are not looked at yet nothing is known: they stay as they are.
-        beyond = jnp.diff(seen.grid, axis=1) < jnp.diff(problem.grid, axis=1)
+        whole = stretched(problem.grid, seen.batch.ts)
+        beyond = jnp.diff(seen.grid, axis=1) < jnp.diff(whole, axis=1)
         return jnp.where(beyond, SAFETY**self.solver.error_order, errors)
 
     @property
@@ -92,7 +101,7 @@ class AbstractSimulation(AbstractLeastSquares):
         """Whether it changes as the stage goes on."""
 
     @abc.abstractmethod
-    def first_grid(self, batch: PyTree) -> Float[np.ndarray, "block node"] | None:
+    def first_grid(self, batch: PyTree) -> Shares | None:
         """Steps to begin with, if its solves are given their steps."""
 
     @property
@@ -100,7 +109,7 @@ class AbstractSimulation(AbstractLeastSquares):
         """The power of a step with which its estimated error falls; None if steps are not held to a tolerance."""
         return self.solver.error_order if self.solver.steps == "held" else None
 
-    def steps_for(self, batch: Batch) -> Float[np.ndarray, "block node"] | None:
+    def steps_for(self, batch: Batch) -> Shares | None:
         """Even steps, as many as the data suggest: what is compiled is then the same for every seed."""
         ts = np.asarray(batch.ts)
         if self.solver.steps == "adaptive":
@@ -113,6 +122,11 @@ class AbstractSimulation(AbstractLeastSquares):
         tolerance = float(np.min(np.asarray(self.solver.rtol)))
         wanted = DENSITY * spans * (USUAL / tolerance) ** (1 / self.solver.error_order)
         return even(ts, size(min(float(wanted), ts.shape[1])))
+
+
+def nodes(problem: Problem, batch: Batch) -> Grid | None:
+    """The steps that are held, on the batch's times."""
+    return None if problem.grid is None else stretched(problem.grid, batch.ts)
 
 
 def misfit(

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..batch import Batch
 from ..dataset import Dataset
+from ..grid import Shares
 from ..model import NeuralODE
 from ..solver import Solver
 from .objective import Problem
 from .penalty import Penalty
-from .simulation import AbstractSimulation, misfit, rows
+from .simulation import AbstractSimulation, View, misfit, nodes, rows
 
 
 class TrajectoryMatching(AbstractSimulation):
@@ -62,23 +62,24 @@ class TrajectoryMatching(AbstractSimulation):
     def own(self, model: NeuralODE, batch: Batch) -> PyTree:
         return None
 
-    def first_grid(self, batch: Batch) -> Float[np.ndarray, "trajectory node"] | None:
+    def first_grid(self, batch: Batch) -> Shares | None:
         return self.steps_for(batch)
 
     @property
     def grows(self) -> bool:
         return self.horizon is not None
 
-    def view(self, problem: Problem) -> Problem:
-        if self.horizon is None:
-            return problem
+    def view(self, problem: Problem) -> View:
         batch = problem.batch
+        grid = nodes(problem, batch)
+        if self.horizon is None:
+            return View(batch, grid)
         share = self.horizon ** (1 - problem.progress)
         end = batch.ts[:, :1] + share * (batch.ts[:, -1:] - batch.ts[:, :1])
         # Steps beyond the horizon have no length, so that nothing beyond it is solved for.
-        grid = None if problem.grid is None else jnp.minimum(problem.grid, end)
+        grid = None if grid is None else jnp.minimum(grid, end)
         seen = replace(batch, mask=batch.mask & (batch.ts <= end)[..., None])
-        return Problem(seen, grid, problem.progress)
+        return View(seen, grid)
 
     def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "trajectory state"]:
         return model.start(problem.batch)

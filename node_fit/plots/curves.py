@@ -22,11 +22,13 @@ class Curves:
     - `dense`: the model's curve of each role at times of its own, as `(ts, ys)` of shapes `(trajectory, n)` and
       `(trajectory, n, state)`; not finite where the solution fails.
     - `bands`: lower and upper edges of bands around the curves, if there are some, of their shape.
+    - `left_out`: how many trajectories there are besides.
     """
 
     splits: dict[str, Dataset]
     dense: dict[str, Dense]
     bands: dict[str, Edges] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass

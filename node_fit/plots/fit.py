@@ -50,7 +50,7 @@ def plot_fit(curves: Curves, path: str | Path) -> Path:
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
-        headline(figure, records, shown, first)
+        headline(figure, records, shown, first, curves.left_out)
         legend(figure, shown)
         return save(figure, path)
 

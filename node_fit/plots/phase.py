@@ -45,7 +45,7 @@ def plot_phase(curves: Curves, field: Field | None, path: str | Path) -> Path:
             draw_orbit(axes, record)
         axes.set_xlabel(named(first, first.states[0]))
         axes.set_ylabel(named(first, first.states[1]))
-        headline(figure, records, shown, first)
+        headline(figure, records, shown, first, curves.left_out)
         orbit_legend(figure, chosen, field is not None)
         return save(figure, path)
 

@@ -26,7 +26,9 @@ def choose(records: list[Record]) -> list[tuple[Record, str]]:
     return shown
 
 
-def headline(figure: Any, records: list[Record], shown: list[tuple[Record, str]], data: Dataset) -> None:
+def headline(
+    figure: Any, records: list[Record], shown: list[tuple[Record, str]], data: Dataset, left_out: int = 0
+) -> None:
     """Says what of the whole is shown, where it is not all."""
     parts = []
     if len(shown) < len(records):
@@ -38,6 +40,8 @@ def headline(figure: Any, records: list[Record], shown: list[tuple[Record, str]]
         whole = [f"all {n} {kind}" for n, kind in counts if 0 < n <= EACH]
         kinds = ["best, median and worst " + " and ".join(ranked)] * bool(ranked) + whole
         parts.append(f"{len(shown)} of {len(records)} trajectories: {', and '.join(kinds)}")
+    if left_out:
+        parts.append(f"chosen evenly out of {len(records) + left_out}")
     if len(data.states) > PANELS:
         parts.append(f"first {PANELS} of {len(data.states)} states")
     if len(data.inputs) > INPUTS:

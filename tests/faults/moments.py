@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import node_fit as nf
-from node_fit.checkpoint import Checkpoints, is_key, to_arrays
+from node_fit.checkpoint import Checkpoints, to_arrays
 from node_fit.model import NeuralODE
 from node_fit.observer import Moment
 from node_fit.precision import carry, dtype_of, scope
@@ -31,8 +31,8 @@ def state_at(
     with scope(precision):
         params = Unknowns(eqx.filter(model(width, precision).field, eqx.is_inexact_array), None)
         stage = nf.Stage(nf.TrajectoryMatching(), optimizer or nf.Adam(), 100)
-        grid = jnp.linspace(0.0, 1.0, nodes)[None, :]
-        state = carry(begin(stage, params, grid, jax.random.key(step)), dtype_of(precision))
+        grid = np.linspace(0.0, 1.0, nodes)[None, :]
+        state = carry(begin(stage, params, grid), dtype_of(precision))
         shifted = jax.tree.map(lambda p: p + step, state.params)
         where = lambda s: (s.step, s.params, s.chosen.loss)  # noqa: E731
         return carry(eqx.tree_at(where, state, (jnp.int32(step), shifted, jnp.asarray(loss))), dtype_of(precision))
@@ -46,21 +46,16 @@ def fill(directory: Path, *moments: Moment, keep: int = 3) -> None:
     checkpoints = Checkpoints(directory, keep)
     for moment in moments:
         checkpoints.save(moment)
-    checkpoints.close()
 
 
 def restore(directory: Path, which: str = "latest", precision: str = "x32", **options) -> Moment | None:
     """What a run that goes on gets."""
-    checkpoints = Checkpoints(directory)
-    try:
-        with scope(precision):
-            return checkpoints.restore(
-                lambda _, nodes: state_at(0, nodes=nodes, precision=precision, **options),
-                lambda tree: carry(tree, dtype_of(precision)),
-                which,
-            )
-    finally:
-        checkpoints.close()
+    with scope(precision):
+        return Checkpoints(directory).restore(
+            lambda _, nodes: state_at(0, nodes=nodes, precision=precision, **options),
+            lambda tree: carry(tree, dtype_of(precision)),
+            which,
+        )
 
 
 def content(moment: Moment) -> tuple[int, int, dict[str, tuple[str, bytes]]]:
@@ -71,7 +66,7 @@ def content(moment: Moment) -> tuple[int, int, dict[str, tuple[str, bytes]]]:
 
 def on_host(state: TrainState) -> TrainState:
     """The state in NumPy's arrays, as a process can be given it that has no time to start JAX."""
-    return jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf), state)
+    return jax.tree.map(np.asarray, state)
 
 
 def moved(state: TrainState, step: int) -> TrainState:

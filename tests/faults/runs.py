@@ -10,6 +10,8 @@ from pathlib import Path
 from commands import DIRECT, ENVIRONMENT, Ran, begun, node_fit, read_table, spirals, until, write_table
 from safetensors import safe_open
 
+from node_fit.checkpoint import steps_in
+
 # Minibatches and a schedule: what goes on must know its keys and its step. A chunk a step leaves time for a signal.
 LONG = (*DIRECT, "optimizer=adam", "train.batch_size=2", "train.steps=16", "train.chunk_steps=1", "train.patience=999")
 
@@ -63,7 +65,7 @@ def chunks(run: Path) -> int:
 
 def last_step(run: Path) -> int:
     """The newest checkpoint that is committed."""
-    return max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    return steps_in(run / "checkpoints")[-1]
 
 
 def model_of(run: Path) -> tuple[dict, dict]:

@@ -1,85 +1,76 @@
-"""Checkpoints that a disk has changed: every file of one in turn, and every leaf, is found out."""
+"""Checkpoints that a disk has changed: every bit that is flipped, and every cut, is found out."""
 
-import gc
+import json
 import logging
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from faults.moments import content, fill, moment_at, restore
-from node_fit.checkpoint import CheckpointError, digest, to_arrays
+from node_fit.checkpoint import CheckpointError, to_arrays
+from node_fit.packed import BadFile, digest, unpack
 
-# Orbax leaves tasks unfinished when it can't read a file, and these complain when they are collected.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture
-def collected():
-    yield
-    gc.collect()
+# Flips of one bit each, drawn over the whole file, and lengths to which it is cut.
+FLIPS, CUTS = 300, 30
 
 
-# Flips of a file, each of one bit. Some bits say nothing (a date, a comment of the format), and then all is as it was.
-FLIPS = 3
-
-
-def files_of(directory) -> list:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def flipped(whole: bytes, draw: random.Random) -> bytes:
+def flipped(whole: bytes, byte: int, bit: int) -> bytes:
     damaged = bytearray(whole)
-    damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+    damaged[byte] ^= 1 << bit
     return bytes(damaged)
 
 
-def damages(whole: bytes, draw: random.Random) -> dict[str, bytes | None]:
-    flips = {f"flip {index}": flipped(whole, draw) for index in range(FLIPS)}
-    return {**flips, "cut": whole[: len(whole) // 2], "empty": b"", "gone": None}
-
-
-def test_damage_to_any_file_is_found_or_changes_nothing(tmp_path, caplog, collected, record_property):
-    """Never another moment than one that was saved, and never a stop while one before it is whole."""
-    older, newest = moment_at(5), moment_at(10)
+def test_no_damage_passes(tmp_path, record_property):
+    fill(tmp_path, moment_at(10))
+    path = tmp_path / "10.safetensors"
+    whole = path.read_bytes()
     draw = random.Random(1)
-    found: dict[str, int] = {}
-    fill(tmp_path / "first", older, newest)
-    names = [path.relative_to(tmp_path / "first" / "10") for path in files_of(tmp_path / "first" / "10")]
-    record_property("faults", len(names) * (FLIPS + 3))
-    assert len(names) > 5, "arrays, their index, and what Orbax and this package say of them"
-    for name in names:
-        directory = tmp_path / "run"
-        fill(directory, older, newest)
-        target = file_like(directory / "10" / name)
-        for kind, damaged in damages(target.read_bytes(), draw).items():
-            whole = target.read_bytes()
-            target.unlink() if damaged is None else target.write_bytes(damaged)
-            caplog.clear()
-            with caplog.at_level(logging.WARNING, logger="node_fit"):
-                back = restore(directory)
-            said = " ".join(record.getMessage() for record in caplog.records if record.name.startswith("node_fit"))
-            if back.step == 5:
-                assert content(back) == content(older), (name, kind)
-                assert str(directory / "10") in said and "damaged" in said, (name, kind)
-                assert not (directory / "10").exists(), "it would be taken for the newest again"
-                found[kind.split()[0]] = found.get(kind.split()[0], 0) + 1
-                fill(directory, newest)
-                target = file_like(directory / "10" / name)
-            else:
-                assert content(back) == content(newest), (name, kind)
-                assert said == ""
-                target.write_bytes(whole)
-    assert all(found.get(kind, 0) > 2 for kind in ("flip", "cut", "empty", "gone")), found
+    flips = [flipped(whole, draw.randrange(len(whole)), draw.randrange(8)) for _ in range(FLIPS)]
+    # The header tells where things are; it is small beside the arrays, and gets a flip in each byte.
+    header = 8 + int.from_bytes(whole[:8], "little")
+    flips += [flipped(whole, byte, draw.randrange(8)) for byte in range(header)]
+    damages = [*flips, *(whole[: draw.randrange(len(whole))] for _ in range(CUTS)), b"", whole + b"\0"]
+    record_property("faults", len(damages))
+    for damaged in damages:
+        path.write_bytes(damaged)
+        with pytest.raises(BadFile):
+            unpack(path)
+    path.write_bytes(whole)
+    unpack(path)
 
 
-def file_like(path):
-    """The file there; or the largest beside it, for Orbax draws names of files of arrays anew each time."""
-    return path if path.is_file() else max(files_of(path.parent), key=lambda other: other.stat().st_size)
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(flipped(path.read_bytes(), -1, 3))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty])
+def test_the_one_before_is_used_and_the_damaged_one_is_named_and_deleted(tmp_path, damage, caplog):
+    older, newest = moment_at(5), moment_at(10)
+    fill(tmp_path, older, newest)
+    path = tmp_path / "10.safetensors"
+    damage(path)
+    with caplog.at_level(logging.WARNING, logger="node_fit"):
+        assert content(restore(tmp_path)) == content(older)
+    said = " ".join(record.getMessage() for record in caplog.records if record.name.startswith("node_fit"))
+    assert str(path) in said and "damaged" in said
+    assert not path.exists(), "it would be taken for the newest again"
+    fill(tmp_path, newest)
+    assert content(restore(tmp_path)) == content(newest)
 
 
 def test_a_flipped_bit_of_any_leaf_is_found(tmp_path, monkeypatch, record_property):
-    """The bit is flipped before the arrays are packed, for in their files it may fall anywhere."""
+    """The bit is flipped before the arrays are packed, so that each leaf has its turn."""
     older, newest = moment_at(5), moment_at(10)
     arrays = to_arrays(newest.state)
     record_property("faults", len(arrays))
@@ -89,39 +80,45 @@ def test_a_flipped_bit_of_any_leaf_is_found(tmp_path, monkeypatch, record_proper
         damaged[name].reshape(-1).view(np.uint8)[-1] ^= 1
         with monkeypatch.context() as patch:
             patch.setattr("node_fit.checkpoint.to_arrays", lambda _, damaged=damaged: damaged)
-            patch.setattr("node_fit.checkpoint.digest", lambda _, meta: digest(arrays, meta))
+            patch.setattr("node_fit.packed.digest", lambda said, _: digest(said, arrays))
             fill(tmp_path, newest)
         assert content(restore(tmp_path)) == content(older), name
 
 
-@pytest.mark.parametrize(("before", "after"), [('"offset": 0', '"offset": 7'), ('"stage": 0', '"stage": 1')])
-def test_a_change_of_what_is_said_of_the_arrays_is_found(tmp_path, before, after):
+@pytest.mark.parametrize("change", [{"offset": 7}, {"stage": 1}, {"nodes": 4}, {"loss": 0.5}])
+def test_a_change_of_what_is_said_of_the_arrays_is_found(tmp_path, change):
     fill(tmp_path, moment_at(5), moment_at(10))
-    meta = tmp_path / "10" / "meta" / "metadata"
-    assert before in meta.read_text()
-    meta.write_text(meta.read_text().replace(before, after))
+    path = tmp_path / "10.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        said = json.loads(file.metadata()["node_fit"])
+    (name,) = change
+    before, after = (json.dumps(json.dumps({name: value}))[2:-2] for value in (said[name], change[name]))
+    whole = path.read_bytes()
+    assert whole.count(before.encode()) == 1
+    changed = whole.replace(before.encode(), after.encode())
+    length = int.from_bytes(whole[:8], "little") + len(changed) - len(whole)
+    path.write_bytes(length.to_bytes(8, "little") + changed[8:])
     assert restore(tmp_path).step == 5
 
 
-def test_half_written_and_half_deleted_checkpoints_are_passed_over_and_swept(tmp_path, collected):
+def test_half_written_checkpoints_are_swept_and_strays_are_left(tmp_path):
     older, newest = moment_at(5), moment_at(10)
     fill(tmp_path, older, newest)
-    (tmp_path / "12.orbax-checkpoint-tmp-3" / "state").mkdir(parents=True)
-    for path in files_of(tmp_path / "10")[::2]:
-        path.unlink()
+    (tmp_path / ".12.safetensors.ab_d1234").write_bytes((tmp_path / "10.safetensors").read_bytes()[:100])
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "12").mkdir()
+    cut(tmp_path / "10.safetensors")
     assert content(restore(tmp_path)) == content(older)
-    assert {path.name for path in tmp_path.iterdir()} == {"5", "notes.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"5.safetensors", "notes.txt", "12"}
     fill(tmp_path, *(moment_at(step) for step in (20, 21, 22, 23)))
     assert restore(tmp_path).step == 23
 
 
-def test_all_bad_is_said_and_nothing_is_deleted(tmp_path, collected):
+def test_all_bad_is_said_and_nothing_is_deleted(tmp_path):
     fill(tmp_path, moment_at(5), moment_at(10))
-    for step in ("5", "10"):
-        for path in files_of(tmp_path / step):
-            path.write_bytes(path.read_bytes()[:-1])
-    before = files_of(tmp_path)
+    for path in tmp_path.iterdir():
+        cut(path)
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(CheckpointError, match=r"every checkpoint is damaged: .*10.*5"):
         restore(tmp_path)
-    assert files_of(tmp_path) == before
+    assert sorted(tmp_path.iterdir()) == before

@@ -12,6 +12,7 @@ from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount
 from node_fit.checkpoint import CheckpointError, Checkpoints
 from node_fit.disk import check_room
+from node_fit.packed import unpack
 
 
 def disk(folder: Path, *options: str):
@@ -71,7 +72,7 @@ def test_a_full_disk_costs_no_checkpoint(small):
     later = moment_at(20)
     fill(directory, later)
     assert content(restore(directory)) == content(later)
-    assert {path.name for path in directory.iterdir()} == {"5", "10", "20"}
+    assert {path.name for path in directory.iterdir()} == {"5.safetensors", "10.safetensors", "20.safetensors"}
 
 
 def test_room_is_asked_for_before_it_is_needed(small):
@@ -115,7 +116,7 @@ def test_a_disk_that_fills_up_during_a_run_costs_a_chunk(ample, folder):
     assert "can't be" in said and "free some space" in said
     filler.unlink()
     assert last_step(run) >= chunks(run) - 1 >= 3
-    Checkpoints(run / "checkpoints")._read(last_step(run))
+    unpack(run / "checkpoints" / f"{last_step(run)}.safetensors")
 
 
 def test_a_place_where_nothing_can_be_written_is_known_at_once(shut, folder):

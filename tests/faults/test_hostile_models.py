@@ -14,7 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 from faults.moments import model
-from node_fit.model_file import SCHEMA, digest, save
+from node_fit.model_file import SCHEMA, save
+from node_fit.packed import digest
 
 WEIGHT = "model.field.network.layers.0.weight"
 # More than a load may take for a file of a few kB [MB]. The arrays that some ask for would take a hundred times that.

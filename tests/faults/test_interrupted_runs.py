@@ -9,6 +9,7 @@ from commands import begun, node_fit, read_summary, read_table, spirals, write_t
 
 import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard
+from node_fit.checkpoint import steps_in
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def torn(run):
     with open(run / "metrics.csv", "a") as file:
         file.write("15,mai")
     (run / ".summary.json.abcd1234").write_text("{")
-    (run / "checkpoints" / "16.orbax-checkpoint-tmp-7").mkdir()
+    (run / "checkpoints" / ".16.safetensors.abcd1234").write_bytes(b"half")
 
 
 def test_a_kill_costs_at_most_a_chunk(run):
@@ -76,15 +77,14 @@ def test_a_killed_run_ends_as_one_that_was_not(ended):
 def test_what_the_kill_left_is_swept(ended):
     run, _ = ended["plain"]
     assert not [path.name for path in run.iterdir() if path.name.startswith(".summary")]
-    assert all(path.name.isdigit() for path in (run / "checkpoints").iterdir())
+    assert len(list((run / "checkpoints").iterdir())) == len(steps_in(run / "checkpoints"))
 
 
 def test_the_best_is_gone_on_with(run, ended):
     again, ran = ended["best"]
     assert ran.code == 0, ran
     losses = {int(row["step"]): float(row["validation_loss"]) for row in read_table(run / "metrics.csv")}
-    kept = [int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit()]
-    best = min(kept, key=lambda step: (losses[step], -step))
+    best = min(steps_in(run / "checkpoints"), key=lambda step: (losses[step], -step))
     assert f"going on from step {best}\n" in ran.out
     rows = read_table(again / "metrics.csv")
     assert [int(row["step"]) for row in rows] == list(range(1, 17)), "without a gap or a repeat"

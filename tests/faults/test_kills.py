@@ -26,12 +26,12 @@ def test_what_was_committed_restores_after_any_kill(tmp_path, monkeypatch, recor
     last, within = -1, 0
     for _ in range(KILLS):
         committed = killed_after(context, (directory, state, last + 1), draw.uniform(0.0, 0.25))
-        within += any("tmp" in path.name for path in directory.iterdir())
+        within += any(path.name.startswith(".") for path in directory.iterdir())
         back = restore(directory)
         # A kill between the commit and its announcement may have saved one more.
         assert back is not None and back.step in (committed, committed + 1)
         assert content(back) == content(Moment(0, 0, moved(state, back.step)))
-        assert not [path for path in directory.iterdir() if "tmp" in path.name], "its own leftovers are swept"
+        assert not [path for path in directory.iterdir() if path.name.startswith(".")], "its own leftovers are swept"
         last = back.step
     assert within > 0, "no kill met a save that was under way"
     assert len(list(directory.iterdir())) <= 5, "old checkpoints are deleted all the same"
