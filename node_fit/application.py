@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -27,8 +28,9 @@ from .fitting import Fit
 from .interruption import Interruption
 from .kept_programs import keep_programs
 from .memory import explain_memory
-from .placement import Placement
+from .parts import build_parts, check_top, hidden_states, placement_of
 from .precision import scope
+from .processes import is_first, join
 from .resuming import check_same, command_record
 from .run_directory import RunDirectory, RunExists
 from .setting import TIGHT, with_tolerance
@@ -36,12 +38,10 @@ from .simulation import Simulated, simulate_splits
 from .solver import Solver
 from .splits import Splits
 from .summary import summarise
-from .targets import ConfigError
-from .watcher import Trial, Watcher
+from .watcher import Heed, Trial, Watcher
 
 LOG = logging.getLogger(__name__)
 EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
-PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "ensemble")
 
 
 def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | None = None) -> int:
@@ -62,25 +62,44 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | No
     # The first job of a process also pays for the imports.
     first = hydra.mode != RunMode.MULTIRUN or hydra.job.num == 0
     began = BEGAN if first else time.perf_counter()
+    first = True
     try:
-        with files.locked():
-            return Job(config, files, console, began, imported, trial).run()
+        first = joined(config)
+        if first:
+            with files.locked():
+                return Job(config, files, console, began, imported, trial).run()
+        with TemporaryDirectory() as folder:
+            return Job(config, RunDirectory(folder), console, began, imported).help()
     except Exception as error:  # One job's failure must not end the others of a multirun.
-        tell(error, config, files, list(hydra.overrides.task), tracebacks)
+        tell(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
         return 1
 
 
-def tell(error: Exception, config: DictConfig, files: RunDirectory, overrides: list[str], tracebacks: bool) -> None:
-    """Says why a job has failed, also in its summary."""
+def joined(config: DictConfig) -> bool:
+    """Makes the process one of several, if it is to be; whether it is the one that writes."""
+    coordinator = OmegaConf.select(config, "device.coordinator")
+    if coordinator is None:
+        return True
+    if jax.distributed.is_initialized():  # by an earlier job of a multirun
+        return is_first()
+    join(coordinator, config.device.processes, config.device.process)
+    placement_of(config)
+    return is_first()
+
+
+def tell(
+    error: Exception, config: DictConfig, files: RunDirectory | None, overrides: list[str], tracebacks: bool
+) -> None:
+    """Says why a job has failed, also in its summary if it has files."""
     expected = isinstance(error, (ValueError, OSError))
     reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
     reason = explain_memory(error) or explain(error) or reason
     if isinstance(error, OSError):
-        reason = explain_disk(error, files.path)
+        reason = explain_disk(error, files.path if files else ".")
     if tracebacks or config.verbose:
         traceback.print_exception(error)
     make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
-    if not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
+    if files and not (config.resume or isinstance(error, RunExists)):  # whose summary is still that of where it was
         with suppress(OSError):  # such as a full disk, of which the error has told
             files.write_summary({"status": "failed", "reason": reason, "overrides": overrides})
 
@@ -118,6 +137,17 @@ class Job:
             if watcher.pruned:  # to the loop, a run that its observer ended
                 fit = replace(fit, status="pruned")
             self.finish(fit)
+            return EXIT.get(fit.status, interruption.exit_code)
+
+    def help(self) -> int:
+        """Takes part in the run of another process, which shows and keeps what comes out."""
+        self.console.quiet = True
+        self.config.resume = None  # Where the other one goes on from, this one is told.
+        with scope(self.config.precision), Interruption(lambda _: None) as interruption:
+            train, options = self.prepare()
+            fit: Fit = train(
+                self.splits.train, validation=self.splits.validation, **options, observer=Heed(interruption)
+            )
             return EXIT.get(fit.status, interruption.exit_code)
 
     def prepare(self) -> tuple[Callable[..., Fit], dict[str, Any]]:
@@ -220,63 +250,3 @@ class Job:
                 plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
         except Exception as error:
             LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
-
-
-def build_parts(config: DictConfig) -> tuple[dict[str, Any], Any]:
-    """The objects that a config describes, by their keys, and what is called with them."""
-    extensions = list(config.extensions)
-    parts = {key: build(config[key], key, extensions=extensions) for key in PARTS}
-    return parts, build(config.train, "train", extensions=extensions)
-
-
-def hidden_states(config: DictConfig) -> int | list[str]:
-    """The config's `hidden`, a number or names.
-
-    **Raises:** `ConfigError` if it is neither.
-    """
-    hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
-    if isinstance(hidden, int) and not isinstance(hidden, bool):
-        return hidden
-    if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
-        return hidden
-    raise ConfigError(f"hidden must be a number of states or a list of their names, got {hidden!r}.")
-
-
-def placement_of(config: DictConfig) -> Placement:
-    """Where the config's run has its arrays.
-
-    **Raises:** `ValueError` if the devices are not there.
-    """
-    device = config.device
-    if OmegaConf.is_config(device):
-        count = device.count
-        if isinstance(count, int) and count > 1 and device.kind != "gpu":
-            with suppress(RuntimeError):  # JAX is in use already, and has the devices that it has
-                jax.config.update("jax_num_cpu_devices", int(count))
-        if count is None or (isinstance(count, int) and not isinstance(count, bool)):
-            placement = Placement(config.precision, device.kind, count)
-            _ = placement.devices
-            return placement
-        raise ConfigError(f"device.count must be an integer or null, got {count!r}.")
-    raise ConfigError(f"device is a group of keys; choose device=auto, cpu or gpu on the command line, got {device!r}.")
-
-
-def check_top(config: DictConfig) -> None:
-    """Refuses keys at the top of the config that are absent, or have the wrong type or value."""
-    for key in (*PARTS, "train", "evaluation", "device"):
-        if OmegaConf.select(config, key) is None:
-            raise ConfigError(f"{key} must not be null; leave it out for its default.")
-    for key, choices in (
-        ("precision", ("x32", "x64")),
-        ("resume_from", ("latest", "best")),
-        ("sweep", ("serial", "vectorized")),
-    ):
-        if config[key] not in choices:
-            raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
-    if config.compile_cache is not False and not isinstance(config.compile_cache, str):
-        raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
-    window = OmegaConf.select(config, "evaluation.window")
-    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 2):
-        raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
-    if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
-        raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")

@@ -1,14 +1,13 @@
 """Training states on disk, from which a run goes on exactly where it was."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .disk import check_room, sweep
 from .observer import Moment, Template
@@ -88,7 +87,6 @@ class Checkpoints:
     def restore(
         self,
         template: Template,
-        place: Callable[[PyTree], PyTree],
         which: Which = "latest",
     ) -> Moment | None:
         """The newest moment that is whole, or the best; those after it are deleted. None if none was ever saved.
@@ -96,7 +94,6 @@ class Checkpoints:
         **Arguments:**
 
         - `template`: a state of the kind that the stage of an index has, with a grid of so many nodes.
-        - `place`: puts a tree of arrays where the run has its state.
         - `which`: `latest`, or `best` for the lowest loss of the latest stage.
 
         **Raises:** `CheckpointError` if all are damaged, or they belong to another model or optimizer.
@@ -114,7 +111,7 @@ class Checkpoints:
             self._check_kinds(step, kinds(to_arrays(state)), kinds(arrays))
             for later in [other for other in steps if other > step]:
                 self._delete(later)
-            return Moment(meta["stage"], meta["offset"], place(from_arrays(arrays, state)))
+            return Moment(meta["stage"], meta["offset"], from_arrays(arrays, state))
         if damaged:
             raise CheckpointError("every checkpoint is damaged: " + "; ".join(damaged) + ". Start a new run.")
         return None

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from .objectives import AbstractSimulation
@@ -49,23 +48,19 @@ class Counters(NamedTuple):
     @staticmethod
     def of(state: TrainState) -> "Counters":
         return Counters(
-            *jax.device_get(
-                (
-                    state.step,
-                    state.progress,
-                    state.evaluations,
-                    state.failed,
-                    state.rejected,
-                    state.stale,
-                    state.plateau,
-                    state.done,
-                    state.over,
-                    state.best.loss,
-                    state.best.unsolved,
-                    state.chosen.loss,
-                    state.chosen.unsolved,
-                )
-            )
+            state.step,
+            state.progress,
+            state.evaluations,
+            state.failed,
+            state.rejected,
+            state.stale,
+            state.plateau,
+            state.done,
+            state.over,
+            state.best.loss,
+            state.best.unsolved,
+            state.chosen.loss,
+            state.chosen.unsolved,
         )
 
     def nothing_solved(self, blocks: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -17,14 +18,16 @@ from . import parameters
 from .batch import Batch
 from .compilation import PROGRAMS, Compilations, counted
 from .dataset import Dataset
-from .ending import ADVICE, NOTHING_SOLVED, PROGRESS, Counters, End, end_of, grows
+from .ending import ADVICE, NOTHING_SOLVED, Counters, End, end_of, grows
 from .goal import Unknowns
+from .judging import judge
 from .members import Crew, Member, kind_of
 from .model import NeuralODE
 from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
-from .observer import Moment, Observer, Record
+from .observer import Moment, Observer, Record, Template
 from .placement import Placement
+from .processes import agreed, is_first, of_first, to_host
 from .supply import Supply
 from .training import HOPELESS, RESTARTS, Scan, Stage, TrainState, begin, check_carry, chunk, restart, step_errors
 
@@ -91,8 +94,7 @@ class Loop:
             state = self.state(index, initial)
             return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
-        moment = observer.resume(template)
-        moment = moment and replace(moment, state=self.placed(moment.state))
+        moment = shared(observer.resume(template), template)
         moment = moment or Moment(0, 0, self.settled(0, self.state(0, initial), fresh=True))
         while True:
             ends, moment = self.run_stage(moment, observer)
@@ -113,14 +115,14 @@ class Loop:
         return replace(self.place(replace(state, grid=None)), grid=self.place.spread(state.grid))
 
     def state(self, index: int, params: Sequence[PyTree]) -> TrainState:
-        """The state before a stage, from models' parameters, with a grid that is not settled."""
+        """The state before a stage, on the host, from models' parameters, with a grid that is not settled."""
         supply, states = self.supply(index), []
         for member, given, parts, rows, grid in zip(
             self.members, params, self.parts, supply.rows, supply.grids, strict=True
         ):
             stage, model = member.stages[index], eqx.combine(given, parts.frozen, parts.static)
             states.append(begin(stage, Unknowns(given, self.place(stage.objective.own(model, rows))), grid))
-        return self.placed(self.crew.stack(states))
+        return self.place.host(self.crew.stack(states))
 
     def supply(self, index: int) -> Supply:
         """What a stage's programs are given, made once."""
@@ -131,29 +133,32 @@ class Loop:
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
         """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
         objective, supply = self.stages[index].objective, self.supply(index)
-        if not isinstance(objective, AbstractSimulation) or objective.error_order is None:
+        if not isinstance(objective, AbstractSimulation) or objective.error_order is None or state.grid is None:
             return state
         order, most = objective.error_order, objective.solver.max_steps
-        params = state.params if fresh else state.chosen.params
+        placed = self.placed(state)
+        params = placed.params if fresh else placed.chosen.params
         static = (self.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
-        before = np.asarray(state.grid)
+        before = state.grid
         # A member that waits, or that runs away, makes no steps shorter for all others.
-        idle = (np.asarray(state.over) | (np.asarray(state.chosen.unsolved) > 0)) & (self.crew.size > 1)
+        idle = (state.over | (state.chosen.unsolved > 0)) & (self.crew.size > 1)
 
         def errors_of(nodes: np.ndarray) -> np.ndarray:
             steps = nodes.shape[1] - 1
             room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
-            arguments = (params, self.place.spread(room), state.progress, supply.own, supply.shared)
+            arguments = (params, self.place.spread(room), placed.progress, supply.own, supply.shared)
             axes = self.crew.axes(True, True, True, True, False)
             errors = PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments)
-            errors = np.asarray(errors)[..., :steps].reshape(self.crew.size, -1, steps)
+            errors = to_host(errors)[..., :steps].reshape(self.crew.size, -1, steps)
             if before.shape[-2] == 1:  # steps that all trajectories share
                 errors = errors.max(axis=1, keepdims=True)
             return np.where(idle.reshape(-1, 1, 1), grids.SAFETY**order, errors).reshape(-1, steps)
 
         rows = before.reshape(-1, before.shape[-1])
         after = grids.settle(errors_of, rows, order, most)
-        return state if after is rows else self.placed(replace(state, grid=after.reshape(*before.shape[:-1], -1)))
+        if after is rows:
+            return state
+        return replace(state, grid=after.reshape(*before.shape[:-1], -1).astype(before.dtype))
 
     def next_stage(self, moment: Moment, ends: Sequence[End]) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""
@@ -164,7 +169,7 @@ class Loop:
         if self.validation is not None:
             # Validation losses compare across stages, training losses of other objectives do not.
             carried = replace(best, params=Unknowns(best.params.model, state.params.own))
-            state = self.placed(replace(state, best=carried))
+            state = replace(state, best=carried)
         return Moment(index, moment.step, state)
 
     def run_stage(self, moment: Moment, observer: Observer) -> tuple[list[End], Moment]:
@@ -181,13 +186,17 @@ class Loop:
                 nodes, (advance, validate) = moment.nodes, self.compile(moment)
             before = self.waiting(moment.state, [end is not None for end in ends])
             with counted(self.compilations):
-                new, rate = advance(before, self.drawn(moment))
-            state, records = self.judge(moment, before, new, rate, validate(new.chosen.params.model))
+                new, rate = advance(self.placed(before), self.drawn(moment))
+            found = to_host((new, rate, validate(new.chosen.params.model)))
+            seconds = time.perf_counter() - self.began
+            state, records = judge(self.crew, stage.name, seconds, replace(moment, state=before), *found)
             moment = replace(moment, state=self.renewed(moment.stage, state))
             self.history.extend(records)
             stop = observer.observe(records, moment)
+            if agreed(stop is not None):
+                stop = stop or "by another process"
             ends = self.ends(moment)
-            if not np.asarray(before.step).any():
+            if not before.step.any():
                 self.warn_of_nothing(moment, ends)
             if stop is not None and any(end is None or end.status != "failed" for end in ends):
                 return [end if end and end.status == "failed" else End("interrupted", stop) for end in ends], moment
@@ -202,7 +211,7 @@ class Loop:
     def waiting(self, state: TrainState, flags: Sequence[bool]) -> TrainState:
         """The state in which these members wait for the others."""
         over = np.reshape(flags, self.crew.shape)
-        return state if np.array_equal(over, np.asarray(state.over)) else self.placed(replace(state, over=over))
+        return replace(state, over=over)
 
     def warn_of_nothing(self, moment: Moment, ends: Sequence[End | None]) -> None:
         """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
@@ -215,7 +224,7 @@ class Loop:
         count, found = self.supply(index).blocks, np.zeros(self.crew.shape, bool)
         for name in which:
             iterate = getattr(state, name)
-            found = found | (np.isfinite(np.asarray(iterate.loss)) & (np.asarray(iterate.unsolved) < count))
+            found = found | (np.isfinite(iterate.loss) & (iterate.unsolved < count))
         return np.asarray(found)
 
     def renewed(self, index: int, state: TrainState) -> TrainState:
@@ -223,7 +232,7 @@ class Loop:
         stage = self.stages[index]
         state = self.restarted(index, state)
         new = self.settled(index, state)
-        old = np.asarray(state.progress)
+        old = state.progress
         progress = np.minimum(old + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0).astype(old.dtype)
         if grows(stage) and (progress > old).any():
             zero = np.zeros(self.crew.shape, np.int32)
@@ -236,23 +245,23 @@ class Loop:
         new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
         if self.validation is None:
             new = replace(new, best=replace(new.chosen, loss=np.full_like(old, np.inf)))
-        waits = np.asarray(state.over)
-        return self.placed(self.crew.choose(waits, replace(state, grid=new.grid), new))
+        waits = state.over
+        return self.place.host(self.crew.choose(waits, replace(state, grid=new.grid), new))
 
     def restarted(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, from the best iterate with smaller steps if nothing was learnt any more."""
-        spent = np.asarray(state.over) | (np.asarray(state.restarts) >= RESTARTS)
-        again = (np.asarray(state.rejected) >= HOPELESS) & ~spent & self.solvable(state, index)
+        spent = state.over | (state.restarts >= RESTARTS)
+        again = (state.rejected >= HOPELESS) & ~spent & self.solvable(state, index)
         if not again.any():
             return state
         anchor = self.crew.choose(self.solvable(state, index, ["best"]), state.best, state.chosen)
         afresh = self.crew.map(functools.partial(restart, self.stages[index]))(state, self.place(anchor))
-        return self.placed(self.crew.choose(again, afresh, state))
+        return self.place.host(self.crew.choose(again, afresh, state))
 
     def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], Any]]:
         """The stage's compiled chunk, and what gives the validation loss of a model's parameters."""
         began = time.perf_counter()
-        state, supply, stage = moment.state, self.supply(moment.stage), self.stages[moment.stage]
+        state, supply, stage = self.placed(moment.state), self.supply(moment.stage), self.stages[moment.stage]
         static = (self.static, eqx.partition(stage, eqx.is_array_like)[1], self.chunk_of(stage), self.scan)
         given = (supply.own, supply.shared)
         check = functools.partial(check_chunk, state)
@@ -279,48 +288,24 @@ class Loop:
         """Steps in a chunk: fewer if each is dear."""
         return max(self.chunk_steps // stage.optimizer.pace, 1)
 
-    def judge(
-        self, moment: Moment, old: TrainState, new: TrainState, rate: Any, validation: Any
-    ) -> tuple[TrainState, list[Record]]:
-        """The state after a chunk with its best iterate and counters brought up to date, and the chunk's records."""
-        loss, waits = np.asarray(new.chosen.loss), np.asarray(old.over)
-        judged = loss if validation is None else np.asarray(validation, loss.dtype)
-        better = (judged < np.asarray(old.best.loss)) & ~waits
-        falls = (loss < (1 - PROGRESS) * np.asarray(old.mark)) & ~waits
-        zero, one = np.int32(0), (~waits).astype(np.int32)
-        state = replace(
-            new,
-            best=self.crew.choose(better, replace(new.chosen, loss=judged), old.best),
-            stale=np.where(better, zero, np.asarray(old.stale) + one),
-            mark=np.where(falls, loss, np.asarray(old.mark)),
-            plateau=np.where(falls, zero, np.asarray(old.plateau) + one),
-        )
-        figures = {
-            "step": moment.offset + np.asarray(new.step),
-            "train_loss": loss,
-            "validation_loss": loss if validation is None else validation,
-            "gradient_norm": new.chosen.gradient_norm,
-            "learning_rate": rate,
-            "evaluations": np.asarray(new.evaluations) - np.asarray(old.evaluations),
-            "failed_solves": np.asarray(new.failed) - np.asarray(old.failed),
-        }
-        rows = zip(*(self.crew.each(values) for values in figures.values()), strict=True)
-        name, seconds = self.stages[moment.stage].name, time.perf_counter() - self.began
-        records = [
-            Record(**dict(zip(figures, row, strict=True)), stage=name, seconds=seconds, member=member)
-            for member, row in enumerate(rows)
-            if not self.crew.each(waits)[member]
-        ]
-        if validation is None:
-            records = [replace(record, validation_loss=None) for record in records]
-        return self.placed(state), records
-
 
 def check_alike(members: Sequence[Member]) -> None:
     """Refuses members that would need programs of their own."""
     kinds = {kind_of(member) for member in members}
     if len(kinds) != 1:
         raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
+
+
+def shared(moment: Moment | None, template: Template) -> Moment | None:
+    """The moment that the first of several processes goes on from, in all of them."""
+    if jax.process_count() == 1:
+        return moment
+    told = np.array([-1, 0, 0] if moment is None else [moment.stage, moment.offset, moment.nodes])
+    stage, offset, nodes = of_first(told).tolist()
+    if stage < 0:
+        return None
+    state = moment.state if moment is not None and is_first() else template(stage, nodes)
+    return Moment(stage, offset, of_first(state))
 
 
 def spreadable(members: Sequence[Member], train: Dataset) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from .precision import Precision, carry, dtype_of, find_device
+from .precision import Precision, carry, cast, dtype_of, find_device, is_array
+from .processes import to_host
 
 AXIS = "device"
 
@@ -45,7 +46,9 @@ class Placement:
         return there[:count]
 
     def among(self, length: int) -> "Placement":
-        """As many of the devices as divide this length."""
+        """As many of the devices as divide this length; all of those that several processes share."""
+        if jax.process_count() > 1:
+            return self
         return replace(self, count=max(n for n in range(1, len(self.devices) + 1) if length % n == 0))
 
     def __call__(self, tree: PyTree) -> PyTree:
@@ -63,10 +66,24 @@ class Placement:
         return jax.tree.map(leaf, tree)
 
     def one(self, tree: PyTree) -> PyTree:
-        """A tree that the first device holds."""
-        return carry(tree, dtype_of(self.precision), self.devices[0])
+        """A tree that the first device of this process holds."""
+        mine = [device for device in self.devices if device.process_index == jax.process_index()]
+        if not mine:
+            raise ValueError(f"device.count={self.count} leaves a process without a device; use device.count=null.")
+        return carry(tree, dtype_of(self.precision), mine[0])
+
+    def host(self, tree: PyTree) -> PyTree:
+        """A tree whose arrays are NumPy's, whichever device had them."""
+        return cast(to_host(tree), dtype_of(self.precision))
 
     def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         if len(self.devices) == 1:
             return self.one(tree)
-        return carry(tree, dtype_of(self.precision), NamedSharding(Mesh(np.array(self.devices), AXIS), spec))
+        sharding = NamedSharding(Mesh(np.array(self.devices), AXIS), spec)
+        if sharding.is_fully_addressable:
+            return carry(tree, dtype_of(self.precision), sharding)
+        # Each process brings its part; JAX's device_put would wait for all others, to compare.
+        return jax.tree.map(
+            lambda x: jax.make_array_from_callback(x.shape, sharding, lambda at: x[at]) if is_array(x) else x,
+            self.host(tree),
+        )

@@ -86,17 +86,24 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> P
     - `dtype`: float32 or float64, for the floating leaves.
     - `device`: where the leaves go; JAX's default device if absent.
     """
-    target = device or jax.devices()[0]
+    target = device or jax.local_devices()[0]
+    return jax.tree.map(lambda x: jax.device_put(x, target) if is_array(x) else x, cast(tree, dtype))
+
+
+def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
+    """Every array of `tree` as a NumPy array of its own, floats in `dtype`; random keys stay as they are."""
 
     def leaf(x: Any) -> Any:
-        if not isinstance(x, Array | np.ndarray | np.generic):
+        if not is_array(x) or is_key(x):
             return x
-        if is_key(x):
-            return jax.device_put(x, target)
-        floating = jnp.issubdtype(x.dtype, jnp.floating)
-        return jax.device_put(np.array(x, dtype=dtype if floating else x.dtype), target)
+        return np.array(x, dtype=dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
 
     return jax.tree.map(leaf, tree)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or a scalar with a dtype, of JAX's or NumPy's."""
+    return isinstance(leaf, Array | np.ndarray | np.generic)
 
 
 def is_key(leaf: Any) -> bool:

@@ -3,8 +3,6 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-import jax
-
 from .dataset import Dataset
 from .fitting import Fit, Run
 from .members import Crew, Member, kind_of
@@ -91,9 +89,8 @@ class Apart(Silent):
 
     def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
         stops = [self.overview.observe(records, moment)]
-        state = jax.device_get(moment.state)
         for record in records:
-            own = Moment(moment.stage, moment.offset, self.crew.of(state, record.member))
+            own = Moment(moment.stage, moment.offset, self.crew.of(moment.state, record.member))
             stops.append(self.observers[record.member].observe([replace(record, member=0)], own))
         return next((stop for stop in stops if stop is not None), None)
 

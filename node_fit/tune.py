@@ -171,7 +171,7 @@ class Search:
 
         **Raises:** `ConfigError` if no run could have them.
         """
-        from .application import build_parts, check_top
+        from .parts import build_parts, check_top
         from .precision import scope
 
         try:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import PyTree
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -15,7 +14,6 @@ from .interruption import Interruption
 from .model import NeuralODE
 from .model_file import describe
 from .observer import Moment, Record, Silent, Template
-from .precision import carry, dtype_of, find_device
 from .run_directory import RunDirectory
 from .targets import ConfigError
 
@@ -29,6 +27,16 @@ class Trial(Protocol):
     def judge(self, step: int, loss: float) -> str | None:
         """Takes the validation loss at a chunk's end. Why the run is to end there, if it is."""
         ...
+
+
+class Heed(Silent):
+    """Ends a fit at the end of the chunk in which a signal came."""
+
+    def __init__(self, interruption: Interruption):
+        self.interruption = interruption
+
+    def observe(self, records: Sequence[Record], moment: Moment) -> str | None:
+        return None if self.interruption.number is None else f"by {self.interruption.name}"
 
 
 class Watcher(Silent):
@@ -70,12 +78,8 @@ class Watcher(Silent):
 
     def resume(self, template: Template) -> Moment | None:
         config = self.config
-
-        def place(tree: PyTree) -> PyTree:
-            return carry(tree, dtype_of(config.precision), find_device(config.device.kind))
-
         self.checkpoints.check_room(template(0, 0))
-        moment = self.checkpoints.restore(template, place, config.resume_from) if config.resume else None
+        moment = self.checkpoints.restore(template, config.resume_from) if config.resume else None
         if config.resume and moment is None:
             raise ConfigError(f"resume={config.resume} holds no checkpoint yet; start the run again.")
         step = -1 if moment is None else moment.step

@@ -1,16 +1,19 @@
 """Runs that are spread over several devices, here eight that are simulated: the same numbers as on one."""
 
+import socket
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
-from commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
+from commands import DIRECT, ENVIRONMENT, Ran, begun, node_fit, read_summary, read_table, spirals, write_table
 from conftest import SMALL, rotation
 
 import node_fit as nf
 from node_fit.placement import Placement
+from node_fit.processes import join
 
 # What is compared with one device to 1e-6, in float64: the losses of all chunks.
 PROGRAM = """
@@ -30,9 +33,7 @@ def losses(**more):
 SPREAD = {
     "trajectories": "",
     "trajectories, Levenberg-Marquardt": "optimizer=nf.LevenbergMarquardt()",
-    "members": "ensemble=nf.Members(8)",
-    "members that do not divide": "ensemble=nf.Members(6)",
-    "draws": "ensemble=nf.Members(4, 'data')",
+    "members with data of their own": "ensemble=nf.Members(8, 'both')",
 }
 
 
@@ -64,6 +65,49 @@ def test_a_run_goes_on_with_another_count():
     rest = losses(devices=2, observer=GoOn(folder), **more)[1]
     np.testing.assert_allclose(rest, whole[1:], rtol=1e-6)
     """)
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def together(folder: Path, *arguments: str) -> list[Ran]:
+    """What two processes that share a run say; the first one writes in `run`."""
+    address = f"127.0.0.1:{free_port()}"
+    shared = (*arguments, "device=cpu", "device.count=4", "device.processes=2", f"device.coordinator={address}")
+    both = [
+        begun(folder, *shared, f"device.process={number}", f"hydra.run.dir={name}")
+        for number, name in enumerate(("run", "other"))
+    ]
+    outputs = [process.communicate(timeout=240) for process in both]
+    return [Ran(process.returncode, *output) for process, output in zip(both, outputs, strict=True)]
+
+
+SHARED = (*DIRECT, "precision=x64", "train.steps=4", "train.chunk_steps=2")
+
+
+@pytest.mark.parametrize("more", [("optimizer=adam",), ("ensemble.size=4",)], ids=["trajectories", "members"])
+def test_two_processes_give_the_numbers_of_one(tmp_path, more):
+    write_table(tmp_path / "mine.csv", spirals())
+    alone = node_fit(tmp_path, *SHARED, *more, "hydra.run.dir=alone")
+    assert alone.code == 0, alone
+    first, second = together(tmp_path, *SHARED, *more)
+    assert first.code == 0 and second.code == 0, (first, second)
+    assert "4 devices (cpu)" in first.out and "main" not in second.out
+    for name in ("train_loss", "validation_loss"):
+        tables = [read_table(tmp_path / run / "metrics.csv") for run in ("run", "alone")]
+        mine, theirs = ([float(row[name]) for row in table] for table in tables)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [".hydra"], "only the first one writes"
+
+
+@pytest.mark.parametrize("numbers", [(2, 7), (2, None), (None, 0), (2, -1)])
+def test_processes_without_numbers_are_refused(numbers):
+    with pytest.raises(ValueError, match=r"needs device\.processes, how many there are, and device\.process"):
+        join("127.0.0.1:1", *numbers)
 
 
 def test_the_command_makes_its_devices(tmp_path):

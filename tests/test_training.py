@@ -43,7 +43,7 @@ class GoOn(Silent):
         self.directory = directory
 
     def resume(self, template):
-        moment = Checkpoints(self.directory).restore(template, lambda tree: carry(tree, np.float32))
+        moment = Checkpoints(self.directory).restore(template)
         assert moment is not None
         return moment
 

@@ -53,7 +53,6 @@ def restore(directory: Path, which: str = "latest", precision: str = "x32", **op
     with scope(precision):
         return Checkpoints(directory).restore(
             lambda _, nodes: state_at(0, nodes=nodes, precision=precision, **options),
-            lambda tree: carry(tree, dtype_of(precision)),
             which,
         )
 

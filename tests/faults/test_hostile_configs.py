@@ -18,7 +18,7 @@ from node_fit.disk import explain_disk
 
 with warnings.catch_warnings():  # OmegaConf's type has an older base than beartype likes
     warnings.simplefilter("ignore")
-    from node_fit.application import check_top, hidden_states
+    from node_fit.parts import check_top, hidden_states
 
 CONF = Path(nf.__file__).parent.parent / "conf"
 VALUES = (
