@@ -187,7 +187,7 @@ def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState) -> TrainState:
     """A state like `template` with these leaves, floats in its precision."""
 
-    def leaf(path: tuple, like: Array) -> Array | np.ndarray:
+    def leaf(path: tuple, like: Any) -> Array | np.ndarray:
         if is_key(like):
             return jax.random.wrap_key_data(jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(like))
         with np.errstate(over="ignore"):

@@ -67,6 +67,8 @@ def explain(error: BaseException) -> str | None:
     reading = frames and frames[-1].partition(".")[0] in ("hydra", "omegaconf", "yaml", "antlr4")
     if not reading and not isinstance(error, (HydraException, omegaconf.OmegaConfBaseException, yaml.YAMLError)):
         return None
+    if isinstance(error, AssertionError):  # of Hydra's, which says nothing of `+=`
+        return "An override lacks its key; write key=value."
     for pattern, sentence in PHRASES.items():
         if found := re.match(pattern, text):
             return found.expand(sentence)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from . import grid as grids
 from . import parameters
 from .batch import Batch
 from .compilation import PROGRAMS, Compilations, counted
@@ -23,13 +22,13 @@ from .goal import Unknowns
 from .judging import judge
 from .members import Crew, Member, kind_of
 from .model import NeuralODE
-from .objectives import AbstractSimulation
 from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record, Template
 from .placement import Placement
 from .processes import agreed, is_first, of_first, to_host
+from .steps import settled
 from .supply import Supply
-from .training import HOPELESS, RESTARTS, Scan, Stage, TrainState, begin, check_carry, chunk, restart, step_errors
+from .training import HOPELESS, RESTARTS, Scan, Stage, TrainState, begin, check_carry, chunk, restart
 
 LOG = logging.getLogger(__name__)
 
@@ -131,34 +130,8 @@ class Loop:
         return self.supplies[index]
 
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
-        """The state with a grid that keeps to the tolerance for its chosen parameters; if `fresh`, for its first."""
-        objective, supply = self.stages[index].objective, self.supply(index)
-        if not isinstance(objective, AbstractSimulation) or objective.error_order is None or state.grid is None:
-            return state
-        order, most = objective.error_order, objective.solver.max_steps
-        placed = self.placed(state)
-        params = placed.params if fresh else placed.chosen.params
-        static = (self.static, eqx.partition(self.stages[index], eqx.is_array_like)[1])
-        before = state.grid
-        # A member that waits, or that runs away, makes no steps shorter for all others.
-        idle = (state.over | (state.chosen.unsolved > 0)) & (self.crew.size > 1)
-
-        def errors_of(nodes: np.ndarray) -> np.ndarray:
-            steps = nodes.shape[1] - 1
-            room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
-            arguments = (params, self.place.spread(room), placed.progress, supply.own, supply.shared)
-            axes = self.crew.axes(True, True, True, True, False)
-            errors = PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments)
-            errors = to_host(errors)[..., :steps].reshape(self.crew.size, -1, steps)
-            if before.shape[-2] == 1:  # steps that all trajectories share
-                errors = errors.max(axis=1, keepdims=True)
-            return np.where(idle.reshape(-1, 1, 1), grids.SAFETY**order, errors).reshape(-1, steps)
-
-        rows = before.reshape(-1, before.shape[-1])
-        after = grids.settle(errors_of, rows, order, most)
-        if after is rows:
-            return state
-        return replace(state, grid=after.reshape(*before.shape[:-1], -1).astype(before.dtype))
+        """The state with steps that keep to the tolerance for its chosen parameters; if `fresh`, for its first."""
+        return settled(self.supply(index), self.stages[index], self.static, state, self.placed(state), fresh)
 
     def next_stage(self, moment: Moment, ends: Sequence[End]) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""
@@ -187,9 +160,9 @@ class Loop:
             before = self.waiting(moment.state, [end is not None for end in ends])
             with counted(self.compilations):
                 new, rate = advance(self.placed(before), self.drawn(moment))
-            found = to_host((new, rate, validate(new.chosen.params.model)))
+            results = to_host((new, rate, validate(new.chosen.params.model)))
             seconds = time.perf_counter() - self.began
-            state, records = judge(self.crew, stage.name, seconds, replace(moment, state=before), *found)
+            state, records = judge(self.crew, stage.name, seconds, replace(moment, state=before), *results)
             moment = replace(moment, state=self.renewed(moment.stage, state))
             self.history.extend(records)
             stop = observer.observe(records, moment)
@@ -255,7 +228,7 @@ class Loop:
         if not again.any():
             return state
         anchor = self.crew.choose(self.solvable(state, index, ["best"]), state.best, state.chosen)
-        afresh = self.crew.map(functools.partial(restart, self.stages[index]))(state, self.place(anchor))
+        afresh = self.crew.map(functools.partial(restart, self.stages[index]))(state, anchor)
         return self.place.host(self.crew.choose(again, afresh, state))
 
     def compile(self, moment: Moment) -> tuple[Callable, Callable[[PyTree], Any]]:

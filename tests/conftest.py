@@ -40,7 +40,7 @@ def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Da
 def room():
     """Frees compiled programs between files, since a process of many tests has more than the system has room for."""
     yield
-    if mappings() > CROWDED / 3:
+    if mappings() > CROWDED / 2:
         PROGRAMS.forget()
 
 

@@ -96,6 +96,7 @@ LIBRARY = [
     "ending",
     "judging",
     "supply",
+    "steps",
     "loop",
     "evaluation",
     "baselines",
