@@ -53,7 +53,7 @@ class Recipe:
 
 
 # Rows of a trajectory that is still solved from its beginning to its end in every step.
-LONGEST = 10_000
+LONGEST = 3_000
 
 DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
 DIRECT = Recipe({"main": Plan()})

@@ -49,7 +49,7 @@ def test_minibatches_of_thousands_of_trajectories_find_the_dynamics():
 
 
 def test_windows_of_a_long_record_are_all_that_is_solved():
-    data = record(12_000)
+    data = record(4_000)
     windows = data.windows(20)
     options = {"optimizer": nf.Adam(1e-2), "batch_size": 64, "window": 20, "steps": 200, "recipe": "direct"}
     notes = []
@@ -60,7 +60,7 @@ def test_windows_of_a_long_record_are_all_that_is_solved():
 
     fit = nf.fit(data, validation=windows.sample(20), field=SMALL, observer=Notes(), **options)
     assert {record.stage for record in fit.history} == {"windows"}
-    assert any("no stage on whole trajectories" in note and "12000 rows" in note for note in notes)
+    assert any("no stage on whole trajectories" in note and "4000 rows" in note for note in notes)
     assert fit.score(windows.sample(50)).nrmse < 0.05
 
 
