@@ -1,6 +1,6 @@
 """What data of a growing size cost: memory and time of a whole run, from the table to the report.
 
-python scripts/large.py                          # both kinds, all sizes; 20 minutes on two cores
+python scripts/large.py                          # both kinds, all sizes; 5 minutes on two cores
 python scripts/large.py --kinds trajectories --sizes 1000 10000
 
 `trajectories` are swings of a damped pendulum, 20 rows each. `record` is one pendulum that is pushed at random, a row a
@@ -26,7 +26,7 @@ ROWS, STEP = 20, 0.2
 SIZES = {"trajectories": (1_000, 10_000, 100_000), "record": (10_000, 100_000, 1_000_000)}
 COMMON = (
     "data=table", "data.time=t", "data.states=[angle,speed]", "field.width=32", "recipe=direct",
-    "optimizer=adam", "train.batch_size=256", "train.steps=1000", "train.patience=1000",
+    "optimizer=adam", "train.batch_size=256", "train.steps=1000", "train.patience=1000", "compile_cache=false",
 )  # fmt: skip
 KINDS = {
     "trajectories": ("data.trajectory=id",),
