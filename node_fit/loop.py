@@ -131,7 +131,7 @@ class Loop:
 
     def settled(self, index: int, state: TrainState, *, fresh: bool = False) -> TrainState:
         """The state with steps that keep to the tolerance for its chosen parameters; if `fresh`, for its first."""
-        return settled(self.supply(index), self.stages[index], self.static, state, self.placed(state), fresh)
+        return settled(self.supply(index), self.stages[index], self.static, state, fresh)
 
     def next_stage(self, moment: Moment, ends: Sequence[End]) -> Moment:
         """The beginning of the next stage, from the best parameters of this one."""

@@ -86,8 +86,10 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> P
     - `dtype`: float32 or float64, for the floating leaves.
     - `device`: where the leaves go; JAX's default device if absent.
     """
-    target = device or jax.local_devices()[0]
-    return jax.tree.map(lambda x: jax.device_put(x, target) if is_array(x) else x, cast(tree, dtype))
+    copied = cast(tree, dtype)
+    # All at once, which takes a fraction of the time of one after the other.
+    placed = jax.device_put(eqx.filter(copied, is_array), device or jax.local_devices()[0])
+    return eqx.combine(placed, copied)
 
 
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:

@@ -14,22 +14,21 @@ from .supply import Supply
 from .training import Stage, TrainState, step_errors
 
 
-def settled(
-    supply: Supply, stage: Stage, model_static: PyTree, state: TrainState, placed: TrainState, fresh: bool
-) -> TrainState:
+def settled(supply: Supply, stage: Stage, model_static: PyTree, state: TrainState, fresh: bool) -> TrainState:
     """The state with steps that keep to the tolerance.
 
     **Arguments:**
 
     - `supply`, `stage`, `model_static`: of the stage, and the part of the model that is no array.
-    - `state`, `placed`: on the host, and on the devices.
+    - `state`: on the host.
     - `fresh`: for the parameters where it is, and not for the chosen ones.
     """
     objective, crew = stage.objective, supply.crew
     if not isinstance(objective, AbstractSimulation) or objective.error_order is None or state.grid is None:
         return state
     order, most = objective.error_order, objective.solver.max_steps
-    params = placed.params if fresh else placed.chosen.params
+    put = supply.place.spread if crew.size > 1 else supply.place
+    params, progress = put((state.params if fresh else state.chosen.params, state.progress))
     static = (model_static, eqx.partition(stage, eqx.is_array_like)[1])
     before = state.grid
     # A member that waits, or that runs away, makes no steps shorter for all others.
@@ -38,7 +37,7 @@ def settled(
     def errors_of(nodes: np.ndarray) -> np.ndarray:
         steps = nodes.shape[1] - 1
         room = grids.padded(nodes, grids.room(steps)).reshape(*before.shape[:-1], -1)
-        arguments = (params, supply.place.spread(room), placed.progress, supply.own, supply.shared)
+        arguments = (params, supply.place.spread(room), progress, supply.own, supply.shared)
         axes = crew.axes(True, True, True, True, False)
         errors = to_host(PROGRAMS.get(step_errors, static, arguments, Compilations(), axes=axes)(*arguments))
         errors = errors[..., :steps].reshape(crew.size, -1, steps)

@@ -30,7 +30,7 @@ TASKS = ("members", "sweep", "bands", "devices")
 WIDTHS = (64, 32, 16, 8)
 CHUNK, CHUNKS = 50, 6
 RATES, SEEDS = (0.03, 0.01, 0.003, 0.001), (0, 1, 2, 3)
-SWEPT = ("data=oscillator", "optimizer=adam", "recipe=direct", "train.steps=300", "compile_cache=false")
+SWEPT = ("data=lynx_hare", "optimizer=adam", "train.steps=300", "compile_cache=false")
 BANDS = {
     "oscillator, noise 10 %": ("data=oscillator", "data.noise=0.1"),
     "pendulum, noise 10 %": ("data=pendulum", "data.noise=0.1"),
