@@ -69,7 +69,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | No
             with files.locked():
                 return Job(config, files, console, began, imported, trial).run()
         with TemporaryDirectory() as folder:
-            return Job(config, RunDirectory(folder), console, began, imported).help()
+            return Job(config, RunDirectory(folder), console, began, imported).assist()
     except Exception as error:  # One job's failure must not end the others of a multirun.
         tell(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
         return 1
@@ -83,7 +83,7 @@ def joined(config: DictConfig) -> bool:
     if jax.distributed.is_initialized():  # by an earlier job of a multirun
         return is_first()
     join(coordinator, config.device.processes, config.device.process)
-    placement_of(config)
+    placement_of(config)  # says how many devices there are before JAX is asked which process this is
     return is_first()
 
 
@@ -139,7 +139,7 @@ class Job:
             self.finish(fit)
             return EXIT.get(fit.status, interruption.exit_code)
 
-    def help(self) -> int:
+    def assist(self) -> int:
         """Takes part in the run of another process, which shows and keeps what comes out."""
         self.console.quiet = True
         self.config.resume = None  # Where the other one goes on from, this one is told.

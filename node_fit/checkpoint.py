@@ -12,6 +12,7 @@ from jaxtyping import Array
 from .disk import check_room, sweep
 from .observer import Moment, Template
 from .packed import BadFile, pack, peek, unpack
+from .parameters import name
 from .precision import is_key
 from .training import TrainState
 
@@ -194,10 +195,6 @@ def from_arrays(arrays: dict[str, np.ndarray], template: TrainState) -> TrainSta
             return arrays[name(path)].astype(like.dtype)
 
     return jax.tree_util.tree_map_with_path(leaf, template)
-
-
-def name(path: tuple) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def is_cast(saved: tuple | None, mine: tuple | None) -> bool:
