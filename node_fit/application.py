@@ -1,7 +1,6 @@
 """One job: a composed config in, a run directory out."""
 
 import functools
-import logging
 import sys
 import time
 import traceback
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -24,11 +24,13 @@ from .configuration import build
 from .console import Display, counted, make_console, print_bands, print_constants, print_scores
 from .diagnosis import diagnose
 from .disk import explain_disk
+from .drawing import DRAWING, Pictures, forgiven
 from .fitting import Fit
 from .interruption import Interruption
 from .kept_programs import keep_programs
 from .memory import explain_memory
 from .parts import build_parts, check_top, hidden_states, placement_of
+from .plots import Curves, phase_points
 from .precision import scope
 from .processes import is_first, join
 from .resuming import check_same, command_record
@@ -40,7 +42,6 @@ from .splits import Splits
 from .summary import summarise
 from .watcher import Heed, Trial, Watcher
 
-LOG = logging.getLogger(__name__)
 EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
 
 
@@ -238,15 +239,14 @@ class Job:
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
     def draw(self, fit: Fit, simulated: Simulated) -> None:
-        """The pictures; a run is worth keeping without them."""
-        try:
-            from .plots import Curves, plot_fit, plot_loss, plot_phase
-
-            self.files.plots.mkdir(exist_ok=True)
+        """The pictures; those of a sweep in processes beside, unless its jobs have processes of their own."""
+        with forgiven():
             curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
-            plot_loss(self.files.read_metrics(), self.files.plots / "loss.png")
-            plot_fit(curves, self.files.plots / "fit.png")
-            if len(fit.model.typical.states) == 2 and fit.model.typical.is_measured:
-                plot_phase(curves, fit.model.derivative, self.files.plots / "phase.png")
-        except Exception as error:
-            LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
+            typical, slopes = fit.model.typical, None
+            if len(typical.states) == 2 and typical.is_measured:
+                slopes = np.asarray(fit.model.derivative(phase_points(curves)))
+            pictures = Pictures(self.files.plots, self.files.read_metrics(), curves, slopes)
+            if self.number is not None and self.hydra.launcher._target_.endswith("BasicLauncher"):
+                DRAWING.draw(pictures)
+            else:
+                pictures.draw()

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .composition import explain
 from .disk import explain_disk
+from .drawing import DRAWING
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
 
@@ -57,7 +58,12 @@ def launch(
     sys.argv[0] = name
     try:
         sys.argv[1:] = prepare(sys.argv[1:])
-        hydra.main(version_base="1.3", config_path=str(shipped("conf", "config.yaml")), config_name=config_name)(job)()
+        try:
+            hydra.main(version_base="1.3", config_path=str(shipped("conf", "config.yaml")), config_name=config_name)(
+                job
+            )()
+        finally:
+            DRAWING.finish()
     except BrokenPipeError:
         sys.exit(1)  # whoever read the output has seen enough
     except KeyboardInterrupt:

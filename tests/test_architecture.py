@@ -130,6 +130,7 @@ APPLICATION = [
     "watcher",
     "summary",
     "parts",
+    "drawing",
     "application",
     "jobs",
     "vectorized",

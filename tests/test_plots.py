@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from node_fit.dataset import Dataset
-from node_fit.plots import Curves, plot_fit, plot_loss, plot_phase
+from node_fit.plots import Curves, phase_points, plot_fit, plot_loss, plot_phase
 from node_fit.plots.curves import collect
 from node_fit.plots.selection import choose, limits
 
@@ -125,18 +125,13 @@ def test_names_are_not_read_as_mathematics(tmp_path):
 
 
 def test_the_field_is_drawn_in_the_users_units(tmp_path):
-    asked = []
-
-    def field(points):
-        asked.append(points)
-        return np.stack([points[:, 1], np.where(points[:, 0] > 0.5, np.nan, -points[:, 0])], axis=1).astype(np.float32)
-
     curves = split_by_trajectory(waves(4), train=2)
-    plain = pixels(plot_phase(curves, None, tmp_path / "plain.png"))
-    drawn = pixels(plot_phase(curves, field, tmp_path / "field.png"))
-    (points,) = asked
+    points = phase_points(curves)
     assert points.shape[1] == 2
-    assert np.abs(points).max() < 1.5
+    assert 1.0 < np.abs(points).max() < 1.5
+    slopes = np.stack([points[:, 1], np.where(points[:, 0] > 0.5, np.nan, -points[:, 0])], axis=1).astype(np.float32)
+    plain = pixels(plot_phase(curves, None, tmp_path / "plain.png"))
+    drawn = pixels(plot_phase(curves, slopes, tmp_path / "field.png"))
     assert (plain != drawn).any()
 
 

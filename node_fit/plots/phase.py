@@ -1,27 +1,35 @@
 """The picture of one state against the other."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from .curves import TRAIN, Curves, Record, collect
 from .marks import entry, label_of, marker
 from .selection import choose, headline, limits
 from .style import ACCENTS, FAINT, INK, named, new_figure, save, styled
 
-Field = Callable[[np.ndarray], Any]
+SIDE = 28  # points of the vector field along each axis
+ROOM = 0.12  # around what is shown
 START: dict[str, Any] = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "mec": INK, "mew": 0.9}
 
 
-def plot_phase(curves: Curves, field: Field | None, path: str | Path) -> Path:
+def phase_points(curves: Curves) -> Float[np.ndarray, "n 2"]:
+    """The points at which a phase portrait shows the vector field, in the user's units."""
+    chosen = [record for record, _ in choose(collect(curves))]
+    xs, ys = (np.linspace(*limits(chosen, state, ROOM), SIDE) for state in (0, 1))
+    return np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
+
+
+def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: str | Path) -> Path:
     """Draws one state against the other, with the trajectories, the data and the vector field.
 
     **Arguments:**
 
     - `curves`: data and curves of exactly two states.
-    - `field`: the time derivative at points of shape `(n, 2)`, in the user's units, as `(n, 2)`; `None` to leave out.
+    - `slopes`: the vector field at `phase_points(curves)`, in the user's units a time; `None` to leave it out.
     - `path`: the PNG to write.
 
     **Returns:** `path`.
@@ -37,24 +45,23 @@ def plot_phase(curves: Curves, field: Field | None, path: str | Path) -> Path:
     with styled():
         figure = new_figure(5.4, 5.4)
         axes = figure.add_subplot()
-        axes.set_xlim(limits(chosen, 0, room=0.12))
-        axes.set_ylim(limits(chosen, 1, room=0.12))
-        if field is not None:
-            draw_field(axes, field)
+        axes.set_xlim(limits(chosen, 0, ROOM))
+        axes.set_ylim(limits(chosen, 1, ROOM))
+        if slopes is not None:
+            draw_field(axes, slopes)
         for record in chosen:
             draw_orbit(axes, record)
         axes.set_xlabel(named(first, first.states[0]))
         axes.set_ylabel(named(first, first.states[1]))
         headline(figure, records, shown, first, curves.left_out)
-        orbit_legend(figure, chosen, field is not None)
+        orbit_legend(figure, chosen, slopes is not None)
         return save(figure, path)
 
 
-def draw_field(axes: Any, field: Field) -> None:
+def draw_field(axes: Any, slopes: np.ndarray) -> None:
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    xs, ys = np.linspace(left, right, 28), np.linspace(low, high, 28)
-    points = np.stack(np.meshgrid(xs, ys), axis=-1)
-    slopes = np.asarray(field(points.reshape(-1, 2)), dtype=np.float64).reshape(points.shape)
+    xs, ys = np.linspace(left, right, SIDE), np.linspace(low, high, SIDE)
+    slopes = slopes.astype(np.float64).reshape(SIDE, SIDE, 2)
     speed = np.hypot(slopes[..., 0], slopes[..., 1])
     # Where nothing moves, or where there is no slope, Matplotlib would follow a line for ever.
     lost = ~np.isfinite(speed) | (speed < 1e-9 * np.nanmax(np.where(np.isfinite(speed), speed, 0.0)))

@@ -1,0 +1,92 @@
+"""The pictures of a run, drawn here or, between the jobs of a sweep, in processes beside."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .plots import Curves, plot_fit, plot_loss, plot_phase
+
+LOG = logging.getLogger(__name__)
+# Drawing takes about as long as a small fit, and each process the memory of the imports.
+PROCESSES = max(1, min(4, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """All that the pictures of a run are drawn from; it can be pickled.
+
+    - `folder`: where they are written.
+    - `rows`: of `metrics.csv`.
+    - `curves`: the data and the model's curves.
+    - `slopes`: the field at `phase_points(curves)`; `None` if there is no phase portrait.
+    """
+
+    folder: Path
+    rows: Sequence[dict[str, Any]]
+    curves: Curves
+    slopes: np.ndarray | None
+
+    def draw(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        plot_loss(self.rows, self.folder / "loss.png")
+        plot_fit(self.curves, self.folder / "fit.png")
+        if self.slopes is not None:
+            plot_phase(self.curves, self.slopes, self.folder / "phase.png")
+
+
+class Drawing:
+    """Draws in processes beside, while this one goes on; they end with it."""
+
+    def __init__(self):
+        self.pool: ProcessPoolExecutor | None = None
+        self.under_way: list[Future] = []
+
+    def draw(self, pictures: Pictures) -> None:
+        if self.pool is None:
+            spawn = multiprocessing.get_context("spawn")  # since JAX has threads, which a fork would not have
+            self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=stay_with_parent)
+        self.under_way.append(self.pool.submit(pictures.draw))
+
+    def finish(self) -> None:
+        """Waits until all is drawn, and says what could not be."""
+        for future in self.under_way:
+            with forgiven():
+                future.result()
+        self.under_way = []
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
+
+
+@contextmanager
+def forgiven():
+    """Says what goes wrong, and goes on; a run is worth keeping without pictures."""
+    try:
+        yield
+    except Exception as error:
+        LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
+
+
+def stay_with_parent() -> None:
+    """Leaves signals from the terminal to the parent, and ends when it has ended, even if it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def leave_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+# Of the jobs of this process's multirun.
+DRAWING = Drawing()

@@ -1,0 +1,86 @@
+"""Pictures that are drawn in processes beside this one."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from commands import ENVIRONMENT
+from test_plots import pixels, split_by_trajectory, waves
+
+from node_fit.drawing import Drawing, Pictures
+from node_fit.plots import phase_points
+
+ROWS = [{"step": step, "stage": "main", "train_loss": 1.0 / step, "validation_loss": None} for step in range(1, 5)]
+NAMES = {"loss.png", "fit.png", "phase.png"}
+
+
+def pictures(folder) -> Pictures:
+    curves = split_by_trajectory(waves(3), train=2)
+    return Pictures(folder, ROWS, curves, -phase_points(curves))
+
+
+def test_what_is_drawn_beside_is_what_is_drawn_here(tmp_path):
+    drawing, folders = Drawing(), [tmp_path / str(number) for number in range(3)]
+    for folder in folders:
+        drawing.draw(pictures(folder))
+    drawing.finish()
+    pictures(tmp_path / "here").draw()
+    for folder in folders:
+        assert {path.name for path in folder.iterdir()} == NAMES
+        for name in NAMES:
+            np.testing.assert_array_equal(pixels(folder / name), pixels(tmp_path / "here" / name))
+
+
+def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
+    drawing = Drawing()
+    (tmp_path / "in the way").write_text("")
+    with caplog.at_level(logging.WARNING):
+        drawing.draw(pictures(tmp_path / "in the way"))
+        drawing.draw(pictures(tmp_path / "good"))
+        drawing.finish()
+    assert "the plots were not drawn: FileExistsError" in caplog.text
+    assert {path.name for path in (tmp_path / "good").iterdir()} == NAMES
+    drawing.draw(pictures(tmp_path / "later"))  # it can be used again
+    drawing.finish()
+    assert (tmp_path / "later" / "phase.png").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_nothing_stays_behind_a_process_that_is_killed(tmp_path):
+    program = """
+import pathlib, sys, time
+from node_fit.drawing import Drawing
+from test_drawing import pictures
+if __name__ == "__main__":
+    drawing = Drawing()
+    drawing.draw(pictures(pathlib.Path(sys.argv[1])))
+    drawing.under_way[0].result()
+    print(*[process.pid for process in drawing.pool._processes.values()], flush=True)
+    time.sleep(60)
+"""
+    (tmp_path / "program.py").write_text(program)
+    here = os.path.dirname(__file__)
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{here}:{os.path.dirname(here)}"}
+    words = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "plots")]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        workers = [int(word) for word in process.stdout.readline().split()]
+        assert workers and all(alive(worker) for worker in workers)
+        process.send_signal(signal.SIGKILL)
+    limit = time.monotonic() + 20
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
