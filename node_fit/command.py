@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 IS_COMMAND = sys.argv[:1] == ["-m"] or Path(sys.argv[0] if sys.argv else "").stem == "node-fit"
 
 if IS_COMMAND:
+    # A KeyboardInterrupt that Ctrl-C raises while modules are loaded may be swallowed there, and the run goes on.
+    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
     # Imports and traces make many objects that stay: looking through them for garbage as often as Python does by itself
     # takes an eighth of the time to the first step.
     gc.set_threshold(50_000, 20, 100)

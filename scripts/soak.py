@@ -1,6 +1,6 @@
 """Interrupts one run again and again, and compares its end with that of a run that was left alone.
 
-python scripts/soak.py --interruptions 200    # 10 to 20 s an interruption on two cores
+python scripts/soak.py --interruptions 200    # about 6 s an interruption on two cores
 
 Signals are drawn from SIGTERM, SIGINT and SIGKILL; half of them come at any time after a process has started, imports
 and compilation included, and half while it trains. Then the run goes on by `resume=`, as a user would. The exit code is
@@ -88,6 +88,8 @@ def interrupt(arguments: tuple[str, ...], run: Path, times: int, draw: random.Ra
         process.send_signal(kind)
         process.communicate()
         counts[kind.name, when, process.returncode] += 1
+        if sum(counts.values()) % 20 == 0:
+            print(f"{sum(counts.values())} interruptions, {count_rows(run)} chunks", flush=True)
     return counts
 
 
