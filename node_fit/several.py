@@ -1,5 +1,6 @@
 """`fit_several`: fits that share their data, and if they can their programs."""
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -71,6 +72,7 @@ class Apart(Silent):
         self.overview = overview
 
     def resume(self, template: Template) -> Moment | None:
+        @functools.cache  # since every observer asks for the same
         def own(index: int, nodes: int) -> TrainState:
             return self.crew.of(template(index, nodes), 0)
 
