@@ -105,6 +105,7 @@ def bands(rounds: int) -> None:
                 f"{metrics['test']['nrmse']:.3g}",
             ]
         )
+        print(*lines[-1], flush=True)  # since each takes minutes
     table("90 % bands of 8 members", ("problem", "train", "validation", "test", "test NRMSE"), lines)
 
 
