@@ -32,7 +32,7 @@ from .memory import explain_memory
 from .parts import build_parts, check_top, hidden_states, placement_of
 from .plots import Curves, phase_points
 from .precision import scope
-from .processes import is_first, join
+from .processes import explain_parting, is_first, join, leave
 from .resuming import check_same, command_record
 from .run_directory import RunDirectory, RunExists
 from .setting import TIGHT, with_tolerance
@@ -73,6 +73,7 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | No
             return Job(config, RunDirectory(folder), console, began, imported).assist()
     except Exception as error:  # One job's failure must not end the others of a multirun.
         tell(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
+        leave(1)
         return 1
 
 
@@ -94,7 +95,7 @@ def tell(
     """Says why a job has failed, also in its summary if it has files."""
     expected = isinstance(error, (ValueError, OSError))
     reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows where)"
-    reason = explain_memory(error) or explain(error) or reason
+    reason = explain_memory(error) or explain_parting(error) or explain(error) or reason
     if isinstance(error, OSError):
         reason = explain_disk(error, files.path if files else ".")
     if tracebacks or config.verbose:

@@ -1,5 +1,6 @@
 """`fit`: from measured trajectories to a fitted model."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from .solver import Solver
 from .starts import First
 from .training import Scan, Stage
 
+LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -45,6 +48,7 @@ class Fit:
     - `compiles`: XLA compilations of training chunks, as JAX reported them: one a stage, none if the process had it.
     - `cached`: training chunks that came from JAX's compile cache instead.
     - `compile_seconds`, `train_seconds`: where the time went.
+    - `devices`: over how many its arrays were spread.
     """
 
     model: NeuralODE | Ensemble
@@ -58,6 +62,7 @@ class Fit:
     compile_seconds: float
     train_seconds: float
     members: tuple[End, ...] = ()
+    devices: int = 1
 
     def predict(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> np.ndarray:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
@@ -221,8 +226,12 @@ class Run:
         return model, stages, notes
 
     def loop(self, setting: Setting, members: Sequence[Member]) -> Loop:
-        self.loops.append(setting.loop(members, self.train, self.validation))
-        return self.loops[-1]
+        loop = setting.loop(members, self.train, self.validation)
+        given, used = len(setting.place.devices), len(loop.place.devices)
+        if used < given:
+            LOG.warning("%d of %d devices are in use, since what is spread has to be as much on each", used, given)
+        self.loops.append(loop)
+        return loop
 
     def fit(
         self,
@@ -248,6 +257,7 @@ class Run:
             cached=sum(each.compilations.cached for each in news),
             compile_seconds=compile_seconds,
             train_seconds=seconds,
+            devices=len(loop.place.devices),
             members=members,
         )
 

@@ -1,5 +1,7 @@
 """Several processes that share one run: each computes a part, all know the whole, and the first one writes."""
 
+import os
+import sys
 from typing import Any
 
 import jax
@@ -73,6 +75,24 @@ def agreed(flag: bool) -> bool:
     from jax.experimental.multihost_utils import process_allgather
 
     return bool(np.any(process_allgather(np.asarray(flag))))
+
+
+def explain_parting(error: Exception) -> str | None:
+    """A sentence for an error that comes of another process's end; None for others."""
+    if not (jax.distributed.is_initialized() and isinstance(error, jax.errors.JaxRuntimeError)):
+        return None
+    return (
+        f"another process of this run seems to have ended ({first_line(error)}); start all of them again, with resume= "
+        "and the run's directory if it has saved something."
+    )
+
+
+def leave(code: int) -> None:
+    """Ends this process if it is one of several: JAX would wait for the others, for minutes, if they are gone."""
+    if jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def first_line(error: Exception) -> str:

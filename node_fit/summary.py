@@ -38,7 +38,7 @@ def summarise(
         "seconds": {"compile": round(fit.compile_seconds, 3), "train": round(fit.train_seconds, 3)},
         "precision": place.precision,
         "device": place.devices[0].device_kind,
-        "devices": len(place.devices),
+        "devices": fit.devices,
         "parameters": fit.parameters,
         "start": fit.model.typical.start.given,
         "constants": fit.model.constants(),
