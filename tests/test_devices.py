@@ -125,11 +125,22 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, more):
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".hydra"], "only the first one writes"
 
 
+LONGER = (*SHARED, "optimizer=adam", "train.steps=200")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    write_table(folder / "mine.csv", spirals())
+    assert node_fit(folder, *LONGER, "hydra.run.dir=run").code == 0
+    return folder / "run"
+
+
 @pytest.mark.parametrize("which, kind", [(1, SIGTERM), (1, SIGKILL), (0, SIGKILL)], ids=["end", "kill", "kill first"])
-def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, which, kind):
+def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, alone, which, kind):
     write_table(tmp_path / "mine.csv", spirals())
-    words = (*SHARED, "optimizer=adam", "train.steps=200")
-    both = two(tmp_path, *words)
+    both = two(tmp_path, *LONGER)
     metrics = tmp_path / "run" / "metrics.csv"
     until(lambda: metrics.exists() and len(read_table(metrics)) > 3, both[0])
     both[which].send_signal(kind)
@@ -142,8 +153,7 @@ def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, whi
         assert (stopped[which].code, stopped[1 - which].code) == (-SIGKILL, 1)
         assert "another process of this run seems to have ended" in stopped[1 - which].sentence
     assert [ran.code for ran in ended(two(tmp_path, own=("resume=run", "resume=run")))] == [0, 0]
-    assert node_fit(tmp_path, *words, "hydra.run.dir=alone").code == 0
-    assert_same_losses(tmp_path / "run", tmp_path / "alone")
+    assert_same_losses(tmp_path / "run", alone)
 
 
 @pytest.mark.parametrize("numbers", [(2, 7), (2, None), (None, 0), (2, -1)])
