@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,13 @@ class Drawing:
         self.under_way: list[Future] = []
 
     def draw(self, pictures: Pictures) -> None:
+        try:
+            self.submit(pictures)
+        except BrokenExecutor:  # a process was killed, as where memory runs out; what it and its like drew is lost
+            self.pool = None
+            self.submit(pictures)
+
+    def submit(self, pictures: Pictures) -> None:
         if self.pool is None:
             spawn = multiprocessing.get_context("spawn")  # since JAX has threads, which a fork would not have
             self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=stay_with_parent)

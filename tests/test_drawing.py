@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import BrokenExecutor
 
 import numpy as np
 import pytest
@@ -48,6 +49,21 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
     drawing.draw(pictures(tmp_path / "later"))  # it can be used again
     drawing.finish()
     assert (tmp_path / "later" / "phase.png").exists()
+
+
+def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplog):
+    drawing = Drawing()
+    drawing.draw(pictures(tmp_path / "first"))
+    drawing.under_way[0].result()
+    assert drawing.pool is not None
+    for pid in list(drawing.pool._processes):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(BrokenExecutor):
+        for _ in range(200):  # until it is noticed
+            drawing.pool.submit(int).result(timeout=5)
+    drawing.draw(pictures(tmp_path / "later"))
+    drawing.finish()
+    assert {path.name for path in (tmp_path / "later").iterdir()} == NAMES and not caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
