@@ -229,7 +229,7 @@ class Run:
         loop = setting.loop(members, self.train, self.validation)
         given, used = len(setting.place.devices), len(loop.place.devices)
         if used < given:
-            LOG.warning("%d of %d devices are in use, since what is spread has to be as much on each", used, given)
+            LOG.warning("%d of %d devices are in use, since members, or trajectories, are spread evenly", used, given)
         self.loops.append(loop)
         return loop
 

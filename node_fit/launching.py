@@ -58,10 +58,10 @@ def launch(
     sys.argv[0] = name
     try:
         sys.argv[1:] = prepare(sys.argv[1:])
+        conf = str(shipped("conf", "config.yaml"))
+        run = hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(job)
         try:
-            hydra.main(version_base="1.3", config_path=str(shipped("conf", "config.yaml")), config_name=config_name)(
-                job
-            )()
+            run()
         finally:
             DRAWING.finish()
     except BrokenPipeError:
