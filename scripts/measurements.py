@@ -52,7 +52,9 @@ def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int
 
     field = node_fit.MLP(2, width=peers.SIZES[1], depth=len(peers.SIZES) - 2, key=jax.random.key(0))
     leaves = [jax.numpy.asarray(leaf) for layer in peers.fitted_weights() for leaf in layer]
-    field = eqx.tree_at(lambda f: [leaf for layer in f.layers for leaf in (layer.weight, layer.bias)], field, leaves)
+    field = eqx.tree_at(
+        lambda f: [leaf for layer in f.network.layers for leaf in (layer.weight, layer.bias)], field, leaves
+    )
     return node_fit.fit(
         node_fit.Dataset.from_arrays(ts, ys),
         field=field,
@@ -61,6 +63,7 @@ def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int
         recipe="direct",
         steps=steps,
         chunk_steps=BLOCK,
+        ridge=0.0,
         scale=False,
         precision="x32",
         observer=watch,
