@@ -35,7 +35,7 @@ TO_FIRST_CHUNK, TRAINING = 4.0, 0.5
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--interruptions", type=int, default=200)
-    options.add_argument("--steps-each", type=int, default=200, help="steps of the run for each interruption")
+    options.add_argument("--steps-each", type=int, default=60, help="steps of the run for each interruption")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     arguments = (*RUN, f"train.steps={given.interruptions * given.steps_each}")
