@@ -77,6 +77,18 @@ def test_a_diverging_curve_does_not_squeeze_the_data():
     assert high - low < 4
 
 
+def test_a_band_is_seen_as_far_as_it_does_not_squeeze_the_data():
+    data = waves(1)
+    ts, ys = curve(data)
+    room = []
+    for reach in (0.2, 0.4, 100.0):
+        records = collect(Curves({"train": data}, {"train": (ts, ys)}, {"train": (ys - reach, ys + reach)}))
+        low, high = limits(records, 0, room=0.0)
+        room.append((float(ys[..., 0].min()) - low, high - float(ys[..., 0].max())))
+    np.testing.assert_allclose(room[:2], [[0.2, 0.2], [0.4, 0.4]], atol=1e-6)
+    assert max(room[2]) < 0.6
+
+
 @pytest.mark.parametrize(
     "curves",
     [

@@ -78,7 +78,9 @@ def draw_state(axes: Any, record: Record, state: int, crowd: int) -> None:
     axes.plot(record.ts, visible(record.ys[:, state]), lw=1.3, **line)
     if record.band is not None:
         low, high = (visible(edge[:, state]) for edge in record.band)
-        axes.fill_between(record.ts, low, high, color=colour, alpha=0.18, lw=0, zorder=1.5)
+        axes.fill_between(record.ts, low, high, color=colour, alpha=0.22, lw=0, zorder=1.5)
+        for edge in (low, high):  # above the measurements, which may hide a narrow band
+            axes.plot(record.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
     note_failure(axes, record)
     axes.label_outer()
 

@@ -52,9 +52,9 @@ def headline(
 
 
 def limits(records: list[Record], state: int, room: float = 0.06) -> tuple[float, float]:
-    """Limits of an axis: the data's, and the curve's as far as it goes a quarter of their range beyond."""
+    """Limits of an axis: the data's, and those of curve and band as far as they go a quarter of that range beyond."""
     data = finite_values([ys[:, state] for record in records for _, ys in record.points.values()])
-    curve = finite_values([record.ys[:, state] for record in records])
+    curve = finite_values([part[:, state] for record in records for part in (record.ys, *(record.band or ()))])
     if not data.size:
         data = curve if curve.size else np.array([0.0, 1.0])
     low, high = float(data.min()), float(data.max())
