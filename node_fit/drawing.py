@@ -62,7 +62,12 @@ class Drawing:
         if self.pool is None:
             spawn = multiprocessing.get_context("spawn")  # since JAX has threads, which a fork would not have
             self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=stay_with_parent)
-        self.under_way.append(self.pool.submit(pictures.draw))
+        # A process that is begun here inherits that Ctrl-C is held back: that is for this one to hear.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.under_way.append(self.pool.submit(pictures.draw))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def finish(self) -> None:
         """Waits until all is drawn, and says what could not be."""
@@ -85,8 +90,7 @@ def forgiven():
 
 
 def stay_with_parent() -> None:
-    """Leaves signals from the terminal to the parent, and ends when it has ended, even if it was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ends the process when its parent has ended, even if that was killed."""
     threading.Thread(target=leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 

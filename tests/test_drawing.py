@@ -66,6 +66,19 @@ def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplo
     assert {path.name for path in (tmp_path / "later").iterdir()} == NAMES and not caplog.text
 
 
+def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
+    drawing = Drawing()
+    drawing.draw(pictures(tmp_path / "first"))
+    assert drawing.pool is not None
+    (worker,) = drawing.pool._processes
+    for _ in range(20):  # from its first moment on
+        os.kill(worker, signal.SIGINT)
+        time.sleep(0.1)
+    drawing.finish()
+    assert (tmp_path / "first" / "phase.png").exists() and not caplog.text
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_nothing_stays_behind_a_process_that_is_killed(tmp_path):
     program = """
