@@ -73,7 +73,8 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Trial | No
             return Job(config, RunDirectory(folder), console, began, imported).assist()
     except Exception as error:  # One job's failure must not end the others of a multirun.
         tell(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
-        leave(1)
+        if explain_parting(error) or hydra.mode != RunMode.MULTIRUN:
+            leave(1)
         return 1
 
 
@@ -241,7 +242,7 @@ class Job:
 
     def draw(self, fit: Fit, simulated: Simulated) -> None:
         """The pictures; those of a sweep in processes beside, unless its jobs have processes of their own."""
-        with forgiven():
+        with forgiven(self.files.plots):
             curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:

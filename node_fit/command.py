@@ -7,11 +7,20 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-# While `python -m` looks for a module, it calls the program so.
-IS_COMMAND = sys.argv[:1] == ["-m"] or Path(sys.argv[0] if sys.argv else "").stem == "node-fit"
+
+def is_command() -> bool:
+    """Whether `node-fit` or `python -m node_fit` was called, or one of its modules."""
+    if sys.argv[:1] != ["-m"]:  # as Python calls a program while it looks for its module
+        return Path(sys.argv[0] if sys.argv else "").stem == "node-fit"
+    module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
+    return module.partition(".")[0] == "node_fit"
+
+
+IS_COMMAND = is_command()
 
 if IS_COMMAND:
-    # A KeyboardInterrupt that Ctrl-C raises while modules are loaded may be swallowed there, and the run goes on.
+    # A KeyboardInterrupt may be swallowed where it is raised, as in callbacks while modules load; the run would go on.
+    # Training has a handler of its own, and launchers with processes of their own have Python's (`Leaderboard`).
     signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
     # Imports and traces make many objects that stay: looking through them for garbage as often as Python does by itself
     # takes an eighth of the time to the first step.

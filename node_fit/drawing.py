@@ -49,7 +49,7 @@ class Drawing:
 
     def __init__(self):
         self.pool: ProcessPoolExecutor | None = None
-        self.under_way: list[Future] = []
+        self.under_way: list[tuple[Path, Future]] = []
 
     def draw(self, pictures: Pictures) -> None:
         try:
@@ -65,14 +65,14 @@ class Drawing:
         # A process that is begun here inherits that Ctrl-C is held back: that is for this one to hear.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self.under_way.append(self.pool.submit(pictures.draw))
+            self.under_way.append((pictures.folder, self.pool.submit(pictures.draw)))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def finish(self) -> None:
         """Waits until all is drawn, and says what could not be."""
-        for future in self.under_way:
-            with forgiven():
+        for folder, future in self.under_way:
+            with forgiven(folder):
                 future.result()
         self.under_way = []
         if self.pool is not None:
@@ -81,12 +81,12 @@ class Drawing:
 
 
 @contextmanager
-def forgiven():
+def forgiven(folder: Path):
     """Says what goes wrong, and goes on; a run is worth keeping without pictures."""
     try:
         yield
     except Exception as error:
-        LOG.warning("the plots were not drawn: %s: %s", type(error).__name__, error)
+        LOG.warning("%s were not drawn: %s: %s", folder, type(error).__name__, error)
 
 
 def stay_with_parent() -> None:

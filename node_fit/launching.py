@@ -66,6 +66,8 @@ def launch(
             DRAWING.finish()
     except BrokenPipeError:
         sys.exit(1)  # whoever read the output has seen enough
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         Leaderboard.write_what_there_is()
         if tracebacks:

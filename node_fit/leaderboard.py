@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,6 +48,9 @@ class Leaderboard(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.directory = Path(config.hydra.sweep.dir).absolute()
         Leaderboard.under_way = self
+        if not config.hydra.launcher._target_.endswith("BasicLauncher"):
+            # It ends its processes when a KeyboardInterrupt reaches it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         self.finish()

@@ -167,7 +167,7 @@ class Loop:
             self.history.extend(records)
             stop = observer.observe(records, moment)
             if agreed(stop is not None):
-                stop = stop or "by a signal to another process of the run"
+                stop = stop or "by another process of the run"
             ends = self.ends(moment)
             if not before.step.any():
                 self.warn_of_nothing(moment, ends)

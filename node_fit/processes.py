@@ -10,6 +10,9 @@ from jaxtyping import PyTree
 
 from .precision import is_key
 
+# What errors of exchanges speak of.
+EXCHANGE = ("Gloo", "NCCL", "coordination service", "Connection closed by peer")
+
 
 def join(coordinator: str, processes: int | None = None, process: int | None = None) -> None:
     """Makes this process one of several; before JAX is used for anything else.
@@ -79,7 +82,7 @@ def agreed(flag: bool) -> bool:
 
 def explain_parting(error: Exception) -> str | None:
     """A sentence for an error that comes of another process's end; None for others."""
-    if not (jax.distributed.is_initialized() and isinstance(error, jax.errors.JaxRuntimeError)):
+    if not (jax.distributed.is_initialized() and any(word in str(error) for word in EXCHANGE)):
         return None
     return (
         f"another process of this run seems to have ended ({first_line(error)}); start all of them again, with resume= "
@@ -88,7 +91,8 @@ def explain_parting(error: Exception) -> str | None:
 
 
 def leave(code: int) -> None:
-    """Ends this process if it is one of several: JAX would wait for the others, for minutes, if they are gone."""
+    """Ends this process at once if it is one of several, without what is registered for the end: JAX would wait for
+    the others there, for minutes, if they are gone."""
     if jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -44,7 +44,7 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
         drawing.draw(pictures(tmp_path / "in the way"))
         drawing.draw(pictures(tmp_path / "good"))
         drawing.finish()
-    assert "the plots were not drawn: FileExistsError" in caplog.text
+    assert f"{tmp_path / 'in the way'} were not drawn: FileExistsError" in caplog.text
     assert {path.name for path in (tmp_path / "good").iterdir()} == NAMES
     drawing.draw(pictures(tmp_path / "later"))  # it can be used again
     drawing.finish()
@@ -54,7 +54,7 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
 def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplog):
     drawing = Drawing()
     drawing.draw(pictures(tmp_path / "first"))
-    drawing.under_way[0].result()
+    drawing.under_way[0][1].result()
     assert drawing.pool is not None
     for pid in list(drawing.pool._processes):
         os.kill(pid, signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplo
 
 
 def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
-    drawing = Drawing()
+    drawing, mask = Drawing(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     drawing.draw(pictures(tmp_path / "first"))
     assert drawing.pool is not None
     (worker,) = drawing.pool._processes
@@ -76,7 +76,7 @@ def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
         time.sleep(0.1)
     drawing.finish()
     assert (tmp_path / "first" / "phase.png").exists() and not caplog.text
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -88,7 +88,7 @@ from test_drawing import pictures
 if __name__ == "__main__":
     drawing = Drawing()
     drawing.draw(pictures(pathlib.Path(sys.argv[1])))
-    drawing.under_way[0].result()
+    drawing.under_way[0][1].result()
     print(*[process.pid for process in drawing.pool._processes.values()], flush=True)
     time.sleep(60)
 """

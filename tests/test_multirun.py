@@ -30,6 +30,8 @@ def test_each_job_has_its_own_directory(sweep):
     for name in good(sweep[0]):
         assert (sweep[0] / name / "model.safetensors").is_file()
         assert len(read_table(sweep[0] / name / "metrics.csv")) == 2
+        assert {path.name for path in (sweep[0] / name / "plots").iterdir()} == {"loss.png", "fit.png", "phase.png"}
+    assert "not drawn" not in sweep[1].err
 
 
 def test_seeds_and_learning_rates_compile_once(sweep):

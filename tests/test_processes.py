@@ -4,7 +4,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGABRT, SIGKILL, SIGTERM
 
 import numpy as np
 import pytest
@@ -30,8 +30,12 @@ def two(folder: Path, *arguments: str, own: Sequence[str] = NEW) -> list[subproc
 
 
 def ended(both: Sequence[subprocess.Popen]) -> list[Ran]:
-    outputs = [process.communicate(timeout=60) for process in both]
-    return [Ran(process.returncode, *output) for process, output in zip(both, outputs, strict=True)]
+    try:
+        outputs = [process.communicate(timeout=240) for process in both]
+        return [Ran(process.returncode, *output) for process, output in zip(both, outputs, strict=True)]
+    finally:
+        for process in both:
+            process.kill()
 
 
 def assert_same_losses(one: Path, other: Path) -> None:
@@ -79,10 +83,13 @@ def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, alo
     assert len(read_table(metrics)) < 100
     if kind == SIGTERM:
         assert [ran.code for ran in stopped] == [143, 143]
-        assert "interrupted: by a signal to another process" in stopped[0].out
+        assert "interrupted: by another process of the run" in stopped[0].out
     else:  # the other does not wait for it
-        assert (stopped[which].code, stopped[1 - which].code) == (-SIGKILL, 1)
-        assert "another process of this run seems to have ended" in stopped[1 - which].sentence
+        other = stopped[1 - which]
+        assert stopped[which].code == -SIGKILL
+        # Where the first one is gone, JAX itself may end the others before their next exchange fails.
+        assert other.code == 1 or (which == 0 and other.code == -SIGABRT)
+        assert other.code < 0 or "another process of this run seems to have ended" in other.sentence
     assert [ran.code for ran in ended(two(tmp_path, own=("resume=run", "resume=run")))] == [0, 0]
     assert_same_losses(tmp_path / "run", alone)
 

@@ -1,16 +1,18 @@
-"""Ctrl-C before a run has begun: while Python loads modules, and while the data are read."""
+"""Ctrl-C before a run has begun to train: while Python loads modules, and thereafter."""
 
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from commands import DIRECT, ENVIRONMENT, begun, spirals, write_table
+from commands import DIRECT, ENVIRONMENT, begun, spirals, until, write_table
 
 SWALLOWS = """
 import os, signal, sys
-sys.argv = ["-m"]  # as it is while `python -m` looks for the module
+# As they are while `python -m node_fit` looks for the module.
+sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "node_fit"]
 import node_fit.command
 try:
     os.kill(os.getpid(), signal.SIGINT)
@@ -25,10 +27,18 @@ def test_ctrl_c_is_not_lost_where_exceptions_are():
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("seconds", [0.6, 1.2, 1.8])
-def test_ctrl_c_ends_a_command_that_has_not_begun_to_train(tmp_path, seconds):
+def test_ctrl_c_in_a_program_of_others_is_theirs():
+    theirs = SWALLOWS.replace('"node_fit"]', '"mine.train"]')
+    ran = subprocess.run([sys.executable, "-c", theirs], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "goes on\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 0.8])
+def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
     write_table(tmp_path / "mine.csv", spirals())
     process = begun(tmp_path, *DIRECT, "train.steps=1000000", "hydra.run.dir=run")
+    until(lambda: b"jaxlib" in Path(f"/proc/{process.pid}/maps").read_bytes(), process)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
