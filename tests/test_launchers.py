@@ -122,7 +122,8 @@ def test_a_job_that_left_no_summary_is_lost_and_counts_as_a_failure(tmp_path, mo
 
     monkeypatch.setattr(Leaderboard, "failures", 0)
     leaderboard = Leaderboard()
-    leaderboard.on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
+    launcher = {"_target_": "hydra._internal.core_plugins.basic_launcher.BasicLauncher"}
+    leaderboard.on_multirun_start(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}, "launcher": launcher}}))
     for job in ("0", "1"):
         (tmp_path / job / ".hydra").mkdir(parents=True)
         (tmp_path / job / ".hydra" / "overrides.yaml").write_text(f"- seed={job}\n")
