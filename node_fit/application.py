@@ -28,6 +28,7 @@ from .drawing import DRAWING, Pictures, forgiven
 from .fitting import Fit
 from .interruption import Interruption
 from .kept_programs import keep_programs
+from .leaderboard import runs_here
 from .memory import explain_memory
 from .parts import build_parts, check_top, hidden_states, placement_of
 from .plots import Curves, phase_points
@@ -248,7 +249,7 @@ class Job:
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))
             pictures = Pictures(self.files.plots, self.files.read_metrics(), curves, slopes)
-            if self.number is not None and self.hydra.launcher._target_.endswith("BasicLauncher"):
+            if self.number is not None and runs_here(self.hydra):
                 DRAWING.draw(pictures)
             else:
                 pictures.draw()

@@ -48,8 +48,8 @@ class Leaderboard(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.directory = Path(config.hydra.sweep.dir).absolute()
         Leaderboard.under_way = self
-        if not config.hydra.launcher._target_.endswith("BasicLauncher"):
-            # It ends its processes when a KeyboardInterrupt reaches it.
+        if not runs_here(config.hydra):
+            # The launcher ends its processes when a KeyboardInterrupt reaches it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
@@ -70,6 +70,11 @@ class Leaderboard(Callback):
 
     def is_new(self, path: Path) -> bool:
         return path.is_file() and path.stat().st_mtime >= self.began
+
+
+def runs_here(hydra: Any) -> bool:
+    """Whether Hydra's config has the jobs of a multirun in this process, one after another."""
+    return hydra.launcher._target_.endswith("BasicLauncher")
 
 
 def publish(directory: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from .leaderboard import runs_here
 from .targets import ConfigError
 
 
@@ -28,7 +29,7 @@ class Vectorized(Callback):
         from .run_directory import RunDirectory
 
         hydra = HydraConfig.get()
-        if not hydra.launcher._target_.endswith("BasicLauncher"):
+        if not runs_here(hydra):
             raise ConfigError("sweep=vectorized runs all jobs in this process; leave hydra/launcher at its default.")
         files = RunDirectory(hydra.runtime.output_dir)
         Vectorized.waiting.append(Job(config, files, make_console(), time.perf_counter(), imported))
