@@ -82,6 +82,7 @@ LIBRARY = [
     "objectives",
     "optimizers.optimizer",
     "optimizers.adam",
+    "optimizers.curvature",
     "optimizers.line_search",
     "optimizers.custom",
     "optimizers.lbfgs",

@@ -38,7 +38,7 @@ def minimise(function, start, evaluations=200, **options):
 
 def accepted(states) -> np.ndarray:
     """The points that lines began at, in their order, a point that was kept for another line once."""
-    points = states.memory.params[(states.tries == 0) & np.isfinite(states.start.value)]
+    points = states.line.point[(states.line.tries == 0) & np.isfinite(states.line.start.value)]
     different = np.r_[True, (points[1:] != points[:-1]).any(axis=1)]
     return points[different]
 
@@ -130,7 +130,7 @@ def test_accepted_steps_satisfy_the_strong_wolfe_conditions(function, start, pre
 def test_the_accepted_loss_never_rises(function):
     with scope("x64"):
         states = minimise(function, jnp.array([-1.2, 1.0, 0.3]), 150)[2]
-    values = states.start.value[np.isfinite(states.start.value)]
+    values = states.line.start.value[np.isfinite(states.line.start.value)]
     # Equal up to the rounding that the approximate conditions allow.
     assert (np.diff(values) <= 10 * np.finfo(np.float64).eps * np.abs(values[:-1])).all()
     assert values[-1] < values[0]
@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_finite_is_no_point_to_stay_at():
     function = lambda x: jnp.sum(jnp.sqrt(jnp.abs(x - 1)))  # noqa: E731
     xs, _, states = minimise(function, jnp.array([3.0, 0.0]), 60)
     assert np.isfinite(xs).all()
-    assert np.isfinite(states.direction).all()
+    assert np.isfinite(states.line.direction).all()
 
 
 def test_nan_at_the_start_leaves_the_parameters(precision):
@@ -176,7 +176,7 @@ def test_nan_at_the_start_leaves_the_parameters(precision):
         xs, values, states = minimise(lambda x: jnp.sum(x) * jnp.nan, start, 30)
         assert np.isnan(values).all()
         np.testing.assert_array_equal(xs, np.tile([1.0, 2.0], (30, 1)))
-        assert all(np.isfinite(leaf).all() for leaf in (states.memory.params, states.direction, states.step))
+        assert all(np.isfinite(leaf).all() for leaf in (states.line.point, states.line.direction, states.line.step))
 
 
 def test_both_precisions_keep_their_dtype(precision):
@@ -218,11 +218,11 @@ def test_memory_holds_no_pair_of_negative_curvature():
         gradients = np.asarray(jax.vmap(jax.grad(hill))(points))
     curvature = (np.diff(points, axis=0) * np.diff(gradients, axis=0)).sum(axis=1)
     assert (curvature < 0).any(), "no step had negative curvature, so the test shows nothing"
-    pairs = (states.memory.diff_params_memory * states.memory.diff_updates_memory).sum(axis=2)
+    pairs = (states.pairs.steps * states.pairs.changes).sum(axis=2)
     assert (pairs >= 0).all()
     assert (pairs > 0).any()
     # The direction goes down all the same.
-    assert (states.start.slope[np.isfinite(states.start.value)] <= 0).all()
+    assert (states.line.start.slope[np.isfinite(states.line.start.value)] <= 0).all()
     assert np.linalg.norm(gradients[-1]) < 1e-3 * np.linalg.norm(gradients, axis=1).max()
 
 
@@ -234,22 +234,22 @@ def noisy_plateau(x):
 
 def test_failures_rise_on_a_noisy_plateau_and_only_there():
     _, _, states = minimise(noisy_plateau, jnp.array([2.0, -1.0, 0.5], jnp.float32), 200)
-    assert states.failures.max() >= HOPELESS
+    assert states.line.failures.max() >= HOPELESS
     _, _, states = minimise(rosenbrock, jnp.array([-1.2, 1.0], jnp.float32), 25)
-    assert states.failures.max() == 0
+    assert states.line.failures.max() == 0
 
 
 def test_nothing_lower_at_an_exact_minimum():
     _, _, states = minimise(lambda x: jnp.sum(x**2), jnp.zeros(3), 10)
-    assert states.failures.max() >= HOPELESS
-    assert (np.asarray(states.memory.params) == 0).all()
+    assert states.line.failures.max() >= HOPELESS
+    assert (np.asarray(states.line.point) == 0).all()
 
 
 def test_stuck_ends_the_stage():
     optimizer = nf.LBFGS(memory=5)
     state = optimizer.init(jnp.zeros(3), 10)
     assert not bool(optimizer.stuck(state))
-    assert bool(optimizer.stuck(state._replace(failures=jnp.int32(HOPELESS))))
+    assert bool(optimizer.stuck(state._replace(line=state.line._replace(failures=jnp.int32(HOPELESS)))))
     exact = nf.fit(
         rotation(),
         field=nf.Linear,

@@ -62,7 +62,7 @@ class LBFGS(AbstractGradientOptimizer):
         return renew(state) if self.linesearch == "zoom" else forget_value(state)
 
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
-        return jnp.asarray(state.step if self.linesearch == "zoom" else optax.tree.get(state, "learning_rate"))
+        return jnp.asarray(state.line.step if self.linesearch == "zoom" else optax.tree.get(state, "learning_rate"))
 
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
-        return state.failures >= HOPELESS if self.linesearch == "zoom" else jnp.zeros((), bool)
+        return state.line.failures >= HOPELESS if self.linesearch == "zoom" else jnp.zeros((), bool)

@@ -15,6 +15,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .curvature import Pairs, newton_direction, no_pairs, remember
+
 # Sufficient decrease and curvature: the usual constants for quasi-Newton directions (Nocedal and Wright,
 # Numerical Optimization, 2006, section 3.1).
 DECREASE = 1e-4
@@ -33,12 +35,12 @@ class Trial(NamedTuple):
     slope: Float[Array, ""]
 
 
-class SearchState(NamedTuple):
-    """Where the search is.
+class Line(NamedTuple):
+    """Where the search is on its line.
 
-    - `memory`: an `optax.ScaleByLBFGSState` of flat arrays; it holds the last accepted point and its gradient.
-    - `direction`: of the search, flat.
-    - `start`: the accepted point as a trial of step 0.
+    - `point`, `gradient`: where the line begins, flat: the last accepted point.
+    - `direction`: of the search.
+    - `start`: that point as a trial of step 0; its value is infinite as long as there is no line.
     - `low`, `low_gradient`: the best trial with sufficient decrease, and the gradient there.
     - `high`: the other end of the interval that holds a good step; its step is infinite while none is known.
     - `step`: the step being tried.
@@ -46,7 +48,8 @@ class SearchState(NamedTuple):
     - `failures`: lines in a row on which nothing better was found.
     """
 
-    memory: Any
+    point: Float[Array, " parameter"]
+    gradient: Float[Array, " parameter"]
     direction: Float[Array, " parameter"]
     start: Trial
     low: Trial
@@ -55,6 +58,13 @@ class SearchState(NamedTuple):
     step: Float[Array, ""]
     tries: Int[Array, ""]
     failures: Int[Array, ""]
+
+
+class SearchState(NamedTuple):
+    """What is known of the curvature, and the line that is searched."""
+
+    pairs: Pairs
+    line: Line
 
 
 def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformationExtraArgs:
@@ -68,69 +78,101 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
     - `memory`: pairs of steps and gradient changes that are kept.
     - `tries`: trials on a line before the best of them is taken.
     """
-    precondition = optax.scale_by_lbfgs(memory)
 
     def init(params: PyTree) -> SearchState:
         x, _ = ravel_pytree(params)
-        state: Any = precondition.init(x)
-        zero, infinite = jnp.zeros((), x.dtype), jnp.full((), jnp.inf, x.dtype)
-        nowhere = Trial(zero, infinite, zero)
-        return SearchState(
-            # The memory's weights take the parameters' precision, whatever the process's is.
-            memory=state._replace(weights_memory=state.weights_memory.astype(x.dtype)),
-            direction=jnp.zeros_like(x),
-            start=nowhere,
-            low=nowhere,
-            low_gradient=jnp.zeros_like(x),
-            high=Trial(infinite, infinite, zero),
-            step=zero,
-            tries=jnp.zeros((), jnp.int32),
-            failures=jnp.zeros((), jnp.int32),
-        )
+        infinite, none = jnp.full((), jnp.inf, x.dtype), jnp.zeros((), jnp.int32)
+        line = begin_line(x, jnp.zeros_like(x), jnp.zeros_like(x), infinite, none)
+        return SearchState(no_pairs(memory, x), line._replace(step=jnp.zeros_like(infinite)))
 
     def update(
         updates: PyTree, state: Any, params: PyTree = None, *, value: Array, **extra_args: Any
     ) -> tuple[PyTree, SearchState]:
         gradient, unravel = ravel_pytree(updates)
         x, _ = ravel_pytree(params)
+        old: Line = state.line
         finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
         gradient = jnp.where(finite, gradient, 0)
-        trial = Trial(state.step, jnp.where(finite, value, jnp.inf), gradient @ state.direction)
+        trial = Trial(old.step, jnp.where(finite, value, jnp.inf), gradient @ old.direction)
         # Before the first evaluation there is no line: the start is accepted for what it is.
-        opening = jnp.isinf(state.start.value) & finite
+        opening = jnp.isinf(old.start.value) & finite
         # A step too short to be seen is no step, however well its value compares.
-        moves = (x != state.memory.params).any()
-        accepted = opening | (finite & moves & satisfies_wolfe(trial, state.start))
-        low, high, moved = narrow(state, trial, finite)
-        low_gradient = jnp.where(moved, gradient, state.low_gradient)
+        moves = (x != old.point).any()
+        accepted = opening | (finite & moves & satisfies_wolfe(trial, old.start))
+        low, high, moved = narrow(old, trial, finite)
+        low_gradient = jnp.where(moved, gradient, old.low_gradient)
         step = choose(low, high)
         width = jnp.abs(jnp.where(jnp.isinf(high.step), low.step + 1, high.step) - low.step)
-        resolved = width * jnp.abs(state.direction).max() <= jnp.finfo(x.dtype).eps * jnp.abs(x).max()
-        exhausted = ~jnp.isinf(state.start.value) & ((state.tries + 1 >= tries) | resolved)
+        resolved = width * jnp.abs(old.direction).max() <= jnp.finfo(x.dtype).eps * jnp.abs(x).max()
+        exhausted = ~jnp.isinf(old.start.value) & ((old.tries + 1 >= tries) | resolved)
+        turns = accepted | exhausted
 
-        def keep_looking() -> SearchState:
-            return state._replace(low=low, low_gradient=low_gradient, high=high, step=step, tries=state.tries + 1)
+        # The next line begins at the accepted trial, else at the best one, else where this one began.
+        settled = accepted | (low.step > 0)
+        point = jnp.where(accepted, x, old.point + low.step * old.direction)
+        there = jnp.where(accepted, gradient, jnp.where(low.step > 0, low_gradient, old.gradient))
+        way, change = point - old.point, there - old.gradient
+        # A pair without positive curvature would spoil the metric: forget it all and descend along the gradient.
+        curved = settled & (way @ change > 0)
+        # Outside of the condition, since members of a batch would choose between two copies of all pairs.
+        pairs = remember(state.pairs, way, change, keep=turns & curved, forget=turns & ~curved)
 
-        def begin_line() -> SearchState:
-            return next_line(precondition, state, accepted, x, gradient, trial, low, low_gradient)
+        def next_line() -> Line:
+            direction = downhill(newton_direction(pairs, there), there)
+            failures = jnp.where(settled, 0, old.failures + 1)
+            return begin_line(point, there, direction, jnp.where(accepted, trial.value, low.value), failures)
 
-        new = jax.lax.cond(accepted | exhausted, begin_line, keep_looking)
+        def same_line() -> Line:
+            return old._replace(low=low, low_gradient=low_gradient, high=high, step=step, tries=old.tries + 1)
+
+        new = jax.lax.cond(turns, next_line, same_line)
         # Between the accepted point and the next trial there is no other error than one rounding.
-        target = new.memory.params + new.step * new.direction
-        return unravel(jnp.where(jnp.isinf(new.start.value), 0, target - x)), new
+        target = new.point + new.step * new.direction
+        return unravel(jnp.where(jnp.isinf(new.start.value), 0, target - x)), SearchState(pairs, new)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
+def begin_line(
+    point: Float[Array, " parameter"],
+    gradient: Float[Array, " parameter"],
+    direction: Float[Array, " parameter"],
+    value: Float[Array, ""],
+    failures: Int[Array, ""],
+) -> Line:
+    """A line from a point, with a whole step as its first trial."""
+    start = Trial(jnp.zeros_like(value), value, direction @ gradient)
+    return Line(
+        point=point,
+        gradient=gradient,
+        direction=direction,
+        start=start,
+        low=start,
+        low_gradient=gradient,
+        high=Trial(jnp.full_like(value, jnp.inf), jnp.full_like(value, jnp.inf), jnp.zeros_like(value)),
+        step=jnp.ones_like(value),
+        tries=jnp.zeros((), jnp.int32),
+        failures=failures,
+    )
+
+
+def downhill(ascent: Float[Array, " parameter"], gradient: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
+    """Against `ascent`; against the gradient where rounding, or little curvature, has spoilt that."""
+    sound = (ascent @ gradient > 0) & jnp.isfinite(ascent).all()
+    return -jnp.where(sound, ascent, gradient)
+
+
 def renew(state: SearchState) -> SearchState:
     """The state for an objective that has changed a little: the next point is accepted for what it is."""
-    infinite = jnp.full_like(state.start.value, jnp.inf)
-    return state._replace(
-        start=state.start._replace(value=infinite),
-        low=state.low._replace(value=infinite, step=jnp.zeros_like(infinite)),
-        tries=jnp.zeros_like(state.tries),
-        failures=jnp.zeros_like(state.failures),
+    line = state.line
+    infinite = jnp.full_like(line.start.value, jnp.inf)
+    opened = line._replace(
+        start=line.start._replace(value=infinite),
+        low=line.low._replace(value=infinite, step=jnp.zeros_like(infinite)),
+        tries=jnp.zeros_like(line.tries),
+        failures=jnp.zeros_like(line.failures),
     )
+    return state._replace(line=opened)
 
 
 def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
@@ -145,13 +187,13 @@ def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
     return level & (decreases | approximately)
 
 
-def narrow(state: SearchState, trial: Trial, finite: Bool[Array, ""]) -> tuple[Trial, Trial, Bool[Array, ""]]:
+def narrow(line: Line, trial: Trial, finite: Bool[Array, ""]) -> tuple[Trial, Trial, Bool[Array, ""]]:
     """The interval after a trial that was not accepted, and whether its low end is now the trial."""
-    decreases = trial.value <= state.start.value + DECREASE * trial.step * state.start.slope
-    moved = finite & decreases & (trial.value < state.low.value)
-    passed = trial.slope * (state.high.step - state.low.step) >= 0
-    low = select(moved, trial, state.low)
-    high = select(moved, select(passed, state.low, state.high), trial)
+    decreases = trial.value <= line.start.value + DECREASE * trial.step * line.start.slope
+    moved = finite & decreases & (trial.value < line.low.value)
+    passed = trial.slope * (line.high.step - line.low.step) >= 0
+    low = select(moved, trial, line.low)
+    high = select(moved, select(passed, line.low, line.high), trial)
     return low, high, moved
 
 
@@ -166,45 +208,6 @@ def choose(low: Trial, high: Trial) -> Float[Array, ""]:
     # With a point that could not be evaluated there is nothing to interpolate: far back from it at first, then halves.
     fraction = jnp.where(jnp.isfinite(high.value), fraction, jnp.where(low.step > 0, 0.5, MARGIN))
     return jnp.where(jnp.isinf(high.step), GROWTH * low.step, low.step + fraction * width)
-
-
-def next_line(
-    precondition: optax.GradientTransformation,
-    state: SearchState,
-    accepted: Bool[Array, ""],
-    x: Float[Array, " parameter"],
-    gradient: Float[Array, " parameter"],
-    trial: Trial,
-    low: Trial,
-    low_gradient: Float[Array, " parameter"],
-) -> SearchState:
-    """A new line from the accepted trial, else from the best one, else from where the last line began."""
-    settled = accepted | (low.step > 0)
-    old = state.memory
-    point = jnp.where(accepted, x, old.params + low.step * state.direction)
-    slope_there = jnp.where(accepted, gradient, jnp.where(low.step > 0, low_gradient, old.updates))
-    value = jnp.where(accepted, trial.value, low.value)
-    # A pair without positive curvature would spoil the metric: forget it all and descend along the gradient.
-    curved = ((point - old.params) @ (slope_there - old.updates) > 0) | (old.count == 0)
-    empty = jax.tree.map(jnp.zeros_like, old)
-    memory = select(settled & curved, old, empty)
-    ascent: Any
-    ascent, memory = precondition.update(slope_there, memory, point)
-    downhill = (ascent @ slope_there > 0) & jnp.isfinite(ascent).all()
-    direction = -jnp.where(downhill, ascent, slope_there)
-    start = Trial(jnp.zeros_like(value), value, direction @ slope_there)
-    nowhere = Trial(jnp.full_like(value, jnp.inf), jnp.full_like(value, jnp.inf), jnp.zeros_like(value))
-    return SearchState(
-        memory=memory,
-        direction=direction,
-        start=start,
-        low=start,
-        low_gradient=slope_there,
-        high=nowhere,
-        step=jnp.ones_like(value),
-        tries=jnp.zeros_like(state.tries),
-        failures=jnp.where(settled, 0, state.failures + 1),
-    )
 
 
 def select(condition: Bool[Array, ""], yes, no):
