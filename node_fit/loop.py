@@ -204,7 +204,8 @@ class Loop:
         """The state after a chunk's end, where the objective may grow and steps that became too long are made anew."""
         stage = self.stages[index]
         state = self.restarted(index, state)
-        new = self.settled(index, state)
+        lowest = self.lowest(stage, state)
+        new = self.settled(index, lowest)
         old = state.progress
         progress = np.minimum(old + self.chunk_of(stage) / (GROWTH * stage.steps), 1.0).astype(old.dtype)
         if grows(stage) and (progress > old).any():
@@ -212,7 +213,7 @@ class Loop:
             new = replace(
                 new, progress=progress, mark=np.full_like(old, np.inf), plateau=zero, stale=zero, done=zero.astype(bool)
             )
-        if new is state:
+        if new is lowest:
             return state
         # What the optimizer remembers of the last objective's values would mislead it, and us.
         new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
@@ -220,6 +221,14 @@ class Loop:
             new = replace(new, best=replace(new.chosen, loss=np.full_like(old, np.inf)))
         waits = state.over
         return self.place.host(self.crew.choose(waits, replace(state, grid=new.grid), new))
+
+    def lowest(self, stage: Stage, state: TrainState) -> TrainState:
+        """The state in which the stage's best iterate is the chosen one, where the training loss judges both: an
+        objective that changes makes the loss of the best worthless, and it would be lost."""
+        if self.validation is not None or stage.batch_size is not None:
+            return state
+        best = state.best.loss < state.chosen.loss
+        return replace(state, chosen=self.crew.choose(best, state.best, state.chosen)) if best.any() else state
 
     def restarted(self, index: int, state: TrainState) -> TrainState:
         """The state after a chunk's end, from the best iterate with smaller steps if nothing was learnt any more."""

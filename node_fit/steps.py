@@ -13,6 +13,9 @@ from .processes import to_host
 from .supply import Supply
 from .training import Stage, TrainState, step_errors
 
+# A fit whose loss is so many times what it was has gone astray.
+ASTRAY = 10.0
+
 
 def settled(supply: Supply, stage: Stage, model_static: PyTree, state: TrainState, fresh: bool) -> TrainState:
     """The state with steps that keep to the tolerance.
@@ -31,8 +34,10 @@ def settled(supply: Supply, stage: Stage, model_static: PyTree, state: TrainStat
     params, progress = put((state.params if fresh else state.chosen.params, state.progress))
     static = (model_static, eqx.partition(stage, eqx.is_array_like)[1])
     before = state.grid
-    # A member that waits, or that runs away, makes no steps shorter for all others.
-    idle = (state.over | (state.chosen.unsolved > 0)) & (crew.size > 1)
+    # A member that waits, or that runs away, makes no steps shorter for all others; and nothing is learnt from where a
+    # fit has gone astray, however well that is solved.
+    astray = state.chosen.loss > ASTRAY * state.mark
+    idle = ((state.over | (state.chosen.unsolved > 0)) & (crew.size > 1)) | astray
 
     def errors_of(nodes: np.ndarray) -> np.ndarray:
         steps = nodes.shape[1] - 1

@@ -1,6 +1,8 @@
 """The training loop: that it can be interrupted anywhere, and knows when to stop and what to keep."""
 
+import dataclasses
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -12,6 +14,7 @@ from conftest import SMALL, rotation
 from test_pitfalls import Quadratic, problem
 
 import node_fit as nf
+from node_fit import loop, steps
 from node_fit.checkpoint import Checkpoints
 from node_fit.members import Crew
 from node_fit.observer import Silent
@@ -237,6 +240,38 @@ def test_a_fit_without_any_finite_loss_has_failed(optimizer):
     # The parameters are those of the start, untouched.
     start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0])
     assert_equal(result.model.field, start)
+
+
+SHORT = {"field": functools.partial(nf.MLP, width=8, depth=1), "recipe": "direct", "ridge": 0.0, "chunk_steps": 10}
+
+
+def test_steps_that_are_made_anew_do_not_lose_the_best(monkeypatch):
+    """They are made after a chunk that was worse than one before."""
+    settled, calls = loop.settled, itertools.count()
+
+    def anew(*arguments):
+        state = settled(*arguments)
+        return dataclasses.replace(state, grid=state.grid.copy()) if next(calls) == 4 else state
+
+    monkeypatch.setattr(loop, "settled", anew)
+    fit = nf.fit(rotation(), optimizer=RISING, steps=50, **SHORT)
+    losses = [record.train_loss for record in fit.history]
+    assert losses[3] > 1.5 * min(losses[:3]), "the chunk was no worse, so the test shows nothing"
+    assert losses[4] <= 1.01 * min(losses[:3])
+    assert fit.score(rotation()).nrmse ** 2 == pytest.approx(min(losses), rel=0.01)
+
+
+def test_steps_do_not_follow_a_fit_that_has_gone_astray(monkeypatch):
+    settled, given = loop.settled, []
+    monkeypatch.setattr(loop, "settled", lambda *arguments: given.append(arguments) or settled(*arguments))
+    nf.fit(rotation(), optimizer=nf.Adam(), steps=10, **SHORT)
+    *fixed, state, fresh = given[-1]
+    assert not fresh
+    faster = jax.tree.map(lambda weight: 8 * weight, state.chosen.params)
+    for loss, follows in ((1.0, True), (2 * steps.ASTRAY, False)):
+        chosen = dataclasses.replace(state.chosen, params=faster, loss=np.float32(loss) * state.mark)
+        there = settled(*fixed, dataclasses.replace(state, chosen=chosen), False)
+        assert (there.grid is not state.grid) == follows
 
 
 def test_patience_ends_the_stage_and_the_best_on_validation_is_kept():
