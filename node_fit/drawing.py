@@ -5,9 +5,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,21 +51,28 @@ class Drawing:
         self.pool: ProcessPoolExecutor | None = None
         self.under_way: list[tuple[Path, Future]] = []
 
+    def begin(self) -> None:
+        """Starts the processes before there is something to draw, since they load for a while."""
+        with suppress(OSError, BrokenExecutor):  # of which the first picture will tell
+            for _ in range(PROCESSES):
+                self.submit(load)
+
     def draw(self, pictures: Pictures) -> None:
         try:
-            self.submit(pictures)
+            future = self.submit(pictures.draw)
         except BrokenExecutor:  # a process was killed, as where memory runs out; what it and its like drew is lost
             self.pool = None
-            self.submit(pictures)
+            future = self.submit(pictures.draw)
+        self.under_way.append((pictures.folder, future))
 
-    def submit(self, pictures: Pictures) -> None:
+    def submit(self, task: Callable[[], None]) -> Future:
         if self.pool is None:
             spawn = multiprocessing.get_context("spawn")  # since JAX has threads, which a fork would not have
             self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=stay_with_parent)
         # A process that is begun here inherits that Ctrl-C is held back: that is for this one to hear.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self.under_way.append((pictures.folder, self.pool.submit(pictures.draw)))
+            return self.pool.submit(task)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -78,6 +85,12 @@ class Drawing:
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
+
+
+def load() -> None:
+    """Loads what pictures are drawn with."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401
 
 
 @contextmanager

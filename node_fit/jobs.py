@@ -8,6 +8,7 @@ from typing import Any
 
 from .application import EXIT, Job, tell
 from .console import Display, make_console
+from .drawing import DRAWING
 from .fitting import Fit, fit
 from .interruption import Interruption
 from .observer import Moment, Record, Silent
@@ -27,6 +28,8 @@ def run(jobs: Sequence[Job]) -> list[int]:
     with ExitStack() as stack, Interruption(functools.partial(console.print, soft_wrap=True)) as interruption:
         ready = [made for job in jobs if (made := attempt(job, functools.partial(prepare, job, stack))) is not None]
         ends: dict[Job, int] = {}
+        if ready:
+            DRAWING.begin()
         for group in alike(ready):
             found = attempt(group[0][0], functools.partial(fit_group, group, interruption))
             for (job, _), result in zip(group, found or [], strict=bool(found)):

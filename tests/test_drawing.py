@@ -13,7 +13,7 @@ import pytest
 from commands import ENVIRONMENT
 from test_plots import pixels, split_by_trajectory, waves
 
-from node_fit.drawing import Drawing, Pictures
+from node_fit.drawing import PROCESSES, Drawing, Pictures
 from node_fit.plots import phase_points
 
 ROWS = [{"step": step, "stage": "main", "train_loss": 1.0 / step, "validation_loss": None} for step in range(1, 5)]
@@ -35,6 +35,18 @@ def test_what_is_drawn_beside_is_what_is_drawn_here(tmp_path):
         assert {path.name for path in folder.iterdir()} == NAMES
         for name in NAMES:
             np.testing.assert_array_equal(pixels(folder / name), pixels(tmp_path / "here" / name))
+
+
+def test_processes_that_were_begun_before_draw(tmp_path):
+    drawing = Drawing()
+    drawing.begin()
+    assert drawing.pool is not None
+    begun = set(drawing.pool._processes)
+    assert len(begun) == PROCESSES
+    drawing.draw(pictures(tmp_path / "plots"))
+    assert set(drawing.pool._processes) == begun
+    drawing.finish()
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == NAMES
 
 
 def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
