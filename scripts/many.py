@@ -2,9 +2,10 @@
 
 prints tables in Markdown. Every measurement has processes of its own, on the CPU, without a compile cache. Contenders
 take turns, and a figure is the median over the rounds with the extremes in brackets. Measure on an idle machine.
+`--gpu` has `members` on one GPU.
 
 - `members`: seconds a step of Adam on 32 trajectories of `data/oscillator.csv`, for one fit, and for 16 members on one
-  and on two devices, by the width of the field.
+  and on two devices, by the width of the field; and of L-BFGS on their derivatives, where the objective is cheap.
 - `sweep`: seconds for 4 learning rates by 4 seeds: as 16 processes, two at a time, as a plain multirun, and as a
   vectorized one; start, compilation and plots included.
 - `bands`: the share of the held-out test points, noise included, within the 90 % bands of an ensemble.
@@ -44,27 +45,36 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", nargs="+", choices=TASKS, default=TASKS)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--gpu", action="store_true")
     options.add_argument("--child", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.child:
         print(json.dumps(CHILDREN[given.child.partition(" ")[0]](*json.loads(given.child.partition(" ")[2]))))
         return
+    if given.gpu:
+        members(given.rounds, gpu=True)
+        return
     for task in given.only:
         {"members": members, "sweep": sweep, "bands": bands, "devices": devices}[task](given.rounds)
 
 
-def members(rounds: int) -> None:
-    contenders = ((1, 1), (16, 1), (16, 2))
+def members(rounds: int, gpu: bool = False) -> None:
+    for optimizer, title in (("Adam", "Adam, 32 trajectories"), ("LBFGS", "L-BFGS, derivatives of 32 trajectories")):
+        members_with(optimizer, title, rounds, gpu)
+
+
+def members_with(optimizer: str, title: str, rounds: int, gpu: bool) -> None:
+    contenders = ((1, 1), (16, 1)) if gpu else ((1, 1), (16, 1), (16, 2))
     lines = []
     for width in WIDTHS:
         taken: dict[tuple[int, int], list[float]] = {each: [] for each in contenders}
         for _ in range(rounds):
             for size, count in contenders:
-                taken[size, count].append(child("step", [size, count, width], count))
+                taken[size, count].append(child("step", [size, count, width, optimizer], count, gpu))
         for each in contenders:
             ratios = [mine / one for mine, one in zip(taken[each], taken[1, 1], strict=True)]
             lines.append([width, *each, spread([1e3 * seconds for seconds in taken[each]]), spread(ratios)])
-    table("Adam, 32 trajectories", ("width", "members", "devices", "ms a step", "times one member's"), lines)
+    table(title, ("width", "members", "devices", "ms a step", "times one member's"), lines)
 
 
 def sweep(rounds: int) -> None:
@@ -116,7 +126,7 @@ def devices(rounds: int) -> None:
     table("Eight devices against one, float64", ("spread", "largest relative difference of a loss"), lines)
 
 
-def step(size: int, count: int, width: int) -> float:
+def step(size: int, count: int, width: int, optimizer: str) -> float:
     """Median seconds a step."""
     import functools
 
@@ -127,14 +137,14 @@ def step(size: int, count: int, width: int) -> float:
 
     ts, ys = peers.oscillator()
     data = nf.Dataset.from_arrays(ts, ys[:32], states=("x", "y"))
-    watch = Watch()
+    watch, steps = Watch(), CHUNK * CHUNKS
     nf.fit(
         data,
         field=functools.partial(nf.MLP, width=width, depth=2),
-        recipe="direct",
+        recipe="direct" if optimizer == "Adam" else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
         optimizer=nf.Adam(1e-3, schedule="constant"),
         solver=nf.Solver(rtol=1e-3, atol=1e-6),
-        steps=CHUNK * CHUNKS,
+        steps=steps,
         chunk_steps=CHUNK,
         ridge=0.0,
         ensemble=nf.Members(size),
@@ -162,9 +172,9 @@ def differ(size: int) -> float:
 CHILDREN = {"step": step, "differ": differ}
 
 
-def child(name: str, arguments: Sequence[int], count: int) -> float:
+def child(name: str, arguments: Sequence[int | str], count: int, gpu: bool = False) -> float:
     """What a function of this file gives in a process with so many devices."""
-    environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(count)}
+    environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(count), "JAX_PLATFORMS": "cuda" if gpu else "cpu"}
     words = [sys.executable, __file__, "--child", f"{name} {json.dumps(list(arguments))}"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
