@@ -37,10 +37,10 @@ from .solver import Solver as Solver
 from .sources import Table as Table
 from .splits import Split as Split
 from .splits import Splits as Splits
+from .stage import Stage as Stage
 from .starts import Encoder as Encoder
 from .starts import First as First
 from .starts import Fitted as Fitted
 from .system import System as System
 from .tables import from_frame as from_frame
 from .tables import read_table as read_table
-from .training import Stage as Stage

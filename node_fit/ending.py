@@ -7,7 +7,8 @@ import numpy as np
 
 from .objectives import AbstractSimulation
 from .observer import Status
-from .training import HOPELESS, RESTARTS, Stage, TrainState
+from .stage import Stage
+from .training import HOPELESS, RESTARTS, TrainState
 
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3

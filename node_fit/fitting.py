@@ -29,8 +29,9 @@ from .precision import Precision, scope
 from .recipes import Recipe
 from .setting import Setting
 from .solver import Solver
+from .stage import Stage
 from .starts import First
-from .training import Scan, Stage
+from .training import Scan
 
 LOG = logging.getLogger(__name__)
 

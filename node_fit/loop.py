@@ -26,9 +26,10 @@ from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record, Template
 from .placement import Placement
 from .processes import agreed, is_first, of_first, to_host
+from .stage import Stage
 from .steps import settled
 from .supply import Supply
-from .training import HOPELESS, RESTARTS, Scan, Stage, TrainState, begin, check_carry, chunk, restart
+from .training import HOPELESS, RESTARTS, Scan, TrainState, begin, check_carry, chunk, restart
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from .compilation import fingerprint
 from .dataset import Dataset
 from .model import NeuralODE
 from .precision import is_key
-from .training import Stage
+from .stage import Stage
 
 Flags = Any
 

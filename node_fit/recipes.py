@@ -10,7 +10,7 @@ from .dataset import Dataset
 from .model import NeuralODE
 from .objectives import AbstractObjective, DerivativeMatching, TrajectoryMatching
 from .optimizers import LBFGS, AbstractOptimizer
-from .training import Stage
+from .stage import Stage
 
 
 @dataclass(frozen=True)

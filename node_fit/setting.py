@@ -24,8 +24,9 @@ from .precision import Precision, ambient, precision_of
 from .prior import choose_ridge, is_short
 from .recipes import RECIPES, Kitchen, Recipe
 from .solver import Solver
+from .stage import Stage
 from .starts import First
-from .training import Scan, Stage, check_scan
+from .training import Scan, check_scan
 
 # Tolerances of predictions, well below the error of any fit in that precision.
 TIGHT = {"x32": 1e-6, "x64": 1e-8}

@@ -10,8 +10,9 @@ from . import grid as grids
 from .compilation import PROGRAMS, Compilations
 from .objectives import AbstractSimulation
 from .processes import to_host
+from .stage import Stage
 from .supply import Supply
-from .training import Stage, TrainState, step_errors
+from .training import TrainState, step_errors
 
 # A fit whose loss is so many times what it was has gone astray.
 ASTRAY = 10.0

@@ -90,6 +90,7 @@ LIBRARY = [
     "optimizers",
     "stream",
     "goal",
+    "stage",
     "training",
     "recipes",
     "members",

@@ -19,8 +19,9 @@ from node_fit.checkpoint import Checkpoints
 from node_fit.members import Crew
 from node_fit.observer import Silent
 from node_fit.precision import carry
+from node_fit.stage import Stage
 from node_fit.stream import Stream, sample
-from node_fit.training import Stage, chunk, unroll
+from node_fit.training import chunk, unroll
 
 CHUNK = 5
 

@@ -1,14 +1,13 @@
 """What L-BFGS knows of the curvature: the last steps, and how the gradient changed along each.
 
 Optax has the same method as a recursion, one pair after another. For several members at once, whose pairs stand in
-different slots, that is a hundred gathers a step; the compact form is four products of all pairs with a vector.
+different slots, that is a hundred gathers a step; the compact form is a few products of all pairs with a vector.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -16,21 +15,25 @@ class Pairs(NamedTuple):
     """Pairs of a step and the change of the gradient along it, in slots that are used in turn.
 
     - `steps`, `changes`: a pair in each row.
-    - `products`: of each step with each change, in the order of time, the newest pair last; those of a step with
-      earlier changes mean nothing.
-    - `kept`: pairs that were kept since the last were forgotten.
+    - `inverse`: of the products of each step with each later change and its own, zero in slots without a pair. In the
+      order of time it is triangular, so its slots do not depend on pairs that came later, or that are gone.
+    - `curvature`: the product of each step with its own change.
+    - `scale`: of the newest pair, its curvature over the square of its change; 0 if there is none.
+    - `next`: the slot of the next pair.
     """
 
     steps: Float[Array, "slot parameter"]
     changes: Float[Array, "slot parameter"]
-    products: Float[Array, "slot slot"]
-    kept: Int[Array, ""]
+    inverse: Float[Array, "slot slot"]
+    curvature: Float[Array, " slot"]
+    scale: Float[Array, ""]
+    next: Int[Array, ""]
 
 
 def no_pairs(memory: int, x: Float[Array, " parameter"]) -> Pairs:
     """Room for so many pairs of vectors like `x`."""
-    rows = jnp.zeros((memory, x.size), x.dtype)
-    return Pairs(rows, rows, jnp.zeros((memory, memory), x.dtype), jnp.zeros((), jnp.int32))
+    rows, numbers = jnp.zeros((memory, x.size), x.dtype), jnp.zeros((memory, memory), x.dtype)
+    return Pairs(rows, rows, numbers, numbers[0], numbers[0, 0], jnp.zeros((), jnp.int32))
 
 
 def remember(
@@ -41,53 +44,40 @@ def remember(
     forget: Bool[Array, ""],
 ) -> Pairs:
     """Pairs with a new one in the place of the oldest if `keep`, none of them if `forget`, the same ones otherwise."""
-    slot = pairs.kept % len(pairs.steps)
+    slot = pairs.next
 
     def placed(rows: Array, row: Array) -> Array:
         # One row is chosen and written, since to choose between two memories would be to copy both.
         return rows.at[slot].set(jnp.where(keep, row, rows[slot]))
 
-    new = pairs._replace(
-        steps=placed(pairs.steps, step),
-        changes=placed(pairs.changes, change),
-        kept=jnp.where(forget, 0, pairs.kept + keep),
+    steps, changes = placed(pairs.steps, step), placed(pairs.changes, change)
+    here = jnp.arange(len(steps)) == slot
+    others = jnp.where(here[:, None] | here[None, :], 0, pairs.inverse)
+    products = product(steps, change)
+    curvature = step @ change
+    column = jnp.where(here, 1, -product(others, products)) / curvature
+    inverse = jnp.where(here[None, :], column[:, None], others)
+    return Pairs(
+        steps,
+        changes,
+        jnp.where(keep, inverse, jnp.where(forget, 0, pairs.inverse)),
+        jnp.where(keep & here, curvature, pairs.curvature),
+        jnp.where(keep, curvature / (change @ change), jnp.where(forget, 0, pairs.scale)),
+        (slot + keep) % len(steps),
     )
-    products = jnp.zeros_like(pairs.products).at[:-1, :-1].set(pairs.products[1:, 1:])
-    products = products.at[:, -1].set(product(new.steps, change)[by_time(new)])
-    return new._replace(products=jnp.where(keep, products, pairs.products))
 
 
 def newton_direction(pairs: Pairs, gradient: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
     """The inverse of L-BFGS's Hessian times a gradient; without pairs, the gradient, no longer than 1.
 
     Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices and their use in limited memory methods, Math.
-    Program. 63, 1994, section 2, with the two loops of Nocedal and Wright, algorithm 7.4, as two triangular systems.
+    Program. 63, 1994, theorem 2.2, taken in the order of the two loops of Nocedal and Wright, algorithm 7.4.
     """
-    order = by_time(pairs)
-    known = jnp.arange(len(order)) >= len(order) - pairs.kept
-    upper = jnp.triu(jnp.where(known[:, None] & known[None, :], pairs.products, 0))
-    curvature = jnp.diagonal(upper)
-    upper = upper + jnp.diag(jnp.where(known, 0, 1).astype(upper.dtype))
-
-    def of_slots(numbers: Array) -> Array:
-        return jnp.zeros_like(numbers).at[order].set(jnp.where(known, numbers, 0))
-
-    newest = pairs.changes[order[-1]]
-    scale = jnp.where(
-        pairs.kept > 0,
-        curvature[-1] / jnp.where(pairs.kept > 0, newest @ newest, 1),
-        1 / jnp.maximum(jnp.linalg.norm(gradient), 1),
-    )
-    weights = solve_triangular(upper, jnp.where(known, product(pairs.steps, gradient)[order], 0))
-    rest = scale * (gradient - product(of_slots(weights), pairs.changes))
-    missing = curvature * weights - jnp.where(known, product(pairs.changes, rest)[order], 0)
-    return rest + product(of_slots(solve_triangular(upper, missing, trans=1)), pairs.steps)
-
-
-def by_time(pairs: Pairs) -> Int[Array, " slot"]:
-    """The slots, the oldest pair's first."""
-    slots = len(pairs.steps)
-    return (pairs.kept + jnp.arange(slots)) % slots
+    scale = jnp.where(pairs.scale > 0, pairs.scale, 1 / jnp.maximum(jnp.linalg.norm(gradient), 1))
+    weights = product(pairs.inverse, product(pairs.steps, gradient))
+    rest = scale * (gradient - product(weights, pairs.changes))
+    missing = pairs.curvature * weights - product(pairs.changes, rest)
+    return rest + product(product(missing, pairs.inverse), pairs.steps)
 
 
 def product(a: Array, b: Array) -> Array:

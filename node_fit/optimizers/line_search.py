@@ -102,9 +102,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         low, high, moved = narrow(old, trial, finite)
         low_gradient = jnp.where(moved, gradient, old.low_gradient)
         step = choose(low, high)
-        width = jnp.abs(jnp.where(jnp.isinf(high.step), low.step + 1, high.step) - low.step)
-        resolved = width * jnp.abs(old.direction).max() <= jnp.finfo(x.dtype).eps * jnp.abs(x).max()
-        exhausted = ~jnp.isinf(old.start.value) & ((old.tries + 1 >= tries) | resolved)
+        exhausted = ~jnp.isinf(old.start.value) & ((old.tries + 1 >= tries) | resolved(low, high, old.direction, x))
         turns = accepted | exhausted
 
         # The next line begins at the accepted trial, else at the best one, else where this one began.
@@ -195,6 +193,14 @@ def narrow(line: Line, trial: Trial, finite: Bool[Array, ""]) -> tuple[Trial, Tr
     low = select(moved, trial, line.low)
     high = select(moved, select(passed, line.low, line.high), trial)
     return low, high, moved
+
+
+def resolved(
+    low: Trial, high: Trial, direction: Float[Array, " parameter"], x: Float[Array, " parameter"]
+) -> Bool[Array, ""]:
+    """Whether rounding leaves no point between the ends of the interval."""
+    width = jnp.abs(jnp.where(jnp.isinf(high.step), low.step + 1, high.step) - low.step)
+    return width * jnp.abs(direction).max() <= jnp.finfo(x.dtype).eps * jnp.abs(x).max()
 
 
 def choose(low: Trial, high: Trial) -> Float[Array, ""]:
