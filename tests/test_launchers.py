@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -83,6 +85,32 @@ def is_task(pid, sweep):
     except OSError:
         return False
     return "submitit.core._submit" in words and any(word.startswith(str(sweep)) for word in words)
+
+
+@needs("joblib")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ctrl_c_ends_the_jobs_that_other_processes_run(folder):
+    process = begun(
+        folder, "-m", *LONG, "train.steps=1000000", "seed=0,1", "hydra.sweep.dir=stopped",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+    )  # fmt: skip
+    until(lambda: all((folder / "stopped" / job / "metrics.csv").is_file() for job in "01"), process)
+    workers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(pid) == process.pid]
+    assert len(workers) >= 2
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, (out, err)
+    limit = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < limit, "a worker goes on"
+        time.sleep(0.1)
+
+
+def parent_of(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 @pytest.mark.parametrize(("launcher", "extra"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
