@@ -27,7 +27,7 @@ from .observer import Moment, Observer, Record, Template
 from .placement import Placement
 from .processes import agreed, is_first, of_first, to_host
 from .stage import Stage
-from .steps import settled
+from .steps import astray, settled
 from .supply import Supply
 from .training import HOPELESS, RESTARTS, Scan, TrainState, begin, check_carry, chunk, restart
 
@@ -217,7 +217,8 @@ class Loop:
         if new is lowest:
             return state
         # What the optimizer remembers of the last objective's values would mislead it, and us.
-        new = replace(new, params=new.chosen.params, opt_state=stage.optimizer.reopen(new.opt_state))
+        mark = np.where(astray(lowest), new.mark, np.inf).astype(old.dtype)
+        new = replace(new, params=new.chosen.params, mark=mark, opt_state=stage.optimizer.reopen(new.opt_state))
         if self.validation is None:
             new = replace(new, best=replace(new.chosen, loss=np.full_like(old, np.inf)))
         waits = state.over

@@ -18,6 +18,11 @@ from .training import TrainState, step_errors
 ASTRAY = 10.0
 
 
+def astray(state: TrainState) -> np.ndarray:
+    """Which members have gone to where the loss is far above what it was on steps like these."""
+    return np.asarray(state.chosen.loss > ASTRAY * state.mark)
+
+
 def settled(supply: Supply, stage: Stage, model_static: PyTree, state: TrainState, fresh: bool) -> TrainState:
     """The state with steps that keep to the tolerance.
 
@@ -37,8 +42,7 @@ def settled(supply: Supply, stage: Stage, model_static: PyTree, state: TrainStat
     before = state.grid
     # A member that waits, or that runs away, makes no steps shorter for all others; and nothing is learnt from where a
     # fit has gone astray, however well that is solved.
-    astray = state.chosen.loss > ASTRAY * state.mark
-    idle = ((state.over | (state.chosen.unsolved > 0)) & (crew.size > 1)) | astray
+    idle = ((state.over | (state.chosen.unsolved > 0)) & (crew.size > 1)) | astray(state)
 
     def errors_of(nodes: np.ndarray) -> np.ndarray:
         steps = nodes.shape[1] - 1
