@@ -3,11 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
+from .batch import Batch
 from .ending import PROGRESS
 from .members import Crew
+from .model import NeuralODE
+from .objectives.objective import masked_mean
 from .observer import Moment, Record
 from .training import TrainState
 
@@ -61,3 +66,11 @@ def judge(
     if validation is None:
         records = [replace(record, validation_loss=None) for record in records]
     return state, records
+
+
+def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch):
+    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
+    model: NeuralODE = eqx.combine(params, own, shared, static)
+    solution = model.forecast(batch, joint=batch.joint)
+    loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
+    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

@@ -9,7 +9,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -19,10 +18,9 @@ from .compilation import PROGRAMS, Compilations, counted
 from .dataset import Dataset
 from .ending import ADVICE, NOTHING_SOLVED, Counters, End, end_of, grows
 from .goal import Unknowns
-from .judging import judge
+from .judging import judge, validation_loss
 from .members import Crew, Member, kind_of
 from .model import NeuralODE
-from .objectives.objective import masked_mean
 from .observer import Moment, Observer, Record, Template
 from .placement import Placement
 from .processes import agreed, is_first, of_first, to_host
@@ -301,11 +299,3 @@ def spreadable(members: Sequence[Member], train: Dataset) -> int:
 
 def check_chunk(state: TrainState, out: tuple[TrainState, Any]) -> None:
     check_carry(state, out[0])
-
-
-def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch):
-    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
-    model: NeuralODE = eqx.combine(params, own, shared, static)
-    solution = model.forecast(batch, joint=batch.joint)
-    loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
-    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

@@ -19,7 +19,7 @@ class Pairs(NamedTuple):
       order of time it is triangular, so its slots do not depend on pairs that came later, or that are gone.
     - `curvature`: the product of each step with its own change.
     - `scale`: of the newest pair, its curvature over the square of its change; 0 if there is none.
-    - `next`: the slot of the next pair.
+    - `slot`: where the next pair goes.
     """
 
     steps: Float[Array, "slot parameter"]
@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
     inverse: Float[Array, "slot slot"]
     curvature: Float[Array, " slot"]
     scale: Float[Array, ""]
-    next: Int[Array, ""]
+    slot: Int[Array, ""]
 
 
 def no_pairs(memory: int, x: Float[Array, " parameter"]) -> Pairs:
@@ -44,7 +44,7 @@ def remember(
     forget: Bool[Array, ""],
 ) -> Pairs:
     """Pairs with a new one in the place of the oldest if `keep`, none of them if `forget`, the same ones otherwise."""
-    slot = pairs.next
+    slot = pairs.slot
 
     def placed(rows: Array, row: Array) -> Array:
         # One row is chosen and written, since to choose between two memories would be to copy both.
