@@ -1,46 +1,69 @@
 """Neural ordinary differential equations, fitted to time series."""
 
-from .clock import BEGAN as BEGAN
-from .command import IS_COMMAND as IS_COMMAND
-from .construction import make_model as make_model
-from .dataset import Dataset as Dataset
-from .ensemble import Ensemble as Ensemble
-from .fields import MLP as MLP
-from .fields import AbstractVectorField as AbstractVectorField
-from .fields import Hybrid as Hybrid
-from .fields import Known as Known
-from .fields import Linear as Linear
-from .fields import Physical as Physical
-from .fields import SecondOrder as SecondOrder
-from .fitting import Fit as Fit
-from .fitting import fit as fit
-from .members import Members as Members
-from .model import NeuralODE as NeuralODE
-from .model import Prediction as Prediction
-from .model_file import load as load
-from .objectives import DerivativeMatching as DerivativeMatching
-from .objectives import MultipleShooting as MultipleShooting
-from .objectives import Penalty as Penalty
-from .objectives import TrajectoryMatching as TrajectoryMatching
-from .observations import LinearReadout as LinearReadout
-from .observations import MeasuredStates as MeasuredStates
-from .observations import NetworkReadout as NetworkReadout
-from .optimizers import LBFGS as LBFGS
-from .optimizers import Adam as Adam
-from .optimizers import LevenbergMarquardt as LevenbergMarquardt
-from .optimizers import Optax as Optax
-from .recipes import Plan as Plan
-from .recipes import Recipe as Recipe
-from .setting import Setting as Setting
-from .several import fit_several as fit_several
-from .solver import Solver as Solver
-from .sources import Table as Table
-from .splits import Split as Split
-from .splits import Splits as Splits
-from .stage import Stage as Stage
-from .starts import Encoder as Encoder
-from .starts import First as First
-from .starts import Fitted as Fitted
-from .system import System as System
-from .tables import from_frame as from_frame
-from .tables import read_table as read_table
+from . import startup as _startup  # before anything heavy
+from .runtime.version import __version__ as __version__
+
+if _startup.ASKS_VERSION:
+    print(__version__)
+    raise SystemExit
+
+from types import ModuleType as _Module  # noqa: I001
+
+from .data.dataset import Dataset as Dataset
+from .data.batch import Batch as Batch
+from .data.scaling import Scaling as Scaling
+from .data.splits import Split as Split
+from .data.splits import Splits as Splits
+from .data.table_source import Table as Table
+from .data.tables.reading import from_frame as from_frame
+from .data.tables.reading import read_table as read_table
+from .fitting.fit import fit as fit
+from .fitting.options import Devices as Devices
+from .fitting.options import Options as Options
+from .fitting.options import Training as Training
+from .fitting.result import Fit as Fit
+from .fitting.recipes import Plan as Plan
+from .fitting.recipes import Recipe as Recipe
+from .fitting.several import fit_several as fit_several
+from .model.ensemble import Ensemble as Ensemble
+from .model.fields.field import AbstractVectorField as AbstractVectorField
+from .model.fields.hybrid import Hybrid as Hybrid
+from .model.fields.known import Known as Known
+from .model.fields.linear import Linear as Linear
+from .model.fields.mlp import MLP as MLP
+from .model.fields.physical import Physical as Physical
+from .model.fields.second_order import SecondOrder as SecondOrder
+from .model.make_model import make_model as make_model
+from .model.neural_ode import NeuralODE as NeuralODE
+from .model.neural_ode import Prediction as Prediction
+from .model.observations.linear import LinearReadout as LinearReadout
+from .model.observations.measured import MeasuredStates as MeasuredStates
+from .model.observations.network import NetworkReadout as NetworkReadout
+from .model.starts.encoder import Encoder as Encoder
+from .model.starts.first import First as First
+from .model.starts.fitted import Fitted as Fitted
+from .model.system import System as System
+from .objectives.objective import AbstractObjective as AbstractObjective
+from .objectives.custom import CustomLoss as CustomLoss
+from .optimizers.optimizer import AbstractOptimizer as AbstractOptimizer
+from .training.callback import Callback as Callback
+from .training.callback import Record as Record
+from .training.callback import RunState as RunState
+from .objectives.derivative import DerivativeMatching as DerivativeMatching
+from .objectives.penalty import Penalty as Penalty
+from .objectives.shooting import MultipleShooting as MultipleShooting
+from .objectives.trajectory import TrajectoryMatching as TrajectoryMatching
+from .optimizers.adam import Adam as Adam
+from .optimizers.custom import Optax as Optax
+from .optimizers.lbfgs import LBFGS as LBFGS
+from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
+from .solver.solver import Solver as Solver
+from .storage.model_file import load as load
+from .training.members import Members as Members
+from .training.stage import Stage as Stage
+
+__all__ = [name for name, value in vars().items() if not name.startswith("_") and not isinstance(value, _Module)]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

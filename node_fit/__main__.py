@@ -7,26 +7,26 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from . import BEGAN
-from .launching import launch, register, wants_tracebacks
-from .leaderboard import Leaderboard
-from .vectorized import Vectorized
+from .app.launching import launch, register, wants_tracebacks
+from .app.leaderboard import Leaderboard
+from .app.vectorized import Vectorized
+from .startup import BEGAN
 
 
 def main() -> None:
-    """Composes the config, runs the job or the jobs, and leaves with 0, or with a code that says what went wrong."""
+    """Composes the config, runs one job or a multirun, and exits with 0 or with the code of what failed."""
     imported = time.perf_counter() - BEGAN
     codes: list[int] = []
     tracebacks = wants_tracebacks()
 
     def job(config: DictConfig) -> int:
-        from .application import run
+        from .app.application import run
 
         if config.sweep == "vectorized" and HydraConfig.get().mode == RunMode.MULTIRUN:
             Vectorized.wait(config, imported)
             return 0
-        register()  # A launcher may have brought us to another process, where `codes` is a copy.
-        # A signal ends a multirun, not only the job that it met.
+        register()  # A launcher may call this in another process, where `codes` is a copy.
+        # A signal ends the whole multirun, not only the job that receives it.
         stopped = [code for code in codes if code > 128]
         codes.append(stopped[-1] if stopped else run(config, imported, tracebacks))
         return codes[-1]

@@ -1,4 +1,4 @@
-"""The command `python -m node_fit.predict`: a fitted model's trajectories for new data."""
+"""The command `python -m node_fit.predict`: predicts trajectories of new data with a fitted model."""
 
 import argparse
 import sys
@@ -7,26 +7,28 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from .configuration import build
-from .console import counted
-from .dataset import Dataset
-from .diagnosis import what_is_gone, where_not_finite
-from .disk import write
-from .kept_programs import keep_programs
-from .model import NeuralODE
-from .model_file import load
-from .run_directory import FLOAT, RunDirectory, predictions_frame
+from .app.config.configuration import build
+from .app.console import counted
+from .app.run_directory import FLOAT, RunDirectory, predictions_frame
+from .data.dataset import Dataset
+from .evaluation.failures import what_is_gone, where_not_finite
+from .model.neural_ode import NeuralODE
+from .runtime.compile_cache import keep_programs
+from .runtime.version import __version__
+from .storage.disk import write
+from .storage.model_file import load
 
 
 def main() -> None:
-    """Reads a run's model and new data, and writes the predictions."""
+    """Parses the command line and writes the predictions."""
     parser = argparse.ArgumentParser(
         prog="python -m node_fit.predict",
-        description="Predict the trajectories of new data with a fitted model. Each starts at its first measurement; "
-        "states that are not known later may be left empty.",
+        description="Predict the trajectories of new data with a fitted model. Each trajectory starts at its first "
+        "measurement; later states may be left empty.",
     )
-    parser.add_argument("run", type=Path, help="the directory of a run, such as outputs/DATE/TIME")
-    parser.add_argument("--data", required=True, nargs="+", help="files with the columns that the run was fitted to")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME")
+    parser.add_argument("--data", required=True, nargs="+", help="files with the same columns as the training data")
     parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
     arguments = parser.parse_args()
     try:
@@ -37,11 +39,11 @@ def main() -> None:
 
 
 def predict(run: Path, data: list[str], out: Path) -> None:
-    """Writes predictions of the model in `run` for the files `data` to `out`."""
+    """Predicts the trajectories in the files `data` with the model of the run directory `run`; writes them to `out`."""
     config_file = run / "config.yaml"
     if not config_file.is_file():
         raise FileNotFoundError(
-            f"{run} is no run: it holds no config.yaml; name a directory such as outputs/DATE/TIME."
+            f"{run} is not a run directory: it has no config.yaml; name a directory such as outputs/DATE/TIME."
         )
     config = DictConfig(OmegaConf.load(config_file))
     keep_programs(config.get("compile_cache", "auto"))
@@ -49,11 +51,11 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     model = load(RunDirectory(run).model, extensions=extensions)
     table = build(config.data, "data", extensions=extensions)
     if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to; make it first.")
+        raise FileNotFoundError(f"the folder {out.parent} for {out.name} does not exist; create it first.")
     dataset = table.read(data if len(data) > 1 else data[0])
     check_starts(model.typical, dataset)
     predicted = model.bands(dataset, level=OmegaConf.select(config, "evaluation.level", default=0.9))
-    gone = where_not_finite(dataset, predicted.ys)
+    gone = where_not_finite(model.typical.start.scored(dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
     write(out, frame.to_csv(index=False, float_format=FLOAT).encode())
@@ -68,13 +70,13 @@ def finite(ys: np.ndarray) -> np.ndarray:
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:
-    """Refuses a trajectory that says nothing of where a state starts, if nobody else did."""
+    """Refuses a trajectory without a first value of a state, unless the user has set the initial guess."""
     if model.start.guess.told:
         return
     for row, name in enumerate(data.trajectories):
         for column, state in enumerate(data.states):
             if not np.isfinite(data.first[row, column]):
-                raise ValueError(f"trajectory {name!r} has no {state!r} to start from; give one in its first row.")
+                raise ValueError(f"trajectory {name!r} has no initial value of {state!r}; give one in its first row.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command `python -m node_fit.tune`: a search for the values of config keys that score best on validation data."""
+"""The command `python -m node_fit.tune`: searches for the config values that score best on validation data."""
 
 import importlib.util
 import os
@@ -18,25 +18,25 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from . import BEGAN
-from .composition import explain
-from .console import figure, make_console
-from .disk import write
-from .interruption import Interruption
-from .launching import complain, launch, wants_tracebacks
-from .leaderboard import publish
-from .resuming import command_record, leaves
-from .space import read_space
-from .splits import Splits
-from .study import Study, Trial
-from .targets import ConfigError
+from .app.config.composition import explain
+from .app.config.targets import ConfigError
+from .app.console import figure, make_console
+from .app.interruption import Interruption
+from .app.launching import launch, print_error, wants_tracebacks
+from .app.leaderboard import publish
+from .app.resuming import command_record, leaves
+from .app.search.space import read_space
+from .app.search.study import Study, Trial
+from .data.table_source import Table
+from .startup import BEGAN
+from .storage.disk import write
 
-# What may differ between processes of one search.
+# Keys that may differ between the processes of one search.
 FREE = ("device", "verbose", "resume", "resume_from")
 
 
 def main() -> None:
-    """Composes the config, runs trials until there are enough, and leaves with 0 if one of them was completed."""
+    """Composes the config, runs the search, and exits with 0 if a trial has completed."""
     imported = time.perf_counter() - BEGAN
     tracebacks = wants_tracebacks()
     codes: list[int] = []
@@ -44,37 +44,37 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         try:
             codes.append(Search(config, imported, tracebacks).run())
-        except Exception as error:  # Hydra would add words of its own
+        except Exception as error:  # Hydra would add its own text.
             if tracebacks:
                 raise
-            complain(error)
+            print_error(error)
             codes.append(1)
         return codes[-1]
 
-    launch("node_fit.tune", "tune", job, tracebacks, prepared)
+    launch("node_fit.tune", "tune", job, tracebacks, check_arguments)
     sys.exit(max(codes, default=0))
 
 
-def prepared(arguments: list[str]) -> list[str]:
-    """The arguments, if they make sense for a search.
+def check_arguments(arguments: list[str]) -> list[str]:
+    """Returns the command-line arguments unchanged if a search accepts them.
 
-    **Raises:** `ConfigError` if they don't.
+    **Raises:** `ConfigError` for `--multirun`, `resume` and `resume_from`.
     """
     given = get_args_parser().parse_known_args(arguments)[0]
     if given.multirun:
-        raise ConfigError("a search runs its trials by itself; leave out --multirun.")
+        raise ConfigError("a search runs its own trials; leave out --multirun.")
     if any(word.startswith(("resume=", "resume_from=")) for word in given.overrides):
-        raise ConfigError("a search goes on when its command is given again with tune.study=DIRECTORY, without resume.")
+        raise ConfigError("to continue a search, repeat its command with tune.study=DIRECTORY and without resume.")
     return arguments
 
 
 class Search:
-    """A search under way in this process.
+    """A search in this process.
 
     **Arguments:**
 
     - `config`: composed from `conf/tune.yaml`.
-    - `imported`, `tracebacks`: of the runs, see `application.run`.
+    - `imported`, `tracebacks`: passed to each run, see `application.run`.
     """
 
     def __init__(self, config: DictConfig, imported: float, tracebacks: bool):
@@ -88,69 +88,69 @@ class Search:
         self.space = read_space(OmegaConf.to_container(config.tune.space, resolve=True))
         self.fixed = [word for word in self.command["overrides"] if not self.is_searched(key_of(word))]
         self.console: Console = make_console()
-        self.study: Study  # made in `run`, once the config is sound
+        self.study: Study  # Set in `run`, after the config is checked.
 
     def is_searched(self, key: str) -> bool:
         return key == "tune" or key.startswith("tune.") or key in {parameter.key for parameter in self.space}
 
     def run(self) -> int:
-        """Runs trials until there are enough.
+        """Runs trials up to the number or the time that the config allows.
 
-        **Returns:** the exit code: 0, 1 if no trial was completed, 130 or 143 if a signal ended the search.
+        **Returns:** the exit code: 0, 1 if no trial has completed, 130 or 143 if a signal ended the search.
         """
         with Interruption(self.say) as interruption:
             facts = self.check()
             self.study = Study(self.path, *self.tools(), interruption)
-            self.study.settle(facts)
-            while interruption.number is None and not self.is_late():
+            self.study.check_facts(facts)
+            while interruption.number is None and not self.is_timed_out():
                 with self.study.trial(self.space, self.config.tune.trials) as trial:
                     if trial is None:
                         break
                     code = self.run_trial(trial)
-                    if code < 128:  # else it goes on with the search
+                    if code < 128:  # A trial that a signal ended continues with the search.
                         self.study.tell(trial, code)
             self.finish()
             if interruption.number is not None:
-                self.say("the same command with the same tune.study goes on with the search")
+                self.say("run the same command with the same tune.study to continue the search")
                 return interruption.exit_code
         return 0 if self.study.best() else 1
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def is_late(self) -> bool:
+    def is_timed_out(self) -> bool:
         return time.perf_counter() - BEGAN > (self.config.tune.timeout or float("inf"))
 
     def tools(self) -> tuple[Any, Any]:
-        """Optuna's sampler and pruner."""
-        from .configuration import build
+        """Builds Optuna's sampler and pruner."""
+        from .app.config.configuration import build
 
         if importlib.util.find_spec("optuna") is None:
-            raise ConfigError("a search needs Optuna; install it by pip install 'node_fit[tune]'.")
+            raise ConfigError("a search needs Optuna; install it with pip install 'node_fit[tune]'.")
         settings = self.config.tune
         return tuple(build(settings[key], f"tune.{key}", extensions=["optuna"]) for key in ("sampler", "pruner"))
 
     def check(self) -> dict[str, Any]:
-        """Refuses what no trial could run with, before any does.
+        """Checks the settings that every trial needs, before any trial runs.
 
-        **Returns:** what all trials have in common, by keys.
+        **Returns:** what all trials share: config values and digests of the data, by key.
         """
-        from .run_directory import fingerprint
+        from .app.run_directory import fingerprint
 
         self.tools()
         self.check_numbers()
         examples = {parameter.key: parameter.examples() for parameter in self.space}
         first = {key: words[0] for key, words in examples.items()}
-        splits: Splits = self.parts(first)["data"].load()
+        splits = self.build_trial(first).load()
         for key, words in examples.items():
             for word in words:
-                self.parts(first | {key: word})
+                self.build_trial(first | {key: word})
         if splits.validation is None:
             raise ConfigError(
-                "a search ranks its trials by the validation data, and there are none; set some aside, as by "
+                "a search ranks its trials on validation data, and there are none; set some aside, for example with "
                 "data.split.validation=0.2."
             )
-        facts = leaves(OmegaConf.to_container(self.composed([]), resolve=True))
+        facts = leaves(OmegaConf.to_container(self.compose_trial([]), resolve=True))
         digests = {name: fingerprint(part)["sha256"] for name, part in splits.named().items() if name != "test"}
         return {
             "tune.space": {each.key: {each.kind: list(each.values)} for each in self.space},
@@ -159,42 +159,42 @@ class Search:
         }
 
     def check_numbers(self) -> None:
-        """Refuses settings of the search that are out of range."""
+        """Refuses a trial count or a timeout that is out of range."""
         trials, timeout = self.config.tune.trials, self.config.tune.timeout
         if not isinstance(trials, int) or isinstance(trials, bool) or trials < 1:
             raise ConfigError(f"tune.trials must be an integer of at least 1, got {trials!r}.")
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
-            raise ConfigError(f"tune.timeout must be a number of seconds above 0 or null, got {timeout!r}.")
+            raise ConfigError(f"tune.timeout must be a positive number of seconds or null, got {timeout!r}.")
 
-    def parts(self, words: Mapping[str, str]) -> dict[str, Any]:
-        """The objects of a trial's config, made as its run will make them.
+    def build_trial(self, words: Mapping[str, str]) -> Table:
+        """Builds all objects of a trial's config, as its run will, and returns its table.
 
-        **Raises:** `ConfigError` if no run could have them.
+        **Raises:** `ConfigError` if an object can't be built.
         """
-        from .parts import build_parts, check_top
-        from .precision import scope
+        from .app.config.parts import build_parts, check_top
+        from .runtime.precision import scope
 
         try:
-            config = self.composed(list(words.values()))
+            config = self.compose_trial(list(words.values()))
             check_top(config)
             with scope(config.precision):
-                return build_parts(config)[0]
+                return build_parts(config).data
         except Exception as error:
             sentence = explain(error)
             if sentence is None:
                 raise
             raise ConfigError(f"tune.space: {sentence}") from error
 
-    def composed(self, words: Sequence[str]) -> DictConfig:
-        """The config of a trial, without Hydra's own part."""
+    def compose_trial(self, words: Sequence[str]) -> DictConfig:
+        """Composes the config of a trial, without Hydra's own node."""
         config = self.loader.load_configuration("config", [*self.fixed, *words], RunMode.RUN)
         with open_dict(config):
             config.pop("hydra")
         return config
 
     def run_trial(self, trial: Trial) -> int:
-        """A run in the trial's directory, begun or gone on with; its exit code."""
-        from .application import run
+        """Starts or resumes the run in the trial's directory, and returns its exit code."""
+        from .app.application import run
 
         place = [f"hydra.sweep.dir='{self.path}'", f"hydra.sweep.subdir='{trial.number}'", "hydra.mode=MULTIRUN"]
         words = [*self.fixed, *trial.words, "resume=auto", *place]
@@ -218,22 +218,22 @@ class Search:
         publish(self.path, self.study.rows())
         best = self.study.best()
         if best is None:
-            self.say("no trial was completed so far")
+            self.say("no trial has completed yet")
             return
         folders = [word for path in self.command["config_dirs"] for word in ("--config-dir", path)]
-        words = [*folders, *self.fixed, *(each.suggest(Past(best.params)) for each in self.space)]
+        words = [*folders, *self.fixed, *(each.suggest(Replay(best.params)) for each in self.space)]
         found = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {figure(best.value)}"
         script = [
-            f"# {found}. It is repeated by sh {self.path / 'best.sh'}, to which more overrides may be given.",
+            f"# {found}. Repeat it with sh {self.path / 'best.sh'}; you can add overrides.",
             f"cd {shlex.quote(os.getcwd())} || exit",
             f'exec {shlex.quote(sys.executable)} -m node_fit {shlex.join(words)} "$@"',
         ]
         write(self.path / "best.sh", "".join(f"{line}\n" for line in script).encode())
-        self.say(f"best: {found}\nrepeat it by: python -m node_fit {shlex.join(words)}")
+        self.say(f"best: {found}\nrepeat it with: python -m node_fit {shlex.join(words)}")
 
 
-class Past:
-    """Suggests what was suggested before."""
+class Replay:
+    """A stand-in for an Optuna trial that returns earlier suggestions."""
 
     def __init__(self, values: dict[str, Any]):
         self.values = values

@@ -1,19 +1,19 @@
-"""What each part of the recipe is worth: `python scripts/ablation.py`.
+"""Measures how much each part of the recipe contributes: `python scripts/ablation.py`.
 
     python scripts/ablation.py [--only cold parts] [--problems spiral ...] [--variants default ...] [--json FILE]
 
-prints tables in Markdown. Every line of a table has processes of its own, on the CPU, without a compile cache.
+prints tables in Markdown. Every line of a table runs in processes of its own, on the CPU, without a compile cache.
 
-- `cold`: seconds from the start of the process, import and compilation included, to a figure: a validation NRMSE of
+- `cold`: seconds from the start of the process, import and compilation included, to a target: a validation NRMSE of
   1 % on the oscillator (at tight tolerances), a training loss of 1e-6 on the spiral with L-BFGS and with
-  Levenberg-Marquardt, and 1e-8 with the latter. A process a seed.
-- `parts`: problems with the recipe as it is and with parts of it taken away or changed; the seeds of a line share a
-  process. A fit is stopped after `LIMIT` seconds of training, compilation apart. The error is that of simulated
-  trajectories against the truth without noise, on trajectories that were held out (on those of training where there
-  is one record alone), over its standard deviation. A fit is flat if it explains less than a tenth of the variance of
-  what it was trained on.
+  Levenberg-Marquardt, and 1e-8 with the latter. One process per seed.
+- `parts`: problems with the default recipe, and with parts of it removed or changed; the seeds of a line share a
+  process. A fit stops after `LIMIT` seconds of training, not counting compilation. The error compares simulated
+  trajectories with the noise-free truth, on held-out trajectories (on the training ones if there is a single record),
+  divided by the truth's standard deviation. A fit is flat if it explains less than a tenth of the variance of its
+  training data.
 
-`data/*.csv` are read where they are; noise is added here, from a fixed seed.
+The script reads `data/*.csv` and adds noise from a fixed seed.
 """
 
 import argparse
@@ -27,13 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from watch import Watch
-
 DATA = Path(__file__).parent.parent / "data"
 LIMIT = 20.0
 Row = dict[str, Any]
 
-# Of each problem: columns, width of the field, noise in standard deviations, precision.
+# For each problem: columns, width of the field, noise in standard deviations, ridge.
 PROBLEMS: dict[str, Row] = {
     "oscillator": {"states": "xy"},
     "oscillator, noise 5 %": {"states": "xy", "noise": 0.05},
@@ -55,7 +53,7 @@ VARIANTS = (
     "LM",
     "LM, no derivative stage",
 )
-# What is asked for: problem, kind of figure, target, precision, optimizer.
+# Targets: problem, kind of figure, value, precision, optimizer.
 COLD: dict[str, tuple[str, str, float, Literal["x32", "x64"], str]] = {
     "oscillator, validation NRMSE 1 %, L-BFGS": ("oscillator", "nrmse", 0.01, "x32", "LBFGS"),
     "spiral, training loss 1e-6, L-BFGS": ("spiral", "loss", 1e-6, "x64", "LBFGS"),
@@ -65,7 +63,7 @@ COLD: dict[str, tuple[str, str, float, Literal["x32", "x64"], str]] = {
 
 
 def load(problem: str):
-    """Splits with noise on training and validation states, and the truth of training and test."""
+    """Splits with noise on training and validation states, and the noise-free training and test data."""
     import dataclasses
 
     import numpy as np
@@ -121,8 +119,9 @@ def recipe_of(variant: str):
 
 
 def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
-    """Fits of one problem by one variant."""
+    """Fits one problem with one variant."""
     import numpy as np
+    from watch import Watch
 
     import node_fit
 
@@ -137,17 +136,17 @@ def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
             field=partial(node_fit.MLP, width=about.get("width", 64)),
             recipe=recipe_of(variant),
             optimizer=optimizer_of(variant),
-            solver=node_fit.Solver(steps="adaptive" if variant == "adaptive steps" else None),
-            log=about.get("log", ()),
-            ridge=about.get("ridge", 0.0),
+            solver=node_fit.Solver(stepping="adaptive" if variant == "adaptive steps" else None),
+            scaling=node_fit.Scaling(log=about.get("log", ())),
+            penalty=node_fit.Penalty(ridge=about.get("ridge", 0.0)),
             precision="x32",
             device="cpu",
             seed=seed,
-            observer=watch,
+            callbacks=[watch],
         )
         predicted = fit.predict(test)
         trained = fit.score(truth)
-        # Held-out trajectories start at their true first row, those of training at their measured one.
+        # Held-out trajectories start at their true first row, training trajectories at their measured one.
         held = fit.score(test).nrmse if np.isfinite(predicted[test.valid]).all() else float("inf")
         rows.append(
             {
@@ -163,12 +162,14 @@ def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
 
 def cold(name: str, seed: int, started: float) -> Row:
     """Seconds from the start of the process to a target."""
+    from watch import Watch
+
     import node_fit
-    from node_fit.scaling import Scaler
+    from node_fit.data.scaling import Scaler
 
     problem, kind, target, precision, optimizer = COLD[name]
     if problem == "spiral":
-        # All eight trajectories, as the target is one of training.
+        # All eight trajectories, because the target is a training loss.
         train = node_fit.read_table(str(DATA / "spiral.csv"), time="t", states=["x", "y"], trajectory="trajectory")
         validation, watch = None, Watch(limit=60.0, train_loss=target)
     else:
@@ -182,12 +183,12 @@ def cold(name: str, seed: int, started: float) -> Row:
         validation=validation,
         field=partial(node_fit.MLP, width=PROBLEMS[problem].get("width", 64)),
         optimizer=optimizer_of(optimizer),
-        solver=node_fit.Solver(rtol=1e-6) if kind == "loss" else None,
-        evaluation=node_fit.Solver(rtol=1e-7, atol=1e-9, steps="adaptive"),
+        solver=node_fit.Solver(rtol=1e-6) if kind == "loss" else node_fit.Solver(),
+        evaluation=node_fit.Solver(rtol=1e-7, atol=1e-9, stepping="adaptive"),
         precision=precision,
         device="cpu",
         seed=seed,
-        observer=watch,
+        callbacks=[watch],
     )
     reached = None if watch.reached_at is None else watch.reached_at - started
     figure = fit.score(validation).nrmse if validation is not None else min(r.train_loss for r in fit.history)
@@ -195,7 +196,7 @@ def cold(name: str, seed: int, started: float) -> Row:
 
 
 def measure(request: Row) -> Any:
-    """The result of one request, in a new process."""
+    """Runs one request in a new process."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -224,24 +225,24 @@ def cold_table(results: dict[str, list[Row]]) -> str:
 
 
 def parts_table(results: dict[tuple[str, str], list[Row]]) -> str:
-    lines = ["| problem | recipe | error: median (range) | flat | seconds | said |", "|---|---|---|---|---|---|"]
+    lines = ["| problem | recipe | error: median (range) | flat | seconds | diagnosis |", "|---|---|---|---|---|---|"]
     for (problem, variant), rows in results.items():
         flat = f"{sum(row['flat'] for row in rows)} of {len(rows)}"
         seconds = spread([row["seconds"] for row in rows])
-        said = ", ".join(sorted({row["diagnosis"] for row in rows}))
+        diagnoses = ", ".join(sorted({row["diagnosis"] for row in rows}))
         error = spread([row["error"] for row in rows])
-        lines.append(f"| {problem} | {variant} | {error} | {flat} | {seconds} | {said} |")
+        lines.append(f"| {problem} | {variant} | {error} | {flat} | {seconds} | {diagnoses} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measures what each part of the recipe is worth.")
+    parser = argparse.ArgumentParser(description="Measures how much each part of the recipe contributes.")
     parser.add_argument("--only", nargs="+", choices=("cold", "parts"), default=["cold", "parts"])
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=LIMIT, help=f"seconds of training of a fit ({LIMIT:g})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where every measurement is written")
+    parser.add_argument("--limit", type=float, default=LIMIT, help=f"seconds of training per fit ({LIMIT:g})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all measurements")
     parser.add_argument("--request", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.request:
@@ -255,7 +256,7 @@ def main() -> None:
             options.json.write_text(json.dumps({key: list(part.items()) for key, part in results.items()}, indent=1))
 
     if "cold" in options.only:
-        # Seed after seed, so that what else the machine does falls on all alike.
+        # One seed after another, so that other load on the machine affects all targets alike.
         results["cold"] = {name: [] for name in COLD}
         for seed in range(options.seeds):
             for name in COLD:

@@ -2,22 +2,22 @@
 
     python scripts/benchmark.py [--quick] [--only gradients compile target spiral] [--rounds 3] [--json FILE]
 
-prints tables in Markdown. It needs node_fit (`pip install -e .`); `torchdiffeq` and `torchode` are measured where they
-are installed. Every measurement has a process of its own. The contenders take turns, and a figure is the median over
-the rounds with the extremes in brackets; a ratio is the median of the ratios within the rounds. Measure on an idle
-machine: a wide range says that something else was running.
+prints tables in Markdown. It needs node_fit (`pip install -e .`); `torchdiffeq` and `torchode` are measured if they are
+installed. Every measurement runs in a process of its own. The contenders take turns. A figure is the median over the
+rounds with the extremes in brackets; a ratio is the median of the ratios within the rounds. Measure on an idle
+machine: a wide range means that something else was running.
 
-- `gradients`: seconds a training step of Adam on 32 and 256 trajectories of `data/oscillator.csv`, at the same weights
-  on the same data (see `peers.py`); the lowest losses show that the same problem was solved. Compile time is
-  tracing, lowering and XLA; for the loop, its first step less a later one.
+- `gradients`: seconds per training step of Adam on 32 and 256 trajectories of `data/oscillator.csv`, with the same
+  weights and data for all (see `peers.py`); the lowest losses show that all solved the same problem. Compile time is
+  tracing, lowering and XLA; for the loop, its first step minus a later one.
 - `compile`: compile time of a training chunk of node_fit, by optimizer.
-- `target`: seconds from the start of the process to a validation NRMSE of 5 % on the oscillator, solved tightly, with
-  the defaults of `node_fit.fit` and with the tutorial's recipe. A round is a seed.
+- `target`: seconds from the start of the process to a validation NRMSE of 5 % on the oscillator, solved at tight
+  tolerances, with the defaults of `node_fit.fit` and with the tutorial's recipe. One seed per round.
 - `spiral`: seconds after compiling to a training loss of 1e-5 on `data/spiral.csv` (MLP 2-32-32-2, float64,
-  rtol 1e-6), and for Adam what it reaches in 30 s. A round is a seed.
+  rtol 1e-6), and for Adam the loss that it reaches in 30 s. One seed per round.
 
-PyTorch gets one thread unless `--torch-threads` says otherwise, as more of them wait for each other on shared cores.
-`--quick` is one round with 32 trajectories and 10 s on the spiral, to see that all runs.
+PyTorch gets one thread unless you set `--torch-threads`, because more of them wait for each other on shared cores.
+`--quick` runs one round with 32 trajectories and 10 s on the spiral, to check that everything runs.
 """
 
 import argparse
@@ -41,7 +41,7 @@ TARGET_NRMSE, TARGET_LIMIT = 0.05, 300.0
 TARGET_LOSS, LOSS_LIMIT = 1e-5, 30.0
 SPIRAL = ("LBFGS, default", "LBFGS, direct", "Adam, default", "Adam, direct")
 HEADINGS = {
-    "gradients": "Seconds a gradient",
+    "gradients": "Seconds per gradient",
     "compile": "Seconds to compile a training chunk of node_fit",
     "target": f"Seconds from the start of the process to a validation NRMSE of {TARGET_NRMSE:.0%} on the oscillator",
     "spiral": f"Seconds after compiling to a training loss of {TARGET_LOSS:g} on the spiral, at most {{limit:g}}",
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 
 def requests(task: str, options: argparse.Namespace, seed: int) -> Iterator[Row]:
-    """What one round of a task measures, contenders in turn."""
+    """The measurements of one round of a task, with contenders in turn."""
     if task == "gradients":
         for size in (32,) if options.quick else (32, 256):
             for contender in ("node_fit", *NEEDS):
@@ -66,7 +66,7 @@ def requests(task: str, options: argparse.Namespace, seed: int) -> Iterator[Row]
 
 
 def measure(task: str, request: Row) -> Row:
-    """One measurement, in a new process."""
+    """Runs one measurement in a new process."""
     missing = [p for p in NEEDS.get(request["contender"], ()) if importlib.util.find_spec(p) is None]
     if missing:
         return {"skipped": f"{', '.join(missing)} not installed"}
@@ -85,7 +85,7 @@ def measure(task: str, request: Row) -> Row:
 
 
 def run(tasks: Sequence[str], options: argparse.Namespace) -> list[Row]:
-    """A row for each measurement."""
+    """One row per measurement."""
     rows = []
     for task in tasks:
         for number in range(options.rounds):
@@ -108,7 +108,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def ratio(rows: Sequence[Row], reference: Sequence[Row], key: str) -> str:
-    """Median over the rounds of the first over the second."""
+    """Median over the rounds of the ratio of `rows` to `reference`."""
     by_round = {row["round"]: row[key] for row in reference if key in row}
     ratios = [row[key] / by_round[row["round"]] for row in rows if key in row and row["round"] in by_round]
     return f"{statistics.median(ratios):.2f}" if ratios else "-"
@@ -127,13 +127,13 @@ def by_contender(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def column(rows: Sequence[Row], key: str) -> str:
-    """The figures of a column; or why there are none."""
+    """The figures of a column, or the reason why there are none."""
     excuse = next((row[why] for row in rows for why in ("skipped", "failed") if why in row), "")
     return excuse or spread([row[key] for row in rows if key in row])
 
 
 def gradients_table(rows: Sequence[Row]) -> str:
-    header = ["", "trajectories", "seconds a gradient", "times node_fit's", "compile [s]", "import [s]", "lowest loss"]
+    header = ["", "trajectories", "s per gradient", "times node_fit's", "compile [s]", "import [s]", "lowest loss"]
     lines = []
     for size in sorted({row["trajectories"] for row in rows}):
         groups = by_contender([row for row in rows if row["trajectories"] == size])
@@ -159,7 +159,7 @@ def reached(rows: Sequence[Row]) -> list[Row]:
 
 
 def runs_table(rows: Sequence[Row], first: str, error: str) -> str:
-    """Runs to a target; times are of those that reached it, ratios of the rounds in which both did."""
+    """Runs to a target; times are over runs that reached it, ratios over rounds in which both did."""
     groups = by_contender(rows)
     reference = reached(next(iter(groups.values())))
     lines = []
@@ -172,7 +172,7 @@ def runs_table(rows: Sequence[Row], first: str, error: str) -> str:
 
 
 def report(rows: Sequence[Row]) -> str:
-    """The tables, each under its heading."""
+    """All tables, each with its heading."""
     parts = []
     for task, heading in HEADINGS.items():
         mine = [row for row in rows if row["task"] == task]
@@ -212,10 +212,10 @@ def machine(options: argparse.Namespace) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures node_fit and its peers side by side on the CPU.")
     parser.add_argument("--only", nargs="+", choices=HEADINGS, default=list(HEADINGS), help="what to measure (all)")
-    parser.add_argument("--quick", action="store_true", help="one small round, to see that all runs")
-    parser.add_argument("--rounds", type=int, help="turns of each contender (3; 1 with --quick)")
-    parser.add_argument("--torch-threads", type=int, default=1, help="threads of PyTorch (1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where every measurement is written")
+    parser.add_argument("--quick", action="store_true", help="one small round, to check that everything runs")
+    parser.add_argument("--rounds", type=int, help="rounds, in which each contender has one turn (3; 1 with --quick)")
+    parser.add_argument("--torch-threads", type=int, default=1, help="number of PyTorch threads (1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all measurements")
     options = parser.parse_args()
     options.rounds = (1 if options.quick else 3) if options.rounds is None else options.rounds
     for name in ("rounds", "torch_threads"):

@@ -1,20 +1,20 @@
 """Makes the synthetic data sets in `data/`: `python scripts/generate_data.py [--noise 0.05] [--seed 0] [--out DIR]`.
 
-Five systems, each integrated by SciPy at a relative tolerance of 1e-10 (DOP853) or 1e-11 (Radau, where it is stiff)
+It integrates five systems with SciPy, at a relative tolerance of 1e-10 (DOP853) or 1e-11 (Radau, for the stiff one),
 from starts drawn with a fixed seed:
 
 - `oscillator.csv`: the problem of Diffrax's neural ODE tutorial (https://docs.kidger.site/diffrax/examples/neural_ode).
-  With g(s) = s / (1 + s), the velocity is g of the position turned by a quarter: x' = g(y), y' = -g(x). Both starting
-  values are uniform on [-0.6, 1], and 256 trajectories are seen at 100 even times on [0, 10], as in the tutorial; the
-  tutorial draws other starts and integrates in single precision.
+  With g(s) = s / (1 + s), the velocity is g of the position rotated by a quarter turn: x' = g(y), y' = -g(x). Both
+  initial values are uniform on [-0.6, 1], and 256 trajectories are observed at 100 evenly spaced times on [0, 10], as
+  in the tutorial. The tutorial draws other starts and integrates in single precision.
 - `spiral.csv`: z' = A z^3, cubed element by element, A = [[-0.1, 2], [-2, -0.1]]. The demo of torchdiffeq
-  (https://github.com/rtqichen/torchdiffeq) has A transposed, which turns the other way.
+  (https://github.com/rtqichen/torchdiffeq) has A transposed, which rotates the other way.
 - `pendulum.csv`: a damped pendulum driven by a torque that is a sum of sines with random phases.
 - `lorenz.csv`: the system of Lorenz, "Deterministic nonperiodic flow", J. Atmos. Sci. 20 (1963), eqs. 25-27, with his
   sigma = 10, rho = 28, beta = 8/3, started near the attractor.
 - `robertson.csv`: three reactions whose rates lie nine decades apart (H. H. Robertson, "The solution of a set of
   reaction rate equations", in Numerical Analysis: An Introduction, Academic Press, 1966), with the usual k1 = 0.04,
-  k2 = 3e7, k3 = 1e4 and all of the first species at the start; at times spread evenly over the decades.
+  k2 = 3e7, k3 = 1e4 and only the first species at the start; the times are evenly spaced over the decades.
 """
 
 import argparse
@@ -31,8 +31,8 @@ Field = Callable[[float, Float[np.ndarray, "trajectory state"]], Float[np.ndarra
 GRAVITY_OVER_LENGTH = 9.81  # 1/s^2: a length of 1 m
 DAMPING = 0.5  # 1/s
 INERTIA = 1.0  # kg m^2: a mass of 1 kg at 1 m
-# Slow enough that the torque is nearly straight between two samples: 1.1 % of a sine is lost at the fastest.
-TORQUE_FREQUENCIES = np.array([0.7, 1.6, 3.0])  # rad/s; the small swing has 3.13
+# Slow enough that the torque is nearly linear between samples: linear interpolation loses 1.1 % of the fastest sine.
+TORQUE_FREQUENCIES = np.array([0.7, 1.6, 3.0])  # rad/s; small swings have 3.13
 TORQUE_AMPLITUDES = np.array([1.5, 1.0, 0.5])  # N m
 
 
@@ -95,7 +95,7 @@ def integrate(
     rtol: float = 1e-10,
     atol: float = 1e-12,
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """States at `ts` from `starts` at `ts[0]`; all trajectories are one system, which is quicker than one by one."""
+    """States at `ts`, from `starts` at `ts[0]`; solves all trajectories as one system, which is faster."""
     solution = solve_ivp(
         lambda t, flat: field(t, flat.reshape(starts.shape)).ravel(),
         (ts[0], ts[-1]),
@@ -122,7 +122,7 @@ def oscillator(rng: np.random.Generator) -> Table:
 
 
 def spiral(rng: np.random.Generator) -> Table:
-    """8 trajectories at 32 times on [0, 5], started around the origin at radii of 1 to 1.5."""
+    """8 trajectories at 32 times on [0, 5], with starts around the origin at radii of 1 to 1.5."""
     ts = np.linspace(0, 5, 32)
     angles = 2 * np.pi * (np.arange(8) + rng.uniform(0, 1, 8)) / 8
     radii = rng.uniform(1, 1.5, 8)
@@ -145,7 +145,7 @@ def pendulum(rng: np.random.Generator) -> Table:
 
 
 def lorenz(rng: np.random.Generator) -> Table:
-    """8 trajectories at 101 times on [0, 2]; a run-in of 5 time units before brings them to the attractor."""
+    """8 trajectories at 101 times on [0, 2], after a run-in of 5 time units that brings them to the attractor."""
     ts = np.linspace(0, 2, 101)
     outside = rng.uniform([-10, -10, 15], [10, 10, 35], (8, 3))
     starts = integrate(lorenz_field, outside, np.array([0.0, 5.0]))[:, -1]
@@ -153,7 +153,7 @@ def lorenz(rng: np.random.Generator) -> Table:
 
 
 def robertson(rng: np.random.Generator) -> Table:
-    """One trajectory at its start and at 50 times from 1e-5 to 1e5 s."""
+    """One trajectory, at its start and at 50 times from 1e-5 to 1e5 s."""
     ts = np.concatenate([[0.0], np.geomspace(1e-5, 1e5, 50)])
     ys = integrate(robertson_field, np.array([[1.0, 0.0, 0.0]]), ts, "Radau", rtol=1e-11, atol=1e-18)
     return Table(ts, ys, no_inputs(1, len(ts)), states=("y1", "y2", "y3"))
@@ -169,14 +169,14 @@ SYSTEMS: dict[str, Callable[[np.random.Generator], Table]] = {
 
 
 def with_noise(table: Table, noise: float, rng: np.random.Generator) -> Table:
-    """`table` with Gaussian noise on its states, of `noise` times the standard deviation of each state's channel."""
+    """Adds Gaussian noise to the states, with `noise` times each state's standard deviation."""
     deviation = noise * table.ys.std(axis=(0, 1))
     ys = table.ys + deviation * rng.standard_normal(table.ys.shape)
     return Table(table.ts, ys, table.us, table.states, table.inputs)
 
 
 def write(table: Table, path: Path) -> None:
-    """Writes one row a trajectory and time, with seven significant digits."""
+    """Writes one row per trajectory and time, with seven significant digits."""
     trajectories, times, _ = table.ys.shape
     labels = np.repeat(np.arange(trajectories), times)
     channels = np.concatenate([table.ys, table.us], axis=2).reshape(trajectories * times, -1)
@@ -187,7 +187,7 @@ def write(table: Table, path: Path) -> None:
 
 
 def generate(out: Path, noise: float, seed: int) -> None:
-    """Writes every system's CSV into `out`. A system's starts depend on `seed` alone, not on the noise."""
+    """Writes a CSV file per system into `out`. A system's starts depend on `seed` alone, not on the noise."""
     out.mkdir(parents=True, exist_ok=True)
     for position, (name, system) in enumerate(SYSTEMS.items()):
         start_rng, noise_rng = np.random.default_rng([seed, position]).spawn(2)
@@ -196,7 +196,7 @@ def generate(out: Path, noise: float, seed: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Makes the synthetic data sets in data/.")
+    parser = argparse.ArgumentParser(description="Generates the synthetic data sets in data/.")
     parser.add_argument("--noise", type=float, default=0.0, help="noise, in standard deviations of each state (0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the starts, torques and noise (0)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "data", help="directory (data/)")

@@ -1,11 +1,11 @@
-"""What data of a growing size cost: memory and time of a whole run, from the table to the report.
+"""Measures how memory and time of a whole run, from the table to the report, grow with the size of the data.
 
 python scripts/large.py                          # both kinds, all sizes; 5 minutes on two cores
 python scripts/large.py --kinds trajectories --sizes 1000 10000
 
-`trajectories` are swings of a damped pendulum, 20 rows each. `record` is one pendulum that is pushed at random, a row a
-time; it is fitted, validated and scored in windows of 20 rows. Both are fitted on minibatches of 256 by the same
-command and the same number of steps. Prints a table and draws docs/large.png.
+`trajectories` are swings of a damped pendulum, 20 rows each. `record` is one pendulum under random pushes, with one row
+per time; it is fitted, validated and scored in windows of 20 rows. Both are fitted on minibatches of 256, with the same
+command and number of steps. The script prints a table and draws docs/large.png.
 """
 
 import argparse
@@ -38,11 +38,11 @@ NOISE = 0.02
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--kinds", nargs="+", choices=SIZES, default=list(SIZES))
-    options.add_argument("--sizes", nargs="+", type=int, help="instead of the usual ones")
+    options.add_argument("--sizes", nargs="+", type=int, help="instead of the default ones")
     options.add_argument("--picture", type=Path, default=ROOT / "docs" / "large.png")
     given = options.parse_args()
     found = []
-    print("| data | rows | table [MB] | seconds | of them training | peak memory [MB] | test NRMSE |")
+    print("| data | rows | table [MB] | seconds | of which training | peak memory [MB] | test NRMSE |")
     print("|---|---|---|---|---|---|---|")
     for kind in given.kinds:
         for size in given.sizes or SIZES[kind]:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(kind: str, size: int) -> dict[str, Any]:
-    """A run in a process of its own."""
+    """One run in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table.parquet"
         frame = trajectories(size) if kind == "trajectories" else record(size)
@@ -81,8 +81,8 @@ def measure(kind: str, size: int) -> dict[str, Any]:
 
 
 def peak(command: list[str], folder: str, environment: dict[str, str]) -> float:
-    """The largest resident memory of a process that runs to its end [MB]."""
-    # A child of a child, since the system tells the largest of all children that there were.
+    """Runs a process to its end; returns its largest resident memory [MB]."""
+    # A child of a child, because the system reports the maximum over all children so far.
     watch = (
         "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)"
@@ -98,7 +98,7 @@ def rates(state: np.ndarray, push: np.ndarray | float) -> np.ndarray:
 
 
 def step(state: np.ndarray, push: np.ndarray | float = 0.0) -> np.ndarray:
-    """A step of the classical Runge-Kutta method."""
+    """One step of the classical Runge-Kutta method."""
     k1 = rates(state, push)
     k2 = rates(state + STEP / 2 * k1, push)
     k3 = rates(state + STEP / 2 * k2, push)
@@ -123,7 +123,7 @@ def trajectories(count: int) -> pd.DataFrame:
 
 
 def record(rows: int) -> pd.DataFrame:
-    """A push that is held for a step, so that the truth is known exactly."""
+    """A record in which each push is held for whole steps, so that the truth is known exactly."""
     draw = np.random.default_rng(0)
     push = np.repeat(draw.uniform(-0.4, 0.4, rows // 10 + 1), 10)[:rows]
     state, states = np.zeros(2), np.empty((rows, 2))

@@ -1,8 +1,8 @@
-"""Fits all trajectories but one, predicts that one, and so for each: `python scripts/leave_one_out.py OVERRIDES`.
+"""Leave-one-out cross-validation over trajectories: `python scripts/leave_one_out.py OVERRIDES`.
 
-The overrides are those of `python -m node_fit`; the jobs are a multirun of it, in one process that compiles once for
-each shape of data. Prints the error of each trajectory that was left out, and of each channel over all of them, as a
-table in Markdown.
+The overrides are those of `python -m node_fit`. The jobs are a multirun in one process, which compiles once for each
+shape of data. The script prints a table in Markdown, with the error of each channel on each left-out trajectory and
+over all of them.
 """
 
 import argparse
@@ -15,12 +15,12 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from node_fit.configuration import build
-from node_fit.launching import shipped
+from node_fit.app.config.configuration import build
+from node_fit.app.launching import shipped
 
 
 def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:
-    """The names of all trajectories and of the channels that a config reads."""
+    """The names of all trajectories, and of the channels that a config reads."""
     OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
     with initialize_config_dir(str(shipped("conf", "config.yaml")), version_base=None):
         config = compose("config", overrides)
@@ -30,7 +30,7 @@ def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Leaves out one trajectory after another.")
+    parser = argparse.ArgumentParser(description="Fits all trajectories but one and predicts that one, in turn.")
     parser.add_argument("--out", type=Path, default=Path("leave_one_out"), help="directory of the runs (leave_one_out)")
     options, overrides = parser.parse_known_args()
     names, channels = trajectories(overrides)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def table(rows: pd.DataFrame, channels: list[str]) -> None:
-    """NRMSE where a trajectory was fitted, and where it was left out, over the spread of all measured values."""
+    """NRMSE of fitted and of left-out trajectories, relative to the standard deviation of all left-out values."""
     left_out, fitted = (rows.loc[rows["split"] == split] for split in ("test", "train"))
     each = dict(list(left_out.groupby("trajectory", sort=False)))
     print("\n| channel | " + " | ".join(map(str, each)) + " | all left out | all fitted |")

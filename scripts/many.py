@@ -1,11 +1,11 @@
-"""What many fits cost and show: `python scripts/many.py [--only members sweep bands devices] [--rounds 3]`.
+"""Measures ensembles and sweeps: `python scripts/many.py [--only members sweep bands devices] [--rounds 3]`.
 
-prints tables in Markdown. Every measurement has processes of its own, on the CPU, without a compile cache. Contenders
-take turns, and a figure is the median over the rounds with the extremes in brackets. Measure on an idle machine.
-`--gpu` has `members` on one GPU.
+prints tables in Markdown. Every measurement runs in processes of its own, on the CPU, without a compile cache. The
+contenders take turns, and a figure is the median over the rounds with the extremes in brackets. Measure on an idle
+machine. `--gpu` runs `members` on one GPU.
 
-- `members`: seconds a step of Adam on 32 trajectories of `data/oscillator.csv`, for one fit, and for 16 members on one
-  and on two devices, by the width of the field; and of L-BFGS on their derivatives, where the objective is cheap.
+- `members`: seconds per step of Adam on 32 trajectories of `data/oscillator.csv`, for one fit, and for 16 members on
+  one and on two devices, by the width of the field; also of L-BFGS on their derivatives, where the objective is cheap.
 - `sweep`: seconds for 4 learning rates by 4 seeds: as 16 processes, two at a time, as a plain multirun, and as a
   vectorized one; start, compilation and plots included.
 - `bands`: the share of the held-out test points, noise included, within the 90 % bands of an ensemble.
@@ -74,7 +74,7 @@ def members_with(optimizer: str, title: str, rounds: int, gpu: bool) -> None:
         for each in contenders:
             ratios = [mine / one for mine, one in zip(taken[each], taken[1, 1], strict=True)]
             lines.append([width, *each, spread([1e3 * seconds for seconds in taken[each]]), spread(ratios)])
-    table(title, ("width", "members", "devices", "ms a step", "times one member's"), lines)
+    table(title, ("width", "members", "devices", "ms per step", "times one member's"), lines)
 
 
 def sweep(rounds: int) -> None:
@@ -117,7 +117,7 @@ def bands(rounds: int) -> None:
                 f"{metrics['test']['nrmse']:.3g}",
             ]
         )
-        print(*lines[-1], flush=True)  # since each takes minutes
+        print(*lines[-1], flush=True)  # each takes minutes
     table("90 % bands of 8 members", ("problem", "train", "validation", "test", "test NRMSE"), lines)
 
 
@@ -127,7 +127,7 @@ def devices(rounds: int) -> None:
 
 
 def step(size: int, count: int, width: int, optimizer: str) -> float:
-    """Median seconds a step."""
+    """Median seconds per step."""
     import functools
 
     import peers
@@ -144,12 +144,11 @@ def step(size: int, count: int, width: int, optimizer: str) -> float:
         recipe="direct" if optimizer == "Adam" else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
         optimizer=nf.Adam(1e-3, schedule="constant"),
         solver=nf.Solver(rtol=1e-3, atol=1e-6),
-        steps=steps,
-        chunk_steps=CHUNK,
-        ridge=0.0,
+        training=nf.Training(steps=steps, chunk_steps=CHUNK),
+        penalty=nf.Penalty(),
         ensemble=nf.Members(size),
-        devices=count,
-        observer=watch,
+        device=nf.Devices(count=count),
+        callbacks=[watch],
     )
     return statistics.median(watch.chunks) / CHUNK
 
@@ -162,10 +161,11 @@ def differ(size: int) -> float:
 
     ts, ys = peers.oscillator()
     data = nf.Dataset.from_arrays(ts, ys[:8], states=("x", "y"))
-    # A line search decides by comparisons, which a rounding error may turn.
-    options = {"optimizer": nf.Adam(), "precision": "x64", "steps": 40, "chunk_steps": 10, "recipe": "direct"}
+    # No line search: it decides by comparisons, which a rounding error may flip.
+    training = nf.Training(steps=40, chunk_steps=10)
+    options = {"optimizer": nf.Adam(), "precision": "x64", "training": training, "recipe": "direct"}
     options["ensemble"] = nf.Members(size)
-    one, all_of_them = (nf.fit(data, devices=count, **options).history for count in (1, None))
+    one, all_of_them = (nf.fit(data, device=nf.Devices(count=count), **options).history for count in (1, None))
     return max(abs(a.train_loss / b.train_loss - 1) for a, b in zip(one, all_of_them, strict=True))
 
 
@@ -173,7 +173,7 @@ CHILDREN = {"step": step, "differ": differ}
 
 
 def child(name: str, arguments: Sequence[int | str], count: int, gpu: bool = False) -> float:
-    """What a function of this file gives in a process with so many devices."""
+    """Calls a function of this file in a new process with `count` devices, and returns its result."""
     environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(count), "JAX_PLATFORMS": "cuda" if gpu else "cpu"}
     words = [sys.executable, __file__, "--child", f"{name} {json.dumps(list(arguments))}"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

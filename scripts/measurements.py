@@ -2,27 +2,26 @@
 
     python scripts/measurements.py '{"task": "gradients", "contender": "loop", "trajectories": 32, ...}'
 
-prints one JSON document. node_fit is measured through `node_fit.fit` alone, by an observer.
+prints one JSON document. A callback measures node_fit, through `node_fit.fit` alone.
 """
 
+import argparse
 import importlib
 import json
 import statistics
-import sys
 import time
 from functools import partial
 from typing import Any
 
 import peers
-from watch import Watch
 
-# Each block of steps is one chunk of node_fit's, and is timed as a whole.
+# Each block of steps is one chunk in node_fit, and is timed as a whole.
 BLOCK, BLOCKS = 50, 2
-WIDTH = 32  # of the spiral's field
+WIDTH = 32  # width of the spiral's field
 
 
 def gradients(contender: str, trajectories: int, threads: int, started: float) -> dict[str, Any]:
-    """Seconds a training step with Adam on the first trajectories of the oscillator."""
+    """Seconds per training step with Adam on the first trajectories of the oscillator."""
     measure = gradients_of_node_fit if contender == "node_fit" else partial(gradients_of_peer, contender, threads)
     for package in peers.NEEDS.get(contender, ("node_fit",)):
         importlib.import_module(package)
@@ -32,6 +31,8 @@ def gradients(contender: str, trajectories: int, threads: int, started: float) -
 
 
 def gradients_of_node_fit(ts: peers.Times, ys: peers.States) -> dict[str, Any]:
+    from watch import Watch
+
     import node_fit
 
     watch = Watch()
@@ -43,8 +44,8 @@ def gradients_of_node_fit(ts: peers.Times, ys: peers.States) -> dict[str, Any]:
     }
 
 
-def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int, watch: Watch):
-    """node_fit on the problem of the peers: their weights and tolerances, unscaled, no derivative matching."""
+def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int, watch: Any):
+    """node_fit on the peers' problem: the same weights and tolerances, no scaling, no derivative matching."""
     import equinox as eqx
     import jax
 
@@ -61,12 +62,11 @@ def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int
         optimizer=optimizer,
         solver=node_fit.Solver(rtol=peers.RTOL, atol=peers.ATOL),
         recipe="direct",
-        steps=steps,
-        chunk_steps=BLOCK,
-        ridge=0.0,
-        scale=False,
+        training=node_fit.Training(steps=steps, chunk_steps=BLOCK),
+        penalty=node_fit.Penalty(),
+        scaling=node_fit.Scaling(affine=False),
         precision="x32",
-        observer=watch,
+        callbacks=[watch],
     )
 
 
@@ -87,6 +87,7 @@ def gradients_of_peer(peer: str, threads: int, ts: peers.Times, ys: peers.States
 def compilation(contender: str) -> dict[str, Any]:
     """Seconds to trace, lower and compile a training chunk of an optimizer on 32 trajectories of the oscillator."""
     import optax
+    from watch import Watch
 
     import node_fit
 
@@ -96,7 +97,7 @@ def compilation(contender: str) -> dict[str, Any]:
         "Optax(lbfgs)": lambda: node_fit.Optax(optax.lbfgs(memory_size=50)),
     }
     ts, ys = peers.oscillator()
-    # The first program of a process also pays for what JAX loads lazily, whatever the optimizer.
+    # With any optimizer, the first program of a process also pays for what JAX loads lazily.
     fit_oscillator(ts[:2], ys[:2, :2], node_fit.Adam(), 1, Watch())
     result = fit_oscillator(ts, ys[:32], optimizers[contender](), 1, Watch())
     return {"compile_seconds": result.compile_seconds}
@@ -110,27 +111,31 @@ def target(contender: str, nrmse: float, seed: int, limit: float, started: float
 
 
 def node_fit_to_target(target: float, seed: int, limit: float) -> peers.Reached:
-    """`node_fit.fit` with its defaults, stopped when the validation NRMSE is at most `target`."""
+    """`node_fit.fit` with its defaults, stopped once the validation NRMSE is at most `target`."""
+    from watch import Watch
+
     import node_fit
-    from node_fit.scaling import Scaler
+    from node_fit.data.scaling import Scaler
 
     table = node_fit.read_table(
         str(peers.DATA / "oscillator.csv"), time="t", states=["x", "y"], trajectory="trajectory"
     )
     parts = node_fit.Split(by="trajectory", validation=0.1, test=0.1)(table)
     assert parts.validation is not None
-    # Residuals are seen in units of the training data's scale. With the least favourable channel's, a loss below
-    # this bound means an NRMSE below the target.
+    # Losses are in units of the training data's scale. With the least favourable channel, a loss below this bound
+    # means an NRMSE below the target.
     scale = Scaler.from_dataset(parts.train).state_scale / parts.validation.ys.std(axis=(0, 1))
     watch = Watch(validation_loss=float(target**2 / (scale**2).max()), limit=limit)
     result = node_fit.fit(
-        parts.train, validation=parts.validation, precision="x32", device="cpu", seed=seed, observer=watch
+        parts.train, validation=parts.validation, precision="x32", device="cpu", seed=seed, callbacks=[watch]
     )
     return peers.Reached(watch.at, result.steps, result.score(parts.validation).nrmse)
 
 
 def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, Any]:
     """Seconds after compiling to a training loss on the spiral in float64; the loss is in scaled units."""
+    from watch import Watch
+
     import node_fit
 
     name, recipe = contender.split(", ")
@@ -142,11 +147,11 @@ def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, An
         optimizer=optimizer,
         solver=node_fit.Solver(rtol=1e-6),
         recipe="direct" if recipe == "direct" else "default",
-        steps=1_000_000,
+        training=node_fit.Training(steps=1_000_000),
         precision="x64",
         device="cpu",
         seed=seed,
-        observer=watch,
+        callbacks=[watch],
     )
     return {
         "seconds": sum(watch.chunks),
@@ -160,5 +165,7 @@ def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, An
 TASKS = {"gradients": gradients, "compile": compilation, "target": target, "spiral": spiral}
 
 if __name__ == "__main__":
-    request = json.loads(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("request", type=json.loads, help="the task and its arguments, in JSON")
+    request = parser.parse_args().request
     print(json.dumps(TASKS[request.pop("task")](**request)))

@@ -1,14 +1,14 @@
-"""The peers that node_fit is measured against: training steps of a neural ODE as others write them.
+"""Peers of node_fit in the benchmark: training steps of a neural ODE with other libraries.
 
-All solve the same problem: every trajectory from its first row, an MLP 2-64-64-2 with tanh and the same
-weights, a fifth-order method with adaptive steps, gradients through the solver's steps, Adam on the full batch.
+All solve the same problem: every trajectory from its first row, an MLP 2-64-64-2 with tanh and the same weights, a
+fifth-order method with adaptive steps, gradients through the solver's steps, Adam on the full batch.
 
-- `loop`: Equinox, Diffrax and Optax in a plain Python loop, with one jitted step and a vmapped Tsit5 solve, in the
-  manner of Diffrax's neural ODE tutorial (which has softplus and AdaBelief).
+- `loop`: Equinox, Diffrax and Optax in a plain Python loop, with one jitted step and a vmapped Tsit5 solve, similar to
+  Diffrax's neural ODE tutorial (which has softplus and AdaBelief).
 - `torchdiffeq`: `odeint` with dopri5; the batch is one system with common steps.
 - `torchode`: dopri5 with a step size for each trajectory, run eagerly.
 
-Neither node_fit nor any of the peers' packages is imported here before it is needed.
+This file imports node_fit and the peers' packages only when they are needed.
 """
 
 import itertools
@@ -22,12 +22,12 @@ from jaxtyping import Float
 
 DATA = Path(__file__).parents[1] / "data"
 SIZES = (2, 64, 64, 2)
-# So small that the field, and with it the work of a step, stays the same for every contender.
+# So small that the field, and thus the work per step, stays the same for every contender.
 GRADIENT_RATE = 1e-5
-# The tutorial's.
+# The learning rate of the tutorial.
 LEARNING_RATE = 3e-3
 RTOL, ATOL = 1e-3, 1e-6
-# For a validation error that is the model's and not the solver's; node_fit's own tolerances in float32.
+# Tight, so that the validation error is the model's and not the solver's; node_fit's own tolerances in float32.
 TIGHT_RTOL, TIGHT_ATOL = 1e-6, 1e-8
 
 Times = Float[np.ndarray, " time"]
@@ -41,7 +41,7 @@ NEEDS = {
 
 
 class Reached(NamedTuple):
-    """Where a run to a target error ended: `time.time()` at its end, training steps, and validation NRMSE."""
+    """The end of a run to a target error: `time.time()`, training steps, and validation NRMSE."""
 
     at: float
     steps: int
@@ -69,8 +69,8 @@ def starting_weights(seed: int = 0) -> list[tuple[Float[np.ndarray, "out in"], F
 def fitted_weights() -> list[tuple[Float[np.ndarray, "out in"], Float[np.ndarray, " out"]]]:
     """Starting weights whose last layer fits the oscillator's finite differences.
 
-    The field is then as fast as that of a model in training; near its random start it is so slow that four steps
-    solve for a whole trajectory, and there is little to compare.
+    The field is then as fast as in a model during training. Near its random start it is so slow that four steps solve a
+    whole trajectory, which leaves little to compare.
     """
     ts, ys = oscillator()
     *hidden, _ = starting_weights()
@@ -95,7 +95,7 @@ def jax_mlp(weights: Any) -> Any:
 
 
 def diffrax_solve(model: Any, times: Any, starts: Any, rtol: float, atol: float) -> Any:
-    """Trajectories from `starts`, each with its own steps."""
+    """Solves trajectories from `starts`, each with its own steps."""
     import diffrax
     import jax
 
@@ -115,7 +115,7 @@ def diffrax_solve(model: Any, times: Any, starts: Any, rtol: float, atol: float)
 
 
 def jitted_update(optimizer: Any) -> Callable:
-    """One step of the loop: `(model, state, times, ys)` to the loss, the model and the state."""
+    """One step of the loop, from `(model, state, times, ys)` to the loss, the model and the state."""
     import equinox as eqx
     import jax.numpy as jnp
 
@@ -152,10 +152,10 @@ def loop(ts: Times, ys: States, threads: int) -> Step:
 
 
 def loop_to_target(target: float, seed: int, limit: float) -> Reached:
-    """The tutorial's recipe until the validation NRMSE is at most `target`, or `limit` seconds have passed.
+    """Trains with the tutorial's recipe until the validation NRMSE is at most `target`, or `limit` seconds have passed.
 
-    Minibatches of 32 trajectories, 500 steps on the first tenth of the times, then on all of them; a look at the
-    validation trajectories every 100 steps, as in node_fit. The trajectories are divided as in `data=oscillator`.
+    It uses minibatches of 32 trajectories, 500 steps on the first tenth of the times, then all of them. It checks the
+    validation trajectories every 100 steps, as node_fit does. The trajectories are split as in `data=oscillator`.
     """
     import equinox as eqx
     import jax.numpy as jnp

@@ -1,10 +1,10 @@
-"""How soon a process takes its first training step, with nothing kept from an earlier one and with what that one kept.
+"""Measures the time to the first training step, with an empty compile cache and with the cache of an earlier process.
 
     python scripts/second_start.py --rounds 5
 
-Seconds from the start of the process to the first row of its log, which comes after one step of training, with the
-imports, the data, the validation and all that is compiled. Each round takes every case in turn, with an empty cache.
-Seconds of the processors are given too, since those of the clock depend on what else the machine does.
+The time runs from the start of the process to the first row of its log, after one training step. It includes imports,
+data, validation and all compilation. Each round takes every case in turn, with an empty cache. The script also reports
+CPU time, because wall-clock time depends on the other load of the machine.
 """
 
 import argparse
@@ -28,16 +28,16 @@ ROOT = Path(__file__).parent.parent
 
 
 def first_step(arguments: tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds of the clock and of the processors until a process has taken its first step; it is then ended."""
+    """Wall-clock and CPU seconds until a process has taken its first step; the process is then killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    with tempfile.TemporaryDirectory(dir=folder) as run, open(Path(run) / "said", "w+") as said:
+    with tempfile.TemporaryDirectory(dir=folder) as run, open(Path(run) / "output", "w+") as output:
         command = [sys.executable, "-m", "node_fit", *arguments, "train.chunk_steps=1", f"hydra.run.dir={run}/run"]
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
         while rows(Path(run) / "run" / "metrics.csv") < 2:
             if process.poll() is not None:
-                raise SystemExit(Path(said.name).read_text())
+                raise SystemExit(Path(output.name).read_text())
             time.sleep(0.005)
         seconds = time.perf_counter() - began
         process.kill()
@@ -55,7 +55,7 @@ def spread(numbers: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Seconds to the first training step of a first and a second process.")
+    parser = argparse.ArgumentParser(description="Seconds to the first training step, of a first and a second process.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parsed = parser.parse_args()
@@ -68,7 +68,7 @@ def main() -> None:
                     process.append(first_step(CASES[name], Path(folder)))
             loads.append(os.getloadavg()[0])
     print(f"Load {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores, {parsed.rounds} rounds.\n")
-    print("| run | second over first | of processors | first [s] | of processors | second [s] | of processors |")
+    print("| run | second over first | CPU time | first [s] | CPU time | second [s] | CPU time |")
     print("|---|---|---|---|---|---|---|")
     for name, (first, second) in taken.items():
         ratios = [[b[i] / a[i] for a, b in zip(first, second, strict=True)] for i in (0, 1)]

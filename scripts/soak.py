@@ -1,10 +1,10 @@
-"""Interrupts one run again and again, and compares its end with that of a run that was left alone.
+"""Interrupts one run many times, and compares its result with that of an uninterrupted run.
 
-python scripts/soak.py --interruptions 200    # about 6 s an interruption on two cores
+python scripts/soak.py --interruptions 200    # about 6 s per interruption on two cores
 
-Signals are drawn from SIGTERM, SIGINT and SIGKILL; half of them come at any time after a process has started, imports
-and compilation included, and half while it trains. Then the run goes on by `resume=`, as a user would. The exit code is
-0 if model and metrics are, bit for bit, those of the run that nobody interrupted.
+Signals are drawn from SIGTERM, SIGINT and SIGKILL. Half of them come at any time after a process has started, imports
+and compilation included, and half while it trains. After each one the run continues with `resume=`, as a user would do.
+The exit code is 0 if model and metrics are bit for bit those of the uninterrupted run.
 """
 
 import argparse
@@ -22,20 +22,20 @@ import pandas as pd
 from safetensors import safe_open
 
 ROOT = Path(__file__).parent.parent
-# A chunk a step, so that there is always something to lose; minibatches, so that keys count.
+# One step per chunk, so that there is always something to lose; minibatches, so that random keys matter.
 RUN = (
     "data=spiral", "field.width=8", "field.depth=1", "recipe=direct", "optimizer=adam", "train.batch_size=2",
     "train.chunk_steps=1", "train.patience=1000000",
 )  # fmt: skip
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
-# Longer than a process takes to its first chunk, and how long it may then train [s].
+# Longer than a process takes until its first chunk, and how long it may then train [s].
 TO_FIRST_CHUNK, TRAINING = 4.0, 0.5
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--interruptions", type=int, default=200)
-    options.add_argument("--steps-each", type=int, default=60, help="steps of the run for each interruption")
+    options.add_argument("--steps-each", type=int, default=60, help="steps of the run per interruption")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     arguments = (*RUN, f"train.steps={given.interruptions * given.steps_each}")
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def begin(arguments: tuple[str, ...], run: Path) -> subprocess.Popen:
-    """Starts the run, or goes on with it if it has saved something."""
+    """Starts the run, or resumes it if it has saved a checkpoint."""
     saved = any((run / "checkpoints").glob("*.safetensors"))
     words = [f"resume={run}"] if saved else [*arguments, f"hydra.run.dir={run}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -70,7 +70,7 @@ def begin(arguments: tuple[str, ...], run: Path) -> subprocess.Popen:
 
 
 def interrupt(arguments: tuple[str, ...], run: Path, times: int, draw: random.Random) -> collections.Counter:
-    """Interrupts the run so many times, or until it ends; by signal, phase and exit code, how often."""
+    """Interrupts the run `times` times, or until it ends; counts by signal, phase and exit code."""
     counts: collections.Counter = collections.Counter()
     while sum(counts.values()) < times:
         process = begin(arguments, run)
@@ -82,7 +82,7 @@ def interrupt(arguments: tuple[str, ...], run: Path, times: int, draw: random.Ra
             await_chunk(process, run)
             time.sleep(draw.uniform(0.0, TRAINING))
         if process.poll() is not None:
-            print("the run ended before it met all interruptions; raise --steps-each", process.communicate()[0])
+            print("the run ended before all interruptions; raise --steps-each", process.communicate()[0])
             return counts
         kind = draw.choice(SIGNALS)
         process.send_signal(kind)
@@ -98,7 +98,7 @@ def await_chunk(process: subprocess.Popen, run: Path) -> None:
     before = (run / "metrics.csv").stat().st_mtime_ns if (run / "metrics.csv").exists() else 0
     rows = count_rows(run)
     while process.poll() is None:
-        # It first drops the rows that came after its checkpoint.
+        # It first drops the rows after its checkpoint.
         if (run / "metrics.csv").exists() and (run / "metrics.csv").stat().st_mtime_ns > before:
             if count_rows(run) > rows:
                 return
@@ -107,9 +107,9 @@ def await_chunk(process: subprocess.Popen, run: Path) -> None:
 
 
 def check_end(process: subprocess.Popen, run: Path) -> None:
-    said = process.communicate()[0]
+    output = process.communicate()[0]
     if process.returncode != 0:
-        raise SystemExit(f"{run} did not end well:\n{said}")
+        raise SystemExit(f"{run} failed:\n{output}")
 
 
 def count_rows(run: Path) -> int:
@@ -118,13 +118,13 @@ def count_rows(run: Path) -> int:
 
 
 def model_of(run: Path) -> tuple[dict[str, str], dict[str, bytes]]:
-    """The model's header and its arrays, whose order in the file is not said."""
+    """The model's header and arrays; the order of arrays in the file does not matter."""
     with safe_open(run / "model.safetensors", framework="numpy") as file:
         return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
 
 def metrics_of(run: Path) -> pd.DataFrame:
-    """The metrics without the seconds, which no two runs share."""
+    """The metrics without the seconds, which differ between runs."""
     return pd.read_csv(run / "metrics.csv", dtype=str).drop(columns="seconds")
 
 

@@ -1,13 +1,15 @@
-"""An observer of node_fit that times its chunks, for the scripts beside it."""
+"""A callback that times the chunks of a fit, for the other scripts."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+
+import node_fit
 
 
-class Watch:
-    """Stops at a training or a validation loss, or when the time for training is up.
+class Watch(node_fit.Callback):
+    """Stops at a training or validation loss, or when the time for training is up.
 
-    - `chunks`: seconds that each chunk took, compilation apart.
+    - `chunks`: seconds that each chunk took, without compilation.
     - `reached_at`: when the target was reached [s since the epoch]; None if it was not.
     - `at`: when the last chunk ended.
     """
@@ -21,19 +23,10 @@ class Watch:
         self.at = 0.0
         self.mark = 0.0
 
-    def begin(self, model: Any, notes: Any) -> None:
-        return None
-
-    def resume(self, template: Any) -> None:
-        return None
-
-    def compile_stage(self, stage: str, steps: int) -> None:
-        return None
-
-    def begin_stage(self, stage: str) -> None:
+    def on_stage_start(self, stage: str) -> None:
         self.mark = time.perf_counter()
 
-    def observe(self, records: Any, moment: Any) -> str | None:
+    def on_chunk_end(self, records: Sequence[node_fit.Record], state: node_fit.RunState) -> str | None:
         now = time.perf_counter()
         self.chunks.append(now - self.mark)
         self.mark, self.at = now, time.time()
@@ -42,7 +35,7 @@ class Watch:
             return "the target is reached"
         return "the time is up" if sum(self.chunks) > self.limit else None
 
-    def meets(self, record: Any) -> bool:
-        # Training losses of other stages are of other objectives.
+    def meets(self, record: node_fit.Record) -> bool:
+        # Training losses of other stages belong to other objectives.
         trained = record.stage == "main" and record.train_loss <= self.train_loss
         return trained or (record.validation_loss is not None and record.validation_loss <= self.validation_loss)

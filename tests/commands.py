@@ -1,4 +1,4 @@
-"""How the tests run the commands: as a user does, in processes of their own and in an empty folder."""
+"""Helpers that run the commands as a user does, in separate processes and in an empty folder."""
 
 import contextlib
 import csv
@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-# So that the commands are those of this checkout, whether or not another version is installed.
+# Runs the commands of this checkout, even if another version is installed.
 ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS", "XLA_FLAGS")},
     "PYTHONPATH": str(Path(__file__).parent.parent),
     "JAX_PLATFORMS": "cpu",
-    # One for the session, so that its commands share what they compile, and nothing is left in the user's folders.
+    # One cache for the session: the commands share compiled programs, and the user's folders stay clean.
     "XDG_CACHE_HOME": os.environ["NODE_FIT_TEST_CACHE"],
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
@@ -34,7 +34,7 @@ DIRECT = (*TABLE, *SMALL, "recipe=direct")
 
 @dataclass(frozen=True)
 class Ran:
-    """A command that has ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ class Ran:
 
     @property
     def sentence(self) -> str:
-        """The one line that tells of an error."""
+        """The text of the only error line."""
         (line,) = [line for line in self.err.splitlines() if line.startswith("error: ")]
         return line.removeprefix("error: ")
 
@@ -62,7 +62,7 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
 
 
 def in_process(command: Callable[[], Any], folder: Path, *arguments: str) -> Ran:
-    """Runs the main function of a command in this process, where programs that are compiled once serve all tests."""
+    """Runs a command's main function in this process, so that all tests share its compiled programs."""
     from hydra.core.global_hydra import GlobalHydra
 
     out, err, code = io.StringIO(), io.StringIO(), 0
@@ -86,13 +86,13 @@ def in_process(command: Callable[[], Any], folder: Path, *arguments: str) -> Ran
 
 
 def at_once(folder: Path, commands: dict[str, Sequence[str]]) -> dict[str, Ran]:
-    """Runs several commands, two at a time; by their names."""
+    """Runs several commands, two at a time, and returns their results by name."""
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(commands, pool.map(lambda given: node_fit(folder, *given), commands.values()), strict=True))
 
 
 def begun(folder: Path, *arguments: str) -> subprocess.Popen:
-    """Starts `python -m node_fit` in a folder and does not wait."""
+    """Starts `python -m node_fit` in a folder without waiting for it."""
     return subprocess.Popen(
         [sys.executable, "-m", "node_fit", *arguments],
         cwd=folder,
@@ -104,7 +104,7 @@ def begun(folder: Path, *arguments: str) -> subprocess.Popen:
 
 
 def on_terminal(folder: Path, *arguments: str) -> Ran:
-    """Runs `python -m node_fit` on a terminal of 80 columns; what it showed is in `out`, without colours."""
+    """Runs `python -m node_fit` on a terminal of 80 columns; `out` holds what it shows, without colours."""
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "node_fit", *arguments]
     environment = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "80"}
@@ -114,7 +114,7 @@ def on_terminal(folder: Path, *arguments: str) -> Ran:
         while True:
             try:
                 shown += os.read(ours, 65536)
-            except OSError:  # what Linux gives once the other side is closed
+            except OSError:  # Linux raises this once the other side is closed.
                 break
     os.close(ours)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "\n")
@@ -122,7 +122,7 @@ def on_terminal(folder: Path, *arguments: str) -> Ran:
 
 
 def until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 120.0) -> None:
-    """Waits for something that a running command does."""
+    """Waits until a running command fulfils a condition."""
     limit = time.monotonic() + seconds
     while not true():
         assert process.poll() is None, process.communicate()
@@ -131,7 +131,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen, seconds: float = 
 
 
 def spirals(times: int = 15, trajectories: Sequence[str] = ("A", "B", "C", "D", "E")) -> list[dict[str, Any]]:
-    """Rows of a table: points that turn around the origin and come nearer to it, and an input."""
+    """Table rows of points that spiral towards the origin, with an input."""
     rows = []
     for index, name in enumerate(trajectories):
         for t in np.linspace(0.0, 3.0, times).round(6):
@@ -162,8 +162,11 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 @functools.cache
 def driven(parent: Path) -> tuple[Path, Ran]:
-    """The folder of one fit that many tests look at, in `run`, and its command: five trajectories with an input, a
-    second file for the score, both stages of the default recipe. Made once, for all modules."""
+    """One fit that many tests share: the folder, with the fit in `run`, and the result of its command.
+
+    It has five trajectories with an input, a second file for the test score, and both stages of the default recipe. It
+    runs once for all modules.
+    """
     folder = parent / "driven"
     folder.mkdir()
     write_table(folder / "mine.csv", spirals())

@@ -1,5 +1,6 @@
-"""What all tests share: JAX without silent rank promotion, and small problems with a known truth."""
+"""Shared setup: JAX without silent rank promotion, and small problems with a known solution."""
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -11,22 +12,22 @@ import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.compilation import CROWDED, PROGRAMS, mappings
+from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
-# What the tests wait for is XLA's compiler, and unoptimised programs take a third of its time. Commands in processes of
-# their own are compiled as users' are, and so is everything with `XLA_FLAGS=` in the environment.
+# The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. Commands in separate
+# processes compile as they do for users. So does everything if `XLA_FLAGS=` is in the environment.
 QUICK = "--xla_backend_optimization_level=0"
-if version("jaxlib").startswith("0.10."):  # later ones do not know it, and end the process
+if version("jaxlib").startswith("0.10."):  # Later versions abort on this unknown flag.
     QUICK += " --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", QUICK)  # before JAX's first use of a device
+os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# So that compilations are those of the test, and nothing is left in the user's folders.
+# The tests count their own compilations, and the user's folders stay clean.
 jax.config.update("jax_enable_compilation_cache", False)
 
-# Made by the first process of the session; its workers have it in their environment.
+# The first process of the session creates the cache; its workers inherit it through the environment.
 OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
 os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
 
@@ -37,16 +38,38 @@ def pytest_unconfigure(config):
 
 
 def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Dataset:
-    """Points that turn around the origin."""
+    """Points that rotate around the origin."""
     ts = np.linspace(0.0, 3.0, times)
     phases = np.arange(trajectories)[:, None]
     angle = rate * ts[None, :] + phases
     return nf.Dataset.from_arrays(ts, np.stack([np.cos(angle), np.sin(angle)], axis=-1), states=("x", "y"))
 
 
+TRAINING = {field.name for field in dataclasses.fields(nf.Training)}
+PENALTY = {field.name for field in dataclasses.fields(nf.Penalty)}
+SCALING = {"log": "log", "bounds": "bounds", "scale": "affine"}
+
+
+def grouped(**flat) -> dict:
+    """Options of a fit from flat names, sorted into `Training`, `Penalty` and `Scaling`."""
+    training = {name: flat.pop(name) for name in TRAINING & set(flat)}
+    penalty = {name: flat.pop(name) for name in PENALTY & set(flat)}
+    scaling = {SCALING[name]: flat.pop(name) for name in set(SCALING) & set(flat)}
+    groups = {"training": nf.Training(**training)} if training else {}
+    groups |= {"penalty": nf.Penalty(**{"ridge": "auto", **penalty})} if penalty else {}
+    groups |= {"scaling": nf.Scaling(**scaling)} if scaling else {}
+    return {**groups, **flat}
+
+
+def fit_to(train: nf.Dataset, **options) -> nf.Fit:
+    """Calls `node_fit.fit` with flat options; ignores callbacks that are `None`."""
+    callbacks = [each for each in options.pop("callbacks", []) if each is not None]
+    return nf.fit(train, **grouped(**options), callbacks=callbacks)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def room():
-    """Frees compiled programs between files, since a process of many tests has more than the system has room for."""
+    """Frees compiled programs between files, since many tests in one process exceed the limit on memory mappings."""
     yield
     if mappings() > CROWDED / 2:
         PROGRAMS.forget()

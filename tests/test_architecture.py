@@ -1,157 +1,43 @@
-"""The layers of the package, and that loading it is quick."""
+"""The import order of the package's folders, and size limits for files and functions."""
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "node_fit"
 
-# From the ground up: a file imports only from files above it in this list. The application comes after the package's
-# own `__init__`, which names what the library offers.
+# A folder imports only from folders before it. `__init__` lists the library's public names. The application and the
+# commands come after it.
 LIBRARY = [
-    "clock",
-    "command",
-    "disk",
-    "packed",
-    "memory",
-    "precision",
-    "processes",
-    "placement",
-    "compilation",
-    "dataset",
-    "tables.table",
-    "tables.roles",
-    "tables.paths",
-    "tables.decimals",
-    "tables.values",
-    "tables.times",
-    "tables.merging",
-    "tables.layouts",
-    "tables.covariates",
-    "tables.text",
-    "tables.stacks",
-    "tables.binary",
-    "tables.trajectories",
-    "tables.reading",
-    "tables",
-    "splits",
-    "sources",
-    "bounds",
-    "scaling",
-    "batch",
-    "system",
-    "interpolation",
-    "smoothing",
-    "fields.field",
-    "fields.linear",
-    "fields.mlp",
-    "fields.equations",
-    "fields.constants",
-    "fields.known",
-    "fields.hybrid",
-    "fields.physical",
-    "fields.second_order",
-    "fields",
-    "observations.observation",
-    "observations.measured",
-    "observations.linear",
-    "observations.network",
-    "observations",
-    "starts.start",
-    "starts.first",
-    "starts.encoder",
-    "starts.fitted",
-    "starts",
-    "grid",
+    "startup",
+    "runtime",
+    "data",
     "solver",
     "model",
-    "ensemble",
-    "construction",
-    "model_file",
-    "parameters",
-    "objectives.penalty",
-    "objectives.objective",
-    "objectives.jacobian",
-    "objectives.derivative",
-    "objectives.simulation",
-    "objectives.trajectory",
-    "objectives.shooting",
     "objectives",
-    "optimizers.optimizer",
-    "optimizers.adam",
-    "optimizers.curvature",
-    "optimizers.line_search",
-    "optimizers.custom",
-    "optimizers.lbfgs",
-    "optimizers.levenberg_marquardt",
     "optimizers",
-    "stream",
-    "goal",
-    "stage",
     "training",
-    "recipes",
-    "members",
-    "observer",
-    "ending",
-    "judging",
-    "supply",
-    "steps",
-    "loop",
     "evaluation",
-    "baselines",
-    "simulation",
-    "diagnosis",
-    "prior",
-    "setting",
-    "fitting",
-    "several",
-    "plots.style",
-    "plots.curves",
-    "plots.selection",
-    "plots.marks",
-    "plots.loss",
-    "plots.fit",
-    "plots.phase",
     "plots",
-    "checkpoint",
+    "storage",
+    "fitting",
     "__init__",
 ]
-APPLICATION = [
-    "targets",
-    "composition",
-    "kept_programs",
-    "configuration",
-    "console",
-    "leaderboard",
-    "resuming",
-    "run_directory",
-    "interruption",
-    "watcher",
-    "summary",
-    "parts",
-    "drawing",
-    "application",
-    "jobs",
-    "vectorized",
-    "predict",
-    "launching",
-    "space",
-    "study",
-    "tune",
-    "__main__",
-]
-LAYERS = LIBRARY + APPLICATION
-COMMANDS_ALONE = {"hydra", "omegaconf", "rich", "argparse"}
+APPLICATION = ["app", "predict", "tune", "__main__"]
+FOLDERS = LIBRARY + APPLICATION
+FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
+MOST_FILES, MOST_LINES, LONGEST_FUNCTION = 6, 300, 60
 
 
-def modules() -> dict[str, Path]:
-    """Each file of the package by its name in it; a folder's `__init__` by the folder's."""
+def modules(package: Path = PACKAGE) -> dict[str, Path]:
+    """Maps dotted names to the files of the package; an `__init__` has the name of its folder."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
     return found
 
@@ -159,11 +45,12 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imported(name: str) -> tuple[set[str], set[str]]:
-    """What a file imports, at its top or within functions: files of the package, and other packages."""
+def imported(path: Path, package: Path = PACKAGE) -> tuple[set[str], set[str]]:
+    """The imports of a file, at the top or inside functions: files of the package, and other packages."""
     inside, outside = set(), set()
-    folder = MODULES[name].relative_to(PACKAGE).parent.parts
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+    known = modules(package)
+    folder = path.relative_to(package).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             outside.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -172,42 +59,85 @@ def imported(name: str) -> tuple[set[str], set[str]]:
             base = [*folder[: len(folder) + 1 - node.level], *filter(None, (node.module or "").split("."))]
             for alias in node.names:
                 whole = ".".join([*base, alias.name])
-                inside.add(whole if whole in MODULES else ".".join(base) or "__init__")
+                inside.add(whole if whole in known else ".".join(base) or "__init__")
     return inside, outside
 
 
-def faults(name: str, layers: list[str]) -> set[str]:
-    """What a file imports though it does not come before it."""
-    return {other for other in imported(name)[0] if layers.index(other) >= layers.index(name)}
+def folder_of(name: str) -> str:
+    return name.split(".")[0]
 
 
-def test_every_file_has_a_layer():
-    assert sorted(LAYERS) == sorted(MODULES)
+def upward(name: str, path: Path, order: list[str], package: Path = PACKAGE) -> set[str]:
+    """The imports of a file from folders that come after its own."""
+    place = order.index(folder_of(name))
+    return {other for other in imported(path, package)[0] if order.index(folder_of(other)) > place}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Number of lines of a function without its signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return 1 + (body[-1].end_lineno or 0) - body[0].lineno if body else 0
+
+
+def test_every_file_is_in_a_folder_of_the_list():
+    assert {folder_of(name) for name in MODULES} == set(FOLDERS)
+
+
+def test_the_root_holds_few_files():
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_file_imports_only_from_layers_below(name):
-    assert not faults(name, LAYERS)
-    assert "node_fit" not in imported(name)[1], "the package names itself by relative imports, which this test reads"
+def test_a_file_imports_only_from_its_own_folder_and_those_before(name):
+    assert not upward(name, MODULES[name], FOLDERS)
+    assert "node_fit" not in imported(MODULES[name])[1], "the package uses relative imports of itself"
 
 
-def test_the_walk_sees_imports():
-    """The rule can fail: with the layers upside down nearly every file breaks it."""
-    broken = [name for name in MODULES if faults(name, LAYERS[::-1])]
-    assert len(broken) > len(MODULES) / 2
-    assert imported("batch")[0] == {"dataset", "scaling"}
-    assert {"batch", "model", "objectives.objective"} <= imported("objectives.trajectory")[0]
-    assert {"parameters", "model_file"} <= imported("fitting")[0]
-    assert "pandas" in imported("tables.values")[1], "within functions too"
+def test_no_files_import_each_other_in_a_circle():
+    graph = {name: imported(path)[0] - {name} for name, path in MODULES.items()}
+    # A folder's `__init__` imports nothing, so importing one file of the folder does not import the others.
+    assert all(not graph[name] for name, path in MODULES.items() if path.name == "__init__.py" and name != "__init__")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {error.args[1]}")
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", MODULES)
+def test_files_and_functions_are_short(name):
+    text = MODULES[name].read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    functions = [f for f in ast.walk(ast.parse(text)) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert not [f.name for f in functions if body_lines(f) > LONGEST_FUNCTION]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if folder_of(name) in LIBRARY])
 def test_the_library_knows_no_command(name):
-    assert not imported(name)[1] & COMMANDS_ALONE
+    assert not imported(MODULES[name])[1] & FOR_COMMANDS
 
 
 def test_the_application_does():
-    assert set().union(*(imported(name)[1] for name in APPLICATION)) >= COMMANDS_ALONE
+    application = [path for name, path in MODULES.items() if folder_of(name) in APPLICATION]
+    assert set().union(*(imported(path)[1] for path in application)) >= FOR_COMMANDS
+
+
+def test_the_walk_finds_an_import_that_runs_back(tmp_path):
+    """The rules can fail: for a package in which `data` imports from `model`, and with the order reversed."""
+    for name, text in {
+        "__init__": "",
+        "data/__init__": "",
+        "data/dataset": "def late():\n    from ..model.system import System\n",
+        "model/__init__": "",
+        "model/system": "from ..data import dataset\n",
+    }.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = modules(tmp_path)
+    assert upward("data.dataset", found["data.dataset"], FOLDERS, tmp_path) == {"model.system"}
+    assert not upward("model.system", found["model.system"], FOLDERS, tmp_path)
+    assert imported(found["model.system"], tmp_path)[0] == {"data.dataset"}
+    assert any(upward(name, path, FOLDERS[::-1]) for name, path in MODULES.items())
 
 
 def test_loading_the_package_loads_nothing_heavy_that_it_may_not_need():

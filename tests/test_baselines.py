@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
-from node_fit.baselines import baselines, linear, mean, persistence
-from node_fit.dataset import Dataset
-from node_fit.evaluation import score
+from node_fit.data.dataset import Dataset
+from node_fit.evaluation.baselines import baselines, linear, mean, persistence
+from node_fit.evaluation.metrics import score
 
 A = np.array([[-0.1, 1.0], [-1.5, -0.2]])
 

@@ -1,4 +1,4 @@
-"""Maps between an interval and the line: one-to-one, smooth, and finite however far out."""
+"""Maps between an interval and the real line: one-to-one, smooth, and finite arbitrarily far out."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_fit.bounds import check_bounds, check_inside, from_line, slope, to_line
-from node_fit.precision import scope
+from node_fit.data.bounds import check_bounds, check_inside, from_line, slope, to_line
+from node_fit.runtime.precision import scope
 
 BOUNDS = [(None, None), (0.0, None), (-2.5, None), (None, 3.0), (0.0, 1.0), (-1.0, 4.0), (0.1, 0.3), (10.0, 1e6)]
 EXTREMES = [-1e4, -100.0, -30.0, 0.0, 30.0, 100.0, 1e4]
@@ -65,7 +65,7 @@ def test_numpy_and_jax_agree(bounds, precision):
         host = np.asarray(z, np.float64)
         np.testing.assert_allclose(x, from_line(host, bounds), **tolerance)
         inside = from_line(jnp.linspace(-1.0, 1.0, 7), bounds)
-        if bounds[1] != 1e6:  # In float32 these lie too near to the bound to say how near.
+        if bounds[1] != 1e6:  # In float32, these values are too close to the bound to resolve the distance.
             np.testing.assert_allclose(to_line(inside, bounds), to_line(np.asarray(inside, float), bounds), atol=1e-5)
 
 
@@ -86,7 +86,7 @@ def test_nothing_overflows_far_out(bounds, precision):
 
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_a_rate_on_the_line_has_finite_gradients_far_out(bounds, precision):
-    """The derivative of the slope overflows near a bound, but not what a solver makes of it, even on the bound."""
+    """Near a bound, the derivative of the slope overflows, but the rate that the solver uses does not, even on it."""
 
     def rate(z, factor):
         x = from_line(z, bounds)

@@ -1,4 +1,4 @@
-"""Checkpoints: what comes back, and what is refused when a disk or a person has changed them."""
+"""Checkpoints: round trips, and the refusal of damaged or modified files."""
 
 import logging
 from pathlib import Path
@@ -12,17 +12,24 @@ import pytest
 from test_pitfalls import problem
 
 import node_fit as nf
-from node_fit.checkpoint import CheckpointError, Checkpoints, steps_in, to_arrays
-from node_fit.observer import Moment
-from node_fit.precision import carry, dtype_of, scope
+from node_fit.runtime.precision import carry, dtype_of, scope
+from node_fit.storage.archive import pack, unpack
+from node_fit.storage.checkpoint import SCHEMA, CheckpointError, Checkpoints, steps_in, to_arrays
+from node_fit.storage.migrations import CHECKPOINT_STEPS
+from node_fit.training.callback import RunState
 
 
 def state_at(step, loss=1.0, optimizer=None, field=None, precision="x32"):
-    """A training state with numbers of its own."""
+    """A training state whose numbers depend on the step."""
     state = problem(optimizer or nf.Adam(), precision, field=field)[3]
     shifted = jax.tree.map(lambda p: p + jnp.asarray(step, p.dtype), state.params)
     where = lambda s: (s.step, s.params, s.chosen.loss)  # noqa: E731
     return carry(eqx.tree_at(where, state, (jnp.int32(step), shifted, jnp.asarray(loss))), dtype_of(precision))
+
+
+def at(step, loss=1.0, stage=0, offset=0):
+    """The state of a run with one member."""
+    return RunState(stage, offset, (state_at(step, loss),))
 
 
 def save(directory, *moments, **options):
@@ -33,12 +40,12 @@ def save(directory, *moments, **options):
 
 def restore(directory, optimizer=None, field=None, precision="x32"):
     return Checkpoints(directory).restore(
-        lambda _, nodes: state_at(0, optimizer=optimizer, field=field, precision=precision),
+        lambda _, nodes: (state_at(0, optimizer=optimizer, field=field, precision=precision),),
     )
 
 
-def assert_same(state, other):
-    mine, theirs = to_arrays(state), to_arrays(other)
+def assert_same(moment, other):
+    mine, theirs = to_arrays(moment.members), to_arrays(other.members)
     assert mine.keys() == theirs.keys()
     for name, array in mine.items():
         assert array.dtype == theirs[name].dtype
@@ -66,18 +73,18 @@ def garble(file: Path) -> None:
 DAMAGES = [truncate, flip, empty, garble]
 
 
-# Whose state holds a random key.
+# An optimizer whose state holds a PRNG key.
 NOISY = nf.Optax(optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1)))
 
 
 @pytest.mark.parametrize("optimizer", [nf.Adam(), nf.LBFGS(memory=3), NOISY], ids=["adam", "lbfgs", "noisy"])
 def test_what_is_saved_comes_back(tmp_path, optimizer, precision):
     with scope(precision):
-        moment = Moment(1, 100, state_at(7, optimizer=optimizer, precision=precision))
+        moment = RunState(1, 100, (state_at(7, optimizer=optimizer, precision=precision),))
         save(tmp_path, moment)
         back = restore(tmp_path, optimizer=optimizer, precision=precision)
         assert (back.stage, back.offset) == (1, 100)
-        assert_same(back.state, moment.state)
+        assert_same(back, moment)
 
 
 def test_nothing_saved_is_nothing_restored(tmp_path):
@@ -86,49 +93,49 @@ def test_nothing_saved_is_nothing_restored(tmp_path):
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
     losses = {1: 5.0, 2: 0.5, 3: 4.0, 4: float("nan"), 5: 3.0, 6: 2.0}
-    save(tmp_path, *(Moment(0, 0, state_at(step, loss)) for step, loss in losses.items()), keep=2)
+    save(tmp_path, *(at(step, loss) for step, loss in losses.items()), keep=2)
     assert steps_in(tmp_path) == [2, 5, 6]
-    assert int(restore(tmp_path).state.step) == 6
+    assert int(restore(tmp_path).members[0].step) == 6
 
 
 def test_the_best_is_by_what_it_was_judged_by_and_of_the_latest_stage(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     for stage, step, judged in ((0, 1, 0.1), (1, 2, 3.0), (1, 3, 2.0), (1, 4, 4.0), (1, 5, 5.0)):
-        checkpoints.save(Moment(stage, 0, state_at(step, loss=1.0)), judged)
+        checkpoints.save(at(step, stage=stage), judged)
     assert steps_in(tmp_path) == [3, 5]
 
 
 def test_a_moment_is_saved_once(tmp_path):
-    first = Moment(0, 0, state_at(5, loss=1.0))
-    save(tmp_path, first, Moment(0, 0, state_at(5, loss=2.0)))
-    assert_same(restore(tmp_path).state, first.state)
+    first = at(5, loss=1.0)
+    save(tmp_path, first, at(5, loss=2.0))
+    assert_same(restore(tmp_path), first)
 
 
 def test_steps_count_over_stages(tmp_path):
-    save(tmp_path, Moment(0, 0, state_at(20)), Moment(1, 20, state_at(5)))
+    save(tmp_path, at(20), at(5, stage=1, offset=20))
     back = restore(tmp_path)
-    assert (back.stage, back.offset, int(back.state.step)) == (1, 20, 5)
+    assert (back.stage, back.offset, int(back.members[0].step)) == (1, 20, 5)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_is_passed_over_with_a_warning(tmp_path, damage, caplog):
-    older, newest = Moment(0, 0, state_at(5)), Moment(0, 0, state_at(10))
+    older, newest = at(5), at(10)
     save(tmp_path, older, newest)
     damage(tmp_path / "10.safetensors")
     with caplog.at_level(logging.WARNING, logger="node_fit"):
         back = restore(tmp_path)
-    assert_same(back.state, older.state)
+    assert_same(back, older)
     warnings = [r.getMessage() for r in caplog.records if r.name.startswith("node_fit")]
     assert len(warnings) == 1
     assert str(tmp_path / "10") in warnings[0]
     assert "damaged" in warnings[0]
-    # The next save of that step is not taken for one that is there.
+    # The damaged checkpoint does not prevent a new save of that step.
     save(tmp_path, newest)
-    assert_same(restore(tmp_path).state, newest.state)
+    assert_same(restore(tmp_path), newest)
 
 
 def test_if_all_are_damaged_they_are_named(tmp_path):
-    save(tmp_path, Moment(0, 0, state_at(5)), Moment(0, 0, state_at(10)))
+    save(tmp_path, at(5), at(10))
     flip(tmp_path / "5.safetensors")
     truncate(tmp_path / "10.safetensors")
     with pytest.raises(CheckpointError, match="every checkpoint is damaged") as caught:
@@ -149,23 +156,68 @@ def test_if_all_are_damaged_they_are_named(tmp_path):
     ids=["wider", "deeper", "another optimizer", "another schedule"],
 )
 def test_another_architecture_or_optimizer_is_refused_by_leaf(tmp_path, change, leaf):
-    save(tmp_path, Moment(0, 0, state_at(5)))
-    if leaf is None:  # a schedule has no state of its own
+    save(tmp_path, at(5))
+    if leaf is None:  # A schedule has no state.
         assert restore(tmp_path, **change) is not None
         return
-    with pytest.raises(CheckpointError, match="of another model or optimizer") as caught:
+    with pytest.raises(CheckpointError, match="belongs to another model or optimizer") as caught:
         restore(tmp_path, **change)
     assert leaf in str(caught.value)
     assert steps_in(tmp_path) == [5]
 
 
+def forge(file: Path, change) -> None:
+    """Rewrites a checkpoint with modified content and a valid digest."""
+    content, arrays = unpack(file)
+    change(content, arrays)
+    pack(file, content, arrays)
+
+
+def test_each_member_comes_back_under_its_number(tmp_path):
+    run = RunState(0, 0, (state_at(5), state_at(3, loss=2.0)))
+    save(tmp_path, run)
+    names = unpack(tmp_path / "5.safetensors")[1]
+    assert {name.partition(".")[0] for name in names} == {"0", "1"}
+    back = Checkpoints(tmp_path).restore(lambda _, nodes: (state_at(0), state_at(0)))
+    assert_same(back, run)
+    with pytest.raises(CheckpointError, match=r"1\.\S+ is \S+ in the checkpoint and absent in this run"):
+        restore(tmp_path)
+
+
+def test_a_newer_schema_is_refused_and_no_damage(tmp_path):
+    """An older checkpoint next to it is not resumed, since that would undo the work of the newer version."""
+    save(tmp_path, at(5), at(10))
+    forge(tmp_path / "10.safetensors", lambda content, _: content.update(schema=SCHEMA + 1, node_fit="7.1.0"))
+    with pytest.raises(CheckpointError, match=r"schema \d+, and this node_fit .*; pip install 'node_fit>=7\.1\.0'"):
+        restore(tmp_path)
+    assert steps_in(tmp_path) == [5, 10]
+
+
+def test_an_older_schema_is_brought_up_by_its_step(tmp_path, monkeypatch):
+    moment, old, new = at(5), "0.mark", "0.reference"
+    save(tmp_path, moment)
+
+    def age(content, arrays):
+        content.update(schema=SCHEMA - 1)
+        arrays[old] = arrays.pop(new)
+
+    def rename(content, arrays):
+        return content, {new if name == old else name: array for name, array in arrays.items()}
+
+    forge(tmp_path / "5.safetensors", age)
+    with pytest.raises(CheckpointError, match=f"schema {SCHEMA - 1}, of a node_fit before version"):
+        restore(tmp_path)
+    monkeypatch.setitem(CHECKPOINT_STEPS, SCHEMA - 1, rename)
+    assert_same(restore(tmp_path), moment)
+
+
 def test_stray_files_are_ignored(tmp_path):
-    moment = Moment(0, 0, state_at(5))
+    moment = at(5)
     save(tmp_path, moment)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "more").mkdir()
     (tmp_path / ".DS_Store").write_bytes(b"\0")
     (tmp_path / "12.safetensors").mkdir()
     (tmp_path / "twelve.safetensors").write_bytes(b"")
-    assert_same(restore(tmp_path).state, moment.state)
+    assert_same(restore(tmp_path), moment)
     assert (tmp_path / "notes.txt").read_text() == "mine"

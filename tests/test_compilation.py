@@ -1,13 +1,13 @@
-"""What is compiled is kept, and forgotten before the system has no room for more."""
+"""Compiled programs are kept, and dropped before the system runs out of memory mappings."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit import compilation
-from node_fit.compilation import Compilations, Programs, mappings
-from node_fit.precision import carry
+from node_fit.runtime import compilation
+from node_fit.runtime.compilation import Compilations, Programs, mappings
+from node_fit.runtime.precision import carry
 
 
 def doubled(factor, x):
@@ -35,7 +35,7 @@ def test_programs_are_forgotten_where_there_is_little_room(x, monkeypatch):
     monkeypatch.setattr(compilation, "mappings", lambda: 0.6)
     programs.get(doubled, 3, (x,), count)
     monkeypatch.undo()
-    np.testing.assert_array_equal(held(x), [0, 2, 4])  # what is in use stays
+    np.testing.assert_array_equal(held(x), [0, 2, 4])  # Programs in use stay.
     programs.get(doubled, 2, (x,), count)
     assert count.count == 3
 

@@ -1,8 +1,14 @@
 import functools
+import inspect
+import re
 import string
 import sys
 import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import optax
 import pytest
@@ -10,13 +16,16 @@ from diffrax import Tsit5
 from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from node_fit.composition import explain
-from node_fit.configuration import build
-from node_fit.targets import ConfigError
+import node_fit as nf
+from node_fit.app.config.composition import RENAMED, explain
+from node_fit.app.config.configuration import build, checked
+from node_fit.app.config.parts import build_parts
+from node_fit.app.config.targets import ConfigError, hints_of, located, parameters_of
+from node_fit.fitting.recipes import RECIPES, make_stage
 
-# A user's own package. `built` records that a constructor ran; `os` is a module that the package merely imports.
+# A user package. `built` records constructor calls; `os` is a module that the package only imports.
 HOUSE = """
 import abc
 import os
@@ -137,11 +146,11 @@ def test_targets_of_the_libraries():
         "house.os",
         "optax.jnp.zeros",
         "diffrax.eqx.Module",
-        "node_fit.configuration.importlib.import_module",
-        "node_fit.configuration.functools.partial",
-        "node_fit.configuration.build.__globals__",
-        "node_fit.configuration.located",
-        "node_fit.configuration.Call",
+        "node_fit.app.config.configuration.importlib.import_module",
+        "node_fit.app.config.configuration.functools.partial",
+        "node_fit.app.config.configuration.build.__globals__",
+        "node_fit.app.config.configuration.located",
+        "node_fit.app.config.configuration.Call",
         "house._hidden",
         "house.Thing.__init__",
         "house.Base",
@@ -185,10 +194,10 @@ def test_refusals_come_before_any_constructor():
 
 def test_unknown_and_required_arguments():
     assert "did you mean thing.rate?" in refusal({"_target_": "house.Thing", "rat": 1})
-    assert "thing.inner.qqq is no argument of Thing; choose from " in refusal(
+    assert "thing.inner.qqq is not an argument of Thing; choose from " in refusal(
         {"_target_": "house.Thing", "inner": {"_target_": "house.Thing", "qqq": 1}}
     )
-    assert "thing._args_ is no argument" in refusal({"_target_": "house.Thing", "_args_": [1]})
+    assert "thing._args_ is not an argument" in refusal({"_target_": "house.Thing", "_args_": [1]})
     assert "thing.states is required" in refusal({"_target_": "house.Sized"})
     assert "thing.states has no value" in refusal({"_target_": "house.Sized", "states": "???"})
     assert "thing._partial_ must be true or false" in refusal({"_target_": "house.Sized", "_partial_": "yes"})
@@ -249,7 +258,8 @@ def test_errors_of_constructors_name_the_key():
 
 def test_interpolations_that_fail_are_named():
     config = OmegaConf.create({"seed": 1, "field": {"_target_": "house.Thing", "rate": "${sed}"}})
-    assert refusal(config.field, "field") == "field.rate refers to ${sed}, no key of the config; did you mean seed?"
+    sentence = "field.rate refers to ${sed}, which is not a config key; did you mean seed?"
+    assert refusal(config.field, "field") == sentence
 
 
 @pytest.fixture(scope="module")
@@ -264,26 +274,35 @@ def conf(tmp_path_factory):
     (root / "optimizer" / "lbfgs.yaml").write_text("_target_: optax.lbfgs\nmemory_size: 10\n")
     (root / "optimizer" / "broken.yaml").write_text("a: [1,\n")
     (root / "data" / "table.yaml").write_text("path: ???\nstates: [x, y]\n")
-    with initialize_config_dir(str(root), version_base="1.3"):
-        yield compose
+    return composing(root)
+
+
+def composing(folder: Path) -> Callable:
+    """Returns `compose` for the configs in a folder."""
+
+    def composed(*arguments: Any) -> DictConfig:
+        with initialize_config_dir(str(folder), version_base="1.3"):
+            return compose(*arguments)
+
+    return composed
 
 
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("seeed=1", "seeed is no key of the config; did you mean seed?"),
-        ("optimiser=adam", "optimiser is no key of the config; did you mean optimizer?"),
+        ("seeed=1", "seeed is not a config key; did you mean seed?"),
+        ("optimiser=adam", "optimiser is not a config key; did you mean optimizer?"),
         ("optimizer.learning_rat=1", "did you mean optimizer.learning_rate?"),
         ("learning_rate=1", "did you mean optimizer.learning_rate?"),
         ("optimizer.b2=0.9", "write +optimizer.b2=VALUE"),
-        ("optimizer.qqqqqq=1", "optimizer.qqqqqq is no key of the config; choose from b1, b2, "),
-        ("seed.x=1", "seed.x is no key of the config; seed holds a value"),
+        ("optimizer.qqqqqq=1", "optimizer.qqqqqq is not a config key; choose from b1, b2, "),
+        ("seed.x=1", "seed.x is not a config key; seed holds a value"),
         ("optimizer=lbfgz", "optimizer=lbfgz does not exist; did you mean optimizer=lbfgs?"),
         ("optimizer=qq", "optimizer=qq does not exist; choose from adam, broken, lbfgs."),
         ("optimizer=1", "name of an option"),
         ("optimizer=broken", "broken.yaml, line 2, column 1: not valid YAML"),
-        ("+optimizer=lbfgs", "optimizer has an option already; write optimizer=OPTION"),
-        ("+seed=1", "seed exists already; write seed=VALUE"),
+        ("+optimizer=lbfgs", "optimizer already has an option; write optimizer=OPTION"),
+        ("+seed=1", "seed already exists; write seed=VALUE"),
         ("a=[1,", "The override a=[1, can't be read; write key=value"),
         ("seed", "The override seed can't be read; write key=value"),
         ("seed=1,2", "seed=1,2 gives several values; add --multirun"),
@@ -301,8 +320,8 @@ def test_faults_of_composition_are_explained(conf, override, sentence):
 def test_faults_of_reading_a_composed_config_are_explained(conf):
     config = conf("config")
     for read, sentence in (
-        (lambda: config.data.path, "data.path has no value; give it one with data.path=VALUE."),
-        (lambda: config.shown, "shown refers to ${seeed}, no key of the config; did you mean seed?"),
+        (lambda: config.data.path, "data.path has no value; set it with data.path=VALUE."),
+        (lambda: config.shown, "shown refers to ${seeed}, which is not a config key; did you mean seed?"),
         (lambda: config.optimizer.learning_rat, "did you mean optimizer.learning_rate?"),
         (lambda: conf("confg"), "--config-name=confg does not exist."),
     ):
@@ -325,7 +344,7 @@ def test_what_others_raise_is_not_explained():
 
 
 def test_the_config_folder_of_the_command_line(conf):
-    # Only the command has --config-dir; this is the function it runs.
+    # Only the command has --config-dir; this tests the function that it calls.
     from hydra.errors import SearchPathException
 
     error = SearchPathException("Additional config directory '/nowhere' not found")
@@ -351,3 +370,137 @@ def test_any_override_gives_a_result_or_a_sentence(conf, lines):
         assert text and "\n" not in text and text[-1] in ".?", (lines, error)
     else:
         assert not isinstance(built, types.ModuleType)
+
+
+# Keys of earlier versions.
+
+CONF = Path(__file__).parents[1] / "conf"
+TABLE = ("data=table", "data.path=any.csv", "data.time=t", "data.states=[x]")
+
+
+@pytest.fixture
+def shipped():
+    """Composes the shipped config with a table as its data."""
+    return lambda *words: composing(CONF)("config", [*TABLE, *words])
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_a_key_of_an_earlier_version_names_the_new_one(shipped, key):
+    with pytest.raises(Exception) as caught:
+        shipped(f"{key}=1")
+    sentence = explain(caught.value)
+    group = key.partition(".")[0]
+    written = refusal(shipped("optimizer=adam", f"+{key}=1")[group], group)  # As in a file.
+    assert sentence == written == f"{key} is no longer a config key; {RENAMED[key]}."
+    for word in re.findall(r"(\S+)=VALUE", sentence):  # The suggested key exists.
+        assert OmegaConf.select(shipped("optimizer=adam", f"{word}=1"), word.strip("+")) == 1
+
+
+def test_the_keys_of_the_earlier_version_are_known():
+    assert set(RENAMED) >= {
+        "train.ridge", "train.smoothness", "train.kinetic_energy", "train.physics", "train.clip", "train.scale",
+        "train.scan", "solver.steps",
+    }  # fmt: skip
+
+
+def test_a_constructor_of_ones_own_may_have_such_an_argument():
+    assert build({"_target_": "house.Thing", "steps": 3}, "solver", extensions=["house"]).steps == 3
+
+
+# The files in conf/ agree with the code.
+
+# Config files with a constructor's defaults, key by key: all files of these groups, and these nodes of config.yaml.
+GROUPS = ("field", "start", "observation", "solver", "optimizer", "recipe")
+NODES = ("train", "penalty", "ensemble")
+NAMES_A_CLASS = "_target_: node_fit."
+FILES = [
+    f"{path.parent.name}/{path.stem}"
+    for group in GROUPS
+    for path in sorted((CONF / group).glob("*.yaml"))
+    if NAMES_A_CLASS in path.read_text()
+]
+# What a fit begins with once nothing is left open.
+CLOSED = nf.Options(penalty=nf.Penalty(), training=nf.Training(steps=10, window=None))
+# Keys whose values differ from the constructor's defaults on purpose.
+DIFFERENT = {
+    "solver/heun": {"method", "stepping", "max_steps"},
+    "solver/kvaerno5": {"method", "stepping"},
+    "optimizer/adamw": {"weight_decay"},
+    # The code defines these in its recipes.
+    "recipe/default": {"stages.derivative.objective", "stages.derivative.optimizer", "stages.derivative.steps"},
+    # The meaning of penalty="auto" in `fit`.
+    "config/penalty": {"ridge"},
+}
+
+
+def read(name: str) -> dict[str, Any]:
+    group, _, option = name.partition("/")
+    path = CONF / ("config.yaml" if group == "config" else f"{name}.yaml")
+    node = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(node, dict)
+    return node[option] if group == "config" else node
+
+
+def differences(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of a node and its inner nodes whose values differ from the constructor's defaults."""
+    target = located(node["_target_"], "_target_", ["node_fit"])
+    parameters, hints = parameters_of(target), hints_of(target)
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        if name == "stages":
+            for stage, plan in value.items():
+                yield from differences(plan, f"{key}.{stage}.")
+        elif isinstance(value, dict) and "_target_" in value:
+            yield from differences(value, f"{key}.")
+            if located(value["_target_"], key, ["node_fit"]) is not parameters[name].default:
+                yield key
+        elif name in ("_target_", "_partial_") or value == "???":
+            continue
+        elif not same(checked(value, hints[name], key), parameters[name]):
+            yield key
+
+
+def same(value: Any, parameter: inspect.Parameter) -> bool:
+    """Whether a value is a parameter's default; an empty list or dict, which overrides can extend, counts as `None`."""
+    if parameter.default is parameter.empty:
+        return value == {}
+    return value == parameter.default or (value in ((), {}) and parameter.default is None)
+
+
+@pytest.mark.parametrize("name", [*FILES, *(f"config/{node}" for node in NODES)])
+def test_what_conf_says_is_the_default(name):
+    assert set(differences(read(name))) == DIFFERENT.get(name, set())
+
+
+def test_no_file_is_forgotten():
+    paths = [path for path in CONF.rglob("*.yaml") if NAMES_A_CLASS in path.read_text()]
+    found = {str(path.relative_to(CONF).with_suffix("")) for path in paths}
+    assert found == {*FILES, "config", *(f"data/{path.stem}" for path in (CONF / "data").glob("*.yaml"))}
+    assert set(DIFFERENT) <= {*FILES, *(f"config/{node}" for node in NODES)}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_of_conf_are_those_of_the_code(name):
+    given = build(read(f"recipe/{name}"), "recipe")
+    main = CLOSED.main_stage()
+    made, known = (
+        [make_stage(stage, plan, main) for stage, plan in recipe.stages.items()] for recipe in (given, RECIPES[name])
+    )
+    assert eqx.tree_equal(made, known)
+
+
+def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shipped):
+    """This includes the options that config.yaml selects in its groups, and its keys outside of groups."""
+    config = shipped()
+    run, ensemble = build_parts(config)[1:]
+    fit = nf.Options()
+    for name in ("hidden", "solver", "penalty", "training", "scaling", "device", "seed"):
+        assert getattr(run, name) == getattr(fit, name), name
+    for name in ("field", "observation"):
+        assert getattr(run, name).func is getattr(fit, name)
+    assert run.start == fit.start == "auto"
+    assert run.recipe.stages.keys() == fit.recipe.stages.keys()  # The test above compares them.
+    assert run.optimizer == CLOSED.main_stage().optimizer
+    assert run.evaluation is fit.evaluation is None
+    assert ensemble == nf.Members(1)
+    assert config.evaluation.level == parameters_of(nf.NeuralODE.bands)["level"].default

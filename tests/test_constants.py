@@ -1,4 +1,4 @@
-"""Constants of known equations: their values, their bounds, and what is trained."""
+"""Constants of known equations: their values, their bounds, and their trained parameters."""
 
 import json
 
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit.fields.constants import Constants
-from node_fit.model_file import PACKAGES, describe, rebuild
-from node_fit.precision import carry, dtype_of, scope
+from node_fit.model.fields.constants import Constants
+from node_fit.runtime.precision import carry, dtype_of, scope
+from node_fit.storage.model_file import describe, rebuild
 
 RATES = {"a": 0.5, "b": [0.03, 0, None], "c": [0.8, 0, 2], "d": [-4, None, -1.5], "huge": -3e7, "none": 0}
 
@@ -58,7 +58,7 @@ def test_a_model_file_gives_them_back():
     constants, tensors = Constants.of(RATES), {}
     structure = json.loads(json.dumps(describe(constants, "field", tensors)))
     names = list(tensors)
-    again = rebuild(structure, tensors, PACKAGES)
+    again = rebuild(structure, tensors, ())
     assert names == ["field.raw"] and jax.tree.structure(again) == jax.tree.structure(constants)
     assert again.as_dict() == constants.as_dict()
 
@@ -74,20 +74,20 @@ def test_tiny_rates_are_kept(precision):
     [
         ({"a": [3, 0, 2]}, "constant 'a' is 3, but its bounds ask for values above 0 and below 2"),
         ({"a": [0, 0, None]}, "constant 'a' is 0, but its bounds ask for values above 0;"),
-        ({"a": float("nan")}, "constant 'a' must begin with a number of magnitude up to 1e\\+30, got nan"),
-        ({"a": [float("inf"), 0, None]}, "constant 'a' must begin with a number of magnitude up to 1e\\+30, got inf"),
-        ({"a": "0.5"}, "constant 'a' must begin with a number of magnitude up to 1e\\+30, got '0.5'"),
-        ({"a": 10**400}, "constant 'a' must begin with a number of magnitude"),
-        ({"a": True}, "constant 'a' must begin with a number"),
-        ({"a": None}, "constant 'a' must begin with a number"),
+        ({"a": float("nan")}, "constant 'a' must be a number of magnitude up to 1e\\+30, got nan"),
+        ({"a": [float("inf"), 0, None]}, "constant 'a' must be a number of magnitude up to 1e\\+30, got inf"),
+        ({"a": "0.5"}, "constant 'a' must be a number of magnitude up to 1e\\+30, got '0.5'"),
+        ({"a": 10**400}, "constant 'a' must be a number of magnitude"),
+        ({"a": True}, "constant 'a' must be a number of magnitude"),
+        ({"a": None}, "constant 'a' must be a number of magnitude"),
         ({"a": [0.5, 0]}, r"constant 'a' must be a number or \[value, lower, upper\], got a list of 2"),
         ({"a": []}, "got a list of 0"),
         ({"a": [0.5, 2, 1]}, "constant 'a' has bounds 2 and 1; the lower must be below the upper"),
         ({"a": [0.5, "low", 1]}, "constant 'a' has the bound 'low'"),
-        ({"a b": 1}, "constant 'a b' has a name that can't stand in an equation"),
-        ({"lambda": 1}, "constant 'lambda' has a name that can't stand in an equation"),
+        ({"a b": 1}, "constant 'a b' has a name that is not valid in an equation"),
+        ({"lambda": 1}, "constant 'lambda' has a name that is not valid in an equation"),
         ({"exp": 1}, "constant 'exp' has the name of a function"),
-        ({1: 1}, "constant 1 has a name that is no text"),
+        ({1: 1}, "constant 1 has a name that is not a string"),
     ],
 )
 def test_what_is_no_constant_is_refused(entry, sentence):

@@ -1,4 +1,4 @@
-"""The compact form of L-BFGS's metric, against its definition and against Optax's recursion."""
+"""The compact form of L-BFGS's inverse Hessian, against its definition and Optax's recursion."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,14 @@ import optax
 import pytest
 
 from node_fit.optimizers.curvature import newton_direction, no_pairs, remember
-from node_fit.precision import dtype_of, scope
+from node_fit.runtime.precision import dtype_of, scope
 
 SIZE = 7
 YES, NO = jnp.asarray(True), jnp.asarray(False)
 
 
 def walk(count: int, dtype=np.float64, seed: int = 0):
-    """Points and the gradients there of a convex function that is not quadratic."""
+    """Points, and the gradients of a convex, non-quadratic function at them."""
     draws = np.random.default_rng(seed)
     shape = draws.normal(size=(SIZE, SIZE))
     points = np.cumsum(draws.normal(size=(count, SIZE)), axis=0) / 3
@@ -29,7 +29,7 @@ def remembered(points, gradients, memory: int):
 
 
 def by_definition(points, gradients, memory: int) -> np.ndarray:
-    """The inverse Hessian: BFGS's update, Nocedal and Wright equation 6.17, for each of the last pairs."""
+    """The inverse Hessian: the BFGS update (Nocedal and Wright, equation 6.17) for each of the last pairs."""
     pairs = list(zip(np.diff(points, axis=0), np.diff(gradients, axis=0), strict=True))[-memory:]
     s, y = pairs[-1]
     inverse = np.eye(SIZE) * (s @ y) / (y @ y)
@@ -40,7 +40,7 @@ def by_definition(points, gradients, memory: int) -> np.ndarray:
     return inverse
 
 
-# Fewer pairs than slots, as many, and slots in use for the second and the third time.
+# Fewer pairs than slots, as many pairs as slots, and slots in their second and third use.
 @pytest.mark.parametrize("points", [2, 4, 6, 8, 17])
 @pytest.mark.parametrize("memory", [1, 5])
 def test_it_is_the_metric_of_bfgs(points, memory):
@@ -64,7 +64,7 @@ def test_it_is_what_optax_gives_step_by_step():
 
 @pytest.mark.parametrize("points", [9, 200])
 def test_the_last_change_gives_the_last_step(precision, points):
-    """The secant equation, which rounding errors of pairs that are long gone must not spoil."""
+    """The secant equation holds; rounding errors of dropped pairs must not affect it."""
     with scope(precision):
         xs, gradients = walk(points, dtype_of(precision))
         found = newton_direction(remembered(xs, gradients, 5), jnp.asarray(gradients[-1] - gradients[-2]))

@@ -1,4 +1,4 @@
-"""Datasets: what they refuse, how they pad and select, and that what is masked does not count."""
+"""Datasets: validation, padding and selection, and that masked values do not count."""
 
 import dataclasses
 
@@ -10,11 +10,12 @@ from conftest import SMALL, rotation
 from jax.flatten_util import ravel_pytree
 
 import node_fit as nf
-from node_fit.precision import carry, scope
+from node_fit.objectives.objective import Target
+from node_fit.runtime.precision import carry, scope
 
 
 def ragged(**options) -> nf.Dataset:
-    """Two trajectories of three and five rows, each state the time times its number."""
+    """Two trajectories of three and five rows; each state is the time times the state's number."""
     ts = [np.array([0.0, 1.0, 3.0]), np.array([0.5, 1.5, 2.0, 4.0, 6.0])]
     ys = [t[:, None] * np.array([1.0, 2.0]) for t in ts]
     us = [t[:, None] + 10 for t in ts]
@@ -93,12 +94,12 @@ def test_a_lacking_input_and_an_infinite_state_are_refused_and_a_lacking_state_i
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((np.arange(3.0), np.ones((4, 1))), r"trajectory 0: ts \(3,\), ys \(4, 1\) .* one row a time"),
+        ((np.arange(3.0), np.ones((4, 1))), r"trajectory 0: ts \(3,\), ys \(4, 1\) .* one row per time"),
         ((np.arange(3.0), np.ones(3)), r"ys must have 2 or 3 dimensions, got shape \(3,\)"),
         ((np.ones((2, 3, 1)), np.ones((2, 3, 1))), r"ts must have 1 or 2 dimensions, got shape \(2, 3, 1\)"),
         ((np.ones(0), np.ones((0, 1))), "ys holds no rows"),
         (([np.arange(3.0)] * 2, [np.ones((3, 1))] * 3), "same number of trajectories, got 2, 3, 3"),
-        (([np.arange(3.0)] * 2, [np.ones((3, 1)), np.ones((3, 2))]), r"trajectory 1: ys \(3, 2\) .* other columns"),
+        (([np.arange(3.0)] * 2, [np.ones((3, 1)), np.ones((3, 2))]), r"trajectory 1: ys \(3, 2\) .* differ in columns"),
         ((np.arange(3.0), np.ones((3, 1)), np.ones((2, 1))), r"trajectory 0: .* us \(2, 1\)"),
     ],
 )
@@ -110,9 +111,9 @@ def test_shapes_that_do_not_fit_are_refused_with_the_shapes(arguments, said):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"states": ("x",)}, r"states names \['x'\] must be 2, one for each"),
-        ({"inputs": ("v", "w")}, "inputs names .* must be 1"),
-        ({"trajectories": ("a",)}, "trajectories names .* must be 2"),
+        ({"states": ("x",)}, r"states has the names \['x'\], but needs 2, one for each"),
+        ({"inputs": ("v", "w")}, "inputs has the names .* but needs 1"),
+        ({"trajectories": ("a",)}, "trajectories has the names .* but needs 2"),
         ({"states": ("x", "x")}, "'x' is used twice"),
         ({"inputs": ("y1",)}, "'y1' is used twice"),
         ({"time": "y0"}, "'y0' is used twice"),
@@ -149,7 +150,7 @@ def test_scored_after_keeps_context_and_never_scores_padding():
     assert later.ts[later.scored].tolist() == [3, 1.5, 2, 4, 6]
     assert np.array_equal(later.ys, ragged().ys, equal_nan=True)
     assert later.scored_after(3.5).scored.sum() == 2
-    assert later.scored_after(0.0).scored.sum() == 5, "what did not count before does not count again"
+    assert later.scored_after(0.0).scored.sum() == 5, "unscored rows must stay unscored"
 
 
 def test_until_keeps_what_does_not_count():
@@ -162,7 +163,7 @@ def test_first_is_the_first_measured_value_of_each_state():
     data = nf.Dataset.from_arrays(np.arange(3.0), np.stack([ys, np.full((3, 2), np.nan)]))
     assert data.first[0].tolist() == [2, 1]
     assert np.isnan(data.first[1]).all()
-    assert data.scored_after(1.5).first[0].tolist() == [2, 1], "context says where a trajectory starts"
+    assert data.scored_after(1.5).first[0].tolist() == [2, 1], "context rows must give the start of a trajectory"
 
 
 def test_shares_grid_only_if_times_and_lengths_agree():
@@ -176,7 +177,7 @@ def test_shares_grid_only_if_times_and_lengths_agree():
 
 
 def with_context() -> nf.Dataset:
-    """Rotations of which one row does not count and one value is missing."""
+    """Rotations with one row that does not count and one missing value."""
     data = rotation()
     scored, ys = data.scored.copy(), data.ys.copy()
     scored[0, 5] = False
@@ -185,28 +186,28 @@ def with_context() -> nf.Dataset:
 
 
 def model_of(data: nf.Dataset) -> nf.NeuralODE:
-    # One scaler for all variants of the data, so that they differ in the loss alone.
+    # One scaler for all variants of the data, so they differ only in the loss.
     model = nf.make_model(rotation(), field=SMALL, key=jax.random.key(0))
     return carry(model, np.float64)
 
 
 @eqx.filter_jit
-def value_and_gradient(objective, model, batch):
+def value_and_gradient(objective, model, target):
     def value(field):
-        return objective.loss(eqx.tree_at(lambda m: m.field, model, field), None, batch).value
+        return objective.loss(eqx.tree_at(lambda m: m.field, model, field), None, target).value
 
     loss, gradient = eqx.filter_value_and_grad(value)(model.field)
     return loss, ravel_pytree(gradient)[0]
 
 
 def evaluate(objective, data: nf.Dataset) -> tuple[float, np.ndarray]:
-    """Loss and gradient on data."""
+    """Loss and gradient on a dataset."""
     with scope("x64"):
         model = model_of(data)
         batch = objective.prepare(data, model)
         grid = objective.first_grid(batch) if isinstance(objective, nf.TrajectoryMatching) else None
-        problem = carry(nf.objectives.Problem(batch, grid, np.zeros(())), np.float64)
-        loss, gradient = value_and_gradient(objective, model, problem)
+        target = carry(Target(batch, grid, np.zeros(())), np.float64)
+        loss, gradient = value_and_gradient(objective, model, target)
         return float(loss), np.asarray(gradient)
 
 
@@ -224,7 +225,7 @@ def test_a_masked_value_changes_neither_loss_nor_gradient(objective):
     assert np.isfinite(gradient).all() and np.linalg.norm(gradient) > 0
     ys[0, 6] = 2.0
     other_loss, other_gradient = evaluate(objective, dataclasses.replace(data, ys=ys))
-    assert abs(other_loss - loss) > 1e-3 and not np.allclose(other_gradient, gradient), "a value that counts matters"
+    assert abs(other_loss - loss) > 1e-3 and not np.allclose(other_gradient, gradient), "scored values matter"
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=["trajectory", "derivative"])
@@ -236,7 +237,7 @@ def test_a_masked_row_equals_a_dropped_row(objective):
     dropped = nf.Dataset.from_arrays(data.ts[:, keep], data.ys[:, keep], states=data.states)
     loss, gradient = evaluate(objective, dataclasses.replace(data, scored=scored))
     dropped_loss, dropped_gradient = evaluate(objective, dropped)
-    # The measured times guide the first step of the solver, hence not bit for bit.
+    # The measured times affect the solver's first step, so the results are not bit-identical.
     assert np.isclose(dropped_loss, loss, rtol=1e-6, atol=0)
     assert np.allclose(dropped_gradient, gradient, rtol=1e-5, atol=1e-8)
     assert abs(evaluate(objective, data)[0] - loss) > 1e-6 * loss

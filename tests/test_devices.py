@@ -1,4 +1,4 @@
-"""Runs that are spread over several devices, here eight that are simulated: the same numbers as on one."""
+"""Runs on several devices, here eight simulated ones, give the same numbers as on one device."""
 
 import subprocess
 import sys
@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 from commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
-from node_fit.placement import Placement
+from node_fit.runtime.placement import Placement
 
-# What is compared with one device to 1e-6, in float64: the losses of all chunks.
+# Prints the losses of all chunks, which are compared in float64 with those of one device to 1e-6.
 PROGRAM = """
 import numpy as np
 import node_fit as nf
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 from test_training import GoOn, Stop
 
 options = {"field": SMALL, "steps": 20, "chunk_steps": 10, "ridge": 0.0, "precision": "x64", "recipe": "direct"}
 
 
 def losses(**more):
-    fit = nf.fit(rotation(8), validation=rotation(3), **options, **more)
+    fit = fit_to(rotation(8), validation=rotation(3), **options, **more)
     return fit.compiles, np.array([(r.train_loss, r.validation_loss) for r in fit.history])
 
 """
@@ -45,8 +45,8 @@ def run(body: str) -> None:
 @pytest.mark.parametrize("name", SPREAD)
 def test_eight_devices_give_the_losses_of_one(name):
     run(f"""
-    one, alone = losses({SPREAD[name]})
-    eight, spread = losses(devices=8, {SPREAD[name]})
+    one, alone = losses(device=nf.Devices(count=1), {SPREAD[name]})
+    eight, spread = losses(device=nf.Devices(count=8), {SPREAD[name]})
     assert one == eight, (one, eight)
     np.testing.assert_allclose(spread, alone, rtol=1e-6)
     """)
@@ -58,8 +58,8 @@ def test_a_run_goes_on_with_another_count():
     folder = tempfile.mkdtemp()
     more = {"optimizer": nf.Adam()}
     _, whole = losses(**more)
-    losses(devices=8, observer=Stop(folder, 1), **more)
-    rest = losses(devices=2, observer=GoOn(folder), **more)[1]
+    losses(device=nf.Devices(count=8), callbacks=[Stop(folder, 1)], **more)
+    rest = losses(device=nf.Devices(count=2), callbacks=[GoOn(folder)], **more)[1]
     np.testing.assert_allclose(rest, whole[1:], rtol=1e-6)
     """)
 
@@ -70,8 +70,8 @@ def test_devices_that_stay_idle_are_told_of():
     said = []
     logging.getLogger("node_fit").addHandler(type("Hear", (logging.Handler,), {"emit": lambda _, r: said.append(r)})())
     options |= {"field": SMALL, "steps": 1, "recipe": "direct", "ridge": 0.0}
-    assert nf.fit(rotation(8), devices=8, **options).devices == 8 and not said
-    assert nf.fit(rotation(5), devices=8, **options).devices == 5
+    assert fit_to(rotation(8), device=nf.Devices(count=8), **options).devices == 8 and not said
+    assert fit_to(rotation(5), device=nf.Devices(count=8), **options).devices == 5
     (record,) = said
     assert "5 of 8 devices are in use" in record.getMessage()
     """)
@@ -89,7 +89,7 @@ def test_the_command_makes_its_devices(tmp_path):
 @pytest.mark.parametrize("count", [0, 99])
 def test_devices_that_are_not_there_are_refused(count):
     with pytest.raises(ValueError, match=r"device\.count must be from 1 to"):
-        nf.fit(rotation(), field=SMALL, devices=count)
+        fit_to(rotation(), field=SMALL, device=nf.Devices(count=count))
 
 
 def test_a_length_decides_over_how_many_devices_it_is_spread():

@@ -1,16 +1,18 @@
-"""What a fit has come to: each kind from data that are of that kind."""
+"""The diagnosis of a fit: each kind, from data that produce it."""
 
 import functools
 
+import jax
 import numpy as np
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
-from node_fit.diagnosis import diagnose
-from node_fit.observer import Record
-from node_fit.prior import CANDIDATES, choose_ridge, is_short
-from node_fit.smoothing import noise_levels
+from node_fit.data.smoothing import noise_levels
+from node_fit.fitting.diagnosis import diagnose
+from node_fit.fitting.prior import CANDIDATES, choose_ridge, is_short
+from node_fit.model.parameters import weights
+from node_fit.training.callback import Record
 
 
 def record(loss, step=100, stage="main"):
@@ -36,7 +38,10 @@ def test_good():
 def test_flat():
     data = rotation()
     flat = said(np.zeros_like(data.ys) + data.ys.mean(axis=(0, 1)))
-    assert flat.kind == "flat" and "try recipe=default" in flat.sentence
+    assert flat.kind == "flat" and "shorter windows first" in flat.sentence
+    direct = nf.Options(recipe="direct")
+    straight = diagnose("stopped_early", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct)
+    assert "try recipe=default" in straight.sentence
     after_all = said(np.zeros_like(data.ys), history=[record(1.0, stage="derivative"), *STALLED])
     assert "shorter windows first" in after_all.sentence
 
@@ -89,13 +94,13 @@ def test_the_noise_is_found():
 
 def test_a_fit_says_what_it_has_come_to():
     data = rotation()
-    fit = nf.fit(data, field=nf.Linear, steps=50, precision="x64")
+    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
     assert fit.diagnose(data).kind == "good"
 
 
 @pytest.mark.parametrize("best", CANDIDATES)
 def test_the_prior_is_the_one_that_predicts_the_ends(best):
-    """Of fits that only see beginnings."""
+    """The candidate fits only see the beginnings of the trajectories."""
     data = rotation(times=20)
     seen = []
 
@@ -112,24 +117,32 @@ def test_where_nothing_predicts_the_prior_is_strong():
     assert choose_ridge(data, lambda part, ridge: np.full(data.ys.shape, np.nan)) == max(CANDIDATES)
 
 
+def short(data, field, count):
+    """Whether the data are short for a model whose field has `count` weights."""
+    model = nf.make_model(data, field=field, key=jax.random.key(0))
+    assert sum(leaf.size for leaf in weights(model.field)) == count
+    return is_short(data, model)
+
+
 def test_what_is_short():
-    assert is_short(rotation(1, 10), 42) and not is_short(rotation(3, 12), 42) and not is_short(rotation(20, 12), 4482)
+    assert short(rotation(1, 10), SMALL, 42) and not short(rotation(3, 12), SMALL, 42)
+    assert short(rotation(3, 12), nf.MLP, 4482) and not short(rotation(20, 12), nf.MLP, 4482)
 
 
 def test_short_noisy_records_get_a_prior_by_themselves():
-    """Fifteen noisy points of a slow decay: a large network forecasts it better with the prior that it chose."""
+    """On fifteen noisy points of a slow decay, a large network forecasts better with the chosen prior."""
     rng = np.random.default_rng(3)
     ts = np.linspace(0, 3, 15)
     truth = np.stack([np.exp(-0.5 * ts) * np.cos(2 * ts), -np.exp(-0.5 * ts) * np.sin(2 * ts)], axis=1)
     data = nf.Dataset.from_arrays(ts, truth + 0.1 * rng.normal(size=truth.shape))
 
-    class Notes(nf.observer.Silent):
-        def begin(self, model, notes):
+    class Notes(nf.Callback):
+        def on_fit_start(self, model, notes):
             self.notes = notes
 
     notes = Notes()
-    nf.fit(data, field=functools.partial(nf.MLP, width=16), steps=50, precision="x64", observer=notes)
-    assert "a prior of train.ridge=" in notes.notes[0]
+    fit_to(data, field=functools.partial(nf.MLP, width=16), steps=50, precision="x64", callbacks=[notes])
+    assert notes.notes[0].startswith("penalty.ridge=")
     told = Notes()
-    nf.fit(data, field=SMALL, steps=5, ridge=0.5, precision="x64", observer=told)
+    fit_to(data, field=SMALL, steps=5, ridge=0.5, precision="x64", callbacks=[told])
     assert not told.notes

@@ -1,4 +1,4 @@
-"""Pictures that are drawn in processes beside this one."""
+"""Plots that background processes draw."""
 
 import logging
 import os
@@ -13,8 +13,8 @@ import pytest
 from commands import ENVIRONMENT
 from test_plots import pixels, split_by_trajectory, waves
 
-from node_fit.drawing import PROCESSES, Drawing, Pictures
-from node_fit.plots import phase_points
+from node_fit.app.drawing import PROCESSES, Drawing, Pictures
+from node_fit.plots.phase import phase_points
 
 ROWS = [{"step": step, "stage": "main", "train_loss": 1.0 / step, "validation_loss": None} for step in range(1, 5)]
 NAMES = {"loss.png", "fit.png", "phase.png"}
@@ -58,7 +58,7 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
         drawing.finish()
     assert f"{tmp_path / 'in the way'} were not drawn: FileExistsError" in caplog.text
     assert {path.name for path in (tmp_path / "good").iterdir()} == NAMES
-    drawing.draw(pictures(tmp_path / "later"))  # it can be used again
+    drawing.draw(pictures(tmp_path / "later"))  # It can be used again.
     drawing.finish()
     assert (tmp_path / "later" / "phase.png").exists()
 
@@ -71,7 +71,7 @@ def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplo
     for pid in list(drawing.pool._processes):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(BrokenExecutor):
-        for _ in range(200):  # until it is noticed
+        for _ in range(200):  # Until the executor notices.
             drawing.pool.submit(int).result(timeout=5)
     drawing.draw(pictures(tmp_path / "later"))
     drawing.finish()
@@ -83,7 +83,7 @@ def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
     drawing.draw(pictures(tmp_path / "first"))
     assert drawing.pool is not None
     (worker,) = drawing.pool._processes
-    for _ in range(20):  # from its first moment on
+    for _ in range(20):  # From its start.
         os.kill(worker, signal.SIGINT)
         time.sleep(0.1)
     drawing.finish()
@@ -95,7 +95,7 @@ def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
 def test_nothing_stays_behind_a_process_that_is_killed(tmp_path):
     program = """
 import pathlib, sys, time
-from node_fit.drawing import Drawing
+from node_fit.app.drawing import Drawing
 from test_drawing import pictures
 if __name__ == "__main__":
     drawing = Drawing()

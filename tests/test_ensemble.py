@@ -1,4 +1,4 @@
-"""Several fits in one program: the same as alone, each with an end of its own, and bands that mean what they say."""
+"""Ensembles: members equal separate fits, each member ends on its own, and bands have the stated coverage."""
 
 import dataclasses
 import functools
@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 from jaxtyping import Array
 from test_pitfalls import Quadratic
 from test_training import GoOn, Nowhere, Rows, Stop, assert_equal, rows
 
 import node_fit as nf
-from node_fit.ensemble import LEVELS, conformal
-from node_fit.evaluation import coverage
-from node_fit.model_file import ModelFileError, check
+from node_fit.evaluation.metrics import coverage
+from node_fit.model.ensemble import LEVELS, conformal
+from node_fit.storage.model_file import ModelFileError, check
 
 OPTIMIZERS = {"adam": nf.Adam(), "lbfgs": nf.LBFGS(), "lm": nf.LevenbergMarquardt()}
 OBJECTIVES = {
@@ -38,19 +38,19 @@ def noisy(data: nf.Dataset, deviation: float = 0.05, seed: int = 0) -> nf.Datase
 
 @functools.cache
 def turned() -> nf.Fit:
-    """Rotations that are fitted to draws of noisy ones, with bands that are calibrated."""
+    """An ensemble fitted to resampled noisy rotations, with calibrated bands."""
     options = {"field": nf.Linear, "ensemble": nf.Members(5, "data"), **QUICK}
-    return nf.fit(noisy(rotation(6)), validation=noisy(rotation(8), seed=1), **options)
+    return fit_to(noisy(rotation(6)), validation=noisy(rotation(8), seed=1), **options)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_member_is_the_fit_with_its_seed(name):
-    """The first chunk of every optimizer, to rounding; the later ones of a chaotic search drift apart."""
+    """Equal up to rounding in the first chunk of every optimizer; later chunks of a chaotic search diverge."""
     options = {"field": SMALL, "precision": "x64", "chunk_steps": 10, "recipe": cheap(OPTIMIZERS[name], 10)}
-    together = nf.fit(rotation(), ensemble=nf.Members(3), seed=5, **options)
+    together = fit_to(rotation(), ensemble=nf.Members(3), seed=5, **options)
     assert together.compiles == 1
     for member in (0, 2):
-        alone = nf.fit(rotation(), seed=5 + member, **options).history[0]
+        alone = fit_to(rotation(), seed=5 + member, **options).history[0]
         (mine,) = [r for r in together.history if r.member == member and r.step == alone.step]
         np.testing.assert_allclose(mine.train_loss, alone.train_loss, rtol=1e-8)
         assert mine.evaluations == alone.evaluations
@@ -60,13 +60,13 @@ def test_a_member_is_the_fit_with_its_seed(name):
 def test_every_objective_has_members(name):
     stage = nf.Stage(OBJECTIVES[name], nf.LBFGS(), 4)
     options = {"field": nf.Linear, "recipe": [stage], "chunk_steps": 4, "precision": "x64"}
-    together = nf.fit(noisy(rotation()), ensemble=nf.Members(2), **options)
-    losses = [nf.fit(noisy(rotation()), seed=seed, **options).history[0].train_loss for seed in (0, 1)]
+    together = fit_to(noisy(rotation()), ensemble=nf.Members(2), **options)
+    losses = [fit_to(noisy(rotation()), seed=seed, **options).history[0].train_loss for seed in (0, 1)]
     np.testing.assert_allclose([r.train_loss for r in together.history if r.step == 4], losses, rtol=1e-8)
 
 
 class Edge(eqx.Module):
-    """A rotation that is no number where its rate, which is drawn, is below an edge."""
+    """A rotation that is NaN if its rate, which is drawn at random, is below a threshold."""
 
     rate: Array
 
@@ -78,8 +78,8 @@ class Edge(eqx.Module):
 
 
 def test_a_member_that_fails_holds_no_other_up():
-    fit = nf.fit(rotation(), field=Edge, ensemble=nf.Members(6), scale=False, **{**QUICK, "steps": 60})
-    drawn = [nf.fit(rotation(), field=Edge, seed=seed, scale=False, **{**QUICK, "steps": 1}) for seed in range(6)]
+    fit = fit_to(rotation(), field=Edge, ensemble=nf.Members(6), scale=False, **{**QUICK, "steps": 60})
+    drawn = [fit_to(rotation(), field=Edge, seed=seed, scale=False, **{**QUICK, "steps": 1}) for seed in range(6)]
     lost = [one.status == "failed" for one in drawn]
     assert 0 < sum(lost) < 6
     assert [end.status == "failed" for end in fit.members] == lost
@@ -89,32 +89,32 @@ def test_a_member_that_fails_holds_no_other_up():
 
 
 def test_if_all_fail_the_fit_has():
-    fit = nf.fit(rotation(), field=SMALL, recipe=[nf.Stage(Nowhere(), nf.Adam(), 20)], ensemble=nf.Members(3))
+    fit = fit_to(rotation(), field=SMALL, recipe=[nf.Stage(Nowhere(), nf.Adam(), 20)], ensemble=nf.Members(3))
     assert fit.status == "failed" and "3 failed" in fit.reason and len(fit.members) == 3
 
 
 def test_members_end_each_for_itself():
-    """Those that are nearly there when they start stop early, and are left as they are."""
+    """Members that start close to the optimum stop early and then stay unchanged."""
     watcher = Rows()
-    fit = nf.fit(
+    fit = fit_to(
         rotation(), validation=rotation(5, rate=0.8), field=SMALL, ensemble=nf.Members(6), patience=1, chunk_steps=3,
-        recipe=cheap(nf.Adam(0.01, schedule="constant"), 400), observer=watcher,
+        recipe=cheap(nf.Adam(0.01, schedule="constant"), 400), callbacks=[watcher],
     )  # fmt: skip
     last = {r.member: r.step for r in fit.history}
     assert len(set(last.values())) > 1
-    state = watcher.moment.state
     for member, step in last.items():
-        assert int(state.step[member]) == step
+        state = watcher.state.members[member]
+        assert int(state.step) == step
         best = min(r.validation_loss for r in fit.history if r.member == member)
-        np.testing.assert_allclose(float(state.best.loss[member]), best, rtol=1e-6)
+        np.testing.assert_allclose(float(state.best.loss), best, rtol=1e-6)
 
 
 @pytest.mark.parametrize("after", [1, 3])
 def test_an_interrupted_ensemble_resumes_bit_for_bit(after, tmp_path):
-    def fit(observer=None):
+    def fit(callback=None):
         recipe = [*cheap(nf.Adam(1e-2), 10), nf.Stage(Quadratic(), nf.LBFGS(memory=3), 10, "second")]
-        options = {"field": SMALL, "recipe": recipe, "chunk_steps": 5, "observer": observer}
-        return nf.fit(noisy(rotation()), ensemble=nf.Members(3, "both"), **options)
+        options = {"field": SMALL, "recipe": recipe, "chunk_steps": 5, "callbacks": [callback]}
+        return fit_to(noisy(rotation()), ensemble=nf.Members(3, "both"), **options)
 
     whole, part, rest = fit(), fit(Stop(tmp_path, after)), fit(GoOn(tmp_path))
     assert part.status == "interrupted"
@@ -125,7 +125,7 @@ def test_an_interrupted_ensemble_resumes_bit_for_bit(after, tmp_path):
 def test_what_varies():
     data = rotation(5)
     fields = {
-        vary: [m.field for m in nf.fit(data, field=SMALL, ensemble=nf.Members(2, vary), recipe=cheap()).model.members]
+        vary: [m.field for m in fit_to(data, field=SMALL, ensemble=nf.Members(2, vary), recipe=cheap()).model.members]
         for vary in ("seeds", "data")
     }
     start = [nf.make_model(data, field=SMALL, key=jax.random.split(jax.random.key(s))[0]).field for s in (0, 1)]
@@ -141,7 +141,7 @@ def test_what_varies():
 
 def test_the_best_of_several():
     data, held = noisy(rotation(4)), noisy(rotation(6), seed=1)
-    fit = nf.fit(data, validation=held, field=SMALL, ensemble=nf.Members(3, keep="best"), recipe=cheap())
+    fit = fit_to(data, validation=held, field=SMALL, ensemble=nf.Members(3, keep="best"), recipe=cheap())
     assert isinstance(fit.model, nf.NeuralODE)
     lowest = min(record.validation_loss for record in fit.history)
     loss = np.mean((fit.model.scaler.scale_states(held.ys) - fit.model.scaler.scale_states(fit.predict(held))) ** 2)
@@ -174,7 +174,7 @@ def test_bands_stay_within_bounds():
     ts = np.linspace(0, 3, 10)
     data = nf.Dataset.from_arrays(ts, 0.02 * np.exp(-ts)[:, None], states=("share",))
     options = {"bounds": {"share": (0.0, 1.0)}, "ensemble": nf.Members(3)}
-    fit = nf.fit(data, field=nf.Linear, recipe=[nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), 3)], **options)
+    fit = fit_to(data, field=nf.Linear, recipe=[nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), 3)], **options)
     edges = fit.bands(data, level=0.99)
     assert (edges.lower > 0).all() and (edges.upper < 1).all()
 
@@ -221,7 +221,7 @@ def test_members_out_of_range_are_refused(options, message):
 
 def test_one_trajectory_cannot_be_drawn_from():
     with pytest.raises(ValueError, match=r"train\.window"):
-        nf.fit(rotation(1), field=SMALL, ensemble=nf.Members(2, "data"), **QUICK)
+        fit_to(rotation(1), field=SMALL, ensemble=nf.Members(2, "data"), **QUICK)
 
 
 def test_other_levels_are_refused():

@@ -1,4 +1,4 @@
-"""Equations written as text: what they mean, and that everything else is refused in a sentence."""
+"""Equations written as text: their values, and that everything else is refused in one sentence."""
 
 import ast
 import json
@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_fit.fields.equations import DEEPEST, FUNCTIONS, LONGEST, Equations
-from node_fit.model_file import PACKAGES, describe, rebuild
-from node_fit.precision import dtype_of, scope
+from node_fit.model.fields.equations import DEEPEST, FUNCTIONS, LONGEST, Equations
+from node_fit.runtime.precision import dtype_of, scope
+from node_fit.storage.model_file import describe, rebuild
 
 VALUES = {"x": 0.7, "y": -1.3, "t": 2.5, "rate_1": 3.0}
 NUMPY = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "__builtins__": {}} | {
@@ -73,12 +73,12 @@ def test_random_expressions_mean_what_they_mean_in_python(text):
     except (OverflowError, ZeroDivisionError, RuntimeWarning):
         return
     if 1e-200 < abs(expected) < 1e200:
-        # Python squares whole numbers exactly and takes powers with `pow`; both may differ by roundings that cancel.
+        # Python squares integers exactly and uses `pow` for powers; both may differ from JAX by rounding.
         assert math.isclose(value_of(text), expected, rel_tol=1e-6, abs_tol=1e-6 * scale_of(text))
 
 
 def scale_of(text: str) -> float:
-    """The largest magnitude of a part, which says how large roundings may be."""
+    """The largest magnitude of a subexpression, which bounds the rounding errors."""
     parts = [ast.unparse(node) for node in ast.walk(ast.parse(text, mode="eval").body) if isinstance(node, ast.expr)]
     return max(abs(value_of(part)) for part in parts if part not in FUNCTIONS)
 
@@ -125,12 +125,12 @@ def test_equations_are_no_arrays_and_have_a_hash():
 
 def test_a_model_file_gives_them_back():
     equations = Equations.of({"x": "a*x", "y": "-exp(x)"})
-    assert rebuild(json.loads(json.dumps(describe(equations, "field", {}))), {}, PACKAGES) == equations
+    assert rebuild(json.loads(json.dumps(describe(equations, "field", {}))), {}, ()) == equations
 
 
 def test_a_tower_of_powers_takes_no_time():
     assert value_of("9**9**9") == math.inf
-    assert value_of("x*0*9**9**9**9", {"x": 0.0}) != 0.0, "not a number, as floats have it"
+    assert value_of("x*0*9**9**9**9", {"x": 0.0}) != 0.0, "NaN, like float arithmetic"
 
 
 def test_names_used_are_no_functions():
@@ -141,37 +141,35 @@ def test_names_used_are_no_functions():
 
 def test_unknown_names_are_named_with_the_nearest():
     equations = Equations.of({"lynx": "lynx", "hare": "a*hare - b*hare*linx"})
-    sentence = (
-        "^equation of 'hare': 'linx' is none of the states, inputs, constants or the time; did you mean 'lynx'\\?$"
-    )
+    sentence = "^equation of 'hare': 'linx' is not a state, an input, a constant or the time; did you mean 'lynx'\\?$"
     with pytest.raises(ValueError, match=sentence):
         equations.check({"a", "b", "hare", "lynx"})
-    with pytest.raises(ValueError, match=r"'hare' is none of .*; the names are a, b, lynx"):
+    with pytest.raises(ValueError, match=r"'hare' is not a .*; the names are a, b, lynx"):
         equations.check({"a", "b", "lynx"})
-    with pytest.raises(ValueError, match="equation of 'lynx': 'lynx' is none of"):
+    with pytest.raises(ValueError, match="equation of 'lynx': 'lynx' is not a state"):
         equations({"a": jnp.array(1.0)})
 
 
 def test_greek_letters_are_names_however_they_are_typed():
     micro, mu = "\u00b5", "\u03bc"
     assert value_of(f"2*{micro}", {micro: 1.5}) == value_of(f"2*{mu}", {micro: 1.5}) == 3.0
-    with pytest.raises(ValueError, match=r"a comparison has no place in an equation \(column 1 of"):
+    with pytest.raises(ValueError, match=r"a comparison is not allowed in an equation \(column 1 of"):
         Equations.of({"x": f"{micro} > 1"})
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("x.real", r"an attribute after a dot has no place in an equation \(column 1 of 'x.real'\)"),
+        ("x.real", r"an attribute after a dot is not allowed in an equation \(column 1 of 'x.real'\)"),
         ("().__class__", "an attribute"),
         ("2*x.__class__.__mro__", r"an attribute .*\(column 3 of"),
-        ("__import__('os')", "'__import__' is no function; for a product write \\*"),
-        ("open('f')", "'open' is no function"),
-        ("sine(x)", "'sine' is no function; for a product write \\*, or did you mean 'sin'"),
-        ("a(x + 1)", "'a' is no function; for a product write \\*"),
-        ("2(x + 1)", "only a name of a function may stand before parentheses; for a product write \\*"),
-        ("exp(x)(y)", "only a name of a function"),
-        ("exp", "the function 'exp' lacks its argument in parentheses"),
+        ("__import__('os')", "'__import__' is not a function; write \\* for a product"),
+        ("open('f')", "'open' is not a function"),
+        ("sine(x)", "'sine' is not a function; write \\* for a product, or did you mean 'sin'"),
+        ("a(x + 1)", "'a' is not a function; write \\* for a product"),
+        ("2(x + 1)", "only a function name may come before parentheses; write \\* for a product"),
+        ("exp(x)(y)", "only a function name"),
+        ("exp", "the function 'exp' needs its argument in parentheses"),
         ("exp()", "'exp' takes 1 argument "),
         ("exp(x, y)", "'exp' takes 1 argument "),
         ("exp(x=1)", "'exp' takes 1 argument "),
@@ -179,40 +177,40 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("maximum(x)", "'maximum' takes 2 arguments"),
         ("__name__", "'__name__' is not allowed as a name"),
         ("x + __builtins__", r"'__builtins__' is not allowed as a name \(column 5 of"),
-        ("lambda: x", "`lambda` has no place"),
-        ("sin(lambda x: x)", r"`lambda` has no place in an equation \(column 5 of"),
-        ("[x for x in y]", "a comprehension has no place"),
+        ("lambda: x", "`lambda` is not allowed"),
+        ("sin(lambda x: x)", r"`lambda` is not allowed in an equation \(column 5 of"),
+        ("[x for x in y]", "a comprehension is not allowed"),
         ("sin({x for x in y})", "a comprehension"),
         ("sin(x for x in y)", "a comprehension"),
         ("{x: x for x in y}", "a comprehension"),
-        ("'x'", "text in quotes has no place"),
-        ("b'x'", "text in quotes has no place"),
-        ("f'{x}'", "text in quotes has no place"),
-        ("x > 1", "a comparison has no place"),
+        ("'x'", "text in quotes is not allowed"),
+        ("b'x'", "text in quotes is not allowed"),
+        ("f'{x}'", "text in quotes is not allowed"),
+        ("x > 1", "a comparison is not allowed"),
         ("x == y", "a comparison"),
         ("x in y", "a comparison"),
-        ("(x := 1)", "an assignment has no place"),
-        ("x[0]", "an index in brackets has no place"),
+        ("(x := 1)", "an assignment is not allowed"),
+        ("x[0]", "an index in brackets is not allowed"),
         ("[x, y]", "a list of values"),
         ("x, y", "a list of values"),
         ("{}", "a list of values"),
-        ("x and y", "`and` or `or` has no place"),
-        ("x if y else t", "`if` has no place"),
+        ("x and y", "`and` or `or` is not allowed"),
+        ("x if y else t", "`if` is not allowed"),
         ("not x", r"the operators are \+ - \* / \*\*"),
         ("~x", r"the operators are \+"),
         ("x % y", r"the operators are \+ - \* / \*\* \(column 3 of 'x % y'\)"),
         ("x // y", r"the operators are \+"),
         ("x @ y", r"the operators are \+"),
-        ("2*(x)^2", r"`\^` is no operator; write \*\* for a power \(column 6 of"),
-        ("True", "True is no real number"),
-        ("None", "None is no real number"),
-        ("...", "Ellipsis is no real number"),
-        ("2j*x", "2j is no real number"),
+        ("2*(x)^2", r"`\^` is not an operator; write \*\* for a power \(column 6 of"),
+        ("True", "True is not a real number"),
+        ("None", "None is not a real number"),
+        ("...", "Ellipsis is not a real number"),
+        ("2j*x", "2j is not a real number"),
         ("1e999", "a number is too large"),
         ("1" + "0" * 500, "a number is too large"),
-        ("await x", "this has no place|can't|invalid|await"),
-        ("(yield x)", "this has no place"),
-        ("x # growth", r"a comment has no place in an equation \(column 3 of"),
+        ("await x", "this is not allowed|can't|invalid|await"),
+        ("(yield x)", "this is not allowed"),
+        ("x # growth", r"a comment is not allowed in an equation \(column 3 of"),
         ("a*x - * b", r"invalid syntax \(column 7 of 'a\*x - \* b'\)"),
         ("sin(x", r"'\(' was never closed \(column 4 of"),
         ("x)", r"unmatched '\)' \(column 2 of"),
@@ -229,7 +227,7 @@ def test_what_is_no_equation_is_refused(text, sentence):
     with pytest.raises(ValueError, match=rf"^equation of 'hare': .*({sentence})") as error:
         Equations.of({"hare": text})
     assert "\n" not in str(error.value)
-    smuggled = Equations((("hare", text),))  # As from a model file, which calls no constructor.
+    smuggled = Equations((("hare", text),))  # As from a model file, which does not call `Equations.of`.
     with pytest.raises(ValueError, match="equation of 'hare'"):
         smuggled({"x": jnp.array(1.0), "y": jnp.array(1.0)})
 
@@ -255,7 +253,7 @@ def test_deeply_nested_texts_are_refused_and_nothing_worse(text):
 
 
 def test_long_texts_are_refused():
-    with pytest.raises(ValueError, match=f"equation of 'x' has {LONGEST + 2} characters, but may have {LONGEST}"):
+    with pytest.raises(ValueError, match=f"equation of 'x' has {LONGEST + 2} characters, over the limit of {LONGEST}"):
         Equations.of({"x": "x+" * (LONGEST // 2) + "xy"})
     with pytest.raises(ValueError, match=f"nested more than {DEEPEST} deep; group the terms"):
         Equations.of({"x": "x" + "+x" * DEEPEST})
@@ -271,14 +269,14 @@ def test_texts_within_the_limits_are_evaluated():
     ("texts", "sentence"),
     [
         ({}, "equations is empty; write one for each state"),
-        ({"exp": "1"}, "state 'exp' has the name of a function of equations; rename it"),
-        ({"CO2 (ppm)": "1"}, r"state 'CO2 \(ppm\)' has a name that can't stand in an equation"),
-        ({"in": "1"}, "state 'in' has a name that can't stand"),
-        ({"__x": "1"}, "state '__x' has a name that can't stand"),
-        ({True: "1"}, "state True has a name that is no text; in YAML, put quotes"),
-        ({"x": None}, "equation of 'x' must be a text such as '-a\\*x', got None"),
-        ({"x": ["1"]}, "equation of 'x' must be a text"),
-        ({"x": True}, "equation of 'x' must be a text"),
+        ({"exp": "1"}, "state 'exp' has the name of a function; rename it"),
+        ({"CO2 (ppm)": "1"}, r"state 'CO2 \(ppm\)' has a name that is not valid in an equation"),
+        ({"in": "1"}, "state 'in' has a name that is not valid"),
+        ({"__x": "1"}, "state '__x' has a name that is not valid"),
+        ({True: "1"}, "state True has a name that is not a string; in YAML, put quotes"),
+        ({"x": None}, "equation of 'x' must be a string such as '-a\\*x', got None"),
+        ({"x": ["1"]}, "equation of 'x' must be a string"),
+        ({"x": True}, "equation of 'x' must be a string"),
     ],
 )
 def test_mappings_that_are_no_equations_are_refused(texts, sentence):

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from node_fit.dataset import Dataset
-from node_fit.evaluation import error_over_horizon, score
+from node_fit.data.dataset import Dataset
+from node_fit.evaluation.metrics import error_over_horizon, score
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_point_that_does_not_count_equals_a_dropped_point(data):
     later = data.scored_after(0.5)
     rows = data.ts[0] > 0.5
     predicted = filled(data, np.linspace(0, 1, 12)[:, None])
-    predicted[:, ~rows] = np.nan  # No prediction is asked for where nothing counts.
+    predicted[:, ~rows] = np.nan  # Rows that do not count need no prediction.
     dropped = Dataset.from_arrays(data.ts[:, rows], data.ys[:, rows], states=data.states)
     assert score(later, predicted) == score(dropped, predicted[:, rows])
 
@@ -63,7 +63,7 @@ def test_a_point_that_does_not_count_equals_a_dropped_point(data):
 def test_a_prediction_that_is_not_finite_is_counted_and_becomes_none(data, fault):
     predicted = filled(data)
     predicted[0, 0, 0] = fault
-    predicted[2, 8, 1] = fault  # Nothing was measured there.
+    predicted[2, 8, 1] = fault  # Not measured.
     result = score(data, predicted)
     figures = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert result.failed_points == 1
@@ -84,7 +84,7 @@ def test_huge_errors_overflow_without_a_warning(data):
 
 
 def test_a_constant_channel_has_an_nrmse_only_if_exact():
-    # The rounded mean of equal numbers may differ from them: their deviation must still be nothing.
+    # The mean of equal numbers may differ from them by rounding; their deviation must still be zero.
     ys = np.stack([np.full(10, 0.3), np.linspace(0, 1, 10)], axis=1)[None]
     assert ys[..., 0].std() > 0
     data = Dataset.from_arrays(np.arange(10.0), ys)
@@ -110,7 +110,7 @@ def test_other_shapes_are_refused(data):
 
 def test_the_horizon_shows_where_errors_grow():
     ts = np.linspace(0, 6, 61)
-    starts = np.array([0.0, 50.0])  # Far from zero, rounding moves times that lie on the edge of a bin.
+    starts = np.array([0.0, 50.0])  # Far from zero, rounding moves times on the edge of a bin.
     ys = np.sin(ts)[None, :, None] * np.ones((2, 1, 1))
     data = Dataset.from_arrays([ts + start for start in starts], list(ys))
     horizon = error_over_horizon(data, ys + 0.1 * ts[None, :, None], bins=5)

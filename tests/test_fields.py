@@ -1,4 +1,4 @@
-"""Vector fields on their own."""
+"""Vector fields in isolation."""
 
 import itertools
 
@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.fields.mlp import ACTIVATIONS
-from node_fit.precision import dtype_of, scope
+from node_fit.model.fields.mlp import ACTIVATIONS
+from node_fit.runtime.precision import dtype_of, scope
 
 ZERO = jnp.zeros(())
 
 
 @pytest.fixture(autouse=True)
 def words_of_the_library(monkeypatch):
-    """Else the tests' type checker refuses wrong arguments before the library does."""
+    """Disables the tests' type checker, which would refuse wrong arguments before the library does."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -80,7 +80,7 @@ def test_keys_give_other_weights():
     one, same, other = (nf.MLP(2, key=jax.random.key(seed)) for seed in (0, 0, 1))
     assert eqx.tree_equal(one, same)
     assert not eqx.tree_equal(one, other)
-    # No two layers share their draw.
+    # Layers have independent random weights.
     first, second = (
         np.asarray(layer.weight) for layer in nf.MLP(5, width=5, depth=1, key=jax.random.key(0)).network.layers
     )
@@ -102,7 +102,7 @@ def test_mlp_refuses(options, message):
 
 
 def test_layers_begin_as_those_of_equinox():
-    """Uniform within one over the root of the inputs, weights and biases, all different."""
+    """Weights and biases are uniform within one over the square root of the number of inputs, and all different."""
     field = nf.MLP(3, 2, width=50, depth=2, key=jax.random.key(0))
     for layer, inputs in zip(field.network.layers, (5, 50, 50), strict=True):
         numbers = np.concatenate([np.ravel(layer.weight), np.ravel(layer.bias)])

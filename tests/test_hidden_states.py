@@ -1,29 +1,29 @@
-"""Systems of which only a part is measured: starts, readouts and second-order fields find the truth again."""
+"""Partly measured systems: starts, readouts and second-order fields recover the known solution."""
 
 import functools
 
 import jax
 import numpy as np
 import pytest
-from conftest import rotation
+from conftest import fit_to, rotation
 
 import node_fit as nf
-from node_fit.batch import Batch
-from node_fit.precision import carry
+from node_fit.data.batch import Batch
+from node_fit.runtime.precision import carry
 
 SMALL = functools.partial(nf.MLP, width=16, depth=1)
 
 
 def waves(phases, times=40, noise=0.0, end=6.0) -> nf.Dataset:
-    """Positions of a harmonic oscillator, whose velocities nobody measured."""
+    """Positions of a harmonic oscillator without its velocities."""
     ts = np.linspace(0.0, end, times)
     ys = 30.0 + 5.0 * np.cos(2.0 * ts + np.array(phases)[:, None])
     ys = ys + noise * np.random.default_rng(0).standard_normal(ys.shape)
     return nf.Dataset.from_arrays(ts, ys[..., None], states=("x",), trajectories=[f"p{phase}" for phase in phases])
 
 
-# Fixed steps make a loss that a line search can follow to the end, and bosh3 compiles quickly.
-FIXED = nf.Solver("bosh3", steps="even")
+# Fixed steps make the loss smooth enough for a line search, and bosh3 compiles quickly.
+FIXED = nf.Solver("bosh3", stepping="even")
 TRAIN, TEST = waves([0.0, 1.0, 2.0, 3.5, 5.0]), waves([0.5, 4.2])
 FITS = {
     "encoder": {"start": functools.partial(nf.Encoder, rows=8), "field": SMALL},
@@ -33,7 +33,7 @@ FITS = {
 
 @functools.cache
 def fitted(name: str) -> nf.Fit:
-    return nf.fit(TRAIN, hidden=1, steps=500, precision="x64", solver=FIXED, **FITS[name])
+    return fit_to(TRAIN, hidden=1, steps=500, precision="x64", solver=FIXED, **FITS[name])
 
 
 @pytest.mark.parametrize("name", FITS)
@@ -42,20 +42,20 @@ def test_a_hidden_velocity_is_found_and_new_trajectories_are_predicted(name):
 
 
 def test_without_the_hidden_state_the_same_fit_fails():
-    alone = nf.fit(TRAIN, field=SMALL, steps=200, precision="x64", solver=FIXED, recipe="direct")
+    alone = fit_to(TRAIN, field=SMALL, steps=200, precision="x64", solver=FIXED, recipe="direct")
     assert alone.score(TEST).nrmse > 0.5
 
 
 def test_a_start_that_is_fitted_uses_what_is_given_and_nothing_else():
     model = fitted("fitted").model
     other = waves([0.5, 4.2])
-    other.ys[:, 10:] = 99.0  # beyond the rows that are given
+    other.ys[:, 10:] = 99.0  # Beyond the given rows.
     np.testing.assert_allclose(model.predict(other), model.predict(TEST), rtol=1e-12)
     late = TEST.scored_after(TEST.ts[0, 19])
     changed = waves([0.5, 4.2]).scored_after(TEST.ts[0, 19])
-    changed.ys[:, 20:] = 99.0  # the rows that count
+    changed.ys[:, 20:] = 99.0  # The scored rows.
     np.testing.assert_allclose(model.predict(changed), model.predict(late), rtol=1e-12)
-    changed.ys[:, 15] = 99.0  # a row before them, which is given
+    changed.ys[:, 15] = 99.0  # An earlier row, which is given.
     assert not np.allclose(model.predict(changed), model.predict(late))
 
 
@@ -67,7 +67,7 @@ def test_an_encoder_sees_its_rows_and_nothing_else():
     other.ys[:, 7] = np.nan
     assert not np.allclose(model.predict(other), model.predict(TEST))
     assert np.isfinite(model.predict(other)).all(), "a missing sample is masked"
-    assert np.isfinite(model.predict(TEST.until(1.0))).all(), "fewer rows than it sees are padded"
+    assert np.isfinite(model.predict(TEST.until(1.0))).all(), "fewer rows than the encoder reads must be padded"
 
 
 def test_averaging_makes_a_fitted_start_better_than_a_noisy_first_measurement():
@@ -75,7 +75,7 @@ def test_averaging_makes_a_fitted_start_better_than_a_noisy_first_measurement():
     field = functools.partial(nf.Known, equations=equations, constants={"k": [3.0, 0.0, None]})
     noisy, errors = waves([0.0, 1.0, 2.0], noise=0.5), {}
     for start in (nf.First, functools.partial(nf.Fitted, given=None)):
-        found = nf.fit(noisy, field=field, hidden=["v"], start=start, steps=200, precision="x64", solver=FIXED)
+        found = fit_to(noisy, field=field, hidden=["v"], start=start, steps=200, precision="x64", solver=FIXED)
         truth = waves([0.0, 1.0, 2.0]).ys[..., 0]
         errors[start] = np.sqrt(((found.predict(noisy)[..., 0] - truth) ** 2).mean())
     first, fit_to_all = errors.values()
@@ -99,7 +99,7 @@ def test_a_linear_readout_of_fewer_states():
     data = rotation(trajectories=5, times=30)
     channels = data.ys @ mixing.T + np.array([10.0, 0.0, -3.0])
     mixed = nf.Dataset.from_arrays(data.ts, channels)
-    found = nf.fit(
+    found = fit_to(
         mixed.select([0, 1, 2, 3]), field=nf.Linear, hidden=-1, observation=nf.LinearReadout, solver=FIXED,
         start=functools.partial(nf.Fitted, given=3), steps=300, precision="x64",
     )  # fmt: skip
@@ -112,8 +112,8 @@ def test_a_network_reads_a_bent_channel():
     bent = nf.Dataset.from_arrays(data.ts, np.exp(data.ys[..., :1]))
     options = {"field": nf.Linear, "hidden": 1, "start": nf.Fitted, "steps": 300, "precision": "x64", "solver": FIXED}
     train, test = bent.select([0, 1, 2, 3, 4]), bent.select([5])
-    straight = nf.fit(train, observation=nf.LinearReadout, **options).score(test).nrmse
-    curved = nf.fit(train, observation=functools.partial(nf.NetworkReadout, width=8), **options).score(test).nrmse
+    straight = fit_to(train, observation=nf.LinearReadout, **options).score(test).nrmse
+    curved = fit_to(train, observation=functools.partial(nf.NetworkReadout, width=8), **options).score(test).nrmse
     assert curved < 0.01 and straight > 0.1
 
 
@@ -129,7 +129,7 @@ def test_positions_move_by_their_velocities_in_the_users_units():
     ("options", "sentence"),
     [
         ({"hidden": -1}, "there can't be -1 hidden states"),
-        ({"hidden": -2, "observation": nf.LinearReadout}, "no state is left of 1 measured channels and hidden=-2"),
+        ({"hidden": -2, "observation": nf.LinearReadout}, "1 measured channels and hidden=-2 leave no state"),
         ({"hidden": ["x"]}, "the hidden state 'x' has the name of a measured channel"),
         ({"hidden": 2, "field": nf.SecondOrder}, "set hidden=1"),
         ({"window": 10, "start": nf.Fitted}, "window needs a start"),
@@ -145,12 +145,12 @@ def test_positions_move_by_their_velocities_in_the_users_units():
 )
 def test_what_does_not_fit_together_is_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        nf.fit(TRAIN, **{"field": SMALL, "steps": 5} | options)
+        fit_to(TRAIN, **{"field": SMALL, "steps": 5} | options)
 
 
 def test_windows_come_before_the_whole_record():
     record = waves([0.0], times=240, end=18.0)
-    found = nf.fit(
+    found = fit_to(
         record, hidden=1, field=SMALL, start=functools.partial(nf.Encoder, rows=5), window=60, steps=200,
         chunk_steps=50, precision="x64", solver=FIXED,
     )  # fmt: skip
@@ -158,11 +158,11 @@ def test_windows_come_before_the_whole_record():
     assert found.score(record).nrmse < 0.05
 
 
-def test_the_observer_is_told_why_no_derivatives_are_matched():
-    class Listener(nf.observer.Silent):
-        def begin(self, model, notes):
+def test_a_callback_is_told_why_no_derivatives_are_matched():
+    class Listener(nf.Callback):
+        def on_fit_start(self, model, notes):
             self.notes = list(notes)
 
     listener = Listener()
-    nf.fit(TRAIN, hidden=1, field=SMALL, steps=2, chunk_steps=2, observer=listener)
+    fit_to(TRAIN, hidden=1, field=SMALL, steps=2, chunk_steps=2, callbacks=[listener])
     assert listener.notes == ["no derivative stage, since nobody knows the derivatives of states that are not measured"]

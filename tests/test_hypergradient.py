@@ -1,4 +1,4 @@
-"""A whole training, differentiated through the checkpointed scan."""
+"""Gradients through a whole training run with the checkpointed scan."""
 
 import equinox as eqx
 import jax
@@ -8,20 +8,21 @@ from conftest import SMALL
 from test_pitfalls import Quadratic, problem
 
 import node_fit as nf
-from node_fit.precision import scope
-from node_fit.training import unroll
+from node_fit.objectives.objective import Target
+from node_fit.runtime.precision import scope
+from node_fit.training.step import unroll
 
 
 def numbers(fixed):
-    """The learning rate, and the initial conditions."""
+    """The learning rate and the initial conditions."""
     return fixed.stage.optimizer.learning_rate, fixed.batch.first
 
 
 def test_hypergradient_against_finite_differences():
-    """Of the objective after four steps of Adam through a solver, in float64."""
+    """The objective after four Adam steps through a solver, in float64."""
     steps = 4
     with scope("x64"):
-        # Fixed steps, since adaptive ones make finite differences rough.
+        # Fixed steps, since adaptive steps make finite differences noisy.
         objective = nf.TrajectoryMatching(solver=nf.Solver("euler", max_steps=16))
         field = SMALL(2, 0, key=jax.random.key(0))
         parts, static, fixed, state = problem(nf.Adam(0.05, schedule="constant"), "x64", field, objective)
@@ -33,9 +34,7 @@ def test_hypergradient_against_finite_differences():
             stage = eqx.combine(changed.stage, static)
             after = unroll(parts.static, stage, changed, state, steps, "checkpointed")
             model = eqx.combine(after.params.model, parts.frozen, parts.static)
-            return stage.objective.loss(
-                model, None, nf.objectives.Problem(changed.batch, state.grid, state.progress)
-            ).value
+            return stage.objective.loss(model, None, Target(changed.batch, state.grid, state.progress)).value
 
         rate, start = numbers(fixed)
         _, (by_rate, by_start) = trained((rate, start))
@@ -50,7 +49,7 @@ def test_hypergradient_against_finite_differences():
 
 
 def test_checkpointed_scan_needs_less_memory():
-    """Temporary memory of the compiled hypergradient of 200 steps."""
+    """Compares the temporary memory of the compiled hypergradient over 200 steps."""
     parts, static, fixed, state = problem(nf.Adam(1e-2), objective=Quadratic(), steps=200)
     rate, start = numbers(fixed)
 

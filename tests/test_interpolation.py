@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit.interpolation import interpolate
-from node_fit.precision import scope
+from node_fit.runtime.precision import scope
+from node_fit.solver.interpolation import interpolate
 
 TS = np.array([0.0, 1.0, 1.5, 4.0])
 US = np.array([[0.0, 5.0], [2.0, 4.0], [-1.0, 4.0], [3.0, 0.0]])
@@ -76,7 +76,7 @@ def test_cubic_is_exact_on_a_parabola_and_smooth_at_the_samples():
     ts = jnp.array([0.0, 0.3, 1.0, 1.2, 2.0])
     parabola = lambda t: 1.0 - 2.0 * t + 3.0 * t**2  # noqa: E731
     us = parabola(ts)[:, None]
-    at = jnp.linspace(0.31, 1.19, 9)  # between samples that have neighbours on both sides
+    at = jnp.linspace(0.31, 1.19, 9)  # Between samples with neighbours on both sides.
     found = jax.vmap(lambda t: interpolate(t, ts, us, "cubic"))(at)
     np.testing.assert_allclose(found[:, 0], parabola(at), rtol=1e-4)
     wild = jnp.array([0.0, 1.0, -1.0, 2.0, 0.0])[:, None]

@@ -1,4 +1,4 @@
-"""Known equations and their constants, alone and with a network for what they leave out: the truth is found again."""
+"""Known equations with constants, alone and with a network for an unknown part, recover the known solution."""
 
 import functools
 
@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import fit_to
 
 import node_fit as nf
-from node_fit.parameters import partition, weights
-from node_fit.precision import carry, scope
+from node_fit.model.parameters import partition, weights
+from node_fit.runtime.precision import carry, scope
 
 GRAVITY, DAMPING = 4.0, 0.3
 PENDULUM = {"angle": "velocity", "velocity": "-g*sin(angle) - d*velocity"}
@@ -18,7 +19,7 @@ CONSTANTS = {"g": [2.0, 0.0, None], "d": [0.1, 0.0, 1.0]}
 
 
 def pendulum(starts=((1.5, 0.0), (0.3, 1.0), (-1.0, 0.5), (0.8, -1.2)), times=40, torque=None) -> nf.Dataset:
-    """Swings of a damped pendulum."""
+    """Trajectories of a damped pendulum."""
     from scipy.integrate import solve_ivp
 
     ts = np.linspace(0.0, 5.0, times)
@@ -42,15 +43,15 @@ def pendulum(starts=((1.5, 0.0), (0.3, 1.0), (-1.0, 0.5), (0.8, -1.2)), times=40
 
 def fit(data, equations, constants, make=nf.Known, **options):
     field = functools.partial(make, equations=equations, constants=constants)
-    solver = nf.Solver("bosh3", rtol=1e-6, atol=1e-8)  # compiles in half of the time
-    return nf.fit(data, field=field, solver=solver, precision="x64", **{"steps": 300, "recipe": "direct", **options})
+    solver = nf.Solver("bosh3", rtol=1e-6, atol=1e-8)  # Compiles in half the time.
+    return fit_to(data, field=field, solver=solver, precision="x64", **{"steps": 300, "recipe": "direct", **options})
 
 
 def test_the_constants_are_found_again_within_their_bounds():
     found = fit(pendulum(), PENDULUM, CONSTANTS).model.constants()
     assert found == pytest.approx({"g": GRAVITY, "d": DAMPING}, rel=1e-3)
     held = fit(pendulum(), PENDULUM, {"g": [2.0, 0.0, 3.0], "d": 0.1}).model.constants()
-    assert 2.9 < held["g"] <= 3.0, "the truth lies beyond the bound"
+    assert 2.9 < held["g"] <= 3.0, "the true value is outside the bound"
 
 
 def test_a_covariate_stands_in_the_equations_by_its_name():
@@ -67,7 +68,7 @@ def test_the_network_finds_a_term_that_nobody_wrote_down():
     hybrid = fit(train, equations, {"d": DAMPING}, make=unknown)
     assert hybrid.score(test).nrmse < 0.03
     without = fit(train, {"angle": "velocity", "velocity": "-d*velocity"}, {"d": DAMPING})
-    assert without.score(test).nrmse > 0.3, "the equations alone do not do it"
+    assert without.score(test).nrmse > 0.3, "the equations alone are not enough"
 
 
 def test_the_network_adds_what_the_equations_leave_out():
@@ -130,7 +131,7 @@ def test_a_field_of_ones_own_may_speak_the_users_units():
     data = nf.Dataset.from_arrays(ts, 5e3 * np.exp(-0.05 * (ts - 1900.0))[:, None])
     field = functools.partial(nf.Physical, field=Decay(jnp.asarray(0.02)))
     for log in ((), ("y0",)):
-        found = nf.fit(data, field=field, log=log, steps=100)
+        found = fit_to(data, field=field, log=log, steps=100)
         assert float(found.model.field.field.rate) == pytest.approx(0.05, rel=1e-3)
 
 
@@ -155,9 +156,9 @@ def test_a_known_system_is_saved_and_read(tmp_path):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"equations": {"angle": "velocity"}}, "equations has none for the state 'velocity'"),
-        ({"equations": PENDULUM | {"ange": "1"}}, "equations has one for 'ange', which is no state"),
-        ({"equations": PENDULUM | {"angle": "velocty"}}, "'velocty' is none of the states"),
+        ({"equations": {"angle": "velocity"}}, "equations has no entry for the state 'velocity'"),
+        ({"equations": PENDULUM | {"ange": "1"}}, "equations has an entry for 'ange', which is not a state"),
+        ({"equations": PENDULUM | {"angle": "velocty"}}, "'velocty' is not a state"),
         ({"constants": {"g": 1.0, "d": 1.0, "t": 1.0}}, "'t' is used twice"),
         ({"constants": {"g": [1.0, 2.0, 3.0], "d": 1.0}}, "constant 'g' is 1"),
     ],
@@ -165,20 +166,20 @@ def test_a_known_system_is_saved_and_read(tmp_path):
 def test_wrong_equations_are_refused(options, sentence):
     given = {"equations": PENDULUM, "constants": CONSTANTS} | options
     with pytest.raises(ValueError, match=sentence):
-        nf.fit(pendulum(), field=functools.partial(nf.Known, **given))
+        fit_to(pendulum(), field=functools.partial(nf.Known, **given))
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"terms": {"lift": 1.0}}, "terms names 'lift', which stands in no equation"),
-        ({"rest": ["speed"]}, "rest names 'speed', which is no state"),
-        ({"rest": False}, "leave the network nothing to give"),
+        ({"terms": {"lift": 1.0}}, "terms names 'lift', which occurs in no equation"),
+        ({"rest": ["speed"]}, "rest names 'speed', which is not a state"),
+        ({"rest": False}, "leave the network without outputs"),
         ({"terms": {"sin": 1.0}}, "term 'sin' has the name of a function"),
         ({"sees": []}, "sees is empty"),
-        ({"sees": ["anglé"]}, "sees names 'anglé', which is no state, input or the time; did you mean 'angle'"),
+        ({"sees": ["anglé"]}, "sees names 'anglé', which is not a state, an input or the time; did you mean 'angle'"),
     ],
 )
 def test_wrong_hybrids_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        nf.fit(pendulum(), field=functools.partial(nf.Hybrid, equations=PENDULUM, constants=CONSTANTS, **options))
+        fit_to(pendulum(), field=functools.partial(nf.Hybrid, equations=PENDULUM, constants=CONSTANTS, **options))

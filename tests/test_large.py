@@ -1,4 +1,4 @@
-"""Data of a size that is not looked at as a whole: streamed, sampled, solved in slices, late in a long record."""
+"""Large data: streaming, sampling, solves in slices, and rows late in a long record."""
 
 import dataclasses
 
@@ -6,20 +6,22 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
-from node_fit import batch as batches
-from node_fit import simulation
-from node_fit.objectives import DerivativeMatching, Problem, derivative
-from node_fit.plots import Curves, plot_fit
-from node_fit.plots.curves import collect
-from node_fit.precision import carry
-from node_fit.simulation import simulate_splits
+from node_fit.data import batch as batches
+from node_fit.evaluation import simulation
+from node_fit.evaluation.simulation import simulate_splits
+from node_fit.objectives import derivative
+from node_fit.objectives.derivative import DerivativeMatching
+from node_fit.objectives.objective import Target
+from node_fit.plots.curves import Curves, collect
+from node_fit.plots.fit import plot_fit
+from node_fit.runtime.precision import carry
 
 
 def rotations(count: int, times: int = 8, seed: int = 0) -> nf.Dataset:
-    """Points that turn around the origin, from random phases."""
+    """Points that rotate around the origin, with random initial phases."""
     ts = np.linspace(0, 2, times)
     angle = ts[None, :] + np.random.default_rng(seed).uniform(0, 2 * np.pi, (count, 1))
     return nf.Dataset.from_arrays(ts, np.stack([np.cos(angle), np.sin(angle)], axis=-1), states=("x", "y"))
@@ -30,20 +32,20 @@ def record(rows: int) -> nf.Dataset:
     return nf.Dataset.from_arrays(ts, np.stack([np.cos(ts), np.sin(ts)], axis=-1), states=("x", "y"))
 
 
-class Watch(nf.observer.Silent):
-    """Keeps the last state."""
+class Watch(nf.Callback):
+    """Records the last state."""
 
-    def observe(self, records, moment):
-        self.state = moment.state
+    def on_chunk_end(self, records, state):
+        self.state = state.members[0]
 
 
 def test_minibatches_of_thousands_of_trajectories_find_the_dynamics():
     data = rotations(2000)
     seen = Watch()
-    options = {"optimizer": nf.Adam(1e-2), "batch_size": 32, "steps": 300, "recipe": "direct", "observer": seen}
-    fit = nf.fit(data, validation=rotations(50, seed=1), field=SMALL, **options)
+    options = {"optimizer": nf.Adam(1e-2), "batch_size": 32, "steps": 300, "recipe": "direct", "callbacks": [seen]}
+    fit = fit_to(data, validation=rotations(50, seed=1), field=SMALL, **options)
     assert fit.score(rotations(100, seed=2)).nrmse < 0.05
-    # Nothing of the state grows with the data.
+    # The size of the training state does not depend on the data.
     assert max(leaf.size for leaf in jax.tree.leaves(seen.state)) < 500
     assert seen.state.grid.shape[0] == 1
 
@@ -54,23 +56,23 @@ def test_windows_of_a_long_record_are_all_that_is_solved():
     options = {"optimizer": nf.Adam(1e-2), "batch_size": 64, "window": 20, "steps": 200, "recipe": "direct"}
     notes = []
 
-    class Notes(nf.observer.Silent):
-        def begin(self, model, given):
+    class Notes(nf.Callback):
+        def on_fit_start(self, model, given):
             notes.extend(given)
 
-    fit = nf.fit(data, validation=windows.sample(20), field=SMALL, observer=Notes(), **options)
+    fit = fit_to(data, validation=windows.sample(20), field=SMALL, callbacks=[Notes()], **options)
     assert {record.stage for record in fit.history} == {"windows"}
     assert any("no stage on whole trajectories" in note and "4000 rows" in note for note in notes)
     assert fit.score(windows.sample(50)).nrmse < 0.05
 
 
 def test_late_in_a_record_float32_is_as_exact_as_early():
-    """A time of 3e6 is a multiple of 0.25 in float32, and the rows are 0.05 apart."""
+    """At a time of 3e6, float32 has a resolution of 0.25, and the rows are 0.05 apart."""
     early = rotation(2, times=40)
     late = dataclasses.replace(early, ts=early.ts + np.array([[0.0], [3e6]]))
-    for solver in (nf.Solver(), nf.Solver(steps="adaptive")):
+    for solver in (nf.Solver(), nf.Solver(stepping="adaptive")):
         model = made(early, solver=nf.Solver(rtol=1e-6))
-        # Of the same scales, but for where time begins.
+        # The same scales except for the time shift.
         far = eqx.tree_at(lambda m: m.scaler.time_shift, model, carry(np.float32(late.ts.min()), np.float32))
         np.testing.assert_allclose(far.predict(late), model.predict(early), atol=1e-5)
         objective = nf.TrajectoryMatching(solver=solver)
@@ -84,8 +86,8 @@ def made(data, field=SMALL, **options):
 
 def loss_of(objective, model, data):
     batch = objective.prepare(data, model)
-    problem = carry(Problem(batch, objective.first_grid(batch), np.ones(())), np.float32)
-    return float(objective.loss(model, None, problem).value)
+    target = carry(Target(batch, objective.first_grid(batch), np.ones(())), np.float32)
+    return float(objective.loss(model, None, target).value)
 
 
 def test_a_field_of_time_sees_the_time_of_the_record():
@@ -97,7 +99,7 @@ def test_a_field_of_time_sees_the_time_of_the_record():
             return y * 0 + t
 
     for solver in (nf.Solver(rtol=1e-8, atol=1e-8), nf.Solver("kvaerno5", rtol=1e-8, atol=1e-8)):
-        model = made(late, field=Clock(), scale=False, solver=solver)
+        model = made(late, field=Clock(), scaling=nf.Scaling(affine=False), solver=solver)
         begin = late.ts[:, :1]
         truth = (late.ts**2 - begin**2)[..., None] / 2 + late.ys[:, :1]
         np.testing.assert_allclose(model.predict(late), truth, atol=1e-4)
@@ -106,7 +108,7 @@ def test_a_field_of_time_sees_the_time_of_the_record():
 def test_predictions_in_slices_are_those_of_one_solve(monkeypatch):
     data = rotations(10)
     model = made(data)
-    ensemble = nf.fit(data, ensemble=nf.Members(2), field=SMALL, steps=2, recipe="direct").model
+    ensemble = fit_to(data, ensemble=nf.Members(2), field=SMALL, steps=2, recipe="direct").model
     whole = [model.predict(data), ensemble.bands(data).upper]
     monkeypatch.setattr(batches, "SLICE", 3 * data.ts.shape[1])
     np.testing.assert_allclose(model.predict(data), whole[0], rtol=1e-5, atol=1e-6)
@@ -135,7 +137,7 @@ def test_derivative_matching_smooths_no_more_than_it_needs(monkeypatch):
         model = nf.make_model(data, field=SMALL, key=jax.random.key(0))
         rows = DerivativeMatching(most=500).prepare(data, model)
         assert len(rows.ts) == 500
-        # Its rates are those of the whole: of each piece, and none across two of them.
+        # Its rates equal those of the whole record: rates of each piece, and none across two pieces.
         np.testing.assert_allclose(
             np.linalg.norm(rows.rates, axis=1), np.linalg.norm(rows.rates, axis=1).mean(), rtol=0.1
         )

@@ -1,4 +1,4 @@
-"""Multiruns whose jobs run in other processes, by launchers of other packages; and jobs that are begun again."""
+"""Multiruns with launchers of other packages, which run jobs in other processes; and jobs that resume."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from commands import DIRECT, begun, in_process, node_fit, read_summary, read_table, spirals, until, write_table
 
 from node_fit.__main__ import main
-from node_fit.leaderboard import Leaderboard
+from node_fit.app.leaderboard import Leaderboard
 
 LONG = (*DIRECT, "optimizer=adam", "train.steps=40", "train.chunk_steps=1", "train.patience=999")
 
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     ids=lambda words: words[0],
 )
 def test_jobs_in_other_processes_are_told_of(folder, launcher):
-    """Also of data that are shipped, and of a job that fails."""
+    """The jobs use shipped data, and one of them fails."""
     name, *words = launcher
     ran = node_fit(
         folder, "-m", "data=lynx_hare", "recipe=direct", "field.width=4", "train.steps=20,-1", "train.chunk_steps=10",
@@ -62,7 +62,7 @@ def test_jobs_in_other_processes_are_told_of(folder, launcher):
 
 @needs("submitit")
 def test_a_job_that_is_preempted_goes_on_when_it_is_queued_again(folder):
-    """By the signal that submitit asks Slurm for, to the process that runs the job."""
+    """The job's process gets the signal that submitit requests from Slurm."""
     run = folder / "preempted" / "0"
     process = begun(
         folder, "-m", *LONG, "resume=auto", "hydra.sweep.dir=preempted", "hydra/launcher=submitit_local"
@@ -74,7 +74,7 @@ def test_a_job_that_is_preempted_goes_on_when_it_is_queued_again(folder):
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, (out, err)
     logs = "".join(path.read_text() for path in (folder / "preempted").glob(".submitit/*/*_log.*"))
-    assert "Requeued job" in logs and "going on from step" in logs
+    assert "Requeued job" in logs and "resuming from step" in logs
     assert [int(row["step"]) for row in read_table(metrics)] == list(range(1, 41))
     assert [row["status"] for row in read_table(folder / "preempted" / "leaderboard.csv")] == ["completed"]
 
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_the_jobs_that_other_processes_run(folder):
     assert process.returncode == 130, (out, err)
     limit = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < limit, "a worker goes on"
+        assert time.monotonic() < limit, "a worker is still running"
         time.sleep(0.1)
 
 
@@ -123,7 +123,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_extra(folder, launch
 
 @pytest.fixture(scope="module")
 def repeated(folder):
-    """A multirun with `resume=auto`, and the same command with more steps."""
+    """A multirun with `resume=auto`, followed by the same command with more steps."""
     words = ("-m", *DIRECT, "seed=0,1", "resume=auto", "hydra.sweep.dir=repeated")
     first = in_process(main, folder, *words)
     return first, in_process(main, folder, *words, "train.steps=30")
@@ -132,7 +132,7 @@ def repeated(folder):
 def test_auto_begins_where_there_is_nothing_and_goes_on_where_there_is(repeated, folder):
     first, second = repeated
     assert (first.code, first.err, second.code, second.err) == (0, "", 0, "")
-    assert "going on" not in first.out and second.out.count("going on from step 20") == 2
+    assert "resuming" not in first.out and second.out.count("resuming from step 20") == 2
     for job in "01":
         assert [int(row["step"]) for row in read_table(folder / "repeated" / job / "metrics.csv")] == [10, 20, 30]
 

@@ -1,4 +1,4 @@
-"""Wide, tidy and stacked tables, times without a column, covariates, and the sentence for what is wrong with them."""
+"""Wide, tidy and stacked tables, times without a column, covariates, and their error messages."""
 
 import time
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 import node_fit as nf
-from node_fit.dataset import Dataset
-from node_fit.tables import from_frame, read_table
+from node_fit.data.dataset import Dataset
+from node_fit.data.tables.reading import from_frame, read_table
 
 WIDE: Mapping[str, Any] = MappingProxyType({"time": "t", "states": ["x"], "series": ["A*"]})
 TIDY: Mapping[str, Any] = MappingProxyType(
     {"time": "t", "states": ["x", "y"], "trajectory": "id", "observable": "what", "value": "is"}
 )
 
-DATASETS = Path(__file__).parents[2] / "shared" / "datasets"  # beside the repository, where they are downloaded
+DATASETS = Path(__file__).parents[2] / "shared" / "datasets"  # The download folder, next to the repository.
 
 
 def write(folder: Path, name: str, content: str) -> Path:
@@ -38,7 +38,7 @@ def assert_same(data: Dataset, other: Dataset) -> None:
 
 
 def rows_of(data: Dataset) -> pd.DataFrame:
-    """A row a time of each trajectory."""
+    """A data frame with one row per time of each trajectory."""
     frames = []
     for i, name in enumerate(data.trajectories):
         n = data.lengths[i]
@@ -51,7 +51,7 @@ def rows_of(data: Dataset) -> pd.DataFrame:
 
 @st.composite
 def records(draw, states: int, inputs: int) -> dict[str, Any]:
-    """Arguments of `Dataset.from_arrays`: uneven trajectories, values missing except in their first and last rows."""
+    """Arguments of `Dataset.from_arrays`: uneven trajectories, values missing except in first and last rows."""
     ts, ys, us = [], [], []
     for _ in range(draw(st.integers(1, 4))):
         times = sorted(draw(st.sets(st.integers(0, 20), min_size=1, max_size=6)))
@@ -76,7 +76,7 @@ def test_a_melted_table_is_the_table(tmp_path_factory, drawn, seed, melted):
     assert_same(whole, data)
     keys = ["id", "t"] if melted else ["id", "t", "u0"]
     tidy = frame.melt(id_vars=keys, var_name="what", value_name="is")
-    # Measurements may stand in any order, as long as trajectories begin in the same one.
+    # Measurements may be in any order, as long as the trajectories first appear in the same order.
     order = np.random.default_rng(seed).permutation(len(tidy))
     tidy = tidy.iloc[order].sort_values("id", kind="stable")
     tidy = pd.concat([tidy, pd.DataFrame([{"id": "A0", "t": 99.0, "what": "z", "is": 1.0}])])
@@ -90,7 +90,7 @@ def test_a_melted_table_is_the_table(tmp_path_factory, drawn, seed, melted):
 @settings(max_examples=25, deadline=None)
 @given(drawn=records(states=1, inputs=0))
 def test_a_wide_table_is_the_table(tmp_path_factory, drawn):
-    """A column a trajectory over all times: a series is its rows from its first value to its last."""
+    """One column per trajectory over all times; a trajectory spans the rows from its first to its last value."""
     data = Dataset.from_arrays(**drawn)
     wide = rows_of(data).pivot(index="t", columns="id", values="x0").sort_index()
     wide["u"] = wide.index.to_numpy() / 2
@@ -130,7 +130,7 @@ def test_series_are_chosen_by_patterns_in_the_order_of_the_file(tmp_path):
 
 
 def test_a_petab_table(tmp_path):
-    """The layout of PEtab's measurements: columns that are not needed may be empty, observables measured anywhere."""
+    """PEtab's measurement layout: unused columns may be empty, and observables may have different times."""
     header = "observableId\tpreequilibrationConditionId\tsimulationConditionId\tmeasurement\ttime\tdatasetId"
     rows = [
         "b\t\tc1\t3.5\t5\tc1_b",
@@ -223,7 +223,7 @@ def test_covariates_in_columns(tmp_path):
     np.testing.assert_array_equal(data.us[1, 0], [5, 7])
     tidy = write(tmp_path, "b.csv", "id,t,what,is,dose\na,0,x,1,\na,0,y,1,4\na,1,x,1,\n")
     np.testing.assert_array_equal(read_table(tidy, covariates=["dose"], **TIDY).us, [[[4], [4]]])
-    # A trajectory in two files has its covariate from either.
+    # A trajectory in two files takes its covariate from either file.
     write(tmp_path, "c1.csv", "id,t,x,dose\na,0,1,3\n")
     write(tmp_path, "c2.csv", "id,t,x,dose\na,1,1,\n")
     both = read_table(str(tmp_path / "c?.csv"), time="t", states=["x"], covariates=["dose"], trajectory="id")
@@ -254,7 +254,7 @@ def test_covariates_by_name_reach_new_files(tmp_path):
 
 
 class Bad(NamedTuple):
-    """A malformed file, how it is read, and what the sentence about it must say beside the name of the file."""
+    """A malformed file, how it is read, and what the error must say besides the file's name."""
 
     text: str
     options: Mapping[str, Any]
@@ -396,7 +396,7 @@ def test_malformed_stacks(tmp_path):
 
 @pytest.mark.skipif(not DATASETS.is_dir(), reason="the published data sets are not here")
 def test_published_measurements_in_a_tidy_table():
-    """Carotenoids in six conditions; the figures are counted from the file itself."""
+    """Carotenoids in six conditions; the expected numbers are counted in the file itself."""
     path = DATASETS / "carotenoids" / "measurementData_Bruno_JExpBot2016.tsv"
     rows = pd.read_csv(path, sep="\t")
     states = sorted(rows["observableId"].unique())[:-1]

@@ -1,4 +1,4 @@
-"""Levenberg-Marquardt: its Jacobians, its steps against SciPy's, its two forms against each other, recovery."""
+"""Levenberg-Marquardt: its Jacobians, its steps against SciPy, its two forms, and recovery of known systems."""
 
 import functools
 
@@ -6,15 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import rotation
+from conftest import fit_to, rotation
 from jax.flatten_util import ravel_pytree
 from test_pitfalls import problem
 
 import node_fit as nf
-from node_fit.goal import Goal
+from node_fit.model.parameters import partition, weights
+from node_fit.objectives.objective import Target
 from node_fit.optimizers.levenberg_marquardt import dense, matrix_free
 from node_fit.optimizers.optimizer import Linearised
-from node_fit.precision import scope
+from node_fit.runtime.precision import scope
+from node_fit.training.stage_loss import StageLoss
+from node_fit.training.state import Params
 
 TINY = functools.partial(nf.MLP, width=4, depth=1)
 KINDS = {
@@ -27,25 +30,25 @@ KINDS = {
 }
 
 
-def goal_of(objective, field=TINY):
-    """The objective on three rotations, and a vector of parameters."""
+def loss_of(objective, field=TINY):
+    """The objective on three rotations, and a parameter vector."""
     data = rotation()
     model = nf.make_model(data, field=field, key=jax.random.key(0))
     batch = jax.tree.map(jnp.asarray, objective.prepare(data, model))
-    grid = objective.first_grid(batch) if isinstance(objective, nf.objectives.AbstractSimulation) else None
-    parts = nf.parameters.partition(model)
-    params = nf.goal.Unknowns(parts.params, jax.tree.map(jnp.asarray, objective.own(model, batch)))
-    seen = nf.objectives.Problem(batch, None if grid is None else jnp.asarray(grid), jnp.asarray(0.4))
-    return Goal(parts.static, parts.frozen, objective, seen, params), params
+    grid = jax.tree.map(jnp.asarray, objective.first_grid(batch))
+    parts = partition(model)
+    params = Params(parts.params, jax.tree.map(jnp.asarray, objective.initial_auxiliary(model, batch)))
+    target = Target(batch, grid, jnp.asarray(0.4))
+    return StageLoss(parts.static, parts.frozen, objective, target, params), params
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_jacobian_against_finite_differences(kind):
     with scope("x64"):
-        goal, params = goal_of(KINDS[kind])
+        loss, params = loss_of(KINDS[kind])
         x, _ = ravel_pytree(params)
-        at = jax.jit(goal.linearised)(x)
-        residuals = jax.jit(lambda x: goal.residuals(x)[0])
+        at = jax.jit(loss.linearised)(x)
+        residuals = jax.jit(lambda x: loss.residuals(x)[0])
         np.testing.assert_allclose(at.residuals, residuals(x), rtol=1e-9, atol=1e-12)
         rng = np.random.default_rng(0)
         h = 1e-4 if kind == "implicit" else 1e-6
@@ -57,13 +60,13 @@ def test_the_jacobian_against_finite_differences(kind):
 
 @pytest.mark.parametrize("kind", ["trajectory", "penalties", "shooting", "derivative"])
 def test_the_sum_of_squares_is_the_loss(kind):
-    """Regularisation that enters as residuals is the same as that which enters the loss."""
+    """Regularisation in the residuals equals regularisation in the loss."""
     with scope("x64"):
-        goal, params = goal_of(KINDS[kind])
+        loss, params = loss_of(KINDS[kind])
         x, _ = ravel_pytree(params)
-        at = jax.jit(goal.linearised)(x)
-        loss, gradient = jax.jit(jax.value_and_grad(lambda p: goal(p).value))(params)
-        np.testing.assert_allclose(at.residuals @ at.residuals + x @ (at.prior * x), loss, rtol=1e-12)
+        at = jax.jit(loss.linearised)(x)
+        value, gradient = jax.jit(jax.value_and_grad(lambda p: loss(p).value))(params)
+        np.testing.assert_allclose(at.residuals @ at.residuals + x @ (at.prior * x), value, rtol=1e-12)
         slope = at.jacobian.T @ at.residuals + at.prior * x
         np.testing.assert_allclose(2 * slope, ravel_pytree(gradient)[0], rtol=1e-5, atol=1e-8)
 
@@ -84,12 +87,12 @@ def test_both_forms_solve_the_damped_equations(rows, columns):
 
 def test_without_a_matrix_the_step_is_nearly_the_same():
     with scope("x64"):
-        goal, params = goal_of(KINDS["penalties"])
+        loss, params = loss_of(KINDS["penalties"])
         x, _ = ravel_pytree(params)
 
         @jax.jit
         def steps(x):
-            linears = dense(goal.linearised(x), x), matrix_free(goal, x)
+            linears = dense(loss.linearised(x), x), matrix_free(loss, x)
             return [linear.solve(jnp.asarray(0.01), linear.slope) for linear in linears]
 
         full, free = steps(x)
@@ -97,11 +100,11 @@ def test_without_a_matrix_the_step_is_nearly_the_same():
 
 
 def test_a_linear_problem_is_solved_in_few_steps():
-    """With derivative matching of a linear field the residuals are linear: the answer is that of least squares."""
+    """Derivative matching of a linear field has linear residuals, so the result is the least-squares solution."""
     data = rotation()
     optimizer = nf.LevenbergMarquardt(damping=1e-9)
     stage = nf.Stage(nf.DerivativeMatching(), optimizer, 10)
-    fit = nf.fit(data, field=nf.Linear, recipe=[stage], precision="x64")
+    fit = fit_to(data, field=nf.Linear, recipe=[stage], precision="x64")
     slopes = stage.objective.prepare(data, fit.model)
     design = np.concatenate([slopes.ys, np.ones((len(slopes.ys), 1))], axis=1)
     expected, *_ = np.linalg.lstsq(design, slopes.rates, rcond=None)
@@ -115,33 +118,33 @@ def test_a_known_system_is_recovered_to_the_last_digits(form, geodesic):
     data = rotation()
     optimizer = nf.LevenbergMarquardt(form=form, geodesic=geodesic)
     solver = nf.Solver(rtol=1e-9, atol=1e-11)
-    fit = nf.fit(data, field=nf.Linear, recipe="direct", optimizer=optimizer, solver=solver, steps=60, precision="x64")
+    fit = fit_to(data, field=nf.Linear, recipe="direct", optimizer=optimizer, solver=solver, steps=60, precision="x64")
     assert fit.score(data).nrmse < 1e-7
-    assert fit.steps < 60, "it did not notice that it was done"
+    assert fit.steps < 60, "it did not detect convergence"
 
 
 def test_it_needs_fewer_evaluations_than_lbfgs():
-    """On a network, to the same loss."""
+    """For a network, to the same loss."""
     data = rotation()
     options = {"field": functools.partial(nf.MLP, width=8, depth=1), "recipe": "direct", "precision": "x64"}
-    lm = nf.fit(data, optimizer=nf.LevenbergMarquardt(), steps=40, **options)
-    lbfgs = nf.fit(data, optimizer=nf.LBFGS(), steps=sum(r.evaluations for r in lm.history), **options)
+    lm = fit_to(data, optimizer=nf.LevenbergMarquardt(), steps=40, **options)
+    lbfgs = fit_to(data, optimizer=nf.LBFGS(), steps=sum(r.evaluations for r in lm.history), **options)
     assert min(r.train_loss for r in lm.history) < 0.1 * min(r.train_loss for r in lbfgs.history)
 
 
 def test_a_prior_holds_the_weights():
     data = rotation()
     options = {"field": TINY, "recipe": "direct", "optimizer": nf.LevenbergMarquardt(), "steps": 20, "precision": "x64"}
-    free, held = (nf.fit(data, ridge=ridge, **options) for ridge in (0.0, 10.0))
-    size = lambda fit: sum((np.asarray(leaf) ** 2).sum() for leaf in nf.parameters.weights(fit.model.field))  # noqa: E731
+    free, held = (fit_to(data, ridge=ridge, **options) for ridge in (0.0, 10.0))
+    size = lambda fit: sum((np.asarray(leaf) ** 2).sum() for leaf in weights(fit.model.field))  # noqa: E731
     assert size(held) < 0.5 * size(free)
 
 
 def test_a_field_that_blows_up_on_the_way_is_survived():
-    """The first steps of a bold damping lead to fields that run away."""
+    """With low damping, the first steps lead to fields whose solutions diverge."""
     data = rotation()
     optimizer = nf.LevenbergMarquardt(damping=1e-12)
-    fit = nf.fit(data, field=nf.Linear, recipe="direct", optimizer=optimizer, steps=60, precision="x64", seed=3)
+    fit = fit_to(data, field=nf.Linear, recipe="direct", optimizer=optimizer, steps=60, precision="x64", seed=3)
     assert np.isfinite([r.train_loss for r in fit.history]).all()
     assert fit.score(data).nrmse < 1e-3
 
@@ -163,8 +166,6 @@ def test_an_objective_that_is_no_sum_of_squares_is_refused():
     from test_line_search import Marked
 
     parts, _, fixed, state = problem(nf.Adam(), objective=Marked(), field=nf.Linear(2, key=jax.random.key(0)))
-    goal = Goal(
-        parts.static, fixed.frozen, Marked(), nf.objectives.Problem(fixed.batch, None, jnp.zeros(())), state.params
-    )
+    loss = StageLoss(parts.static, fixed.frozen, Marked(), Target(fixed.batch, None, jnp.zeros(())), state.params)
     with pytest.raises(ValueError, match="Marked is no sum of squares"):
-        goal.residuals(jnp.zeros(6))
+        loss.residuals(jnp.zeros(6))

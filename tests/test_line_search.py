@@ -1,4 +1,4 @@
-"""The line search that evaluates once a step, driven in a bare loop on functions whose minima are known."""
+"""The line search with one evaluation per step, in a bare loop on functions with known minima."""
 
 import functools
 
@@ -8,18 +8,19 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
-from conftest import rotation
+from conftest import fit_to, rotation
 from test_pitfalls import problem
 
 import node_fit as nf
+from node_fit.objectives.objective import AbstractObjective, Loss
 from node_fit.optimizers.lbfgs import HOPELESS
 from node_fit.optimizers.line_search import CURVATURE, DECREASE, lbfgs_by_evaluation
-from node_fit.precision import dtype_of, scope
-from node_fit.training import transition
+from node_fit.runtime.precision import dtype_of, scope
+from node_fit.training.step import transition
 
 
 def run(function, start, evaluations, memory=10, tries=20):
-    """Trial points, their values, and the state after each evaluation."""
+    """Runs the search; returns trial points, their values, and the state after each evaluation."""
     search = lbfgs_by_evaluation(memory, tries)
 
     def body(carry, _):
@@ -37,14 +38,14 @@ def minimise(function, start, evaluations=200, **options):
 
 
 def accepted(states) -> np.ndarray:
-    """The points that lines began at, in their order, a point that was kept for another line once."""
+    """The start points of the lines, in order; a point that starts several lines counts once."""
     points = states.line.point[(states.line.tries == 0) & np.isfinite(states.line.start.value)]
     different = np.r_[True, (points[1:] != points[:-1]).any(axis=1)]
     return points[different]
 
 
 def needed(function, start, tolerance, evaluations=400, **options) -> int:
-    """Evaluations until the gradient is at most `tolerance` times the first."""
+    """Number of evaluations until the gradient norm is at most `tolerance` times the first."""
     xs, _, _ = minimise(function, start, evaluations, **options)
     norms = np.linalg.norm(jax.vmap(jax.grad(function))(xs), axis=1)
     reached = np.flatnonzero(norms <= tolerance * norms[0])
@@ -75,7 +76,7 @@ def double_well(x):
 
 
 def barrier(x, slope=(-100.0, 30.0)):
-    """Without a value outside of the unit circle, and lowest close to it."""
+    """Undefined outside the unit circle, with a minimum close to it."""
     return jnp.array(slope, x.dtype) @ x - jnp.log(1 - x @ x)
 
 
@@ -92,7 +93,7 @@ def quadratic(size, condition, seed=0):
 def test_a_convex_quadratic_takes_about_as_many_evaluations_as_dimensions(size):
     with scope("x64"):
         start = jnp.asarray(np.random.default_rng(1).normal(size=size))
-        # With exact searches it would be `size` lines; inexact ones need a few more, and the first finds the scale.
+        # Exact searches need `size` lines. Inexact ones need a few more, and the first line finds the scale.
         assert needed(quadratic(size, 30.0), start, 1e-6, memory=20) <= 3 * size + 10
 
 
@@ -115,7 +116,7 @@ def test_accepted_steps_satisfy_the_strong_wolfe_conditions(function, start, pre
         start = jnp.asarray(start, dtype_of(precision))
         points = accepted(minimise(function, start, 100)[2])
         values, gradients = jax.device_get(jax.vmap(jax.value_and_grad(function))(points))
-    # Close to the minimum the differences are rounding, and only the approximate conditions can be asked for.
+    # Near the minimum, differences are rounding errors, and only the approximate conditions can hold.
     clear = values[:-1] - values[1:] > 1e4 * np.finfo(values.dtype).eps * np.abs(values[:-1])
     assert clear.sum() >= 2
     way = np.diff(points, axis=0)
@@ -131,7 +132,7 @@ def test_the_accepted_loss_never_rises(function):
     with scope("x64"):
         states = minimise(function, jnp.array([-1.2, 1.0, 0.3]), 150)[2]
     values = states.line.start.value[np.isfinite(states.line.start.value)]
-    # Equal up to the rounding that the approximate conditions allow.
+    # Decreasing up to the rounding that the approximate conditions allow.
     assert (np.diff(values) <= 10 * np.finfo(np.float64).eps * np.abs(values[:-1])).all()
     assert values[-1] < values[0]
 
@@ -139,7 +140,7 @@ def test_the_accepted_loss_never_rises(function):
 def test_regions_that_are_not_finite_are_backed_off_from(precision):
     with scope(precision):
         xs, values, states = minimise(barrier, jnp.zeros(2, dtype_of(precision)), 80)
-        assert not np.isfinite(values).all(), "no trial left the domain, so the test shows nothing"
+        assert not np.isfinite(values).all(), "no trial left the domain, so the test is void"
         assert np.isfinite(xs).all()
         assert np.isfinite(np.asarray(jax.vmap(barrier)(accepted(states)))).all()
         # The minimum of c.x - log(1 - x.x) lies along -c where |c| (1 - r^2) = 2 r.
@@ -152,7 +153,7 @@ def test_regions_that_are_not_finite_are_backed_off_from(precision):
 
 @pytest.mark.parametrize("outside", [np.nan, np.inf, -np.inf])
 def test_a_wide_region_without_values(outside):
-    """Far more of the line has no value than has one; minus infinity is no low loss."""
+    """Most of the line has no finite value; minus infinity does not count as a low loss."""
 
     def function(x):
         return jnp.where(jnp.abs(x[0] - 1e-3) < 2e-3, 1e4 * (x[0] - 1.5e-3) ** 2, outside)
@@ -196,18 +197,18 @@ def test_float32_parameters_stay_float32_in_a_process_in_x64():
 
 
 def test_a_saddle_is_left():
-    """The start is where the function curves down in one direction and up in the other."""
+    """At the start, the function curves down in one direction and up in the other."""
     with scope("x64"):
         xs, values, _ = minimise(double_well, jnp.array([0.02, 0.01]), 100)
     best = xs[np.argmin(values)]
-    # The wells are the roots of x^3 - x + 1/10 and x^3 - x on the near sides of the saddle.
+    # The minima are the roots of x^3 - x + 1/10 and x^3 - x on the near sides of the saddle.
     assert abs(best[0] ** 3 - best[0] + 0.1) < 1e-6
     assert best[0] < 0
     assert abs(best[1]) == pytest.approx(1, abs=1e-6)
 
 
 def test_memory_holds_no_pair_of_negative_curvature():
-    """With two trials a line, a line in a concave region ends on a point where the slope is steeper than before."""
+    """With two trials per line, a line in a concave region ends at a point with a steeper slope than before."""
 
     def hill(x):
         return 25 * jnp.sum(jnp.cos(x / 5))
@@ -217,17 +218,17 @@ def test_memory_holds_no_pair_of_negative_curvature():
         points = accepted(states)
         gradients = np.asarray(jax.vmap(jax.grad(hill))(points))
     curvature = (np.diff(points, axis=0) * np.diff(gradients, axis=0)).sum(axis=1)
-    assert (curvature < 0).any(), "no step had negative curvature, so the test shows nothing"
+    assert (curvature < 0).any(), "no step had negative curvature, so the test is void"
     pairs = (states.pairs.steps * states.pairs.changes).sum(axis=2)
     assert (pairs >= 0).all()
     assert (pairs > 0).any()
-    # The direction goes down all the same.
+    # The direction is still a descent direction.
     assert (states.line.start.slope[np.isfinite(states.line.start.value)] <= 0).all()
     assert np.linalg.norm(gradients[-1]) < 1e-3 * np.linalg.norm(gradients, axis=1).max()
 
 
 def noisy_plateau(x):
-    """A bowl whose values are known to a part in ten thousand, in float32, while its gradient is exact."""
+    """A bowl in float32 whose values carry noise of 1e-4, while its gradient is exact."""
     noise = 1e-4 * jnp.sin(1e5 * jnp.sum(x))
     return 1.0 + 0.5 * jnp.sum((x - 0.3) ** 2) + jax.lax.stop_gradient(noise)
 
@@ -250,7 +251,7 @@ def test_stuck_ends_the_stage():
     state = optimizer.init(jnp.zeros(3), 10)
     assert not bool(optimizer.stuck(state))
     assert bool(optimizer.stuck(state._replace(line=state.line._replace(failures=jnp.int32(HOPELESS)))))
-    exact = nf.fit(
+    exact = fit_to(
         rotation(),
         field=nf.Linear,
         optimizer=optimizer,
@@ -263,35 +264,32 @@ def test_stuck_ends_the_stage():
 
 @pytest.mark.parametrize("function", [rosenbrock, double_well, barrier])
 def test_members_of_a_batch_search_as_if_alone(function):
-    """Exactly: also beside a member that has no value at all."""
+    """Exactly equal, also next to a member without any finite value."""
     starts = jnp.array([[0.3, -0.4], [-0.7, 0.2], [0.01, 0.02], [jnp.nan, 0.0]])
     search = jax.jit(jax.vmap(functools.partial(run, function, evaluations=40)))
     together = search(starts)[0]
-    # Batches of copies, so that both programs round alike.
+    # Batches of copies, so that both programs round in the same way.
     for member, start in enumerate(starts):
         alone = search(jnp.tile(start, (len(starts), 1)))[0]
         np.testing.assert_array_equal(np.asarray(together[member]), np.asarray(alone[member]))
 
 
-class Marked(nf.objectives.AbstractObjective):
-    """An objective in which one operation stands out from all that an optimizer does."""
+class Marked(AbstractObjective):
+    """An objective with one operation that no optimizer uses."""
 
     def why_not(self, model, data):
         return None
 
-    def own(self, model, batch):
-        return None
-
     def prepare(self, data, model):
-        return nf.batch.Batch.from_dataset(data, model.scaler)
+        return nf.Batch.from_dataset(data, model.scaler)
 
-    def loss(self, model, own, problem):
+    def loss(self, model, auxiliary, target):
         weights = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(model.field)])
-        return nf.objectives.Loss(jnp.sum(jax.lax.lgamma(1 + weights**2)), jnp.zeros((), jnp.int32))
+        return Loss(jnp.sum(jax.lax.lgamma(1 + weights**2)), jnp.zeros((), jnp.int32))
 
 
 def sites(optimizer) -> tuple[int, int]:
-    """How often a step holds the objective, and its gradient."""
+    """How often the program of a step contains the objective, and its gradient."""
     parts, stage, fixed, state = problem(optimizer, objective=Marked(), field=nf.Linear(2, key=jax.random.key(0)))
     stage = nf.Stage(Marked(), stage.optimizer, 20)
     text = str(jax.make_jaxpr(lambda s: transition(parts.static, stage, fixed, s))(state))

@@ -1,4 +1,4 @@
-"""Model files: that they come back as they were, and that a hostile one is only ever read."""
+"""Model files: exact round trips, and no code execution from a hostile file."""
 
 import functools
 import json
@@ -18,17 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.model_file import ModelFileError, load, save
-from node_fit.packed import digest
-from node_fit.precision import carry, dtype_of, scope
+from node_fit.runtime.precision import carry, dtype_of, scope
+from node_fit.runtime.stored_names import CLASSES, stored_as
+from node_fit.storage.archive import digest, unpack
+from node_fit.storage.migrations import MODEL_STEPS
+from node_fit.storage.model_file import SCHEMA, ModelFileError, load, save
 
 
 def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:
-    """A model as `fit` makes it, untrained."""
+    """An untrained model, as `fit` makes it."""
     data = data or rotation()
     with scope(precision):
         solver = nf.Solver("bosh3", rtol=1e-4)
-        model = nf.make_model(data, field=field or SMALL, solver=solver, log=log, key=jax.random.key(3))
+        scaling = nf.Scaling(log=log)
+        model = nf.make_model(data, field=field or SMALL, solver=solver, scaling=scaling, key=jax.random.key(3))
         return carry(model, dtype_of(precision))
 
 
@@ -76,7 +79,7 @@ def test_any_shape_comes_back(tmp_path_factory, states, inputs, width, depth, pr
 
 
 def test_other_tools_can_read_it(path):
-    """The header says what the model is, without this package."""
+    """The header describes the model to tools without this package."""
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
@@ -106,7 +109,7 @@ def test_a_missing_file(tmp_path):
 @pytest.mark.parametrize("kept", [0, 4, 8, 100, -1])
 def test_a_truncated_file(path, kept):
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ModelFileError, match=r"truncated|no model file"):
+    with pytest.raises(ModelFileError, match=r"truncated|not a model file"):
         load(path)
 
 
@@ -148,18 +151,18 @@ def test_arrays_of_somebody_else(tmp_path):
 def test_a_container_that_lies_about_its_arrays(tmp_path, entry):
     header = json.dumps({"__metadata__": {"node_fit": "{}"}, "x": entry}).encode()
     (tmp_path / "evil").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 16)
-    with pytest.raises(ModelFileError, match="no model file"):
+    with pytest.raises(ModelFileError, match="not a model file"):
         load(tmp_path / "evil")
 
 
 def test_a_container_with_a_huge_header(tmp_path):
     (tmp_path / "evil").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
-    with pytest.raises(ModelFileError, match="no model file"):
+    with pytest.raises(ModelFileError, match="not a model file"):
         load(tmp_path / "evil")
 
 
 def forge(path: Path, change) -> None:
-    """Rewrites a model file with another header or other arrays, and a digest that is right."""
+    """Rewrites a model file with a modified header or modified arrays, and a valid digest."""
     from safetensors import safe_open
     from safetensors.numpy import save as to_bytes
 
@@ -189,21 +192,30 @@ def as_field_class(name):
         "node_fit_evil:Field",
         "equinox:Module",
         "equinox.nn._linear:os",
-        "node_fit.fitting:fit",
-        "node_fit.model_file:write",
-        "node_fit.model_file:os.system",
-        "node_fit.model_file:importlib",
-        "node_fit.fields.mlp:jax",
-        "node_fit.fields.mlp:eqx.Module",
-        "node_fit.fields:MLP",
+        "node_fit.fitting.fit:fit",
+        "node_fit.storage.model_file:write",
+        "node_fit.storage.model_file:os.system",
+        "node_fit.storage.model_file:importlib",
+        "node_fit.model.fields.mlp:jax",
+        "node_fit.model.fields.mlp:eqx.Module",
+        "node_fit.model.fields:MLP",
         "node_fit:Dataset",
-        "node_fit.dataset:Dataset",
+        "node_fit.data.dataset:Dataset",
         "node_fit.nowhere:MLP",
-        "node_fit.fields.mlp:Nowhere",
-        "node_fit.fields.mlp:",
+        "node_fit.model.fields.mlp:Nowhere",
+        "node_fit.model.fields.mlp:",
         ":",
         "",
         "node_fit..fields:MLP",
+        "node_fit.model.fields.mlp:MLP",
+        "mlp",
+        "MLP.__init__.__globals__",
+        "Dataset",
+        "Penalty",
+        "equinox.nn:jax",
+        "equinox.nn:Linear.__init__",
+        "equinox.nn._linear:Linear",
+        "equinox.nn:make_with_state",
     ],
 )
 def test_classes_that_are_not_of_models_are_refused(path, name, monkeypatch):
@@ -221,7 +233,7 @@ def forbidden(*_, **__):
 
 
 def test_no_module_is_imported_because_a_file_says_so(tmp_path, path, monkeypatch):
-    """Also none inside of an allowed package's name, such as its command, which would run on import."""
+    """Not even a module of an allowed package, such as its command, which would run on import."""
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     forge(path, as_field_class("trap:Field"))
@@ -229,7 +241,7 @@ def test_no_module_is_imported_because_a_file_says_so(tmp_path, path, monkeypatc
         load(path)
 
 
-@pytest.mark.parametrize("name", ["os:system", "builtins:eval", "jax.numpy:save", "node_fit.model_file:write"])
+@pytest.mark.parametrize("name", ["os:system", "builtins:eval", "jax.numpy:save", "node_fit.storage.model_file:write"])
 def test_functions_that_are_not_on_the_list_are_refused(path, name, monkeypatch):
     monkeypatch.setattr("os.system", forbidden)
     forge(path, lambda header, _: set_field(header, "field", {"function": name}))
@@ -266,6 +278,10 @@ WRONG = {
     ),
     "other states": lambda header, _: set_field(header, "states", {"tuple": ["x"]}),
     "a scaler of another size": lambda _, tensors: tensors.update({"model.scaler.state_scale": np.ones(5, np.float32)}),
+    "a system that is a number": lambda header, _: set_field(header, "system", 3.0),
+    "a system whose scaler is of another size": lambda _, tensors: tensors.update(
+        {"model.system.scaler.state_scale": np.ones(5, np.float32)}
+    ),
     "a field that is a number": lambda header, _: set_field(header, "field", 3.0),
     "a solver that is a string": lambda header, _: set_field(header, "solver", "tsit5"),
     "an unknown method": lambda header, _: header["model"]["fields"]["solver"]["fields"].update(method="warp"),
@@ -290,14 +306,118 @@ def test_a_header_that_makes_no_sense_is_refused(path, name):
     assert str(path) in str(caught.value)
 
 
-def test_a_newer_schema_asks_for_an_update(path):
-    forge(path, lambda header, _: header.update(schema=99))
-    with pytest.raises(ModelFileError, match=r"schema 99, and this node_fit reads \d+; update node_fit"):
+def test_a_newer_schema_names_the_version_to_install(path):
+    forge(path, lambda header, _: header.update(schema=SCHEMA + 1, node_fit="7.1.0"))
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    said = f"{path}: it has schema {SCHEMA + 1}, and this node_fit reads up to {SCHEMA}; "
+    assert str(caught.value) == said + "pip install 'node_fit>=7.1.0'."
+
+
+@pytest.mark.parametrize("version", ["1'; rm -rf ~ #", "1\n2", "1" * 99, "", "newest", 7, None, ["1.0"]], ids=repr)
+def test_a_newer_file_that_names_no_version_puts_nothing_into_the_sentence(path, version):
+    """The command that an error suggests must not contain text from the file."""
+    forge(path, lambda header, _: header.update(schema=SCHEMA + 1, node_fit=version))
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    assert str(caught.value).endswith(f"this node_fit reads up to {SCHEMA}; pip install --upgrade node_fit.")
+
+
+def test_an_older_schema_is_refused(path):
+    """A schema from before migrations existed."""
+    forge(path, lambda header, _: header.update(schema=1))
+    with pytest.raises(ModelFileError, match=r"schema 1, of a node_fit before version 0\.2; .*, or fit again\.$"):
         load(path)
 
 
+def test_a_file_that_names_no_schema_is_refused(path):
+    forge(path, lambda header, _: header.pop("schema"))
+    with pytest.raises(ModelFileError, match=r"written before version 0\.2 of node_fit; .*, or fit again\.$"):
+        load(path)
+
+
+def test_older_schemas_are_brought_up_step_by_step(path, monkeypatch):
+    """Two migrations: one renames `rate` to `field`, and one splits an array in two."""
+    model, weight, bias = load(path), "model.field.network.layers.0.weight", "model.field.network.layers.0.bias"
+
+    def age(header, tensors):
+        fields = header["model"]["fields"]
+        header.update(schema=SCHEMA - 2, node_fit="0.0.1", model={**header["model"], "fields": {**fields}})
+        header["model"]["fields"]["rate"] = header["model"]["fields"].pop("field")
+        tensors["both"] = np.concatenate([tensors.pop(weight), tensors.pop(bias)[:, None]], axis=1)
+
+    def rename(content, tensors):
+        fields = dict(content["model"]["fields"])
+        fields["field"] = fields.pop("rate")
+        return {**content, "model": {**content["model"], "fields": fields}}, tensors
+
+    def split(content, tensors):
+        both = tensors.pop("both")
+        assert "field" in content["model"]["fields"], "the migrations run in order"
+        return content, {**tensors, weight: both[:, :-1], bias: both[:, -1]}
+
+    forge(path, age)
+    monkeypatch.setitem(MODEL_STEPS, SCHEMA - 1, split)
+    with pytest.raises(ModelFileError, match=f"it has schema {SCHEMA - 2}, of a node_fit before"):
+        load(path)
+    monkeypatch.setitem(MODEL_STEPS, SCHEMA - 2, rename)
+    assert_same(load(path), model)
+    save(load(path), path)
+    assert unpack(path)[0]["schema"] == SCHEMA, "a file that is saved again needs no migration"
+    monkeypatch.undo()
+    assert_same(load(path), model)
+
+
+def test_a_step_that_does_not_fit_a_file_is_a_sentence(path, monkeypatch):
+    forge(path, lambda header, _: header.update(schema=SCHEMA - 1))
+    monkeypatch.setitem(MODEL_STEPS, SCHEMA - 1, lambda content, tensors: (content["nothing"], tensors))
+    with pytest.raises(ModelFileError, match="does not describe a model"):
+        load(path)
+
+
+class Perceptron(nf.MLP):
+    """`MLP` after a move to another module under another Python name."""
+
+
+def test_a_class_that_moved_and_has_another_name_in_python_still_loads(path, monkeypatch):
+    model, before = load(path), path.read_bytes()
+    assert unpack(path)[0]["model"]["fields"]["field"]["class"] == "MLP", "no module and no package"
+    assert Perceptron.__module__ != nf.MLP.__module__
+    monkeypatch.delitem(CLASSES, "MLP")
+    with pytest.raises(ModelFileError, match="'MLP' is not a class of this node_fit"):
+        load(path)
+    stored_as("MLP")(Perceptron)
+    moved = load(path)
+    assert type(moved.field) is Perceptron
+    np.testing.assert_array_equal(moved.predict(rotation(2)), model.predict(rotation(2)))
+    save(moved, path)
+    assert path.read_bytes() == before, "the name in the file does not change"
+
+
+def test_a_stored_name_belongs_to_one_class():
+    with pytest.raises(ValueError, match="'MLP' already belongs to MLP"):
+        stored_as("MLP")(Perceptron)
+
+
+def test_a_class_of_equinox_has_the_name_of_its_public_module(tmp_path):
+    """Equinox may move its private modules."""
+    model = build(Plain(eqx.nn.Linear(2, 2, key=jax.random.key(0))))
+    save(model, tmp_path / "model")
+    assert unpack(tmp_path / "model")[0]["model"]["fields"]["field"]["fields"]["layer"]["class"] == "equinox.nn:Linear"
+    assert_same(load(tmp_path / "model", extensions=[Plain.__module__]), model)
+
+
+class Plain(eqx.Module):
+    """A custom field with an Equinox layer."""
+
+    layer: eqx.nn.Linear
+
+    def __call__(self, t, y, u):
+        return self.layer(y)
+
+
 class Pull(eqx.Module):
-    """A field of the user's own."""
+    """A custom field."""
 
     strength: jax.Array
     power: int
@@ -317,7 +437,7 @@ def test_modules_of_the_user_need_their_package_named(tmp_path):
     assert_same(back, model)
     assert back.field.name == "pull"
     np.testing.assert_array_equal(back.predict(rotation(2, times=4)), model.predict(rotation(2, times=4)))
-    # A name that only begins alike is another package.
+    # A package whose name has the same prefix is a different package.
     with pytest.raises(ModelFileError, match="only classes of"):
         load(tmp_path / "model", extensions=[package[:-1]])
 
@@ -326,7 +446,7 @@ def test_a_class_that_was_replaced_by_something_else_is_refused(tmp_path, monkey
     save(build(Pull(jnp.ones(2), 1, "pull")), tmp_path / "model")
     package = Pull.__module__
     monkeypatch.setattr(sys.modules[package], "Pull", types.SimpleNamespace())
-    with pytest.raises(ModelFileError, match="no class of models"):
+    with pytest.raises(ModelFileError, match="not a model class"):
         load(tmp_path / "model", extensions=[package])
 
 
@@ -355,7 +475,7 @@ def test_a_well_known_function_is_kept_by_name(tmp_path):
 
 
 def test_a_nested_class_is_refused_or_comes_back(tmp_path):
-    """A class inside of a function has no address that a file could give."""
+    """A class inside a function has no name that a file could refer to."""
 
     class Local(Pull):
         pass
@@ -366,9 +486,3 @@ def test_a_nested_class_is_refused_or_comes_back(tmp_path):
         return
     with pytest.raises(ModelFileError):
         load(tmp_path / "model", extensions=[Local.__module__])
-
-
-def test_an_older_schema_is_refused(path):
-    forge(path, lambda header, _: header.update(schema=1))
-    with pytest.raises(ModelFileError, match=r"schema 1, and this node_fit reads \d+; fit again"):
-        load(path)

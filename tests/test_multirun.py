@@ -6,7 +6,7 @@ from commands import DIRECT, node_fit, read_summary, read_table, spirals, write_
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """Three seeds by three learning rates, and by a fourth that is out of range."""
+    """Three seeds times four learning rates, one of which is out of range."""
     folder = tmp_path_factory.mktemp("sweep")
     write_table(folder / "mine.csv", spirals())
     ran = node_fit(
@@ -78,5 +78,5 @@ def test_leaderboard_is_shown(sweep):
     table = ran.out[ran.out.rindex("\njob ") :]
     assert table.count("failed") == 3 and table.count("completed") == 9
     assert "seed=2" in table and "optimizer.learning_rate=-1" in table
-    assert "data.path=mine.csv" not in table  # what all jobs share
+    assert "data.path=mine.csv" not in table  # All jobs share it.
     assert str(directory / "leaderboard.csv") in table

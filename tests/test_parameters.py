@@ -1,18 +1,19 @@
-"""Which parts of a model are trained, by name."""
+"""Selecting the trained parts of a model by name."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import fit_to
 
 import node_fit as nf
-from node_fit.parameters import count, name, partition
-from node_fit.precision import carry
+from node_fit.model.parameters import count, name, partition
+from node_fit.runtime.precision import carry
 
 
 class Mixed(eqx.Module):
-    """Twelve layers, an index, a number and a function."""
+    """A module with twelve layers, an index, a number and a function."""
 
     layers: list[eqx.nn.Linear]
     order: jax.Array
@@ -101,7 +102,7 @@ def test_frozen_parts_stay_as_they_are_in_a_fit():
     data = nf.Dataset.from_arrays(ts, np.stack([np.cos(ts), np.sin(ts)], axis=1))
     field = nf.MLP(2, 0, width=4, depth=1, key=jax.random.key(0))
     stage = [nf.Stage(nf.DerivativeMatching(), nf.Adam(1e-2), steps=5)]
-    fitted = nf.fit(data, field=field, recipe=stage, freeze=["field.network.layers.0"], chunk_steps=5).model.field
+    fitted = fit_to(data, field=field, recipe=stage, freeze=["field.network.layers.0"], chunk_steps=5).model.field
     assert eqx.tree_equal(fitted.network.layers[0], field.network.layers[0])
     assert not np.allclose(fitted.network.layers[1].weight, field.network.layers[1].weight)
     assert not np.allclose(fitted.network.layers[1].bias, field.network.layers[1].bias)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from node_fit.dataset import Dataset
-from node_fit.plots import Curves, phase_points, plot_fit, plot_loss, plot_phase
-from node_fit.plots.curves import collect
+from node_fit.data.dataset import Dataset
+from node_fit.plots.curves import Curves, collect
+from node_fit.plots.fit import plot_fit
+from node_fit.plots.loss import plot_loss
+from node_fit.plots.phase import phase_points, plot_phase
 from node_fit.plots.selection import choose, limits
 
 TIMES = np.linspace(0, 6, 25)
@@ -20,7 +22,7 @@ def waves(trajectories: int, states: int = 2, inputs: int = 0) -> Dataset:
 
 
 def curve(data: Dataset, error: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The data themselves as the model's curve; each trajectory is off by `error` times one more than the last."""
+    """The data as the model's curve, with an offset that grows by `error` from one trajectory to the next."""
     return data.ts, np.nan_to_num(data.ys) + error * np.arange(1, len(data.ts) + 1)[:, None, None]
 
 
@@ -174,14 +176,14 @@ def test_a_loss_without_positive_values_is_drawn(tmp_path):
 def test_drawing_leaves_no_global_state():
     code = """
 import sys
-import node_fit.plots
+import node_fit.plots.loss
 assert "matplotlib" not in sys.modules, "matplotlib is imported at once"
 import matplotlib
 before = matplotlib.rcParams.copy()  # A plain dict would resolve the backend.
 import pathlib, tempfile
 with tempfile.TemporaryDirectory() as folder:
-    node_fit.plots.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
+    node_fit.plots.loss.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
 assert "matplotlib.pyplot" not in sys.modules, "pyplot is imported"
-assert matplotlib.rcParams.copy() == before, "a setting is left behind"
+assert matplotlib.rcParams.copy() == before, "a global setting has changed"
 """
     subprocess.run([sys.executable, "-c", code], check=True)

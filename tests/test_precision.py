@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit.precision import ambient, carry, dtype_of, find_device, numbers_as_arrays, precision_of, scope
+from node_fit.runtime.precision import ambient, carry, dtype_of, find_device, numbers_as_arrays, precision_of, scope
 
 
 def test_the_scope_sets_the_precision_and_puts_it_back(precision):
@@ -54,7 +54,7 @@ def test_leaves_are_strong_and_committed():
 
 
 def test_a_number_becomes_an_argument_of_the_program_only_by_name():
-    """What is a Python number is compiled in; `numbers_as_arrays` makes the floats leaves that `carry` takes."""
+    """Python numbers are compiled in; `numbers_as_arrays` turns floats into leaves that `carry` accepts."""
     assert carry({"rate": 0.1, "steps": 3, "flag": True}, np.float32) == {"rate": 0.1, "steps": 3, "flag": True}
     carried = carry(numbers_as_arrays({"rate": 0.1, "steps": 3, "flag": True}), np.float32)
     assert carried["rate"].dtype == np.float32 and not carried["rate"].weak_type
@@ -67,7 +67,7 @@ def test_shared_leaves_get_buffers_of_their_own():
     pointers = {x.unsafe_buffer_pointer() for x in (shared, first, second, third)}
     assert len(pointers) == 4
     host[:] = -1
-    assert third.tolist() == list(range(8)), "nor is it a view of what the caller still holds"
+    assert third.tolist() == list(range(8)), "it must not be a view of the caller's array"
     donating = jax.jit(lambda a, b: (a + 1, b + 1), donate_argnums=(0, 1))
     assert donating(first, second)[0].tolist() == list(range(1, 9))
     assert shared.tolist() == list(range(8))

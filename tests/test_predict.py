@@ -1,4 +1,4 @@
-"""`python -m node_fit.predict`: new data through a fitted model."""
+"""`python -m node_fit.predict`: predictions of a fitted model for new data."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predicted(folder):
-    """A new trajectory, of which only the first row is known."""
+    """Predictions for a new trajectory of which only the first row is known."""
     rows = spirals(trajectories=("N",))
     write_table(folder / "new.csv", [row if row["t"] == 0 else row | {"x": "", "y": ""} for row in rows])
     ran = node_fit(folder, "run", "--data", "new.csv", "--out", "predictions.csv", module="node_fit.predict")
@@ -49,7 +49,7 @@ def test_what_it_says(predicted):
 
 
 def refused(monkeypatch, capsys, folder, *arguments) -> str:
-    """The sentence of a command that ends with code 1."""
+    """The error message of a command that exits with 1."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", ["predict", *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Two processes that share a run, met on the loopback address: the numbers of one, and an end together."""
+"""Two processes share a run over the loopback address: they give the numbers of one process and end together."""
 
 import socket
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import DIRECT, Ran, begun, node_fit, read_table, spirals, until, write_table
 
-from node_fit.processes import join
+from node_fit.runtime.processes import join
 
 
 def free_port() -> int:
@@ -23,7 +23,7 @@ NEW = ("hydra.run.dir=run", "hydra.run.dir=other")
 
 
 def two(folder: Path, *arguments: str, own: Sequence[str] = NEW) -> list[subprocess.Popen]:
-    """Two processes that share a run; the first one writes."""
+    """Starts two processes that share a run; the first one writes files."""
     address = f"127.0.0.1:{free_port()}"
     shared = (*arguments, "device=cpu", "device.count=4", "device.processes=2", f"device.coordinator={address}")
     return [begun(folder, *shared, f"device.process={number}", word) for number, word in enumerate(own)]
@@ -57,7 +57,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, more):
     assert "4 devices (cpu)" in first.out and "main" not in second.out
     assert_same_losses(tmp_path / "run", tmp_path / "alone")
     assert (tmp_path / "run" / "model.safetensors").is_file()
-    assert [path.name for path in (tmp_path / "other").iterdir()] == [".hydra"], "only the first one writes"
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [".hydra"], "only the first process writes"
 
 
 LONGER = (*SHARED, "optimizer=adam", "train.steps=200")
@@ -65,7 +65,7 @@ LONGER = (*SHARED, "optimizer=adam", "train.steps=200")
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The run of one process."""
+    """The same run in one process."""
     folder = tmp_path_factory.mktemp("alone")
     write_table(folder / "mine.csv", spirals())
     assert node_fit(folder, *LONGER, "hydra.run.dir=run").code == 0
@@ -84,10 +84,10 @@ def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, alo
     if kind == SIGTERM:
         assert [ran.code for ran in stopped] == [143, 143]
         assert "interrupted: by another process of the run" in stopped[0].out
-    else:  # the other does not wait for it
+    else:  # The other process does not wait for it.
         other = stopped[1 - which]
         assert stopped[which].code == -SIGKILL
-        # Where the first one is gone, JAX itself may end the others before their next exchange fails.
+        # Without the first process, JAX may abort the others before their next collective fails.
         assert other.code == 1 or (which == 0 and other.code == -SIGABRT)
         assert other.code < 0 or "another process of this run seems to have ended" in other.sentence
     assert [ran.code for ran in ended(two(tmp_path, own=("resume=run", "resume=run")))] == [0, 0]
@@ -96,5 +96,5 @@ def test_a_signal_to_one_of_two_processes_ends_both_and_they_go_on(tmp_path, alo
 
 @pytest.mark.parametrize("numbers", [(2, 7), (2, None), (None, 0), (2, -1)])
 def test_processes_without_numbers_are_refused(numbers):
-    with pytest.raises(ValueError, match=r"needs device\.processes, how many there are, and device\.process"):
+    with pytest.raises(ValueError, match=r"needs device\.processes, the number of processes, and device\.process"):
         join("127.0.0.1:1", *numbers)

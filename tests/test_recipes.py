@@ -1,4 +1,4 @@
-"""Recipes as data: which stages are taken, what they inherit, and what each kind of stage does."""
+"""Recipes as data: their selected stages, what stages inherit, and what each kind of stage does."""
 
 import functools
 import re
@@ -8,35 +8,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 from omegaconf import OmegaConf
 
 import node_fit as nf
-from node_fit.configuration import build
+from node_fit.app.config.configuration import build
+from node_fit.fitting.recipes import RECIPES, make_stages
+from node_fit.runtime.precision import scope
 
 QUICK = {"field": SMALL, "chunk_steps": 10, "precision": "x64"}
 SHOOTING = functools.partial(nf.MultipleShooting, rows=4)
 
 
-class Stages(nf.observer.Silent):
-    """Names of the stages that were begun, and what was noted."""
+class Stages(nf.Callback):
+    """Records the names of started stages, and the notes."""
 
     def __init__(self):
         self.names, self.notes, self.progress = [], [], []
 
-    def begin(self, model, notes):
+    def on_fit_start(self, model, notes):
         self.notes = list(notes)
 
-    def begin_stage(self, stage):
+    def on_stage_start(self, stage):
         self.names.append(stage)
 
-    def observe(self, records, moment):
-        self.progress.append(float(moment.state.progress))
+    def on_chunk_end(self, records, state):
+        self.progress.append(float(state.members[0].progress))
 
 
 def taken(recipe, data=None, **options):
     seen = Stages()
-    nf.fit(data or rotation(), recipe=recipe, observer=seen, **{**QUICK, "steps": 10, **options})
+    fit_to(data or rotation(), recipe=recipe, callbacks=[seen], **{**QUICK, "steps": 10, **options})
     return seen
 
 
@@ -69,27 +71,26 @@ def test_a_stage_instead_of_another():
         nf.Recipe({"main": nf.Plan(instead_of="derivative")})
     with pytest.raises(ValueError, match="at least one stage"):
         nf.Recipe({})
+    with pytest.raises(ValueError, match=r"stage 'main' must be a node_fit\.Plan, got inf"):
+        nf.Recipe({"derivative": nf.Plan(nf.DerivativeMatching), "main": float("inf")})
 
 
 def test_what_a_plan_leaves_out_is_that_of_the_fit():
-    kitchen = nf.recipes.Kitchen(
-        nf.Stage(nf.TrajectoryMatching(nf.Penalty(0.5), nf.Solver("heun")), nf.Adam(0.1), 77, "main", 2, 1.0),
-        nf.make_model(rotation(), field=SMALL, key=jax.random.key(0)),
-        rotation(),
+    main = nf.Stage(nf.TrajectoryMatching(nf.Penalty(0.5), nf.Solver("heun")), nf.Adam(0.1, clip=1.0), 77, "main", 2)
+    recipe = nf.Recipe(
+        {
+            "derivative": nf.Plan(nf.DerivativeMatching, nf.LBFGS(), 5),
+            "shooting": nf.Plan(SHOOTING, nf.LBFGS()),
+            "main": nf.Plan(),
+        }
     )
-    derivative, shooting, main = kitchen.stages(
-        nf.Recipe(
-            {
-                "derivative": nf.Plan(nf.DerivativeMatching, nf.LBFGS(), 5),
-                "shooting": nf.Plan(SHOOTING, nf.LBFGS()),
-                "main": nf.Plan(),
-            }
-        )
-    )
-    assert (derivative.steps, derivative.batch_size, derivative.clip) == (5, None, None)
+    model = nf.make_model(rotation(), field=SMALL, key=jax.random.key(0))
+    (derivative, shooting, main), notes = make_stages(recipe, main, model, rotation())
+    assert not notes
+    assert (derivative.steps, derivative.batch_size, type(derivative.optimizer)) == (5, None, nf.LBFGS)
     assert derivative.objective.penalty.ridge == 0.5
     assert shooting.objective.solver.method == "heun" and shooting.objective.rows == 4 and shooting.steps == 77
-    assert (main.steps, main.batch_size, main.clip, main.name) == (77, 2, 1.0, "main")
+    assert (main.steps, main.batch_size, main.optimizer.clip, main.name) == (77, 2, 1.0, "main")
 
 
 def test_windows_come_before_whole_trajectories():
@@ -99,16 +100,16 @@ def test_windows_come_before_whole_trajectories():
 def test_shooting_fits_a_rotation_and_closes_its_gaps():
     data = rotation(times=40)
     recipe = [nf.Stage(nf.MultipleShooting(rows=5, most=100.0), nf.LBFGS(), 200)]
-    fit = nf.fit(data, field=nf.Linear, recipe=recipe, chunk_steps=20, precision="x64")
+    fit = fit_to(data, field=nf.Linear, recipe=recipe, chunk_steps=20, precision="x64")
     assert fit.score(data).nrmse < 1e-2
 
 
 def test_shooting_finds_hidden_states():
-    """The velocity was not measured; segments whose starts are free show what it is."""
+    """The velocity is not measured; segments with free starts determine it."""
     whole = rotation(times=40)
     data = nf.Dataset.from_arrays(whole.ts[0], whole.ys[..., :1])
     recipe = nf.Recipe({"shooting": nf.Plan(functools.partial(SHOOTING, rows=8), nf.LBFGS(), 200), "main": nf.Plan()})
-    fit = nf.fit(
+    fit = fit_to(
         data, field=nf.Linear, hidden=1, start=nf.Encoder, recipe=recipe, steps=300, chunk_steps=50, precision="x64"
     )
     assert fit.score(data).nrmse < 0.02
@@ -124,14 +125,14 @@ def test_a_horizon_grows_without_a_compilation_for_each():
     data = rotation(times=40)
     stage = nf.Stage(nf.TrajectoryMatching(horizon=0.2), nf.LBFGS(), 100)
     seen = Stages()
-    fit = nf.fit(data, field=nf.Linear, recipe=[stage], chunk_steps=10, precision="x64", observer=seen)
-    # Seven horizons; a second compilation is for more steps.
+    fit = fit_to(data, field=nf.Linear, recipe=[stage], chunk_steps=10, precision="x64", callbacks=[seen])
+    # Seven horizons; a second compilation covers more steps.
     assert len(set(seen.progress)) >= 7 and fit.compiles <= 2
     assert fit.score(data).nrmse < 1e-2
 
 
 def test_beyond_the_horizon_nothing_counts():
-    """What lies beyond a horizon has no influence on the first chunk."""
+    """Data beyond a horizon do not affect the first chunk."""
     data = rotation(times=40)
     spoiled = nf.Dataset.from_arrays(data.ts[0], np.where(data.ts[..., None] > 0.6 * data.ts.max(), 3.0, data.ys))
     field = nf.Linear(2, key=jax.random.key(0))
@@ -140,12 +141,12 @@ def test_beyond_the_horizon_nothing_counts():
         seen = []
 
         class Look(Stages):
-            def observe(self, records, moment):
+            def on_chunk_end(self, records, state):
                 seen.append(records[0].train_loss)
                 return "enough"
 
         stage = nf.Stage(nf.TrajectoryMatching(horizon=0.5), nf.LBFGS(), 100)
-        nf.fit(data, field=field, recipe=[stage], scale=False, chunk_steps=5, precision="x64", observer=Look())
+        fit_to(data, field=field, recipe=[stage], scale=False, chunk_steps=5, precision="x64", callbacks=[Look()])
         return seen[0]
 
     assert first(data) == pytest.approx(first(spoiled), rel=1e-6)
@@ -171,12 +172,12 @@ def test_what_makes_no_sense_is_refused(make, sentence):
 def test_penalties_do_what_they_say(name):
     data = rotation()
     options = {**QUICK, "recipe": "direct", "steps": 60}
-    free, held = (nf.fit(data, **{name: weight}, **options) for weight in (None, 30.0))
+    free, held = (fit_to(data, **{name: weight}, **options) for weight in (None, 30.0))
 
     def measure(fit):
         weight = nf.Penalty(**{name: 1.0})
-        with nf.precision.scope("x64"):
-            batch = jax.tree.map(jnp.asarray, nf.batch.Batch.from_dataset(data, fit.model.scaler))
+        with scope("x64"):
+            batch = jax.tree.map(jnp.asarray, nf.Batch.from_dataset(data, fit.model.scaler))
             return float((weight.along(fit.model.field, batch, batch.ys) ** 2).sum())
 
     assert measure(held) < 0.7 * measure(free)
@@ -192,9 +193,9 @@ def test_the_recipe_that_the_docs_show_is_built():
 
 @pytest.mark.parametrize("name", ["default", "direct"])
 def test_named_recipes_are_those_of_conf(name):
-    """What the command takes and what the library takes by the same name have the same stages."""
+    """Recipes of the same name have the same stages in the command and in the library."""
     node = OmegaConf.load(Path(__file__).parent.parent / "conf" / "recipe" / f"{name}.yaml")
-    theirs, ours = build(node, "recipe"), nf.recipes.RECIPES[name]
+    theirs, ours = build(node, "recipe"), RECIPES[name]
     assert list(theirs.stages) == list(ours.stages)
     for mine, read in zip(ours.stages.values(), theirs.stages.values(), strict=True):
         assert (mine.steps, type(mine.optimizer)) == (read.steps, type(read.optimizer))

@@ -1,4 +1,4 @@
-"""`resume=`: a run that was ended by a signal goes on as if nothing had happened."""
+"""`resume=`: a run that a signal has ended continues as if it had not been interrupted."""
 
 import shutil
 import signal
@@ -9,7 +9,8 @@ from safetensors import safe_open
 
 import node_fit as nf
 
-# Minibatches and a schedule: what goes on must know its keys and its step. A chunk a step leaves time for a signal.
+# With minibatches and a schedule, a resumed run must restore its PRNG keys and its step. Chunks of one step leave time
+# for a signal.
 LONG = (*DIRECT, "optimizer=adam", "train.batch_size=2", "train.steps=40", "train.chunk_steps=1", "train.patience=999")
 
 
@@ -29,7 +30,7 @@ def whole(folder):
 
 @pytest.fixture(scope="module")
 def stopped(folder):
-    """A run that met SIGTERM, as it was then, and its exit code."""
+    """A run that SIGTERM has ended, and its exit code."""
     process = begun(folder, *LONG, "hydra.run.dir=parts")
     metrics = folder / "parts" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 3, process)
@@ -64,7 +65,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_one_never_interrupted(whole, resumed)
 
 
 def content(run):
-    """The model file's header and arrays; their order in the file is not said."""
+    """The model file's header and arrays; their order in the file is unspecified."""
     with safe_open(run / "model.safetensors", framework="numpy") as file:
         return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
@@ -98,8 +99,8 @@ def test_resume_of_something_else_is_refused(folder, whole, stopped):
     (folder / "empty").mkdir()
     for arguments, words in (
         (["resume=whoel"], ["whoel", "no such directory"]),
-        (["resume=mine.csv"], ["mine.csv", "no run"]),
-        (["resume=empty"], ["empty", "no run"]),
+        (["resume=mine.csv"], ["mine.csv", "not a run"]),
+        (["resume=empty"], ["empty", "not a run"]),
         (["resume=whole", "seed=1"], ["seed", "can't be changed", "train.steps"]),
         (["resume=whole", "-m"], ["--multirun"]),
     ):

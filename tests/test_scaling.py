@@ -1,22 +1,23 @@
-"""The change of units: to order one and back, from the training data alone."""
+"""Scaling to order one and back, from the training data alone."""
 
 import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import fit_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.precision import carry
-from node_fit.scaling import Scaler, characteristic_time, gather_bounds, mean_and_deviation
+from node_fit.data.scaling import Scaler, characteristic_time, gather_bounds, mean_and_deviation
+from node_fit.runtime.precision import carry
 
 POSITIVE = (0.0, None)
 
 
 def weather(**changes) -> nf.Dataset:
-    """Two states of very different units, one of them positive over decades, and an input."""
+    """Two states in very different units, one of them positive over decades, and an input."""
     generator = np.random.default_rng(0)
     ts = 100.0 + np.arange(50.0) * 0.5
     ys = np.stack(
@@ -28,7 +29,7 @@ def weather(**changes) -> nf.Dataset:
 
 
 def sines(rate: float, noise: float = 0.0) -> nf.Dataset:
-    """Sines of one angular frequency and other phases, with noise relative to their deviation."""
+    """Sines of one angular frequency and several phases, with noise relative to their standard deviation."""
     ts = np.linspace(0.0, 20.0 / rate, 400)
     phases = np.array([0.0, 0.7, 2.0, 4.0])[:, None]
     ys = np.stack([np.sin(rate * ts + phases), np.cos(rate * ts + phases)], axis=2)
@@ -77,7 +78,7 @@ def test_states_that_are_not_positive_have_no_logarithm():
 def test_bounds_are_gathered_by_name():
     states = ("pressure", "rain")
     assert gather_bounds(["rain"], {"pressure": [1.0, 2000.0]}, states) == {"rain": POSITIVE, "pressure": (1.0, 2000.0)}
-    with pytest.raises(ValueError, match=r"log names 'rian', which is no state; did you mean 'rain'\?"):
+    with pytest.raises(ValueError, match=r"log names 'rian', which is not a state; did you mean 'rain'\?"):
         gather_bounds(["rian"], {}, states)
     with pytest.raises(ValueError, match="'rain' is named in log and in bounds"):
         gather_bounds(["rain"], {"rain": [0.0, None]}, states)
@@ -101,7 +102,7 @@ def leaves(scaler: Scaler) -> np.ndarray:
 
 
 def test_what_does_not_count_has_no_say():
-    """Values outside of the training data, missing or not scored, move no number of the scaler."""
+    """Values outside the training data, missing values and unscored values do not affect the scaler."""
     data = weather()
     scored, ys = data.scored.copy(), data.ys.copy()
     scored[:, 40:] = False
@@ -117,7 +118,7 @@ def test_a_fit_scales_by_its_training_data():
     louder = dataclasses.replace(other, ys=other.ys * 3)
     stage = [nf.Stage(nf.DerivativeMatching(), nf.Adam(), steps=1)]
     models = [
-        nf.fit(train, field=nf.Linear, validation=part, recipe=stage, chunk_steps=1).model for part in (None, louder)
+        fit_to(train, field=nf.Linear, validation=part, recipe=stage, chunk_steps=1).model for part in (None, louder)
     ]
     assert np.array_equal(leaves(models[0].scaler), leaves(models[1].scaler))
     assert np.allclose(leaves(models[0].scaler), leaves(Scaler.from_dataset(train)))
@@ -160,7 +161,7 @@ def test_in_the_characteristic_time_the_derivative_is_of_order_one(rate, noise):
     assert np.isclose(np.ptp(scaler.scale_times(data.ts)), 20 / (rate * float(scaler.time_scale)))
     differences = np.diff(scaler.scale_states(data.ys), axis=1) / np.diff(scaler.scale_times(data.ts))[..., None]
     if noise == 0.2:
-        assert np.sqrt((differences**2).mean()) > 3, "finite differences would have misled it"
+        assert np.sqrt((differences**2).mean()) > 3, "finite differences would give a wrong scale"
 
 
 def test_of_a_straight_line_the_characteristic_time_is_one_deviation():

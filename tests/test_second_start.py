@@ -1,4 +1,4 @@
-"""Compiled programs that one process leaves for the next: found, harmless when damaged, and never in the way."""
+"""The compilation cache between processes: programs are found, damaged ones do no harm, and faults never stop a run."""
 
 import json
 import os
@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from commands import DIRECT, ENVIRONMENT, Ran, node_fit, read_summary, read_table, spirals, write_table
 
-from node_fit.kept_programs import prune, user_folder
+from node_fit.runtime.compile_cache import prune, user_folder
 
-# As a user's process has it, and not those of the other tests.
+# The environment of a user's process, unlike that of the other tests.
 USER = {"JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONWARNINGS": "error::UserWarning"}
 PROGRAMS = 3
 SMALL = f"""
 import json
 import jax
 import jax.numpy as jnp
-from node_fit.compilation import Compilations, counted
-from node_fit.kept_programs import keep_programs
+from node_fit.runtime.compilation import Compilations, counted
+from node_fit.runtime.compile_cache import keep_programs
 
 keep_programs(SETTING)
 with counted(Compilations()) as count:
-    # One name, so that what is wrong with one has to be told from what is right with the others.
+    # All programs share one name, so a damaged one must be distinguished from the intact ones.
     values = [float(jax.jit(lambda x, n=n: jnp.sin(x) + n)(0.0)) for n in range({PROGRAMS})]
 assert values == [0.0, 1.0, 2.0], values
 print(json.dumps([count.count, count.cached]))
@@ -34,7 +34,7 @@ print(json.dumps([count.count, count.cached]))
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of one configuration: without a cache, with an empty one, and with what that run left."""
+    """Runs of one config: without a cache, with an empty cache, and with the cache that the second run left."""
     folder = tmp_path_factory.mktemp("second")
     write_table(folder / "mine.csv", spirals())
 
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
 
 
 def result(run: Path) -> tuple[bytes, list]:
-    """All that a run has come to, to the last digit, without the seconds."""
+    """The exact results of a run, without the seconds."""
     log = [{key: value for key, value in row.items() if key != "seconds"} for row in read_table(run / "metrics.csv")]
     return (run / "predictions.csv").read_bytes(), log
 
@@ -68,7 +68,7 @@ def test_results_are_the_same_to_the_last_digit(runs):
 
 
 def test_predictions_compile_nothing_either(runs):
-    """Nor do they meet a program that can't be kept: they are solved adaptively, which is where such programs were."""
+    """Adaptive solves also need no program that can't be cached."""
     cache = {"XDG_CACHE_HOME": str(runs / "cache"), "JAX_EXPLAIN_CACHE_MISSES": "true"}
     said = []
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_predictions_compile_nothing_either(runs):
 
 
 def small(cache: Path, setting: str = '"auto"', before: str = "", **environment: str) -> Ran:
-    """A process that compiles a few small programs."""
+    """Runs a process that compiles a few small programs."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(before) + SMALL.replace("SETTING", setting)],
         env={**ENVIRONMENT, **USER, "XDG_CACHE_HOME": str(cache), **environment},
@@ -94,7 +94,7 @@ def small(cache: Path, setting: str = '"auto"', before: str = "", **environment:
 
 
 def counts(ran: Ran) -> list[int]:
-    """What a small process compiled, and what it found."""
+    """How many programs a small process has compiled, and how many it has found in the cache."""
     assert ran.code == 0, ran
     return json.loads(ran.out)
 
@@ -122,7 +122,7 @@ def test_no_folder_can_be_made(tmp_path):
 
 
 def test_full_disk(tmp_path):
-    """The system refuses to write files of more than a few bytes; nothing that is half written may stay."""
+    """The system refuses to write more than a few bytes per file; no half-written file may remain."""
     limit = """
     import resource
     import node_fit
@@ -155,14 +155,15 @@ def test_the_library_leaves_the_process_alone(tmp_path):
     code = (
         "import gc, os; before = gc.get_threshold(), dict(os.environ); import node_fit, jax;"
         "assert (gc.get_threshold(), dict(os.environ)) == before;"
-        "assert jax.config.jax_compilation_cache_dir is None and not node_fit.IS_COMMAND"
+        "from node_fit.startup import IS_COMMAND;"
+        "assert jax.config.jax_compilation_cache_dir is None and not IS_COMMAND"
     )
     environment = {**ENVIRONMENT, **USER, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):
-    # When a file was read for the last time, and when it was written.
+    # The times at which each file was last read and written.
     for name, times in {"new": (100, 400), "used": (300, 100), "old": (200, 200)}.items():
         (tmp_path / f"{name}-cache").write_bytes(bytes(100))
         os.utime(tmp_path / f"{name}-cache", times)
@@ -177,5 +178,5 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
 def test_folder_of_the_user(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert user_folder() == Path("/somewhere/node_fit/programs")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # The specification says to ignore it.
     assert user_folder() == Path.home() / ".cache/node_fit/programs"

@@ -1,41 +1,41 @@
-"""Several fits at once: the same as one by one, in as few programs as they allow, each told of its own."""
+"""Several fits at once: they equal separate fits, use as few programs as possible, and have their own callbacks."""
 
 import inspect
 from dataclasses import fields
 
 import numpy as np
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, grouped, rotation
 from test_pitfalls import Quadratic
 from test_training import GoOn, Rows, Stop, assert_equal, rows
 
 import node_fit as nf
 
 
-def setting(rate: float = 1e-2, seed: int = 0, width: int = 8, **options) -> nf.Setting:
+def chosen(rate: float = 1e-2, seed: int = 0, width: int = 8, **options) -> nf.Options:
     recipe = [nf.Stage(Quadratic(), nf.Adam(rate), 10)]
     field = SMALL if width == 8 else nf.Linear
-    return nf.Setting(**{"field": field, "recipe": recipe, "chunk_steps": 5, "seed": seed, **options})
+    return nf.Options(**grouped(**{"field": field, "recipe": recipe, "chunk_steps": 5, "seed": seed, **options}))
 
 
-def alone(one: nf.Setting, **options) -> nf.Fit:
+def alone(one: nf.Options, **options) -> nf.Fit:
     given = {field.name: getattr(one, field.name) for field in fields(one)}
-    return nf.fit(rotation(), **given, **options)
+    return fit_to(rotation(), **given, **options)
 
 
-def test_a_setting_has_the_defaults_of_a_fit():
+def test_options_have_the_defaults_of_a_fit():
     parameters = inspect.signature(nf.fit).parameters
-    others = {"train", "validation", "ensemble", "observer"}
+    others = {"train", "validation", "ensemble", "model", "callbacks", "progress"}
     assert {name: p.default for name, p in parameters.items() if name not in others} == {
-        field.name: field.default for field in fields(nf.Setting)
+        field.name: field.default for field in fields(nf.Options)
     }
 
 
 def test_fits_with_other_numbers_and_seeds_are_members_of_one_program():
-    settings = [setting(rate, seed, precision="x64") for rate in (1e-2, 3e-3) for seed in (0, 7)]
-    fits = nf.fit_several(rotation(), settings, validation=rotation(2))
+    options = [chosen(rate, seed, precision="x64") for rate in (1e-2, 3e-3) for seed in (0, 7)]
+    fits = nf.fit_several(rotation(), options, validation=rotation(2))
     assert [fit.compiles for fit in fits] == [1, 0, 0, 0]
-    for one, fit in zip(settings, fits, strict=True):
+    for one, fit in zip(options, fits, strict=True):
         single = alone(one, validation=rotation(2))
         assert (fit.status, fit.reason, fit.steps) == (single.status, single.reason, single.steps)
         for mine, theirs in zip(fit.history, single.history, strict=True):
@@ -46,44 +46,44 @@ def test_fits_with_other_numbers_and_seeds_are_members_of_one_program():
 
 
 def test_fits_that_can_not_share_a_program_have_their_own():
-    settings = [setting(), setting(width=0), setting(seed=3)]
-    fits = nf.fit_several(rotation(), settings)
-    for one, fit in zip(settings, fits, strict=True):
+    options = [chosen(), chosen(width=0), chosen(seed=3)]
+    fits = nf.fit_several(rotation(), options)
+    for one, fit in zip(options, fits, strict=True):
         single = alone(one)
         assert type(fit.model.field) is type(single.model.field)
         np.testing.assert_allclose(fit.history[-1].train_loss, single.history[-1].train_loss, rtol=1e-4)
 
 
-def test_each_observer_is_told_of_its_own_fit():
+def test_each_callback_is_told_of_its_own_fit():
     watchers = [Rows(), Rows()]
-    fits = nf.fit_several(rotation(), [setting(), setting(seed=1)], observers=watchers)
+    fits = nf.fit_several(rotation(), [chosen(), chosen(seed=1)], callbacks=watchers)
     for watcher, fit in zip(watchers, fits, strict=True):
-        assert watcher.moment.state.step.shape == ()
-        assert float(watcher.moment.state.chosen.loss) == fit.history[-1].train_loss
+        assert watcher.state.members[0].step.shape == ()
+        assert float(watcher.state.members[0].chosen.loss) == fit.history[-1].train_loss
 
 
 def test_a_fit_that_was_interrupted_among_others_goes_on_alone(tmp_path):
-    settings = [setting(), setting(seed=1)]
+    options = [chosen(), chosen(seed=1)]
     folders = [tmp_path / "0", tmp_path / "1"]
-    whole = nf.fit_several(rotation(), settings)
-    part = nf.fit_several(rotation(), settings, observers=[Stop(folders[0], 1), Stop(folders[1], 9)])
+    whole = nf.fit_several(rotation(), options)
+    part = nf.fit_several(rotation(), options, callbacks=[Stop(folders[0], 1), Stop(folders[1], 9)])
     assert [fit.status for fit in part] == ["interrupted", "interrupted"]
-    rest = alone(settings[1], observer=GoOn(folders[1]))
+    rest = alone(options[1], callbacks=[GoOn(folders[1])])
     np.testing.assert_allclose(rest.history[-1].train_loss, whole[1].history[-1].train_loss, rtol=1e-4)
     assert rows(part[1].history)[0] == rows(whole[1].history)[0]
 
 
-def test_a_setting_that_can_not_be_fitted_holds_no_other_up():
-    fits = nf.fit_several(rotation(), [setting(), setting(chunk_steps=5, hidden=-1), setting(seed=1)])
+def test_options_that_can_not_be_fitted_hold_no_other_up():
+    fits = nf.fit_several(rotation(), [chosen(), chosen(chunk_steps=5, hidden=-1), chosen(seed=1)])
     assert [isinstance(fit, nf.Fit) for fit in fits] == [True, False, True]
     assert isinstance(fits[1], ValueError) and "hidden" in str(fits[1])
 
 
-def test_one_setting_alone_is_a_fit():
-    (several,) = nf.fit_several(rotation(), [setting()])
-    assert_equal(several.model, alone(setting()).model)
+def test_one_alone_is_a_fit():
+    (several,) = nf.fit_several(rotation(), [chosen()])
+    assert_equal(several.model, alone(chosen()).model)
 
 
 def test_precisions_do_not_mix():
     with pytest.raises(ValueError, match="precision"):
-        nf.fit_several(rotation(), [setting(precision="x32"), setting(precision="x64")])
+        nf.fit_several(rotation(), [chosen(precision="x32"), chosen(precision="x64")])

@@ -1,4 +1,4 @@
-"""One solve for all splits: each gets what it would have got alone."""
+"""One solve for all splits gives each split the result of a separate solve."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ import pytest
 from conftest import SMALL
 
 import node_fit as nf
-from node_fit.precision import carry
-from node_fit.simulation import DENSE, simulate_splits, together
+from node_fit.evaluation.simulation import DENSE, simulate_splits, together
+from node_fit.runtime.precision import carry
 
 
 def data() -> nf.Dataset:
-    """Three driven oscillations of other lengths, times and units."""
+    """Three driven oscillations of different lengths, times and units."""
     ts = [np.linspace(10.0, 10.0 + 3 * n / 12, n) for n in (12, 7, 9)]
     ys = [np.stack([100 + 20 * np.cos(t), 5 * np.sin(t)], axis=1) for t in ts]
     return nf.Dataset.from_arrays(ts, ys, [np.sin(3 * t)[:, None] for t in ts], trajectories=("a", "b", "c"))
@@ -49,7 +49,7 @@ def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated
         assert np.allclose(simulated.at_rows[name], alone[begin : begin + count, :rows], rtol=1e-4, atol=1e-2)
         assert np.isfinite(simulated.at_rows[name]).all()
         begin += count
-    assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "something moves"
+    assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "the solution must change in time"
 
 
 def test_a_trajectory_starts_at_its_first_measurement(splits, simulated):
@@ -78,7 +78,7 @@ def test_predictions_at_other_times_agree_with_those_at_the_rows(model, simulate
     whole = data()
     with pytest.raises(ValueError, match=r"fitted to the states \['y0', 'y1'\], but the data have \['x', 'y'\]"):
         model.predict(nf.Dataset.from_arrays(whole.ts[:1], whole.ys[:1], whole.us[:1], states=("x", "y")))
-    # With the same sizes as above, nothing is compiled again.
+    # The same sizes as above, so nothing compiles again.
     saved = np.linspace(whole.ts[:, 0], whole.ts[:, -1], DENSE + 12, axis=1)[[0, 1, 2, 0]]
     ys = model.predict(whole.select([0, 1, 2, 0]), saved)
     rows = np.interp(whole.ts[0], saved[0], ys[0, :, 1])
@@ -89,7 +89,9 @@ def test_predictions_at_other_times_agree_with_those_at_the_rows(model, simulate
 def test_the_field_in_the_users_units_is_the_slope_of_the_trajectory(log):
     whole = data()
     whole = dataclasses.replace(whole, us=whole.us[..., :0], inputs=())
-    made = nf.make_model(whole, field=SMALL, solver=nf.Solver(rtol=1e-7, atol=1e-9), log=log, key=jax.random.key(1))
+    made = nf.make_model(
+        whole, field=SMALL, solver=nf.Solver(rtol=1e-7, atol=1e-9), scaling=nf.Scaling(log=log), key=jax.random.key(1)
+    )
     model, scaler = carry(made, np.float32), made.scaler
     start = np.array([[110.0, 2.0]])
     step = 0.02 * float(scaler.time_scale)
@@ -101,8 +103,8 @@ def test_the_field_in_the_users_units_is_the_slope_of_the_trajectory(log):
 
 
 def test_there_is_no_slope_beyond_a_bound():
-    """A picture of slopes there once took Matplotlib for ever."""
-    made = nf.make_model(data(), field=SMALL, log=("y0",), key=jax.random.key(0))
+    """Matplotlib once hung on a plot of slopes there."""
+    made = nf.make_model(data(), field=SMALL, scaling=nf.Scaling(log=("y0",)), key=jax.random.key(0))
     model = carry(dataclasses.replace(made, units=()), np.float32)
     slopes = model.derivative(np.array([[100.0, 0.0], [0.0, 0.0], [-3.0, 0.0]]))
     assert np.isfinite(slopes[0]).all() and np.isnan(slopes[1:, 0]).all()

@@ -1,13 +1,13 @@
-"""Derivatives from samples: convergence on clean data, patience with noise and gaps."""
+"""Derivatives from samples: convergence on clean data, robustness to noise and gaps."""
 
 import numpy as np
 import pytest
 
-from node_fit.smoothing import FEWEST, smooth
+from node_fit.data.smoothing import FEWEST, smooth
 
 
 def waves(times: int, noise: float = 0.0, seed: int = 0, trajectories: int = 4) -> tuple[np.ndarray, ...]:
-    """Times, noisy samples, and the true derivatives of two channels of order one."""
+    """Times, noisy samples, and true derivatives of two channels of order one."""
     ts = np.broadcast_to(np.linspace(0.0, 6.0, times), (trajectories, times)).copy()
     angle = ts[..., None] + np.array([0.0, 1.0]) + np.arange(trajectories)[:, None, None]
     ys = np.sqrt(2) * np.sin(angle)
@@ -24,7 +24,7 @@ def test_on_clean_data_the_error_falls_with_the_spacing():
     for times in (21, 41, 81):
         ts, ys, rates = waves(times)
         values, estimate = smooth(ts, ys)
-        assert np.allclose(values, ys, atol=1e-6), "clean data are kept as they are"
+        assert np.allclose(values, ys, atol=1e-6), "clean data must not change"
         errors.append(error(estimate, rates))
     assert errors[0] < 0.02
     # The derivative of an interpolating cubic spline is of third order.
@@ -40,7 +40,7 @@ def test_on_noisy_data_it_is_better_than_finite_differences(noise, seed):
     assert error(estimate, rates) < error(differences, rates) / 2
     assert error(estimate, rates) < 0.5
     clean = waves(101)[1]
-    assert error(values, clean) < 0.7 * error(ys, clean), "the values are smoothed too"
+    assert error(values, clean) < 0.7 * error(ys, clean), "the values must be smoothed, too"
 
 
 def test_irregular_times():

@@ -1,4 +1,4 @@
-"""Solves against exact solutions of linear systems, their gradients, and what becomes of those that fail."""
+"""Solves against exact solutions of linear systems, their gradients, and failed solves."""
 
 import equinox as eqx
 import jax
@@ -10,8 +10,10 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import expm
 
 import node_fit as nf
-from node_fit.precision import carry, scope
-from node_fit.solver import ADJOINTS
+from node_fit.objectives.objective import Target
+from node_fit.runtime.precision import carry, scope
+from node_fit.solver.adjoints import ADJOINTS
+from node_fit.solver.initial_value_problem import InitialValueProblem
 
 A = np.array([[-0.5, 2.0], [-2.0, -0.1]])
 B = np.array([[1.0], [0.3]])
@@ -40,11 +42,12 @@ def linear(inputs: int = 0) -> Linear:
 
 @eqx.filter_jit
 def program(solver, field, ts, y0, us, saved, joint):
-    return solver.solve(field, ts, y0, us, jnp.zeros(len(ts)), joint=joint, saved=saved)
+    return solver.solve(InitialValueProblem(field, ts, y0, us, jnp.zeros(len(ts))), joint=joint, saved=saved)
 
 
 def solve(solver, ts, *, field=None, y0=STARTS, us=None, saved=None, joint=False):
-    """Solutions as NumPy arrays; tolerances are arguments of the compiled program, so that they may vary."""
+    """Solutions as NumPy arrays; tolerances are arguments of the compiled program, so they may vary."""
+    solver = solver.for_data()
     solver = eqx.tree_at(lambda s: (s.rtol, s.atol), solver, (jnp.asarray(solver.rtol), jnp.asarray(solver.atol)))
     ts = np.broadcast_to(ts, (len(y0), np.shape(ts)[-1]))
     us = np.zeros((*ts.shape, 0)) if us is None else us
@@ -59,7 +62,7 @@ def exact(ts, y0=STARTS) -> np.ndarray:
 
 
 TIMES = np.linspace(0.5, 2.5, 9)
-# How exact some of the methods can be in a few thousand steps.
+# The accuracy that some methods reach in a few thousand steps.
 TOLERANCES = {"heun": 1e-6, "tsit5": 1e-7, "implicit_euler": 1e-5}
 
 
@@ -70,9 +73,10 @@ def test_the_error_falls_with_the_tolerance(method):
     errors = [np.abs(ys - exact(TIMES)).max() for ys, _ in solutions]
     assert all(ok.all() for _, ok in solutions)
     assert errors[0] < 0.2
-    # The error of a step falls in proportion; the sum over the steps, whose number grows, by a root of it at worst.
+    # The error of a step falls in proportion to the tolerance. The sum over a growing number of steps falls at least
+    # with its square root.
     assert errors[1] < 3 * errors[0] * np.sqrt(tolerances[1] / tolerances[0])
-    assert errors[1] > 1e-13, "a tolerance that was not passed on would change nothing"
+    assert errors[1] > 1e-13, "the tolerance must reach the solver"
 
 
 def padded(grids: list[np.ndarray], length: int) -> np.ndarray:
@@ -83,7 +87,7 @@ EULER = nf.Solver("euler")
 
 
 def by_hand(ts: np.ndarray, y0: np.ndarray) -> np.ndarray:
-    """Euler's method with the times as its steps."""
+    """Euler's method with steps between the given times."""
     ys = [y0]
     for h in np.diff(ts):
         ys.append(ys[-1] + h * A @ ys[-1])
@@ -128,7 +132,7 @@ def test_joint_and_separate_solves_agree_within_the_tolerance():
     assert joint.shape == separate.shape == (3, 9, 2) and joint_ok.shape == separate_ok.shape == (3,)
     assert joint_ok.all() and separate_ok.all()
     assert np.abs(joint - separate).max() < 1e-6
-    assert np.abs(joint - separate).max() > 0, "they take other steps, or one of them is not what it says"
+    assert np.abs(joint - separate).max() > 0, "the two modes must take different steps"
 
 
 INPUT_TIMES = np.array([0.0, 0.3, 1.0, 1.1, 2.0, 3.0])
@@ -136,7 +140,7 @@ INPUTS = np.array([0.0, 2.0, -1.0, 3.0, 3.0, -2.0])
 
 
 def forced(kind: str, inputs: np.ndarray, y0: np.ndarray) -> np.ndarray:
-    """The exact solution, one matrix exponential of state, input and the input's slope for each interval."""
+    """The exact solution: for each interval, a matrix exponential for the state, the input and the input's slope."""
     ys = [y0]
     for k, h in enumerate(np.diff(INPUT_TIMES)):
         slope = (inputs[k + 1] - inputs[k]) / h if kind == "linear" else 0.0
@@ -161,7 +165,7 @@ def test_a_forced_system(kind):
 
 
 def stiff(t, y, u):
-    """Falls on to the cosine within a thousandth."""
+    """A stiff field that relaxes to the cosine within a time of 0.001."""
     return -1e4 * (y - jnp.cos(t)) - jnp.sin(t)
 
 
@@ -184,7 +188,7 @@ def test_states_are_given_at_the_saved_times_and_beyond_the_last_input():
 def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():
     y0 = np.array([[1.0], [0.0]])
     ts = np.linspace(0.0, 2.0, 5)
-    field = lambda t, y, u: y**2  # noqa: E731  # reaches infinity at time one from a start of one
+    field = lambda t, y, u: y**2  # noqa: E731  # From 1, it reaches infinity at time 1.
     separate, ok = solve(nf.Solver(max_steps=64), ts, field=field, y0=y0)
     assert ok.tolist() == [False, True]
     assert np.isfinite(separate[0, :2]).all() and not np.isfinite(separate[0, -1]).any()
@@ -193,7 +197,7 @@ def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():
 
 def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     data = rotation()
-    objective = nf.TrajectoryMatching(solver=nf.Solver(max_steps=6, steps="adaptive"))
+    objective = nf.TrajectoryMatching(solver=nf.Solver(max_steps=6, stepping="adaptive"))
     field = nf.Linear(2, 0, key=jax.random.key(0))
     model = nf.make_model(data, field=field, key=jax.random.key(0))
     model = carry(model, np.float64)
@@ -202,12 +206,11 @@ def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     @eqx.filter_jit
     @eqx.filter_value_and_grad(has_aux=True)
     def evaluate(field):
-        loss = objective.loss(
-            eqx.tree_at(lambda m: m.field, model, field), None, nf.objectives.Problem(batch, None, jnp.zeros(()))
-        )
+        target = Target(batch, None, jnp.zeros(()))
+        loss = objective.loss(eqx.tree_at(lambda m: m.field, model, field), None, target)
         return loss.value, loss.failed
 
-    # A field that vanishes is solved in a few steps, one that turns fast is not.
+    # A zero field is solved in a few steps, a fast rotation is not.
     for scale, fails in ((0.0, False), (30.0, True)):
         (value, failed), gradient = evaluate(jax.tree.map(lambda x, scale=scale: scale * x, model.field))
         assert int(failed) == (3 if fails else 0)
@@ -216,22 +219,22 @@ def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
 
 
 def total(solver, numbers, joint):
-    """A number from a solve whose gradient is of order one, as a function of A, B and the start."""
+    """A scalar from a solve as a function of A, B and the start, with a gradient of order one."""
     a, b, y0 = numbers
-    # An input without kinks: at a kink the solve is less exact than its tolerance says.
+    # An input without kinks, since a solve exceeds its tolerance at a kink.
     us = jnp.broadcast_to(jnp.asarray(TIMES)[:, None], (3, 9, 1))
     ts = jnp.broadcast_to(jnp.asarray(TIMES), (3, 9))
-    ys = solver.solve(Linear(a, b), ts, y0, us, jnp.zeros(len(ts)), joint=joint).ys
+    ys = solver.solve(InitialValueProblem(Linear(a, b), ts, y0, us, jnp.zeros(len(ts))), joint=joint).ys
     return (ys**2).mean() + ys[:, -1].sum()
 
 
 NUMBERS = (A, B, STARTS)
-# An adjoint whose equation is solved anew backwards is only as exact as its tolerance.
+# An adjoint that solves an equation backwards is only as accurate as its tolerance.
 ACCURACY = {"checkpointed": 1e-5, "direct": 1e-5, "forward": 1e-5, "backsolve": 1e-4}
 
 
 def differences(solver) -> np.ndarray:
-    """The derivative along each of the numbers, by central differences."""
+    """The derivative with respect to each number, by central differences."""
     flat, restore = ravel_pytree(jax.tree.map(jnp.asarray, NUMBERS))
     step = 1e-3
     values = jax.jit(jax.vmap(lambda x: total(solver, restore(x), False)))
@@ -251,7 +254,7 @@ def test_gradients_equal_finite_differences(adjoint, slopes):
     flat, restore = ravel_pytree(jax.tree.map(jnp.asarray, NUMBERS))
     function = lambda x: total(solver, restore(x), True)  # noqa: E731
     gradient = jax.jit(jax.jacfwd(function) if adjoint == "forward" else jax.grad(function))(flat)
-    assert np.abs(slopes).min() > 1e-3, "every number matters"
+    assert np.abs(slopes).min() > 1e-3, "every number must affect the result"
     assert np.allclose(gradient, slopes, rtol=ACCURACY[adjoint], atol=ACCURACY[adjoint])
 
 
@@ -272,7 +275,7 @@ def test_settings_out_of_range_are_refused(options, said):
 
 
 def fast_and_slow(t, y, u):
-    """A rate for each state."""
+    """Two decays with a different rate for each state."""
     return -jnp.array([1.0, 30.0], y.dtype) * y
 
 
@@ -282,8 +285,10 @@ def test_tolerances_may_differ_by_state(joint):
     y0, us = jnp.array([[1.0, 1e-3], [2.0, 2e-3]]), jnp.zeros((2, 5, 0))
     truth = np.asarray(y0)[:, None] * np.exp(-np.asarray(ts)[..., None] * np.array([1.0, 30.0]))
 
+    problem = InitialValueProblem(fast_and_slow, ts, y0, us, jnp.zeros(len(ts)))
+
     def error(atol):
-        solution = nf.Solver(rtol=1e-3, atol=atol).solve(fast_and_slow, ts, y0, us, jnp.zeros(len(ts)), joint=joint)
+        solution = nf.Solver(rtol=1e-3, atol=atol).solve(problem, joint=joint)
         return np.abs(np.asarray(solution.ys) - truth)[..., 1].max()
 
     assert error((1e-2, 1e-8)) < 0.1 * error((1e-2, 1e-2))
@@ -294,9 +299,9 @@ def test_tolerances_may_differ_by_state(joint):
 def test_fixed_steps_have_the_order_of_the_method():
     def error(times):
         ts = jnp.linspace(0.0, 1.0, times)[None]
-        ys = nf.Solver("heun", steps="even").solve(
-            lambda t, y, u: -y, ts, jnp.ones((1, 1)), jnp.zeros((1, times, 0)), jnp.zeros(1), joint=True
-        ).ys  # fmt: skip
+        us = jnp.zeros((1, times, 0))
+        problem = InitialValueProblem(lambda t, y, u: -y, ts, jnp.ones((1, 1)), us, jnp.zeros(1))
+        ys = nf.Solver("heun", stepping="even").solve(problem, joint=True).ys
         return abs(float(ys[0, -1, 0]) - np.exp(-1.0))
 
     assert 3.5 < error(9) / error(17) < 4.6

@@ -1,4 +1,4 @@
-"""Divisions of the data: no row is scored in two parts, and cuts lie where they are asked for."""
+"""Splits of the data: no row is scored in two parts, and cuts are at the requested times."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SMALL = settings(max_examples=60, deadline=None)
 
 
 def records(shapes: list[tuple[int, float]]) -> nf.Dataset:
-    """Trajectories of so many rows, a row a unit of time, each from its own start; values tell all rows apart."""
+    """Trajectories with given numbers of rows and first times, one row per time unit; all values are distinct."""
     ts = [start + np.arange(float(rows)) for rows, start in shapes]
     return nf.Dataset.from_arrays(ts, [1000.0 * i + np.arange(float(n))[:, None] for i, (n, _) in enumerate(shapes)])
 
@@ -96,7 +96,7 @@ def test_validation_from_is_the_first_year_of_the_validation():
 
 def test_a_forecast_is_simulated_from_the_start_of_the_record():
     parts = nf.Split(validation_from=1912.0, test_from=1915.0)(years())
-    assert parts.train.ts.max() == 1911, "nothing later is in the training data at all"
+    assert parts.train.ts.max() == 1911, "the training data must hold nothing later"
     assert parts.validation.ts[0].tolist() == list(range(1900, 1915))
     assert parts.test.ts[0].tolist() == list(range(1900, 1921))
 
@@ -186,7 +186,7 @@ def test_named_trajectories_are_a_part():
         ),
         ({"test_trajectories": "0"}, r"write test_trajectories=\['0'\]"),
         ({"test_trajectories": ["0"], "by": "time"}, "need by=trajectory"),
-        ({"test_trajectories": ["0"], "test_from": 1.0}, "no times beside"),
+        ({"test_trajectories": ["0"], "test_from": 1.0}, "and no times"),
         ({"restart": True, "by": "trajectory"}, "restart is for by=time"),
         ({"restart": True, "test_trajectories": ["0"]}, "restart is for by=time"),
     ],
@@ -253,7 +253,7 @@ def test_windows_are_slices_that_cover_what_counts(shapes, rows, stride, start):
     try:
         cuts = data.windows(rows, stride)
     except ValueError:
-        assert stride is not None and stride > rows, "only windows with gaps between them may miss all that counts"
+        assert stride is not None and stride > rows, "only windows with gaps between them may miss all scored rows"
         return
     seen = np.zeros_like(data.scored)
     for i, name in enumerate(cuts.trajectories):

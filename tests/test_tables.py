@@ -1,4 +1,4 @@
-"""Tables to datasets: every good format, and one clear sentence for every bad one."""
+"""Reading tables into datasets: every supported format, and one clear error for every malformed file."""
 
 import datetime
 import gzip
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.io import savemat
 
-from node_fit.dataset import Dataset
-from node_fit.tables import from_frame, read_table
+from node_fit.data.dataset import Dataset
+from node_fit.data.tables.reading import from_frame, read_table
 
 T = np.array([0.0, 0.5, 2.0])
 X = np.array([1.0, np.nan, -3e-5])
@@ -193,7 +193,7 @@ def test_round_trip(tmp_path_factory, times, drawn, delimiter, decimal):
 
 
 class Bad(NamedTuple):
-    """A malformed file, and what the sentence about it must say beside the name of the file."""
+    """A malformed file, and what the error must say besides the file's name."""
 
     text: str | bytes
     says: tuple[str, ...]
@@ -225,13 +225,15 @@ BAD_TEXTS = {
     "too_many_fields": Bad("t,x\n0,1\n1,2,3\n", ("line 3", "after the last column 'x'", "3 fields", "line 1")),
     "too_few_fields": Bad("t,x,y\n0,1,2\n1,2\n", ("line 3", "before column 'y'", "2 fields", "3 columns")),
     "decimal_comma_in_comma_table": Bad("t,x\n0,5,1,2\n", ("line 2", "4 fields", "Decimal commas", "semicolon")),
-    "mixed_decimals": Bad("t;x\n0;1,5\n1;2\n2;2.5\n", ("line 4", "column 'x'", "'2.5'", "'1,5' in line 2", "one way")),
+    "mixed_decimals": Bad(
+        "t;x\n0;1,5\n1;2\n2;2.5\n", ("line 4", "column 'x'", "'2.5'", "'1,5' in line 2", "one decimal mark")
+    ),
     "both_marks": Bad("t;x\n0;1.234,5\n", ("line 2", "column 'x'", "'1.234,5'")),
     "wrong_delimiter": Bad("t|x\n0|1\n", ("line 1", "single column 't|x'", "commas, semicolons, tabs or blanks")),
     "one_column": Bad("x\n0\n", ("line 1", "single column 'x'")),
     "repeated_time": Bad("t,x\n0,1\n# again\n0,2\n", ("line 4", "column 't'", "repeats", "line 2", "average")),
     "time_goes_back": Bad("t,x\n0,1\n2,1\n1,2\n", ("line 4", "column 't'", "goes back", "1 after 2 in line 3", "sort")),
-    "restarting_time": Bad("t,x\n0,1\n1,1\n0,2\n", ("line 4", "name the column that tells them apart")),
+    "restarting_time": Bad("t,x\n0,1\n1,1\n0,2\n", ("line 4", "name the column that identifies them")),
     "repeat_in_mixed_rows": Bad("id,t,x\na,0,1\nb,0,1\na,0,2\n", ("line 4", "line 2", "trajectory 'a'"), RUN),
     "missing_time": Bad("t,x\n0,1\n,2\n", ("line 3", "column 't'", "missing", "every row needs a time")),
     "infinite_time": Bad("t,x\n0,1\ninf,2\n", ("line 3", "column 't'", "infinite")),
@@ -302,7 +304,7 @@ def test_malformed_typed_files(tmp_path):
         "axes.npy": "shape (2, 3, 4, 5)",
         "text.npy": "row 0 (counted from 0), column 'x': 'one'",
         "text.parquet": "row 2 (counted from 0), column 'x': 'three'",
-        "bool.parquet": "column 'x' holds truth values",
+        "bool.parquet": "column 'x' holds booleans",
         "unknown.parquet": "no column 'x'; its columns are 't', 'y'",
         "cut.parquet": "cannot be read as a Parquet file",
         "cell.mat": "column 'x' holds objects",

@@ -1,4 +1,4 @@
-"""The training loop: that it can be interrupted anywhere, and knows when to stop and what to keep."""
+"""The training loop: interruption at any point, stopping, and the parameters that it keeps."""
 
 import dataclasses
 import functools
@@ -10,53 +10,56 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import SMALL, rotation
+from conftest import SMALL, fit_to, rotation
 from test_pitfalls import Quadratic, problem
 
 import node_fit as nf
-from node_fit import loop, steps
-from node_fit.checkpoint import Checkpoints
-from node_fit.members import Crew
-from node_fit.observer import Silent
-from node_fit.precision import carry
-from node_fit.stage import Stage
-from node_fit.stream import Stream, sample
-from node_fit.training import chunk, unroll
+from node_fit.evaluation.metrics import score
+from node_fit.objectives.objective import Loss, Target
+from node_fit.runtime.precision import carry
+from node_fit.storage.checkpoint import Checkpoints
+from node_fit.training.callback import Callback
+from node_fit.training.chunk_end import DIVERGED
+from node_fit.training.members import share
+from node_fit.training.minibatches import Minibatches, sample
+from node_fit.training.programs import StagePrograms
+from node_fit.training.stage import Stage
+from node_fit.training.step import chunk, unroll
 
 CHUNK = 5
 
 
-class Stop(Silent):
-    """Interrupts after so many chunks, and keeps what it was shown on disk."""
+class Stop(Callback):
+    """Interrupts after a number of chunks, and saves each run state to disk."""
 
     def __init__(self, directory, after):
         self.directory = directory
         self.after = after
         self.seen = 0
 
-    def observe(self, records, moment):
+    def on_chunk_end(self, records, state):
         self.seen += 1
-        Checkpoints(self.directory).save(moment)
+        Checkpoints(self.directory).save(state)
         return "enough" if self.seen == self.after else None
 
 
-class GoOn(Silent):
-    """Goes on from what is on disk."""
+class GoOn(Callback):
+    """Resumes from the state on disk."""
 
     def __init__(self, directory):
         self.directory = directory
 
-    def resume(self, template):
-        moment = Checkpoints(self.directory).restore(template)
-        assert moment is not None
-        return moment
+    def restore(self, template):
+        state = Checkpoints(self.directory).restore(template)
+        assert state is not None
+        return state
 
 
-class Rows(Silent):
-    """Keeps the last moment."""
+class Rows(Callback):
+    """Records the last state."""
 
-    def observe(self, records, moment):
-        self.moment = moment
+    def on_chunk_end(self, records, state):
+        self.state = state
 
 
 RECIPES = {
@@ -71,9 +74,9 @@ RECIPES = {
 }
 
 
-def train(recipe, observer=None, **options):
+def train(recipe, callback=None, **options):
     options = {"chunk_steps": CHUNK, "field": SMALL, **options}
-    return nf.fit(rotation(), recipe=recipe, observer=observer, **options)
+    return fit_to(rotation(), recipe=recipe, callbacks=[callback], **options)
 
 
 def leaves(tree):
@@ -93,7 +96,7 @@ def rows(history):
 @pytest.mark.parametrize("after", [1, 2, 3])
 @pytest.mark.parametrize("name", RECIPES)
 def test_interrupted_equals_uninterrupted(name, after, tmp_path):
-    """Bit for bit, through the disk and a training built anew; also at the end of a stage and of the whole."""
+    """Bit for bit, through a file and a new training loop; also at the end of a stage and of the training."""
     whole = train(RECIPES[name]())
     part = train(RECIPES[name](), Stop(tmp_path, after))
     assert part.status == "interrupted"
@@ -118,15 +121,15 @@ def test_interrupted_equals_uninterrupted_with_validation(tmp_path):
 
 
 def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
-    """The comparison above can fail: another step draws other minibatches."""
+    """The comparison above can fail: a different step draws different minibatches."""
     whole = train(RECIPES["minibatches"]())
     train(RECIPES["minibatches"](), Stop(tmp_path, 1))
 
     class Tamper(GoOn):
-        def resume(self, template):
-            moment = super().resume(template)
-            state = eqx.tree_at(lambda s: s.step, moment.state, carry(np.int32(2), np.float32))
-            return nf.observer.Moment(moment.stage, moment.offset, state)
+        def restore(self, template):
+            run = super().restore(template)
+            state = eqx.tree_at(lambda s: s.step, run.members[0], carry(np.int32(2), np.float32))
+            return nf.RunState(run.stage, run.offset, (state,))
 
     rest = train(RECIPES["minibatches"](), Tamper(tmp_path))
     assert any((a != b).any() for a, b in zip(leaves(rest.model), leaves(whole.model), strict=True))
@@ -134,7 +137,8 @@ def test_a_state_that_was_changed_goes_on_otherwise(tmp_path):
 
 def advance(optimizer, length, steps=12, **options):
     parts, stage, fixed, state = problem(optimizer, steps=steps, **options)
-    return state, jax.jit(lambda s: chunk((parts.static, stage, length, "lax"), s, *Crew(1).share([fixed]))[0])
+    span = np.array([0, length], np.int32)
+    return state, jax.jit(lambda s: chunk((parts.static, stage), s, *share([fixed]), None, span)[0])
 
 
 @pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])
@@ -151,7 +155,7 @@ def test_steps_after_the_last_change_nothing(optimizer):
 def test_steps_after_a_stop_change_nothing():
     state, run = advance(nf.LBFGS(memory=3), 5)
     state = run(state)
-    stopped = eqx.tree_at(lambda s: s.done, state, jnp.ones((), bool))
+    stopped = eqx.tree_at(lambda s: s.stuck, state, jnp.ones((), bool))
     after = run(stopped)
     assert_equal((after.params, after.opt_state, after.step), (state.params, state.opt_state, state.step))
     assert_equal(run(state).step, state.step + 5)
@@ -183,39 +187,39 @@ def test_the_two_scans_agree():
 
 
 class Cliff(Quadratic):
-    """Without a value once the parameters have moved far."""
+    """An objective that is NaN once the parameters have moved far."""
 
     edge: float = eqx.field(static=True, default=0.02)
 
-    def loss(self, model, own, problem):
-        loss = super().loss(model, own, problem)
+    def loss(self, model, auxiliary, target):
+        loss = super().loss(model, auxiliary, target)
         bias = model.field.network.layers[-1].bias
         start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0]).network.layers[-1].bias
         away = jnp.abs(bias - start).max() > self.edge
-        return nf.objectives.Loss(jnp.where(away, jnp.nan, loss.value), jnp.zeros((), jnp.int32))
+        return Loss(jnp.where(away, jnp.nan, loss.value), jnp.zeros((), jnp.int32))
 
 
 def test_the_best_iterate_is_kept_and_is_never_nan():
     watcher = Rows()
     recipe = [Stage(Cliff(), nf.Optax(optax.sgd(0.05)), 40)]
     result = train(recipe, watcher)
-    assert int(watcher.moment.state.restarts) > 0, "the edge was never reached, so the test shows nothing"
+    assert int(watcher.state.members[0].restarts) > 0, "the edge was never reached, so the test is void"
     losses = [r.train_loss for r in result.history if np.isfinite(r.train_loss)]
-    assert float(watcher.moment.state.best.loss) == min(losses)
+    assert float(watcher.state.members[0].best.loss) == min(losses)
     assert all(np.isfinite(leaf).all() for leaf in leaves(result.model))
 
 
-def alone(batch) -> nf.objectives.Problem:
-    """The problem of a batch whose solves hold no steps."""
-    return nf.objectives.Problem(batch, None, jnp.zeros(()))
+def alone(batch) -> Target:
+    """The target of a batch without held steps."""
+    return Target(batch, None, jnp.zeros(()))
 
 
-# Far too fast, so that the loss rises after it has fallen.
+# A rate that is far too high, so the loss first falls and then rises.
 RISING = nf.Optax(optax.chain(optax.trace(0.95), optax.scale(-1.0)))
 
 
 def test_the_best_parameters_have_the_best_loss():
-    """The parameters that are handed back are those at which the reported loss was measured."""
+    """The returned parameters are those of the reported loss."""
     result = train([Stage(Quadratic(), RISING, 40)])
     objective = Quadratic()
     batch = carry(objective.prepare(rotation(), result.model), np.float32)
@@ -227,9 +231,9 @@ def test_the_best_parameters_have_the_best_loss():
 class Nowhere(Quadratic):
     """An objective that is never finite."""
 
-    def loss(self, model, own, problem):
-        value = super().loss(model, own, problem).value
-        return nf.objectives.Loss(value * jnp.nan, jnp.ones((), jnp.int32))
+    def loss(self, model, auxiliary, target):
+        value = super().loss(model, auxiliary, target).value
+        return Loss(value * jnp.nan, jnp.ones((), jnp.int32))
 
 
 @pytest.mark.parametrize("optimizer", [nf.Adam(1e-2), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])
@@ -238,7 +242,7 @@ def test_a_fit_without_any_finite_loss_has_failed(optimizer):
     assert result.status == "failed"
     assert "no loss was finite in the first 5 evaluations (5 failed solves)" in result.reason
     assert len(result.history) == 1
-    # The parameters are those of the start, untouched.
+    # The parameters are the unchanged initial ones.
     start = SMALL(2, 0, key=jax.random.split(jax.random.key(0))[0])
     assert_equal(result.model.field, start)
 
@@ -247,36 +251,41 @@ SHORT = {"field": functools.partial(nf.MLP, width=8, depth=1), "recipe": "direct
 
 
 def test_steps_that_are_made_anew_do_not_lose_the_best(monkeypatch):
-    """They are made after a chunk that was worse than one before."""
-    settled, calls = loop.settled, itertools.count()
+    """The held steps are renewed after a chunk that is worse than an earlier one."""
+    refine, calls = StagePrograms.refine, itertools.count()
 
-    def anew(*arguments):
-        state = settled(*arguments)
-        return dataclasses.replace(state, grid=state.grid.copy()) if next(calls) == 4 else state
+    def anew(self, states, **options):
+        found = refine(self, states, **options)
+        return found._replace(changed=True) if next(calls) == 4 else found
 
-    monkeypatch.setattr(loop, "settled", anew)
-    fit = nf.fit(rotation(), optimizer=RISING, steps=50, **SHORT)
+    monkeypatch.setattr(StagePrograms, "refine", anew)
+    fit = fit_to(rotation(), optimizer=RISING, steps=50, **SHORT)
     losses = [record.train_loss for record in fit.history]
-    assert losses[3] > 1.5 * min(losses[:3]), "the chunk was no worse, so the test shows nothing"
+    assert losses[3] > 1.5 * min(losses[:3]), "the chunk was not worse, so the test is void"
     assert losses[4] <= 1.01 * min(losses[:3])
-    assert fit.score(rotation()).nrmse ** 2 == pytest.approx(min(losses), rel=0.01)
+    assert score(rotation(), fit.predict(rotation())).nrmse ** 2 == pytest.approx(min(losses), rel=0.01)
 
 
 def test_steps_do_not_follow_a_fit_that_has_gone_astray(monkeypatch):
-    settled, given = loop.settled, []
-    monkeypatch.setattr(loop, "settled", lambda *arguments: given.append(arguments) or settled(*arguments))
-    nf.fit(rotation(), optimizer=nf.Adam(), steps=10, **SHORT)
-    *fixed, state, fresh = given[-1]
-    assert not fresh
+    refine, given = StagePrograms.refine, []
+
+    def kept(self, states, **options):
+        given.append((self, states, options))
+        return refine(self, states, **options)
+
+    monkeypatch.setattr(StagePrograms, "refine", kept)
+    fit_to(rotation(), optimizer=nf.Adam(), steps=10, **SHORT)
+    programs, (state,), options = given[-1]
+    assert not options
     faster = jax.tree.map(lambda weight: 8 * weight, state.chosen.params)
-    for loss, follows in ((1.0, True), (2 * steps.ASTRAY, False)):
-        chosen = dataclasses.replace(state.chosen, params=faster, loss=np.float32(loss) * state.mark)
-        there = settled(*fixed, dataclasses.replace(state, chosen=chosen), False)
-        assert (there.grid is not state.grid) == follows
+    for loss, follows in ((1.0, True), (2 * DIVERGED, False)):
+        chosen = dataclasses.replace(state.chosen, params=faster, loss=np.float32(loss) * state.reference)
+        found = refine(programs, [dataclasses.replace(state, chosen=chosen)])
+        assert found.changed == (found.grids[0] is not state.grid) == follows
 
 
 def test_patience_ends_the_stage_and_the_best_on_validation_is_kept():
-    """The validation data turn the other way, so learning the training data makes it worse."""
+    """The validation data rotate the other way, so fitting the training data makes their loss worse."""
     recipe = [Stage(Quadratic(), nf.Adam(5e-2, schedule="constant"), 500)]
     watcher = Rows()
     result = train(recipe, watcher, validation=rotation(2, rate=-1.0), patience=3)
@@ -284,22 +293,22 @@ def test_patience_ends_the_stage_and_the_best_on_validation_is_kept():
     assert "validation loss has not improved for 3 chunks" in result.reason
     losses = [r.validation_loss for r in result.history]
     assert len(losses) == int(np.argmin(losses)) + 1 + 3
-    assert float(watcher.moment.state.best.loss) == np.float32(min(losses))
+    assert float(watcher.state.members[0].best.loss) == np.float32(min(losses))
     assert result.history[-1].train_loss < result.history[0].train_loss
 
 
 def test_a_stall_ends_the_stage_of_a_line_search():
-    """Optax's own search never calls itself stuck, so the stall of the loss is what ends it."""
+    """Optax's line search never reports that it is stuck, so a stalled loss must end it."""
     noisy = nf.Dataset.from_arrays(
         rotation().ts[0], rotation().ys + 0.2 * np.random.default_rng(0).normal(size=(3, 12, 2))
     )
     optimizer = nf.LBFGS(memory=3, linesearch="backtracking")
-    result = nf.fit(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), optimizer, 1000)], chunk_steps=CHUNK)
+    result = fit_to(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), optimizer, 1000)], chunk_steps=CHUNK)
     assert result.status == "stopped_early"
     assert "stalled" in result.reason
     assert result.steps < 200
-    # Adam is given its steps: what looks like a stall there is the schedule.
-    result = nf.fit(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), nf.Adam(), 200)], chunk_steps=CHUNK)
+    # Adam runs all of its steps, since its schedule can look like a stall.
+    result = fit_to(noisy, field=nf.Linear, recipe=[Stage(nf.DerivativeMatching(), nf.Adam(), 200)], chunk_steps=CHUNK)
     assert (result.status, result.steps) == ("completed", 200)
 
 
@@ -329,25 +338,25 @@ def test_what_cannot_be_frozen_is_refused(name, message):
 
 def test_minibatches_are_drawn_without_replacement():
     rows = {"x": np.arange(10), "y": 2 * np.arange(10)}
-    drawn = Stream(rows, 4, (0, 1)).chunk(5, 20)
+    drawn = Minibatches(rows, 4, (0, 1)).chunk(5, 20)
     assert drawn["x"].shape == (20, 4)
     assert all(len(set(draw)) == 4 for draw in drawn["x"].tolist())
     assert (drawn["y"] == 2 * drawn["x"]).all()
     assert set(drawn["x"].flat) == set(range(10))
-    # More than there are is all of them.
-    assert sorted(Stream(rows, 50, (0,)).chunk(0, 1)["x"][0].tolist()) == list(range(10))
+    # A batch size above the number of rows gives all rows.
+    assert sorted(Minibatches(rows, 50, (0,)).chunk(0, 1)["x"][0].tolist()) == list(range(10))
 
 
 def test_a_step_draws_the_same_minibatch_in_any_chunk():
-    stream = Stream(np.arange(100), 7, (3, 0))
+    stream = Minibatches(np.arange(100), 7, (3, 0))
     whole = stream.chunk(0, 30)
     np.testing.assert_array_equal(np.concatenate([stream.chunk(0, 13), stream.chunk(13, 17)]), whole)
-    assert (Stream(np.arange(100), 7, (4, 0)).chunk(0, 30) != whole).any()
+    assert (Minibatches(np.arange(100), 7, (4, 0)).chunk(0, 30) != whole).any()
 
 
 def test_a_bootstrapped_member_draws_from_its_own_rows():
     pool = np.array([1, 1, 1, 5, 5, 8])
-    drawn = Stream(10 * np.arange(10), 3, (0,), pool).chunk(0, 200)
+    drawn = Minibatches(10 * np.arange(10), 3, (0,), pool).chunk(0, 200)
     assert set(drawn.flat) == {10, 50, 80}
     assert np.mean(drawn == 10) == pytest.approx(1 / 2, abs=0.05)
 
@@ -361,9 +370,9 @@ def test_each_step_draws_its_own_minibatch():
     drawn = []
 
     class Spy(Quadratic):
-        def loss(self, model, own, problem):
-            jax.debug.callback(lambda start: drawn.append(start.tobytes()), problem.batch.first)
-            return super().loss(model, own, problem)
+        def loss(self, model, auxiliary, target):
+            jax.debug.callback(lambda start: drawn.append(start.tobytes()), target.batch.first)
+            return super().loss(model, auxiliary, target)
 
     train([Stage(Spy(), nf.Adam(), 20, batch_size=2)])
     jax.effects_barrier()
@@ -378,7 +387,7 @@ def test_seeds():
 
 
 def test_a_stage_begins_at_the_best_of_the_one_before():
-    """The first stage ends far from its best."""
+    """The first stage ends far from its best point."""
     stages = [Stage(Quadratic(), RISING, 40), Stage(Quadratic(), nf.Adam(1e-6), CHUNK)]
     history = train(stages).history
     assert history[-1].train_loss == pytest.approx(min(r.train_loss for r in history[:-1]), rel=1e-3)
@@ -390,8 +399,6 @@ def test_a_stage_begins_at_the_best_of_the_one_before():
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"clip": 0.0}, "clip must be positive, got 0.0"),
-        ({"clip": float("nan")}, "clip must be positive, got nan"),
     ],
 )
 def test_a_stage_refuses_numbers_out_of_range(options, message):

@@ -1,4 +1,4 @@
-"""`python -m node_fit.tune`: trials are runs, and a search survives what its trials and processes come to."""
+"""`python -m node_fit.tune`: trials are runs, and a search survives failed trials and killed processes."""
 
 import os
 import re
@@ -14,24 +14,24 @@ from commands import DIRECT, ENVIRONMENT, Ran, in_process, read_summary, read_ta
 from omegaconf import OmegaConf
 
 import node_fit.__main__
-from node_fit.space import Parameter, read_space, word
-from node_fit.targets import ConfigError
+from node_fit.app.config.targets import ConfigError
+from node_fit.app.search.space import Parameter, read_space, word
 from node_fit.tune import main
 
 optuna = pytest.importorskip("optuna")
 
 ADAM = (*DIRECT, "optimizer=adam")
-# All of a small grid. -1 is out of range, which a run finds out, not a config; 1e-4 is too slow for the threshold.
+# A whole small grid. Only the run finds that -1 is out of range; 1e-4 is too slow for the threshold.
 GRID = (
     "+tune.space.optimizer.learning_rate={choice: [1e-4, 1e-2, 3e-2]}",
     "+tune.space.train.steps={choice: [20, -1]}",
-    "~tune.space.train.ridge",
+    "~tune.space.penalty.ridge",
     "tune.sampler._target_=optuna.samplers.GridSampler",
     "+tune.sampler.search_space={optimizer.learning_rate: ['0.0001', '0.01', '0.03'], train.steps: ['20', '-1']}",
     "~tune.pruner",
     "+tune.pruner={_target_: optuna.pruners.ThresholdPruner, upper: 5.0}",
 )
-# A chunk a step leaves time for signals.
+# Chunks of one step leave time for signals.
 LONG = (*ADAM, "train.steps=30", "train.chunk_steps=1", "train.patience=999", "tune.pruner=null")
 
 
@@ -118,7 +118,7 @@ def test_leaderboard_ranks_all_trials(searched):
 def test_the_best_is_repeated_by_one_command(searched, folder):
     study, ran = searched
     best = study / read_table(study / "leaderboard.csv")[0]["job"]
-    (line,) = re.findall("repeat it by: python -m node_fit (.*)", ran.out)
+    (line,) = re.findall("repeat it with: python -m node_fit (.*)", ran.out)
     assert shlex.join(shlex.split(line)) in (study / "best.sh").read_text()
     ran = in_process(node_fit.__main__.main, folder, *shlex.split(line), "hydra.run.dir=again")
     assert ran.code == 0 and ran.err == ""
@@ -142,13 +142,14 @@ def test_a_bad_trial_is_pruned_at_a_chunk_end(searched):
 
 def test_what_no_trial_could_run_with_is_refused_before_any(folder):
     for words, parts in (
-        (["+tune.space.train.rigde={log: [1e-3, 1]}"], ["train.rigde", "did you mean train.ridge"]),
+        (["+tune.space.penalty.rigde={log: [1e-3, 1]}"], ["penalty.rigde", "did you mean penalty.ridge"]),
+        (["+tune.space.train.ridge={log: [1e-3, 1]}"], ["tune.space: train.ridge", "write penalty.ridge=VALUE"]),
         (["+tune.space.train.window={lgo: [1, 5]}"], ["tune.space.train.window", "did you mean log"]),
-        (["tune.space.train.ridge.log=[1, 1e-3]"], ["tune.space.train.ridge", "low at most high"]),
-        (["tune.space.train.ridge.log=[-1, 1]"], ["tune.space.train.ridge", "above 0"]),
+        (["tune.space.penalty.ridge.log=[1, 1e-3]"], ["tune.space.penalty.ridge", "low at most high"]),
+        (["tune.space.penalty.ridge.log=[-1, 1]"], ["tune.space.penalty.ridge", "above 0"]),
         (["+tune.space.optimizer={choice: [adam, lbfsg]}"], ["optimizer=lbfsg", "did you mean optimizer=lbfgs"]),
         (["+tune.space.optimizer.b1={float: [0.5, 2.0]}"], ["optimizer.b1", "2.0"]),
-        (["~tune.space.train"], ["tune.space is empty"]),
+        (["~tune.space.penalty"], ["tune.space is empty", "tune.space.penalty.ridge"]),
         (["data.split.validation=0.0"], ["validation data", "data.split.validation=0.2"]),
         (["tune.trials=0"], ["tune.trials", "at least 1"]),
         (["tune.sampler._target_=optuna.samplers.TPESamplr"], ["did you mean optuna.samplers.TPESampler"]),
@@ -173,7 +174,7 @@ def test_a_study_of_something_else_is_not_gone_on_with(searched, folder):
     for words, part in (
         (["seed=5"], "seed=0"),
         (["field.width=4"], "field.width=8"),
-        (["train.ridge=0.5"], "train.ridge"),
+        (["penalty.ridge=0.5"], "penalty.ridge"),
     ):
         ran = tune(folder, *ADAM, *GRID, *words, "tune.study=grid", "tune.trials=50")
         assert ran.code == 1 and part in ran.sentence and "tune.study" in ran.sentence
@@ -199,21 +200,21 @@ def test_a_search_that_is_ended_goes_on(folder):
     thread.start()
     ran = tune(folder, *LONG, "tune.trials=1", "tune.study=ended")
     thread.join()
-    assert ran.code == 143 and ran.err == "" and "goes on with the search" in ran.out
+    assert ran.code == 143 and ran.err == "" and "to continue the search" in ran.out
     (before,) = trials(study)
     steps = read_summary(study / "0")["steps"]
     assert before.state == optuna.trial.TrialState.RUNNING and 5 <= steps < 30
     assert read_table(study / "leaderboard.csv")[0]["status"] == "running"
 
     ran = tune(folder, *LONG, "tune.trials=1", "tune.study=ended")
-    assert ran.code == 0 and f"going on from step {steps}" in ran.out
+    assert ran.code == 0 and f"resuming from step {steps}" in ran.out
     (after,) = trials(study)
     assert after.state == optuna.trial.TrialState.COMPLETE and after.params == before.params
     assert list(after.intermediate_values) == list(range(1, 31))
 
 
 def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
-    """No trial is lost, and none is run twice."""
+    """No trial is lost, and none runs twice."""
     words = (*LONG, "tune.trials=2", "tune.study=shared")
     study = folder / "shared"
     first = begun(folder, *words)
@@ -228,7 +229,7 @@ def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
     assert [record.state for record in records] == [optuna.trial.TrialState.COMPLETE] * 2
     assert records[0].params == values
     out = "".join(out for out, _ in ended)
-    assert sorted(re.findall(r"^job (\d+):", out, re.MULTILINE)) == ["0", "1"] and "going on from step" in out
+    assert sorted(re.findall(r"^job (\d+):", out, re.MULTILINE)) == ["0", "1"] and "resuming from step" in out
     for number in range(2):
         rows = read_table(study / str(number) / "metrics.csv")
         assert [int(row["step"]) for row in rows] == list(range(1, 31))
@@ -237,15 +238,15 @@ def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
 
 
 def test_a_trial_that_kills_its_process_is_given_up(folder):
-    """Three processes that end in the same place are enough."""
-    from node_fit.interruption import Interruption
-    from node_fit.study import Study
+    """Three processes that end at the same point are enough."""
+    from node_fit.app.interruption import Interruption
+    from node_fit.app.search.study import Study
 
     study = Study(folder, optuna.samplers.RandomSampler(seed=0), None, Interruption(print))
-    space = [Parameter("train.ridge", "log", (1e-3, 1.0))]
+    space = [Parameter("penalty.ridge", "log", (1e-3, 1.0))]
     begun = []
     for _ in range(5):
-        with study.trial(space, 2) as trial:  # and nobody tells what it came to
+        with study.trial(space, 2) as trial:  # No process reports its result.
             begun.append(trial and (trial.number, tuple(trial.words)))
     assert begun[0] == begun[1] == begun[2] and begun[3] != begun[2]
     assert begun[3][0] == 1 and begun[4] == begun[3]
@@ -255,7 +256,7 @@ def test_a_trial_of_a_search_can_be_gone_on_with_as_a_run(searched, folder):
     study, _ = searched
     best = read_table(study / "leaderboard.csv")[0]["job"]
     ran = in_process(node_fit.__main__.main, folder, f"resume=grid/{best}", "train.steps=30")
-    assert ran.code == 0 and "going on from step 20" in ran.out
+    assert ran.code == 0 and "resuming from step 20" in ran.out
     assert read_summary(study / best)["steps"] == 30
 
 
@@ -280,9 +281,9 @@ def test_a_value_is_written_as_hydra_reads_it(value):
 
 
 def test_a_space_nests_as_the_config_or_has_dotted_keys():
-    nested = read_space({"train": {"ridge": {"log": [1e-3, 1]}}, "seed": {"int": [0, 9]}})
-    assert nested == read_space({"train.ridge": {"log": [1e-3, 1]}, "seed": {"int": [0, 9]}})
-    assert nested == [Parameter("train.ridge", "log", (1e-3, 1)), Parameter("seed", "int", (0, 9))]
+    nested = read_space({"penalty": {"ridge": {"log": [1e-3, 1]}}, "seed": {"int": [0, 9]}})
+    assert nested == read_space({"penalty.ridge": {"log": [1e-3, 1]}, "seed": {"int": [0, 9]}})
+    assert nested == [Parameter("penalty.ridge", "log", (1e-3, 1)), Parameter("seed", "int", (0, 9))]
     for space in ({}, {"train": 3}, {"seed": {"int": [0, 1.5]}}, {"seed": {"choice": []}}, {"seed": {"float": [1]}}):
         with pytest.raises(ConfigError, match=r"tune\.space"):
             read_space(space)

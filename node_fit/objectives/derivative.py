@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from ..dataset import Dataset, cut
-from ..model import NeuralODE
-from ..smoothing import FEWEST, smooth
-from .jacobian import forward
-from .objective import AbstractLeastSquares, Build, Jacobian, Problem, Residuals, Vector, measured_count
+from ..data.dataset import Dataset, cut
+from ..data.smoothing import FEWEST, smooth
+from ..model.neural_ode import NeuralODE
+from .objective import AbstractLeastSquares, Target, measured_count
 from .penalty import Penalty
+from .residuals import Residuals
 
 # Of very many rows, so many times the points that are used are smoothed, in pieces of so many rows.
 ENOUGH, PIECE = 4, 512
@@ -71,14 +71,8 @@ class DerivativeMatching(AbstractLeastSquares):
             mask=np.isfinite(rates[at]),
         )
 
-    def own(self, model: NeuralODE, batch: Slopes) -> PyTree:
-        return None
-
-    def linearised(self, build: Build, x: Vector, problem: Problem) -> tuple[Residuals, Jacobian]:
-        return forward(lambda x: self.residuals(*build(x), problem), x)
-
-    def residuals(self, model: NeuralODE, own: PyTree, problem: Problem) -> Residuals:
-        batch: Slopes = problem.batch
+    def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
+        batch: Slopes = target.batch
         rates = jax.vmap(model.field)(batch.ts, batch.ys, batch.us)
         off = jnp.where(batch.mask, rates - batch.rates, 0)
         points = jax.tree.map(lambda x: x[:, None], (batch.ts, batch.ys, batch.us))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..fields import VectorField
-from .objective import Jacobian, Residuals, Vector
+from ..solver.vector_field import VectorField
+from .residuals import Jacobian, Residuals, Vector
 
 
 def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residuals, Jacobian]:

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..batch import Batch
-from ..fields import Hybrid, VectorField
-from ..parameters import weights
+from ..data.batch import Batch
+from ..model.fields.hybrid import Hybrid
+from ..model.parameters import weights
+from ..solver.vector_field import VectorField
 
 Points = tuple[Float[Array, "block point"], Float[Array, "block point state"], Float[Array, "block point input"]]
 Weight = float | Float[Array, ""] | None
@@ -27,12 +29,14 @@ class Penalty(eqx.Module):
     - `kinetic_energy`: of the mean square of the field (Finlay et al., "How to train your neural ODE", ICML 2020).
     - `physics`: of the mean square of what a network adds to known equations (`Hybrid`).
 
-    Means are over the points of the trajectories; all are of order one.
+    Means are over the points of the trajectories; all are of order one. In `fit`, `ridge="auto"` stands for the weight
+    with which a fit to the beginnings of the trajectories predicts their ends best, where the measured values are few
+    and fewer than the weights, and for 0 elsewhere.
 
     **Raises:** `ValueError` if a weight is negative or not finite.
     """
 
-    ridge: float | Float[Array, ""] = 0.0
+    ridge: float | Float[Array, ""] | Literal["auto"] = 0.0
     smoothness: Weight = None
     kinetic_energy: Weight = None
     physics: Weight = None
@@ -42,6 +46,8 @@ class Penalty(eqx.Module):
             weight = getattr(self, name)
             if isinstance(weight, float | int) and not 0 <= weight < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {weight}.")
+        if isinstance(self.ridge, str) and self.ridge != "auto":
+            raise ValueError(f"ridge must be a number or auto, got {self.ridge!r}.")
 
     def of_weights(self, field: PyTree) -> Float[Array, ""]:
         """The weighted sum of the field's squared weights."""

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..batch import Batch
-from ..dataset import Dataset, cut
-from ..grid import Shares
-from ..model import NeuralODE
-from ..smoothing import smooth
-from ..solver import Solver
-from .objective import Problem
+from ..data.batch import Batch, data_from_start
+from ..data.dataset import Dataset, cut
+from ..data.smoothing import smooth
+from ..model.neural_ode import NeuralODE
+from ..solver.held_steps import Grid, Shares
+from ..solver.solver import Solver
+from .objective import Target
 from .penalty import Penalty
-from .simulation import AbstractSimulation, View, misfit, nodes, rows
+from .simulation import AbstractSimulation, misfit, nodes, rows
 
 
 class Segments(eqx.Module):
@@ -70,6 +70,8 @@ class MultipleShooting(AbstractSimulation):
         return f"no shooting stage, since no trajectory is longer than a segment of {self.rows} intervals"
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Segments:
+        past = model.batch(data).past
+        data = data_from_start(data, model.start.past) if model.start.past else data
         pieces = data.pieces(self.rows + 1, self.rows)
         parts = cut(data, pieces, [f"{row}[{begin}]" for row, begin, _ in pieces])
         batch = Batch.from_dataset(parts, model.scaler)
@@ -78,18 +80,26 @@ class MultipleShooting(AbstractSimulation):
         follows = np.append(row[1:] == row[:-1], False)
         after = np.where(follows, np.minimum(numbers + 1, numbers[-1]), numbers).astype(np.int32)
         return Segments(
-            batch=eqx.tree_at(lambda b: b.index, batch, row),
+            # The start of a trajectory's first segment is read from the rows before it, those of others are found.
+            batch=eqx.tree_at(lambda b: (b.index, b.past), batch, (row, past[row])),
             opens=np.append(True, row[1:] != row[:-1]),
             next=after,
             row=(begin[after] - begin).astype(np.int32),
             guess=guess(data, model, row, begin, batch),
         )
 
-    def draw(self, count: int, seed: int | None) -> None:
+    def resample(self, count: int, seed: int | None) -> None:
         return None  # Segments belong together.
 
-    def own(self, model: NeuralODE, batch: Segments) -> PyTree:
+    @property
+    def takes_minibatches(self) -> bool:
+        return False
+
+    def initial_auxiliary(self, model: NeuralODE, batch: Segments) -> PyTree:
         return batch.guess
+
+    def steps_between_rows(self, batch: Segments) -> bool:
+        return batch.batch.driven
 
     def first_grid(self, batch: Segments) -> Shares | None:
         return self.steps_for(batch.batch)
@@ -98,24 +108,24 @@ class MultipleShooting(AbstractSimulation):
     def grows(self) -> bool:
         return True
 
-    def view(self, problem: Problem) -> View:
-        batch = problem.batch.batch
-        return View(batch, nodes(problem, batch))
+    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+        batch = target.batch.batch
+        return batch, nodes(target, batch)
 
-    def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "segment state"]:
-        segments: Segments = problem.batch
-        return jnp.where(segments.opens[:, None], model.start(segments.batch), own)
+    def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "segment state"]:
+        segments: Segments = target.batch
+        return jnp.where(segments.opens[:, None], model.start(segments.batch), auxiliary)
 
     def assemble(
-        self, model: NeuralODE, own: PyTree, problem: Problem, states: Float[Array, "segment time state"]
+        self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "segment time state"]
     ) -> Float[Array, "segment row"]:
-        segments: Segments = problem.batch
+        segments: Segments = target.batch
         batch, numbers = segments.batch, jnp.arange(segments.next.shape[0])
         follows = segments.next != numbers
         ends = states[numbers, segments.row]
-        gaps = jnp.where(follows[:, None] & jnp.isfinite(ends), ends - own[segments.next], 0)
-        ratio = batch.mask.sum() / jnp.maximum(follows.sum() * own.shape[1], 1)
-        weight = self.least * (self.most / self.least) ** problem.progress
+        gaps = jnp.where(follows[:, None] & jnp.isfinite(ends), ends - auxiliary[segments.next], 0)
+        ratio = batch.mask.sum() / jnp.maximum(follows.sum() * auxiliary.shape[1], 1)
+        weight = self.least * (self.most / self.least) ** target.progress
         return jnp.concatenate(
             [
                 rows(misfit(model, batch, states)),

@@ -2,7 +2,6 @@
 
 import abc
 from dataclasses import replace
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..batch import Batch
-from ..grid import SAFETY, Grid, Shares, even, size, stretched
-from ..model import NeuralODE, bound_of
-from ..scaling import characteristic_time, mean_and_deviation
-from ..solver import Solver
+from ..data.batch import Batch
+from ..data.scaling import characteristic_time, mean_and_deviation
+from ..model.neural_ode import NeuralODE, bound_of
+from ..solver.held_steps import SAFETY, Grid, Shares, even, size, stretched
+from ..solver.solver import Solver
+from ..solver.tolerances import closed
 from .jacobian import forward, sensitive, through_states
-from .objective import AbstractLeastSquares, Build, Jacobian, Problem, Residuals, Vector, measured_count
+from .objective import AbstractLeastSquares, Build, Target, measured_count
+from .residuals import Jacobian, Residuals, Vector
 
 # A residual that stands for "not solved": far beyond any honest one (states are of order one), and small enough that
 # a line search in float32 can compare its square with others.
@@ -25,108 +26,107 @@ UNSOLVED = 1e3
 DENSITY, USUAL = 2.0, 1e-5
 
 
-class View(NamedTuple):
-    """What is looked at now: trajectories, and the steps that their solves hold, if they hold some."""
-
-    batch: Batch
-    grid: Grid | None
-
-
 class AbstractSimulation(AbstractLeastSquares):
-    """Residuals of trajectories that are solved from `starts`, at what `view` shows of the data."""
+    """Residuals of trajectories that are solved from `starts`, at what is `seen` of the data."""
 
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
-    def view(self, problem: Problem) -> View:
-        """The problem as far as it is looked at now."""
+    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+        """The trajectories as far as they are looked at now, and the steps that their solves hold, if any."""
 
     @abc.abstractmethod
-    def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "block state"]:
+    def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block state"]:
         """Where the blocks (trajectories, or parts of them) start, in scaled units."""
 
     @abc.abstractmethod
     def assemble(
-        self, model: NeuralODE, own: PyTree, problem: Problem, states: Float[Array, "block time state"]
+        self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "block time state"]
     ) -> Float[Array, "block row"]:
         """The residuals of solved states."""
 
-    def residuals(self, model: NeuralODE, own: PyTree, problem: Problem) -> Residuals:
-        seen = self.view(problem)
-        solution = model.solve(seen.batch, self.solver, self.starts(model, own, problem), seen.grid)
-        values = self.assemble(model, own, problem, solution.ys)
-        return Residuals(values, measured_count(seen.batch.mask, values.dtype), (~solution.ok).sum(dtype=jnp.int32))
+    def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
+        batch, grid = self.seen(target)
+        problem = model.problem(batch, self.starts(model, auxiliary, target))
+        if grid is None:
+            solution, excess = self.solver.solve(problem, joint=batch.joint), 0.0
+        else:
+            solution = self.solver.solve_held(problem, grid, between_rows=batch.driven)
+            # What can't be solved is counted, and is no reason against the others.
+            errors = jnp.where(solution.ok[:, None], solution.errors, 0)
+            excess = errors.max() if self.solver.stepping == "held" else 0.0
+        values = self.assemble(model, auxiliary, target, solution.ys)
+        failed = (~solution.ok).sum(dtype=jnp.int32)
+        return Residuals(values, measured_count(batch.mask, values.dtype), failed, jax.lax.stop_gradient(excess))
 
-    def linearised(self, build: Build, x: Vector, problem: Problem) -> tuple[Residuals, Jacobian]:
-        if problem.grid is None:
+    def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
+        batch, grid = self.seen(target)
+        if grid is None:
             # Steps that are chosen in a loop have no other derivative but the forward one.
             unheld = replace(self, solver=replace(self.solver, adjoint="forward"))
-            return forward(lambda x: unheld.residuals(*build(x), problem), x)
-        seen = self.view(problem)
+            return forward(lambda x: unheld.residuals(*build(x), target), x)
 
         def starts(x: Array) -> Array:
-            return self.starts(*build(x), problem)
+            return self.starts(*build(x), target)
 
         y0 = starts(x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
-        field = sensitive(lambda x: build(x)[0].field, x, count)
-        bound = jnp.concatenate([bound_of(seen.batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
-        both = jnp.concatenate([y0, s0], axis=1)
-        ys = self.solver.follow(field, seen.batch.ts, both, seen.batch.us, seen.batch.origin, seen.grid, bound).ys
+        bound = jnp.concatenate([bound_of(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
+        problem = replace(
+            build(x)[0].problem(batch, y0),
+            field=sensitive(lambda x: build(x)[0].field, x, count),
+            y0=jnp.concatenate([y0, s0], axis=1),
+            bound=bound,
+        )
+        ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
         failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum(dtype=jnp.int32)
         # Where nothing was solved for, the residual is constant.
         moved = jnp.where(jnp.isfinite(states)[..., None] & jnp.isfinite(moved), moved, 0)
 
         def assemble(x: Array, states: Array) -> Array:
-            return self.assemble(*build(x), problem, states)
+            return self.assemble(*build(x), target, states)
 
         values, jacobian = through_states(assemble, x, states, moved)
-        return Residuals(values, measured_count(seen.batch.mask, values.dtype), failed), jacobian
+        return Residuals(values, measured_count(batch.mask, values.dtype), failed), jacobian
 
-    def step_errors(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "block step"]:
-        """The estimated error of each held step over its tolerance."""
-        seen = self.view(problem)
-        assert problem.grid is not None and seen.grid is not None
-        errors = model.step_errors(seen.batch, self.solver, self.starts(model, own, problem), seen.grid)
+    def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
+        batch, grid = self.seen(target)
+        assert target.grid is not None and grid is not None
+        problem = model.problem(batch, self.starts(model, auxiliary, target))
+        errors = self.solver.step_errors(problem, grid, between_rows=batch.driven)
+        if batch.driven:
+            return errors
         # Of steps that are not looked at yet nothing is known: they stay as they are.
-        whole = stretched(problem.grid, seen.batch.ts)
-        beyond = jnp.diff(seen.grid, axis=1) < jnp.diff(whole, axis=1)
+        whole = stretched(target.grid, batch.ts)
+        beyond = jnp.diff(grid, axis=1) < jnp.diff(whole, axis=1)
         return jnp.where(beyond, SAFETY**self.solver.error_order, errors)
 
     @property
-    @abc.abstractmethod
-    def grows(self) -> bool:
-        """Whether it changes as the stage goes on."""
-
-    @abc.abstractmethod
-    def first_grid(self, batch: PyTree) -> Shares | None:
-        """Steps to begin with, if its solves are given their steps."""
-
-    @property
-    def error_order(self) -> int | None:
-        """The power of a step with which its estimated error falls; None if steps are not held to a tolerance."""
-        return self.solver.error_order if self.solver.steps == "held" else None
+    def held_solver(self) -> Solver | None:
+        return self.solver if self.solver.stepping == "held" else None
 
     def steps_for(self, batch: Batch) -> Shares | None:
         """Even steps, as many as the data suggest: what is compiled is then the same for every seed."""
         ts = np.asarray(batch.ts)
-        if self.solver.steps == "adaptive":
+        if not self.solver.takes_given_steps:
             return None
-        if self.solver.steps == "even":
+        if batch.driven:
+            return np.array([[0.0, 1.0]])
+        if self.solver.stepping == "even":
             return even(ts)
         known = np.where(batch.known, batch.ys, np.nan)
         shift, scale = mean_and_deviation(known.reshape(-1, known.shape[2]))
         spans = (ts[:, -1] - ts[:, 0]).max() / characteristic_time(ts, (known - shift) / scale)
-        tolerance = float(np.min(np.asarray(self.solver.rtol)))
+        tolerance = float(np.min(np.asarray(closed(self.solver.rtol, None)[0])))
         wanted = DENSITY * spans * (USUAL / tolerance) ** (1 / self.solver.error_order)
         return even(ts, size(min(float(wanted), ts.shape[1])))
 
 
-def nodes(problem: Problem, batch: Batch) -> Grid | None:
-    """The steps that are held, on the batch's times."""
-    return None if problem.grid is None else stretched(problem.grid, batch.ts)
+def nodes(target: Target, batch: Batch) -> Grid | None:
+    """The steps that are held: on the batch's times, or as they are between rows."""
+    return target.grid if target.grid is None or batch.driven else stretched(target.grid, batch.ts)
 
 
 def misfit(

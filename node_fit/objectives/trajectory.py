@@ -6,14 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..batch import Batch
-from ..dataset import Dataset
-from ..grid import Shares
-from ..model import NeuralODE
-from ..solver import Solver
-from .objective import Problem
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..solver.held_steps import Grid, Shares
+from ..solver.solver import Solver
+from .objective import Target
 from .penalty import Penalty
-from .simulation import AbstractSimulation, View, misfit, nodes, rows
+from .simulation import AbstractSimulation, misfit, nodes, rows
 
 
 class TrajectoryMatching(AbstractSimulation):
@@ -46,8 +46,8 @@ class TrajectoryMatching(AbstractSimulation):
             raise ValueError(f"stride must be at least 1 row, and needs a window, got {self.stride}.")
         if self.horizon is not None and not 0 < self.horizon <= 1:
             raise ValueError(f"horizon must be above 0 and at most 1, got {self.horizon}.")
-        if self.horizon is not None and self.solver.steps == "adaptive":
-            raise ValueError("horizon needs steps that are given; use solver.steps=held or even.")
+        if self.horizon is not None and not self.solver.takes_given_steps:
+            raise ValueError("horizon needs steps that are given; use solver.stepping=held or even.")
 
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         return None
@@ -56,11 +56,12 @@ class TrajectoryMatching(AbstractSimulation):
         if self.window is not None:
             if not model.start.reads_windows:
                 raise ValueError("window needs a start that any window tells, start=first or start=encoder.")
-            data = data.windows(self.window, self.stride)
-        return Batch.from_dataset(data, model.scaler)
+            # Rows that a start is read from come before a window.
+            data = data.windows(self.window + max(model.start.past - 1, 0), self.stride or max(self.window // 2, 1))
+        return model.batch(data)
 
-    def own(self, model: NeuralODE, batch: Batch) -> PyTree:
-        return None
+    def steps_between_rows(self, batch: Batch) -> bool:
+        return batch.driven
 
     def first_grid(self, batch: Batch) -> Shares | None:
         return self.steps_for(batch)
@@ -69,25 +70,29 @@ class TrajectoryMatching(AbstractSimulation):
     def grows(self) -> bool:
         return self.horizon is not None
 
-    def view(self, problem: Problem) -> View:
-        batch = problem.batch
-        grid = nodes(problem, batch)
-        if self.horizon is None:
-            return View(batch, grid)
-        share = self.horizon ** (1 - problem.progress)
-        end = batch.ts[:, :1] + share * (batch.ts[:, -1:] - batch.ts[:, :1])
-        # Steps beyond the horizon have no length, so that nothing beyond it is solved for.
-        grid = None if grid is None else jnp.minimum(grid, end)
-        seen = replace(batch, mask=batch.mask & (batch.ts <= end)[..., None])
-        return View(seen, grid)
+    def on_whole_trajectories(self) -> "TrajectoryMatching | None":
+        return None if self.window is None else replace(self, window=None, stride=None)
 
-    def starts(self, model: NeuralODE, own: PyTree, problem: Problem) -> Float[Array, "trajectory state"]:
-        return model.start(problem.batch)
+    def seen(self, target: Target) -> tuple[Batch, Grid | None]:
+        batch: Batch = target.batch
+        grid = nodes(target, batch)
+        if self.horizon is None:
+            return batch, grid
+        share = self.horizon ** (1 - target.progress)
+        end = batch.ts[:, :1] + share * (batch.ts[:, -1:] - batch.ts[:, :1])
+        seen = replace(batch, mask=batch.mask & (batch.ts <= end)[..., None])
+        # Steps beyond the horizon have no length, so that nothing beyond it is solved for.
+        if batch.driven:
+            return replace(seen, ts=jnp.minimum(batch.ts, end)), grid
+        return seen, None if grid is None else jnp.minimum(grid, end)
+
+    def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "trajectory state"]:
+        return model.start(target.batch)
 
     def assemble(
-        self, model: NeuralODE, own: PyTree, problem: Problem, states: Float[Array, "trajectory time state"]
+        self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "trajectory time state"]
     ) -> Float[Array, "trajectory row"]:
-        batch = self.view(problem).batch
+        batch, _ = self.seen(target)
         return jnp.concatenate(
             [rows(misfit(model, batch, states)), self.penalty.along(model.field, batch, states)], axis=1
         )

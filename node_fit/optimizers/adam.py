@@ -19,19 +19,21 @@ class Adam(AbstractGradientOptimizer):
 
     **Arguments:**
 
-    - `learning_rate`: its peak.
-    - `schedule`: `constant`, `cosine` (to zero at the last step), or `warmup_cosine` (from zero first).
-    - `warmup`: fraction of the steps that `warmup_cosine` rises for.
-    - `weight_decay`: times the learning rate, the fraction of each parameter taken off in a step.
-    - `b1`, `b2`: decay of the first and second moment.
+    - `learning_rate`: peak learning rate.
+    - `schedule`: `constant`, `cosine` (decays to zero at the last step), or `warmup_cosine` (first rises from zero).
+    - `warmup`: fraction of the steps in which `warmup_cosine` rises.
+    - `weight_decay`: each step subtracts `weight_decay * learning_rate` times each parameter.
+    - `b1`, `b2`: decay rates of the first and second moment.
+    - `clip`: maximum norm of the gradient; a longer gradient is scaled down to it. No limit if `None`.
 
-    **Raises:** `ValueError` if a number is out of range or the schedule unknown.
+    **Raises:** `ValueError` if a number is out of range or the schedule is unknown.
     """
 
     learning_rate: float | Float[Array, ""]
     weight_decay: float | Float[Array, ""]
     b1: float | Float[Array, ""]
     b2: float | Float[Array, ""]
+    clip: float | Float[Array, ""] | None
     schedule: str = eqx.field(static=True)
     warmup: float = eqx.field(static=True)
 
@@ -44,6 +46,7 @@ class Adam(AbstractGradientOptimizer):
         weight_decay: float = 0.0,
         b1: float = 0.9,
         b2: float = 0.999,
+        clip: float | None = None,
     ):
         if not 0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}.")
@@ -51,6 +54,8 @@ class Adam(AbstractGradientOptimizer):
             raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip must be positive, got {clip}.")
         for key, number in (("warmup", warmup), ("b1", b1), ("b2", b2)):
             if not 0 <= number < 1:
                 raise ValueError(f"{key} must be at least 0 and below 1, got {number}.")
@@ -58,6 +63,7 @@ class Adam(AbstractGradientOptimizer):
         self.weight_decay = weight_decay
         self.b1 = b1
         self.b2 = b2
+        self.clip = clip
         self.schedule = schedule
         self.warmup = warmup
 
@@ -68,13 +74,14 @@ class Adam(AbstractGradientOptimizer):
     def transform(self, steps: int) -> optax.GradientTransformation:
         shape = self.shape(steps)
         return optax.chain(
+            *([] if self.clip is None else [optax.clip_by_global_norm(self.clip)]),
             optax.scale_by_adam(self.b1, self.b2),
             optax.add_decayed_weights(self.weight_decay),
             optax.scale_by_learning_rate(lambda count: self.learning_rate * shape(count)),
         )
 
     def shape(self, steps: int) -> optax.Schedule:
-        """The learning rate over its peak, by step."""
+        """The schedule of the learning rate relative to its peak."""
         if self.schedule == "cosine":
             return optax.cosine_decay_schedule(1.0, steps)
         if self.schedule == "warmup_cosine":
@@ -85,7 +92,7 @@ class Adam(AbstractGradientOptimizer):
         return state
 
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
-        return jnp.asarray(self.learning_rate * self.shape(steps)(state[0].count))
+        return jnp.asarray(self.learning_rate * self.shape(steps)(state[-1].count))
 
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         return jnp.zeros((), bool)

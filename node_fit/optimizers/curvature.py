@@ -1,7 +1,8 @@
-"""What L-BFGS knows of the curvature: the last steps, and how the gradient changed along each.
+"""The curvature memory of L-BFGS: the last steps, and the change of the gradient along each.
 
-Optax has the same method as a recursion, one pair after another. For several members at once, whose pairs stand in
-different slots, that is a hundred gathers a step; the compact form is a few products of all pairs with a vector.
+Optax implements the same method as a recursion over the pairs. For several ensemble members at once, whose pairs are
+in different slots, that takes a hundred gathers per step. The compact form takes a few products of all pairs with a
+vector.
 """
 
 from typing import NamedTuple
@@ -12,14 +13,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Pairs(NamedTuple):
-    """Pairs of a step and the change of the gradient along it, in slots that are used in turn.
+    """Pairs of a step and the change of the gradient along it, in slots that are filled in turn.
 
-    - `steps`, `changes`: a pair in each row.
-    - `inverse`: of the products of each step with each later change and its own, zero in slots without a pair. In the
-      order of time it is triangular, so its slots do not depend on pairs that came later, or that are gone.
-    - `curvature`: the product of each step with its own change.
-    - `scale`: of the newest pair, its curvature over the square of its change; 0 if there is none.
-    - `slot`: where the next pair goes.
+    - `steps`, `changes`: one pair in each row.
+    - `inverse`: inverse of the matrix of products of each step with its own and all later changes; zero in slots
+      without a pair. In order of time, it is triangular, so its entries do not depend on later or dropped pairs.
+    - `curvature`: product of each step with its own change.
+    - `scale`: curvature of the newest pair divided by the square of its change; 0 if there is no pair.
+    - `slot`: slot of the next pair.
     """
 
     steps: Float[Array, "slot parameter"]
@@ -31,7 +32,7 @@ class Pairs(NamedTuple):
 
 
 def no_pairs(memory: int, x: Float[Array, " parameter"]) -> Pairs:
-    """Room for so many pairs of vectors like `x`."""
+    """An empty memory with `memory` slots for pairs of vectors like `x`."""
     rows, numbers = jnp.zeros((memory, x.size), x.dtype), jnp.zeros((memory, memory), x.dtype)
     return Pairs(rows, rows, numbers, numbers[0], numbers[0, 0], jnp.zeros((), jnp.int32))
 
@@ -43,11 +44,11 @@ def remember(
     keep: Bool[Array, ""],
     forget: Bool[Array, ""],
 ) -> Pairs:
-    """Pairs with a new one in the place of the oldest if `keep`, none of them if `forget`, the same ones otherwise."""
+    """Updates the pairs: replaces the oldest pair if `keep`, drops all pairs if `forget`, else changes nothing."""
     slot = pairs.slot
 
     def placed(rows: Array, row: Array) -> Array:
-        # One row is chosen and written, since to choose between two memories would be to copy both.
+        # Selects one row and writes it. Selecting between two whole memories would copy both.
         return rows.at[slot].set(jnp.where(keep, row, rows[slot]))
 
     steps, changes = placed(pairs.steps, step), placed(pairs.changes, change)
@@ -68,10 +69,10 @@ def remember(
 
 
 def newton_direction(pairs: Pairs, gradient: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
-    """The inverse of L-BFGS's Hessian times a gradient; without pairs, the gradient, no longer than 1.
+    """L-BFGS's inverse Hessian times a gradient; without pairs, the gradient, scaled down to a norm of at most 1.
 
     Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices and their use in limited memory methods, Math.
-    Program. 63, 1994, theorem 2.2, taken in the order of the two loops of Nocedal and Wright, algorithm 7.4.
+    Program. 63, 1994, theorem 2.2, evaluated in the order of the two loops of Nocedal and Wright, algorithm 7.4.
     """
     scale = jnp.where(pairs.scale > 0, pairs.scale, 1 / jnp.maximum(jnp.linalg.norm(gradient), 1))
     weights = product(pairs.inverse, product(pairs.steps, gradient))
@@ -81,5 +82,5 @@ def newton_direction(pairs: Pairs, gradient: Float[Array, " parameter"]) -> Floa
 
 
 def product(a: Array, b: Array) -> Array:
-    # A GPU would round its arguments to ten bits, which is too coarse for differences of gradients.
+    # By default, a GPU rounds the arguments to ten bits, which is too coarse for differences of gradients.
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -1,4 +1,6 @@
-"""Any transformation of Optax's, or of the user's."""
+"""A wrapper that turns any Optax transformation into an optimizer."""
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -6,19 +8,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .optimizer import AbstractGradientOptimizer
+from .optimizer import AbstractGradientOptimizer, AbstractOptimizer
+
+# What to suggest to users who pass a name.
+SUGGESTIONS = {"adam": "Adam()", "adamw": "Adam(weight_decay=1e-3)", "lbfgs": "LBFGS()", "lm": "LevenbergMarquardt()"}
 
 
 class Optax(AbstractGradientOptimizer):
-    """An Optax transformation as an optimizer, line searches that call the objective included.
+    """An Optax transformation as an optimizer, including line searches that call the objective.
 
     **Arguments:**
 
-    - `transformation`: the result of a call such as `optax.rmsprop(1e-3)` or `optax.lbfgs()`. Its numbers are part of
-      the compiled program, so a second one built from equal numbers compiles again; `Adam` and `LBFGS` do not.
+    - `transformation`: for example `optax.rmsprop(1e-3)` or `optax.lbfgs()`. Its numbers are part of the compiled
+      program, so a second transformation compiles again, even with equal numbers. `Adam` and `LBFGS` do not.
 
-    **Raises:** `ValueError` on the first use if L-BFGS is not the first link of a chain: it must see the gradient
-    as it is (behind `optax.clip_by_global_norm` it diverges on a quadratic).
+    **Raises:** `ValueError` on first use if L-BFGS is not the first transformation of a chain. It needs the unmodified
+    gradient: after `optax.clip_by_global_norm`, it diverges on a quadratic.
     """
 
     transformation: optax.GradientTransformation = eqx.field(static=True)
@@ -34,8 +39,8 @@ class Optax(AbstractGradientOptimizer):
         state = super().init(params, steps)
         if isinstance(state, tuple) and any(has_memory(link) for link in state[1:]) and not has_memory(state[0]):
             raise ValueError(
-                "L-BFGS must be the first link of an Optax chain, as it needs the gradient as it is; "
-                "take out what stands before it (gradient clipping, say)."
+                "L-BFGS must be the first transformation of an Optax chain, since it needs the unmodified gradient; "
+                "remove what comes before it, such as gradient clipping."
             )
         return state
 
@@ -51,7 +56,7 @@ class Optax(AbstractGradientOptimizer):
 
 
 def forget_value(state: PyTree) -> PyTree:
-    """The state of a line search of Optax's without the value that it would take for that of the next step."""
+    """Invalidates the stored value in the state of an Optax line search, which the next step would otherwise reuse."""
     if optax.tree.get(state, "grad") is None:
         return state
     return optax.tree.set(state, value=jnp.full_like(optax.tree.get(state, "value"), jnp.inf))
@@ -60,3 +65,19 @@ def forget_value(state: PyTree) -> PyTree:
 def has_memory(state: PyTree) -> bool:
     links = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByLBFGSState))
     return any(isinstance(link, optax.ScaleByLBFGSState) for link in links)
+
+
+def as_optimizer(given: Any) -> AbstractOptimizer:
+    """Returns an optimizer unchanged, and wraps a bare Optax transformation in `Optax`.
+
+    **Raises:** `ValueError` for anything else; it says what to pass.
+    """
+    if isinstance(given, AbstractOptimizer):
+        return given
+    if isinstance(given, optax.GradientTransformation):
+        return Optax(given)
+    suggestion = SUGGESTIONS.get(given.lower() if isinstance(given, str) else "", "LBFGS()")
+    raise ValueError(
+        f"optimizer must be one of node_fit's or an Optax transformation such as optax.adam(1e-3), got {given!r:.60}; "
+        f"pass optimizer=node_fit.{suggestion}."
+    )

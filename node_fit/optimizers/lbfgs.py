@@ -1,4 +1,4 @@
-"""L-BFGS."""
+"""L-BFGS on the full batch."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from .custom import forget_value
 from .line_search import lbfgs_by_evaluation, renew
 from .optimizer import AbstractGradientOptimizer
 
-# Lines in a row on which nothing lower is found: the second one is along the gradient itself.
+# Consecutive search lines without a lower value before giving up. The second line is along the gradient itself.
 HOPELESS = 2
 LineSearch = Literal["zoom", "backtracking"]
 
@@ -19,18 +19,18 @@ LineSearch = Literal["zoom", "backtracking"]
 class LBFGS(AbstractGradientOptimizer):
     """L-BFGS (Liu and Nocedal, 1989) on the full batch, with a line search.
 
-    A step is one evaluation of the objective and its gradient with `zoom`, and one whole line search with
-    `backtracking`.
+    With `zoom`, a step is one evaluation of the objective and its gradient. With `backtracking`, it is a whole line
+    search.
 
     **Arguments:**
 
-    - `memory`: pairs that are kept; 50 needs about half of the evaluations that 10 needs.
+    - `memory`: number of pairs to keep; 50 needs about half as many evaluations as 10.
     - `linesearch`: `zoom` finds steps that satisfy the strong Wolfe conditions. `backtracking` is Optax's: it only
-      shortens or repeats the last step, so it has no say in the curvature of what it accepts. Under negative
-      curvature it can run away (google-deepmind/optax#1708), and it compiles the objective three times.
-    - `tries`: evaluations on one line before the best of them is taken.
+      shortens or repeats the last step, and does not check the curvature of the steps that it accepts. Under negative
+      curvature it can diverge (google-deepmind/optax#1708), and it compiles the objective three times.
+    - `tries`: maximum number of evaluations on one line; then the best point is accepted.
 
-    **Raises:** `ValueError` if a number is out of range or the line search unknown.
+    **Raises:** `ValueError` if a number is out of range or the line search is unknown.
     """
 
     memory: int = eqx.field(static=True)

@@ -1,4 +1,4 @@
-"""Levenberg-Marquardt: least squares by damped linearisation."""
+"""Levenberg-Marquardt: nonlinear least squares by damped linearisation."""
 
 import math
 from collections.abc import Callable
@@ -11,23 +11,28 @@ import lineax as lx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..objectives import Loss
-from .optimizer import AbstractOptimizer, Clip, Goal, Linearised, LossFunction, Step
+from ..objectives.objective import Loss
+from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunction, Step
 
 Vector = Float[Array, " parameter"]
 Form = Literal["auto", "dense", "cg"]
-# A step is taken if the sum of squares falls by this share of what was predicted.
+# A step is accepted if the sum of squares falls by at least this fraction of the predicted decrease.
 SUFFICIENT = 1e-4
-# Steps in a row that lower the sum of squares by less than `STALL` of it.
+# The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALL`.
 STALLED, STALL = 5, 1e-4
-# The largest correction by the curvature, relative to the step (Transtrum and Sethna 2012).
+# Maximum correction by the curvature, relative to the step (Transtrum and Sethna 2012).
 CURVED = 0.75
 PROBE = 0.1
 CG_STEPS = 100
 
 
 class LMState(NamedTuple):
-    """The `damping` of the next step (0 before the first), its `growth` if it is refused, steps `stalled` in a row."""
+    """The optimizer's state.
+
+    - `damping`: the damping of the next step; 0 before the first step.
+    - `growth`: the factor by which a rejected step raises the damping.
+    - `stalled`: number of consecutive steps without a sufficient decrease.
+    """
 
     damping: Float[Array, ""]
     growth: Float[Array, ""]
@@ -35,7 +40,7 @@ class LMState(NamedTuple):
 
 
 class Try(NamedTuple):
-    """A damped step: where it leads, the sum of squares there, and whether it is taken."""
+    """A damped step: the step, the sum of squares after it, whether it is accepted, and the dampings to try next."""
 
     damping: Float[Array, ""]
     growth: Float[Array, ""]
@@ -49,17 +54,17 @@ class LevenbergMarquardt(AbstractOptimizer):
     """Levenberg-Marquardt (Nielsen's damping; Madsen, Nielsen and Tingleff, "Methods for non-linear least squares
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).
 
-    A step linearises once and tries dampings until the sum of squares falls. The linear problem is solved in the form
-    that is smaller, parameters by parameters or residuals by residuals; where the Jacobian would need more
-    than `memory`, by conjugate gradients with products alone.
+    A step linearises once and tries dampings until the sum of squares falls. The linear problem is solved in the
+    smaller of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than `memory`,
+    conjugate gradients solve it with matrix-free products.
 
     **Arguments:**
 
-    - `damping`: of the first step, relative to the largest squared column of the Jacobian.
-    - `geodesic`: whether steps are bent along the curvature of the model.
-    - `form`: `dense`, `cg`, or `auto` by memory.
-    - `memory`: bytes that the Jacobian may take.
-    - `tries`: dampings that are tried in a step.
+    - `damping`: damping of the first step, relative to the largest squared column norm of the Jacobian.
+    - `geodesic`: whether to correct steps for the curvature of the model (geodesic acceleration).
+    - `form`: `dense`, `cg`, or `auto`, which chooses by `memory`.
+    - `memory`: maximum size of the Jacobian [bytes].
+    - `tries`: maximum number of dampings to try in a step.
 
     **Raises:** `ValueError` if a number is out of range.
     """
@@ -104,42 +109,19 @@ class LevenbergMarquardt(AbstractOptimizer):
         zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
         return LMState(zero, zero + 2, jnp.zeros((), jnp.int32))
 
-    def step(self, loss: LossFunction, params: PyTree, state: LMState, steps: int, clip: Clip) -> Step:
-        goal = cast(Goal, loss)
+    def step(self, loss: LossFunction, params: PyTree, state: LMState, steps: int) -> Step:
+        squares = cast(LeastSquaresLoss, loss)
         x, unravel = ravel_pytree(params)
-        residuals = goal.residuals
-        linear = self.linearise(goal, x)
+        residuals = squares.residuals
+        linear = self.linearise(squares, x)
         r, prior = linear.residuals, linear.prior
         value = r @ r + x @ (prior * x)
-        first = self.damping * linear.largest
-        damping = jnp.where(state.damping > 0, state.damping, first)
-
-        def bent(damping: Array) -> tuple[Vector, Vector, Float[Array, " row"]]:
-            """The damped step, the same along the residuals' curvature, and the residuals where that leads.
-
-            Both are found in one loop of two rounds, so that each piece is compiled once.
-            """
-
-            def turn(found: tuple[Array, Array], second: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-                step, target = found
-                solved = linear.solve(damping, target)
-                small = jnp.linalg.norm(solved / 2) <= CURVED / 2 * jnp.linalg.norm(step)
-                corrected = step + jnp.where(small & jnp.isfinite(solved).all(), solved / 2, 0)
-                step = jnp.where(second, corrected, solved)
-                there, _ = residuals(x + jnp.where(second, step, PROBE * step))
-                # The second derivative along the step, by a difference.
-                bend = 2 / PROBE * ((there - r) / PROBE - linear.push(step))
-                return (step, linear.pull(bend)), (step, there)
-
-            _, (steps, there) = jax.lax.scan(turn, (jnp.zeros_like(x), linear.slope), jnp.array([False, True]))
-            return steps[0], steps[1], there[1]
-
-        def straight(damping: Array) -> tuple[Vector, Vector, Float[Array, " row"]]:
-            step = linear.solve(damping, linear.slope)
-            return step, step, residuals(x + step)[0]
+        initial = self.damping * linear.largest
+        follow = geodesic_step if self.geodesic else plain_step
+        damping = jnp.where(state.damping > 0, state.damping, initial)
 
         def attempt(old: Try) -> Try:
-            first, step, there = (bent if self.geodesic else straight)(old.damping)
+            first, step, there = follow(linear, residuals, x, old.damping)
             predicted = first @ (old.damping * first - linear.slope)
             moved = x + step
             total = there @ there + moved @ (prior * moved)
@@ -162,7 +144,7 @@ class LevenbergMarquardt(AbstractOptimizer):
         stalled = jnp.where(falls, 0, state.stalled + 1)
         growth = jnp.minimum(last.growth, 1e4)
         sound = jnp.isfinite(value) & (last.damping > 0) & jnp.isfinite(last.damping)
-        damping = jnp.where(sound, last.damping, jnp.where(jnp.isfinite(first), first, 0))
+        damping = jnp.where(sound, last.damping, jnp.where(jnp.isfinite(initial), initial, 0))
         return Step(
             params=unravel(moved),
             state=LMState(damping, growth, stalled),
@@ -171,7 +153,7 @@ class LevenbergMarquardt(AbstractOptimizer):
             evaluations=1 + (2 if self.geodesic else 1) * last.number,
         )
 
-    def linearise(self, loss: Goal, x: Vector) -> "Linear":
+    def linearise(self, loss: LeastSquaresLoss, x: Vector) -> "Linearisation":
         rows = jax.eval_shape(lambda x: loss.residuals(x)[0], x).size
         free = self.form == "cg" or (self.form == "auto" and rows * x.size * x.dtype.itemsize > self.memory)
         return matrix_free(loss, x) if free else dense(loss.linearised(x), x)
@@ -186,14 +168,48 @@ class LevenbergMarquardt(AbstractOptimizer):
         return state.stalled >= STALLED
 
 
-class Linear(NamedTuple):
+ResidualsOf = Callable[[Vector], tuple[Float[Array, " row"], Int[Array, ""]]]
+
+
+def geodesic_step(
+    linear: "Linearisation", residuals: ResidualsOf, x: Vector, damping: Float[Array, ""]
+) -> tuple[Vector, Vector, Float[Array, " row"]]:
+    """Computes the damped step, the step with geodesic acceleration, and the residuals after the latter.
+
+    Both steps come from one loop of two iterations, so each piece is compiled once.
+    """
+
+    def iterate(found: tuple[Array, Array], second: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        step, target = found
+        solved = linear.solve(damping, target)
+        small = jnp.linalg.norm(solved / 2) <= CURVED / 2 * jnp.linalg.norm(step)
+        corrected = step + jnp.where(small & jnp.isfinite(solved).all(), solved / 2, 0)
+        step = jnp.where(second, corrected, solved)
+        there, _ = residuals(x + jnp.where(second, step, PROBE * step))
+        # Second derivative along the step, by a finite difference.
+        bend = 2 / PROBE * ((there - linear.residuals) / PROBE - linear.push(step))
+        return (step, linear.pull(bend)), (step, there)
+
+    _, (steps, there) = jax.lax.scan(iterate, (jnp.zeros_like(x), linear.slope), jnp.array([False, True]))
+    return steps[0], steps[1], there[1]
+
+
+def plain_step(
+    linear: "Linearisation", residuals: ResidualsOf, x: Vector, damping: Float[Array, ""]
+) -> tuple[Vector, Vector, Float[Array, " row"]]:
+    """Computes the damped step, returned twice, and the residuals after it."""
+    step = linear.solve(damping, linear.slope)
+    return step, step, residuals(x + step)[0]
+
+
+class Linearisation(NamedTuple):
     """A sum of squares linearised at a point.
 
-    - `residuals`, `failed`, `prior`: as of `Linearised`.
+    - `residuals`, `failed`, `prior`: as in `Linearised`.
     - `slope`: half of the gradient of the sum of squares.
-    - `solve`: `(damping, b)` to the `d` with `(J'J + prior + damping) d = -b`.
+    - `solve`: maps `(damping, b)` to the `d` with `(J'J + prior + damping) d = -b`.
     - `push`, `pull`: products with `J` and with its transpose.
-    - `largest`: the largest squared column of `J`, or an estimate.
+    - `largest`: the largest squared column norm of `J`, or an estimate of it.
     """
 
     residuals: Float[Array, " row"]
@@ -206,7 +222,7 @@ class Linear(NamedTuple):
     largest: Float[Array, ""]
 
 
-def dense(at: Linearised, x: Vector) -> Linear:
+def dense(at: Linearised, x: Vector) -> Linearisation:
     jacobian, r, prior = at.jacobian, at.residuals, at.prior
     rows, parameters = jacobian.shape
     slope = jacobian.T @ r + prior * x
@@ -215,14 +231,14 @@ def dense(at: Linearised, x: Vector) -> Linear:
         return -solve_spd(gram + jnp.diag(prior + damping), b)
 
     def dual(damping: Array, b: Array) -> Array:
-        # Sherman, Morrison and Woodbury: an inverse in the space of the residuals.
+        # Sherman-Morrison-Woodbury: the inverse is in the space of the residuals.
         weight = prior + damping
         scaled = jacobian / weight[None]
         inner = solve_spd(scaled @ jacobian.T + jnp.eye(rows, dtype=b.dtype), scaled @ b)
         return -(b / weight - scaled.T @ inner)
 
     gram = jacobian.T @ jacobian if parameters <= rows else jnp.zeros((0, 0), x.dtype)
-    return Linear(
+    return Linearisation(
         residuals=r,
         failed=at.failed,
         prior=prior,
@@ -239,7 +255,7 @@ def solve_spd(matrix: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array
     return lx.linear_solve(operator, b, lx.Cholesky(), throw=False).value
 
 
-def matrix_free(loss: Goal, x: Vector) -> Linear:
+def matrix_free(loss: LeastSquaresLoss, x: Vector) -> Linearisation:
     r, push, failed = jax.linearize(loss.residuals, x, has_aux=True)
     vjp = jax.linear_transpose(push, x)
     prior = loss.prior(x)
@@ -253,9 +269,9 @@ def matrix_free(loss: Goal, x: Vector) -> Linear:
             jax.ShapeDtypeStruct(x.shape, x.dtype),
             lx.positive_semidefinite_tag,
         )
-        # An inexact step will do: it is judged by the sum of squares that it reaches.
+        # An inexact step is enough, since its sum of squares decides whether it is accepted.
         return -lx.linear_solve(operator, b, lx.CG(rtol=1e-2, atol=0.0, max_steps=CG_STEPS), throw=False).value
 
     slope = pull(r) + prior * x
     curvature = jnp.linalg.norm(push(slope)) ** 2 / jnp.maximum(slope @ slope, jnp.finfo(x.dtype).tiny)
-    return Linear(r, failed, prior, slope, solve, push, pull, curvature)
+    return Linearisation(r, failed, prior, slope, solve, push, pull, curvature)

@@ -1,10 +1,10 @@
-"""L-BFGS with a zoom line search that evaluates the objective once a step.
+"""L-BFGS with a zoom line search that evaluates the objective once per step.
 
-Optax's line searches call the objective from inside of an update, at several places, so the solve and its gradient
-are traced and compiled several times over; under `vmap` all members wait for the slowest search. Here the search is
-turned inside out: the parameters that the loop holds are the trial point, the loop evaluates there once, and `update`
-decides what that evaluation means and where to look next. It is an Optax transformation like any other, as cheap to
-compile as Adam, and members of a batch search independently.
+Optax's line searches call the objective at several places inside an update. JAX then traces and compiles the solve and
+its gradient several times, and under `vmap`, all members wait for the slowest search. Here, the search is inverted: the
+parameters in the training loop are the trial point, the loop evaluates the objective there once, and `update` uses the
+result to choose the next trial point. This is an ordinary Optax transformation. It compiles as fast as Adam, and the
+members of a batch search independently.
 """
 
 from typing import Any, NamedTuple
@@ -17,18 +17,18 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .curvature import Pairs, newton_direction, no_pairs, remember
 
-# Sufficient decrease and curvature: the usual constants for quasi-Newton directions (Nocedal and Wright,
-# Numerical Optimization, 2006, section 3.1).
+# Constants of the sufficient-decrease and curvature conditions, with their usual values for quasi-Newton directions
+# (Nocedal and Wright, Numerical Optimization, 2006, section 3.1).
 DECREASE = 1e-4
 CURVATURE = 0.9
-# A step grows by this factor while the slope still points down.
+# The step grows by this factor while the slope is still negative.
 GROWTH = 2.5
-# A trial keeps this fraction of the interval away from its ends.
+# A trial stays this fraction of the interval away from its ends.
 MARGIN = 0.1
 
 
-class Trial(NamedTuple):
-    """A point on the search line: the step, and the objective and its slope along the line there."""
+class TrialPoint(NamedTuple):
+    """A point on the search line: the step, the objective there, and its slope along the line."""
 
     step: Float[Array, ""]
     value: Float[Array, ""]
@@ -36,32 +36,32 @@ class Trial(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Where the search is on its line.
+    """The state of the search on one line.
 
-    - `point`, `gradient`: where the line begins, flat: the last accepted point.
-    - `direction`: of the search.
-    - `start`: that point as a trial of step 0; its value is infinite as long as there is no line.
+    - `point`, `gradient`: the last accepted point, where the line starts, and the gradient there, as flat vectors.
+    - `direction`: the search direction.
+    - `start`: the start as a trial of step 0; its value is infinite before the first line.
     - `low`, `low_gradient`: the best trial with sufficient decrease, and the gradient there.
-    - `high`: the other end of the interval that holds a good step; its step is infinite while none is known.
-    - `step`: the step being tried.
-    - `tries`: trials on this line.
-    - `failures`: lines in a row on which nothing better was found.
+    - `high`: the other end of the interval that contains a good step; its step is infinite until the end is known.
+    - `step`: the current trial step.
+    - `tries`: number of trials on this line.
+    - `failures`: number of consecutive lines without a lower value.
     """
 
     point: Float[Array, " parameter"]
     gradient: Float[Array, " parameter"]
     direction: Float[Array, " parameter"]
-    start: Trial
-    low: Trial
+    start: TrialPoint
+    low: TrialPoint
     low_gradient: Float[Array, " parameter"]
-    high: Trial
+    high: TrialPoint
     step: Float[Array, ""]
     tries: Int[Array, ""]
     failures: Int[Array, ""]
 
 
 class SearchState(NamedTuple):
-    """What is known of the curvature, and the line that is searched."""
+    """The curvature memory and the current search line."""
 
     pairs: Pairs
     line: Line
@@ -70,13 +70,13 @@ class SearchState(NamedTuple):
 def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformationExtraArgs:
     """L-BFGS with a zoom line search (Nocedal and Wright, 2006, algorithms 3.5, 3.6 and 7.4).
 
-    `update` needs `value`, the objective at `params`, and its whole gradient. It returns the way from the
-    trial point `params` to the next one. Values that are not finite shorten the step.
+    `update` needs `value`, the objective at `params`, and its full gradient. It returns the difference between the next
+    trial point and the current one, `params`. A value that is not finite shortens the step.
 
     **Arguments:**
 
-    - `memory`: pairs of steps and gradient changes that are kept.
-    - `tries`: trials on a line before the best of them is taken.
+    - `memory`: number of pairs of a step and a gradient change to keep.
+    - `tries`: maximum number of trials on a line; then the best one is accepted.
     """
 
     def init(params: PyTree) -> SearchState:
@@ -93,10 +93,10 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         old: Line = state.line
         finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
         gradient = jnp.where(finite, gradient, 0)
-        trial = Trial(old.step, jnp.where(finite, value, jnp.inf), gradient @ old.direction)
-        # Before the first evaluation there is no line: the start is accepted for what it is.
+        trial = TrialPoint(old.step, jnp.where(finite, value, jnp.inf), gradient @ old.direction)
+        # Before the first evaluation there is no line, and the start is accepted as it is.
         opening = jnp.isinf(old.start.value) & finite
-        # A step too short to be seen is no step, however well its value compares.
+        # A step that rounding cancels does not count, whatever its value.
         moves = (x != old.point).any()
         accepted = opening | (finite & moves & satisfies_wolfe(trial, old.start))
         low, high, moved = narrow(old, trial, finite)
@@ -105,14 +105,14 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         exhausted = ~jnp.isinf(old.start.value) & ((old.tries + 1 >= tries) | resolved(low, high, old.direction, x))
         turns = accepted | exhausted
 
-        # The next line begins at the accepted trial, else at the best one, else where this one began.
+        # The next line starts at the accepted trial, else at the best trial, else at the start of this line.
         settled = accepted | (low.step > 0)
         point = jnp.where(accepted, x, old.point + low.step * old.direction)
         there = jnp.where(accepted, gradient, jnp.where(low.step > 0, low_gradient, old.gradient))
         way, change = point - old.point, there - old.gradient
-        # A pair without positive curvature would spoil the metric: forget it all and descend along the gradient.
+        # A pair without positive curvature would make the metric indefinite: drop all pairs and follow the gradient.
         curved = settled & (way @ change > 0)
-        # Outside of the condition, since members of a batch would choose between two copies of all pairs.
+        # Outside of the `cond`, which under `vmap` becomes a select between two copies of all pairs.
         pairs = remember(state.pairs, way, change, keep=turns & curved, forget=turns & ~curved)
 
         def next_line() -> Line:
@@ -124,7 +124,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
             return old._replace(low=low, low_gradient=low_gradient, high=high, step=step, tries=old.tries + 1)
 
         new = jax.lax.cond(turns, next_line, same_line)
-        # Between the accepted point and the next trial there is no other error than one rounding.
+        # The next trial is computed from the accepted point, so rounding errors do not accumulate.
         target = new.point + new.step * new.direction
         return unravel(jnp.where(jnp.isinf(new.start.value), 0, target - x)), SearchState(pairs, new)
 
@@ -138,8 +138,8 @@ def begin_line(
     value: Float[Array, ""],
     failures: Int[Array, ""],
 ) -> Line:
-    """A line from a point, with a whole step as its first trial."""
-    start = Trial(jnp.zeros_like(value), value, direction @ gradient)
+    """Starts a line at a point, with a full step as its first trial."""
+    start = TrialPoint(jnp.zeros_like(value), value, direction @ gradient)
     return Line(
         point=point,
         gradient=gradient,
@@ -147,7 +147,7 @@ def begin_line(
         start=start,
         low=start,
         low_gradient=gradient,
-        high=Trial(jnp.full_like(value, jnp.inf), jnp.full_like(value, jnp.inf), jnp.zeros_like(value)),
+        high=TrialPoint(jnp.full_like(value, jnp.inf), jnp.full_like(value, jnp.inf), jnp.zeros_like(value)),
         step=jnp.ones_like(value),
         tries=jnp.zeros((), jnp.int32),
         failures=failures,
@@ -155,13 +155,13 @@ def begin_line(
 
 
 def downhill(ascent: Float[Array, " parameter"], gradient: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
-    """Against `ascent`; against the gradient where rounding, or little curvature, has spoilt that."""
+    """Returns `-ascent`, or the negative gradient if rounding or low curvature has made `ascent` unusable."""
     sound = (ascent @ gradient > 0) & jnp.isfinite(ascent).all()
     return -jnp.where(sound, ascent, gradient)
 
 
 def renew(state: SearchState) -> SearchState:
-    """The state for an objective that has changed a little: the next point is accepted for what it is."""
+    """Prepares the state for an objective that has changed slightly: the next point is accepted as it is."""
     line = state.line
     infinite = jnp.full_like(line.start.value, jnp.inf)
     opened = line._replace(
@@ -173,8 +173,8 @@ def renew(state: SearchState) -> SearchState:
     return state._replace(line=opened)
 
 
-def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
-    """Strong Wolfe conditions; near the minimum, where differences of values are rounding, their approximate form.
+def satisfies_wolfe(trial: TrialPoint, start: TrialPoint) -> Bool[Array, ""]:
+    """Tests the strong Wolfe conditions, or their approximate form near the minimum, where rounding hides a decrease.
 
     Hager and Zhang, SIAM J. Optim. 16, 2005, equation 4.1.
     """
@@ -185,8 +185,8 @@ def satisfies_wolfe(trial: Trial, start: Trial) -> Bool[Array, ""]:
     return level & (decreases | approximately)
 
 
-def narrow(line: Line, trial: Trial, finite: Bool[Array, ""]) -> tuple[Trial, Trial, Bool[Array, ""]]:
-    """The interval after a trial that was not accepted, and whether its low end is now the trial."""
+def narrow(line: Line, trial: TrialPoint, finite: Bool[Array, ""]) -> tuple[TrialPoint, TrialPoint, Bool[Array, ""]]:
+    """Narrows the interval after a rejected trial; returns its two ends, and whether the trial is the new low end."""
     decreases = trial.value <= line.start.value + DECREASE * trial.step * line.start.slope
     moved = finite & decreases & (trial.value < line.low.value)
     passed = trial.slope * (line.high.step - line.low.step) >= 0
@@ -196,22 +196,22 @@ def narrow(line: Line, trial: Trial, finite: Bool[Array, ""]) -> tuple[Trial, Tr
 
 
 def resolved(
-    low: Trial, high: Trial, direction: Float[Array, " parameter"], x: Float[Array, " parameter"]
+    low: TrialPoint, high: TrialPoint, direction: Float[Array, " parameter"], x: Float[Array, " parameter"]
 ) -> Bool[Array, ""]:
-    """Whether rounding leaves no point between the ends of the interval."""
+    """Whether rounding leaves no distinct point between the ends of the interval."""
     width = jnp.abs(jnp.where(jnp.isinf(high.step), low.step + 1, high.step) - low.step)
     return width * jnp.abs(direction).max() <= jnp.finfo(x.dtype).eps * jnp.abs(x).max()
 
 
-def choose(low: Trial, high: Trial) -> Float[Array, ""]:
-    """The next step: longer while the interval is open, else the minimum of a cubic, kept off the ends."""
+def choose(low: TrialPoint, high: TrialPoint) -> Float[Array, ""]:
+    """Chooses the next step: a longer one while the interval is open, else a cubic's minimum, away from the ends."""
     width = high.step - low.step
-    # Cubic through both values and slopes (Nocedal and Wright, equation 3.59), relative to the interval.
+    # Minimum of the cubic through both values and slopes (Nocedal and Wright, equation 3.59), relative to the interval.
     d1 = low.slope + high.slope - 3 * (high.value - low.value) / width
     d2 = jnp.sign(width) * jnp.sqrt(jnp.maximum(d1**2 - low.slope * high.slope, 0))
     fraction = 1 - (high.slope + d2 - d1) / (high.slope - low.slope + 2 * d2)
     fraction = jnp.where(jnp.isfinite(fraction), jnp.clip(fraction, MARGIN, 1 - MARGIN), 0.5)
-    # With a point that could not be evaluated there is nothing to interpolate: far back from it at first, then halves.
+    # A trial without a finite value can't be interpolated: first step back far, then bisect.
     fraction = jnp.where(jnp.isfinite(high.value), fraction, jnp.where(low.step > 0, 0.5, MARGIN))
     return jnp.where(jnp.isinf(high.step), GROWTH * low.step, low.step + fraction * width)
 

@@ -1,4 +1,4 @@
-"""What every optimizer is, and the one path by which all of Optax's update the parameters."""
+"""The base classes of optimizers, and the step that all Optax transformations share."""
 
 import abc
 from collections.abc import Callable
@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..objectives import Loss
-
-Clip = float | Float[Array, ""] | None
+from ..objectives.objective import Loss
 
 
 class Linearised(eqx.Module):
     """A sum of squares `r @ r + x @ (prior * x)` at a vector `x` of all parameters.
 
-    - `residuals`, `jacobian`: `r` and its derivatives.
-    - `failed`: how many solves failed.
+    - `residuals`, `jacobian`: `r` and its derivatives with respect to `x`.
+    - `failed`: number of failed solves.
     - `prior`: weight of each parameter's square.
     """
 
@@ -33,13 +31,13 @@ LossFunction = Callable[[PyTree], Loss]
 
 
 @runtime_checkable
-class Goal(Protocol):
-    """An objective as a function of the parameters alone, or of a vector of them for sums of squares."""
+class LeastSquaresLoss(Protocol):
+    """A loss that is a sum of squares: called with the parameters; its residuals take the parameters as one vector."""
 
     def __call__(self, params: PyTree) -> Loss: ...
 
     def residuals(self, x: Float[Array, " parameter"]) -> tuple[Float[Array, " row"], Int[Array, ""]]:
-        """The residuals, and how many solves failed."""
+        """The residuals, and the number of failed solves."""
         ...
 
     def linearised(self, x: Float[Array, " parameter"]) -> Linearised: ...
@@ -48,11 +46,12 @@ class Goal(Protocol):
 
 
 class Step(eqx.Module):
-    """What a step of an optimizer gives.
+    """The result of one optimizer step.
 
     - `params`, `state`: the parameters to evaluate next, and the optimizer's state.
-    - `loss`: the objective at the parameters that the step was given, and the norm of its `gradient_norm`.
-    - `evaluations`: how often the objective was evaluated.
+    - `loss`: the objective at the parameters before the step.
+    - `gradient_norm`: the norm of its gradient there.
+    - `evaluations`: number of evaluations of the objective.
     """
 
     params: PyTree
@@ -63,44 +62,43 @@ class Step(eqx.Module):
 
 
 class AbstractOptimizer(eqx.Module):
-    """A method that minimises an objective, one step at a time.
+    """An optimizer: a method that minimises an objective step by step.
 
-    A field of an optimizer that is a float is a number that a sweep may change without compiling again.
+    A sweep may change the float fields of an optimizer without a new compilation.
     """
 
     @property
     @abc.abstractmethod
     def full_batch(self) -> bool:
-        """Whether every step must see the same data and the whole gradient."""
+        """Whether every step needs the same data and the full gradient."""
 
     @property
     @abc.abstractmethod
     def pace(self) -> int:
-        """How many gradients a step costs, roughly; chunks have so many steps fewer."""
+        """The approximate cost of a step in gradients; chunks have fewer steps by this factor."""
 
     @abc.abstractmethod
     def init(self, params: PyTree, steps: int) -> PyTree:
-        """The state before the first of `steps` steps."""
+        """Returns the initial state of an optimization with `steps` steps."""
 
     @abc.abstractmethod
-    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: Clip) -> Step:
-        """One step from `params`.
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
+        """Makes one step from `params`.
 
         **Arguments:**
 
-        - `loss`: the objective; in training a `Goal`.
-        - `params`, `state`: where the optimizer is.
-        - `steps`: how many steps there will be, for schedules.
-        - `clip`: largest norm of the gradient that is passed on, or None.
+        - `loss`: the objective; a `LeastSquaresLoss` if it is a sum of squares.
+        - `params`, `state`: the current parameters and optimizer state.
+        - `steps`: total number of steps, for schedules.
         """
 
     @abc.abstractmethod
     def reopen(self, state: PyTree) -> PyTree:
-        """The state for an objective whose values have changed a little since the last step."""
+        """Returns a state for an objective whose values have changed slightly since the last step."""
 
     @abc.abstractmethod
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
-        """The learning rate or step size in force, for the log."""
+        """The current learning rate or step size, for the log."""
 
     @abc.abstractmethod
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
@@ -108,7 +106,7 @@ class AbstractOptimizer(eqx.Module):
 
 
 class AbstractGradientOptimizer(AbstractOptimizer):
-    """An optimizer that is an Optax transformation of the gradient, line searches included."""
+    """An optimizer that applies an Optax transformation, which may be a line search, to the gradient."""
 
     @property
     def pace(self) -> int:
@@ -116,17 +114,15 @@ class AbstractGradientOptimizer(AbstractOptimizer):
 
     @abc.abstractmethod
     def transform(self, steps: int) -> optax.GradientTransformation:
-        """The transformation, built anew in every trace from this module's (possibly traced) numbers."""
+        """Builds the transformation from this module's numbers, which may be traced; called in every trace."""
 
     def init(self, params: PyTree, steps: int) -> PyTree:
         return optax.with_extra_args_support(self.transform(steps)).init(params)
 
-    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int, clip: Clip) -> Step:
+    def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
         transform = optax.with_extra_args_support(self.transform(steps))
         value, gradient = evaluate(loss, params, state)
         norm = optax.tree.norm(gradient)
-        if clip is not None:
-            gradient, _ = optax.clip_by_global_norm(clip).update(gradient, optax.EmptyState())
         updates, new_state = transform.update(
             gradient, state, params, value=value.value, grad=gradient, value_fn=lambda p: loss(p).value
         )
@@ -134,14 +130,14 @@ class AbstractGradientOptimizer(AbstractOptimizer):
         evaluations = jnp.int32(1) if searched is None else 1 + jnp.asarray(searched, jnp.int32)
         moved = (optax.apply_updates(params, updates), new_state)
         if not self.full_batch:
-            # A line search backs off from what is not finite; any other method would carry it on.
+            # A line search backs off from non-finite values; any other method would carry them on.
             sound = jnp.isfinite(value.value) & jnp.isfinite(norm)
             moved = jax.tree.map(lambda new, old: jnp.where(sound, new, old), moved, (params, state))
         return Step(moved[0], moved[1], value, norm, evaluations)
 
 
 def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:
-    """The objective and its gradient; taken from the state where a line search has left them there."""
+    """Evaluates the objective and its gradient, or takes them from the state if a line search has stored them there."""
     if cached(state):
         value, gradient = optax.value_and_grad_from_state(lambda p: loss(p).value)(params, state=state)
         value = jnp.asarray(value)

@@ -1,12 +1,12 @@
-"""What a picture of a fit is drawn from, collected into one record for each trajectory."""
+"""The data of a plot, collected into one record per trajectory."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
 
-from ..dataset import Dataset
-from ..evaluation import deviations, mean_over_channels
+from ..data.dataset import Dataset
+from ..evaluation.metrics import deviations, mean_over_channels
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
 Edges = tuple[Float[np.ndarray, "trajectory n state"], Float[np.ndarray, "trajectory n state"]]
@@ -15,14 +15,14 @@ TRAIN = "train"
 
 @dataclass(frozen=True)
 class Curves:
-    """What a picture of a fit is drawn from, in the user's units.
+    """The data of a plot, in the user's units.
 
-    - `splits`: the data of each role: `train`, and those held out, such as `validation` and `test`. A role whose
-      trajectory also stands in `train`, and of which only later rows are scored, is a forecast of it.
-    - `dense`: the model's curve of each role at times of its own, as `(ts, ys)` of shapes `(trajectory, n)` and
-      `(trajectory, n, state)`; not finite where the solution fails.
-    - `bands`: lower and upper edges of bands around the curves, if there are some, of their shape.
-    - `left_out`: how many trajectories there are besides.
+    - `splits`: the data of each role: `train`, and held-out data such as `validation` and `test`. If a trajectory of a
+      role is also in `train`, and only its later rows are scored, it is a forecast of that trajectory.
+    - `dense`: the model's curve for each role at times of its own, as `(ts, ys)` of shapes `(trajectory, n)` and
+      `(trajectory, n, state)`; not finite where the solve fails.
+    - `bands`: lower and upper edges of bands around the curves, in the shape of the curves; empty if there are none.
+    - `left_out`: number of further trajectories.
     """
 
     splits: dict[str, Dataset]
@@ -32,12 +32,12 @@ class Curves:
 
 
 @dataclass
-class Record:
-    """One trajectory as it is drawn: its measurements by role, its inputs, its curve and its errors.
+class DrawnTrajectory:
+    """One trajectory as drawn: its measurements by role, its inputs, its curve and its errors.
 
-    - `points`: times and values of each role, NaN where a value does not count for it. The role `context` has the
-      rows that are known and not scored, where no training record has them.
-    - `data`: the dataset and the row that reach furthest, for the inputs.
+    - `points`: times and values of each role, NaN where a value does not count for it. The role `context` holds rows
+      that are known but not scored, if no training record has them.
+    - `data`: the dataset and the row that reach furthest in time, for the inputs.
     - `forecast`: the time after which rows are held out; `None` if there is none.
     - `errors`: NRMSE of each role.
     """
@@ -53,20 +53,20 @@ class Record:
 
     @property
     def held(self) -> bool:
-        """Whether any measurement of it is held out."""
+        """Whether any of its measurements are held out."""
         return any(role not in (TRAIN, "context") for role in self.points)
 
     @property
     def error(self) -> float:
-        """The error it is ranked by: of the held-out rows if there are some."""
+        """The error that ranks it: of the held-out rows if there are any."""
         known = {role: error for role, error in self.errors.items() if not np.isnan(error)}
         held = [error for role, error in known.items() if role != TRAIN]
         return max(held) if held else known.get(TRAIN, np.inf)
 
 
-def collect(curves: Curves) -> list[Record]:
-    """One record for each trajectory; a forecast joins the record of the trajectory it continues."""
-    records: dict[tuple[str, str], Record] = {}
+def collect(curves: Curves) -> list[DrawnTrajectory]:
+    """One record per trajectory; a forecast joins the record of the trajectory that it continues."""
+    records: dict[tuple[str, str], DrawnTrajectory] = {}
     for role, data in curves.splits.items():
         scales = deviations(data)
         ts, ys = curves.dense[role]
@@ -76,7 +76,7 @@ def collect(curves: Curves) -> list[Record]:
             continued = role != TRAIN and bool(context.any())
             key = (TRAIN, name) if continued and (TRAIN, name) in records else (role, name)
             band = (curves.bands[role][0][row], curves.bands[role][1][row]) if role in curves.bands else None
-            record = records.setdefault(key, Record(name, (data, row), ts[row], ys[row], band))
+            record = records.setdefault(key, DrawnTrajectory(name, (data, row), ts[row], ys[row], band))
             if ts[row][-1] >= record.ts[-1]:
                 record.data, record.ts, record.ys, record.band = (data, row), ts[row], ys[row], band
             counted = np.where(data.mask[row], data.ys[row], np.nan)[valid]
@@ -87,8 +87,8 @@ def collect(curves: Curves) -> list[Record]:
     return list(records.values())
 
 
-def mark_forecast(record: Record, owner: str, data: Dataset, row: int, context: np.ndarray) -> None:
-    """Notes where the held-out rows begin, and the rows before them if no training record has them."""
+def mark_forecast(record: DrawnTrajectory, owner: str, data: Dataset, row: int, context: np.ndarray) -> None:
+    """Marks where held-out rows begin, and adds the rows before them if no training record has them."""
     before = data.ts[row][context]
     if owner != TRAIN:
         record.points = {"context": (before, data.ys[row][context])} | record.points

@@ -1,29 +1,34 @@
-"""The picture of the model against the data, over time."""
+"""The plot of model and data over time."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .curves import Curves, Record, collect
+from .curves import Curves, DrawnTrajectory, collect
 from .marks import entry, label_of, marker
 from .selection import INPUTS, PANELS, choose, headline, limits
 from .style import ACCENTS, INK, QUIET, SHADE, named, new_figure, plain, save, styled
 
 
 def plot_fit(curves: Curves, path: str | Path) -> Path:
-    """Draws each state's data and the model's curve against time, for at most six trajectories.
+    """Writes the plot of `fit_figure` to a PNG at `path`; returns `path`."""
+    with styled():
+        return save(fit_figure(curves), path)
 
-    Of more trajectories, the best, the median and the worst of those fitted and of those held out are shown. Data that
-    were fitted are filled dots; data held out are hollow, on a shaded ground. The errors in the titles are taken
-    between the curve's times by linear interpolation.
+
+def fit_figure(curves: Curves) -> Any:
+    """Plots each state's data and the model's curve against time, for at most six trajectories.
+
+    If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
+    data are filled dots; held-out data are hollow, on a shaded background. The errors in the titles interpolate the
+    curve linearly between its times.
 
     **Arguments:**
 
     - `curves`: data and curves.
-    - `path`: the PNG to write.
 
-    **Returns:** `path`.
+    **Returns:** a `matplotlib.figure.Figure`.
     """
     records = collect(curves)
     shown = choose(records)
@@ -52,11 +57,11 @@ def plot_fit(curves: Curves, path: str | Path) -> Path:
         figure.align_ylabels(grid[:, 0])
         headline(figure, records, shown, first, curves.left_out)
         legend(figure, shown)
-        return save(figure, path)
+        return figure
 
 
-def frame_times(axes: Any, record: Record, columns: int) -> None:
-    """Limits and ticks of the time, which the panels of a trajectory share."""
+def frame_times(axes: Any, record: DrawnTrajectory, columns: int) -> None:
+    """Sets limits and ticks of the time axis that the panels of a trajectory share."""
     from matplotlib.ticker import MaxNLocator
 
     times = np.concatenate([record.ts, *(ts for ts, _ in record.points.values())])
@@ -66,8 +71,8 @@ def frame_times(axes: Any, record: Record, columns: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=whole, steps=[1, 2, 5, 10]))
 
 
-def draw_state(axes: Any, record: Record, state: int, crowd: int) -> None:
-    """Data and curve of one state. More points than `crowd` are drawn pale, with the curve above them."""
+def draw_state(axes: Any, record: DrawnTrajectory, state: int, crowd: int) -> None:
+    """Draws data and curve of one state; more points than `crowd` are pale, with the curve above them."""
     colour = ACCENTS[state % len(ACCENTS)]
     shade(axes, record, label=state == 0)
     count = sum(int(np.isfinite(ys[:, state]).sum()) for _, ys in record.points.values())
@@ -79,13 +84,13 @@ def draw_state(axes: Any, record: Record, state: int, crowd: int) -> None:
     if record.band is not None:
         low, high = (visible(edge[:, state]) for edge in record.band)
         axes.fill_between(record.ts, low, high, color=colour, alpha=0.22, lw=0, zorder=1.5)
-        for edge in (low, high):  # above the measurements, which may hide a narrow band
+        for edge in (low, high):  # above the measurements, which could hide a narrow band
             axes.plot(record.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
     note_failure(axes, record)
     axes.label_outer()
 
 
-def draw_input(axes: Any, record: Record, which: int) -> None:
+def draw_input(axes: Any, record: DrawnTrajectory, which: int) -> None:
     data, row = record.data
     valid = data.valid[row]
     shade(axes, record, label=False)
@@ -93,8 +98,8 @@ def draw_input(axes: Any, record: Record, which: int) -> None:
     axes.label_outer()
 
 
-def shade(axes: Any, record: Record, label: bool) -> None:
-    """A light ground where the measurements were held out from the fit."""
+def shade(axes: Any, record: DrawnTrajectory, label: bool) -> None:
+    """Shades the background where measurements were held out."""
     if record.forecast is not None:
         axes.axvspan(record.forecast, axes.get_xlim()[1], color=SHADE, lw=0, zorder=0)
         axes.axvline(record.forecast, color=QUIET, lw=0.7, ls=(0, (4, 3)), zorder=1)
@@ -115,7 +120,7 @@ def shade(axes: Any, record: Record, label: bool) -> None:
         axes.set_facecolor(SHADE)
 
 
-def note_failure(axes: Any, record: Record) -> None:
+def note_failure(axes: Any, record: DrawnTrajectory) -> None:
     failed = ~np.isfinite(record.ys).all(axis=1)
     if failed.any():
         note = f"no finite solution from {record.ts[failed.argmax()]:.4g} on"
@@ -129,12 +134,12 @@ def darker(colour: str) -> tuple[float, ...]:
 
 
 def visible(curve: np.ndarray) -> np.ndarray:
-    """The finite part of a curve, without values so large that they cannot be drawn."""
+    """The finite part of a curve, without values too large to draw."""
     values = curve.astype(np.float64)
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
 
 
-def column_title(record: Record, label: str, columns: int) -> str:
+def column_title(record: DrawnTrajectory, label: str, columns: int) -> str:
     errors = [
         f"{role} {error:.2g}" if np.isfinite(error) else f"{role} failed"
         for role, error in record.errors.items()
@@ -146,7 +151,7 @@ def column_title(record: Record, label: str, columns: int) -> str:
     return f"{head}\nNRMSE: {', '.join(errors)}"
 
 
-def legend(figure: Any, shown: list[tuple[Record, str]]) -> None:
+def legend(figure: Any, shown: list[tuple[DrawnTrajectory, str]]) -> None:
     roles = dict.fromkeys(role for record, _ in shown for role in record.points)
     entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
     entries.append(entry("model", color=INK, lw=1.3))

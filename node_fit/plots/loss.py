@@ -1,4 +1,4 @@
-"""The picture of the loss against the step."""
+"""The plot of the loss against the step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +10,12 @@ from .style import ACCENTS, FAINT, INK, QUIET, new_figure, plain, save, styled
 
 
 def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
-    """Draws the training and validation loss against the step.
+    """Plots training and validation loss against the step.
 
     **Arguments:**
 
-    - `rows`: one dict for each line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`;
-      `None` or NaN where there is no figure.
+    - `rows`: one dict per line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`; `None` or
+      NaN for a missing value.
     - `path`: the PNG to write.
 
     **Returns:** `path`.
@@ -26,17 +26,17 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
         members = np.array([row.get("member") or 0 for row in rows])
         losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
-        drawn = {name: drawable(loss) for name, loss in losses.items()}
+        drawn = {name: positive(loss) for name, loss in losses.items()}
         labels = {"train_loss": "training", "validation_loss": "validation"}
         for (name, label), color in zip(labels.items(), ACCENTS, strict=False):
-            # A line a stage and member: the losses of two stages are of two objectives.
+            # One line per stage and member: losses of two stages belong to two objectives.
             parts = [part[members[part] == m] for part in runs(stages) for m in np.unique(members[part])]
             for index, part in enumerate(parts):
                 known = part[np.isfinite(drawn[name][part])]
                 curve = drawn[name][known]
                 title = label if index == 0 else None
                 if known.size:
-                    axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **lone(curve))
+                    axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **single_point_style(curve))
         if any(np.isfinite(loss).any() for loss in drawn.values()):
             axes.set_yscale("log")
             mark_best(axes, steps, stages, losses)
@@ -53,7 +53,7 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
 def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
     """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
-    Stages may minimise different objectives, so that their training losses cannot be compared.
+    Stages may minimise different objectives, so their training losses do not compare.
     """
     name = "validation_loss" if np.isfinite(losses["validation_loss"]).any() else "train_loss"
     last = np.array([stage == stages[-1] or name == "validation_loss" for stage in stages])
@@ -96,10 +96,10 @@ def column(rows: Sequence[dict], key: str) -> np.ndarray:
     return np.array([np.nan if row.get(key) is None else float(row[key]) for row in rows], dtype=np.float64)
 
 
-def drawable(loss: np.ndarray) -> np.ndarray:
+def positive(loss: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(loss) & (loss > 0), loss, np.nan)
 
 
-def lone(values: np.ndarray) -> dict[str, Any]:
-    """A dot for a line that has a single point, which would not be seen."""
+def single_point_style(values: np.ndarray) -> dict[str, Any]:
+    """Marks a line that has a single point, which would otherwise be invisible."""
     return {"marker": "o", "ms": 3} if np.isfinite(values).sum() < 2 else {}

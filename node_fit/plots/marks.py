@@ -1,4 +1,4 @@
-"""How the measurements of a role are marked, and the entries of a legend."""
+"""Markers of measurements by role, and legend entries."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .curves import TRAIN
 
 
 def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[str, Any]:
-    """How the measurements of a role look: filled if they were fitted, hollow if not, smaller if there are many."""
+    """Marker style for the measurements of a role: filled if fitted, hollow if not, smaller if there are many."""
     size = float(np.clip(30 / np.sqrt(max(count, 1)), 1.8, 3.6))
     style: dict[str, Any] = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
     if role == TRAIN:
@@ -24,7 +24,7 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[st
 
 
 def label_of(role: str) -> str:
-    return {TRAIN: "fitted data", "context": "known before", "validation": "validation", "test": "test"}.get(role, role)
+    return {TRAIN: "fitted data", "context": "context", "validation": "validation", "test": "test"}.get(role, role)
 
 
 def entry(label: str, **style: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The picture of one state against the other."""
+"""The phase portrait: one state against the other."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .curves import TRAIN, Curves, Record, collect
+from .curves import TRAIN, Curves, DrawnTrajectory, collect
 from .marks import entry, label_of, marker
 from .selection import choose, headline, limits
 from .style import ACCENTS, FAINT, INK, named, new_figure, save, styled
 
-SIDE = 28  # points of the vector field along each axis
-ROOM = 0.12  # around what is shown
+SIDE = 28  # grid points of the vector field along each axis
+ROOM = 0.12  # margin of the axes
 START: dict[str, Any] = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "mec": INK, "mew": 0.9}
 
 
@@ -24,12 +24,12 @@ def phase_points(curves: Curves) -> Float[np.ndarray, "n 2"]:
 
 
 def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: str | Path) -> Path:
-    """Draws one state against the other, with the trajectories, the data and the vector field.
+    """Plots one state against the other, with the trajectories, the data and the vector field.
 
     **Arguments:**
 
     - `curves`: data and curves of exactly two states.
-    - `slopes`: the vector field at `phase_points(curves)`, in the user's units a time; `None` to leave it out.
+    - `slopes`: the vector field at `phase_points(curves)`, in the user's units per time; `None` to leave it out.
     - `path`: the PNG to write.
 
     **Returns:** `path`.
@@ -63,7 +63,7 @@ def draw_field(axes: Any, slopes: np.ndarray) -> None:
     xs, ys = np.linspace(left, right, SIDE), np.linspace(low, high, SIDE)
     slopes = slopes.astype(np.float64).reshape(SIDE, SIDE, 2)
     speed = np.hypot(slopes[..., 0], slopes[..., 1])
-    # Where nothing moves, or where there is no slope, Matplotlib would follow a line for ever.
+    # Where nothing moves, or where there is no slope, Matplotlib would follow a line forever.
     lost = ~np.isfinite(speed) | (speed < 1e-9 * np.nanmax(np.where(np.isfinite(speed), speed, 0.0)))
     slopes = np.ma.masked_array(slopes, np.repeat(lost[..., None], 2, axis=-1))
     axes.streamplot(
@@ -73,7 +73,7 @@ def draw_field(axes: Any, slopes: np.ndarray) -> None:
     axes.set_ylim(low, high)
 
 
-def draw_orbit(axes: Any, record: Record) -> None:
+def draw_orbit(axes: Any, record: DrawnTrajectory) -> None:
     xs, ys = np.where(np.isfinite(record.ys).all(axis=1, keepdims=True), record.ys, np.nan).T
     end = record.forecast if record.forecast is not None else (-np.inf if record.held else np.inf)
     fitted = np.asarray(record.ts <= end)
@@ -93,7 +93,7 @@ def role_colour(role: str) -> str:
     return ACCENTS[0] if role in (TRAIN, "context") else ACCENTS[1]
 
 
-def orbit_legend(figure: Any, records: list[Record], has_field: bool) -> None:
+def orbit_legend(figure: Any, records: list[DrawnTrajectory], has_field: bool) -> None:
     roles = dict.fromkeys(role for record in records for role in record.points)
     entries = [entry(label_of(role), lw=1.3, **(marker(role, role_colour(role), 40) | {"ls": "-"})) for role in roles]
     entries.append(entry("start", **START))

@@ -1,25 +1,25 @@
-"""What of a fit is shown: which of its trajectories, what is left out, and within which limits."""
+"""What a plot shows of a fit: which trajectories, a note on the others, and the axis limits."""
 
 import textwrap
 from typing import Any
 
 import numpy as np
 
-from ..dataset import Dataset
-from .curves import Record
+from ..data.dataset import Dataset
+from .curves import DrawnTrajectory
 from .style import QUIET
 
-EACH, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
+PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
 
 
-def choose(records: list[Record]) -> list[tuple[Record, str]]:
-    """At most three trajectories of those fitted and three of those held out, each with what it is among them."""
-    if len(records) <= EACH:
+def choose(records: list[DrawnTrajectory]) -> list[tuple[DrawnTrajectory, str]]:
+    """At most three fitted and three held-out trajectories, each with its rank if there are more."""
+    if len(records) <= PER_KIND:
         return [(record, "") for record in records]
     shown = []
     for held in (False, True):
         group = sorted((record for record in records if record.held == held), key=lambda record: record.error)
-        if len(group) <= EACH:
+        if len(group) <= PER_KIND:
             shown += [(record, "") for record in group]
         else:
             shown += [(group[0], "best"), (group[(len(group) - 1) // 2], "median"), (group[-1], "worst")]
@@ -27,21 +27,25 @@ def choose(records: list[Record]) -> list[tuple[Record, str]]:
 
 
 def headline(
-    figure: Any, records: list[Record], shown: list[tuple[Record, str]], data: Dataset, left_out: int = 0
+    figure: Any,
+    records: list[DrawnTrajectory],
+    shown: list[tuple[DrawnTrajectory, str]],
+    data: Dataset,
+    left_out: int = 0,
 ) -> None:
-    """Says what of the whole is shown, where it is not all."""
+    """Notes which part is shown, if it is not everything."""
     parts = []
     if len(shown) < len(records):
         counts = [
             (sum(record.held == held for record in records), kind)
             for held, kind in ((False, "fitted"), (True, "held out"))
         ]
-        ranked = [f"of {n} {kind}" for n, kind in counts if n > EACH]
-        whole = [f"all {n} {kind}" for n, kind in counts if 0 < n <= EACH]
+        ranked = [f"of {n} {kind}" for n, kind in counts if n > PER_KIND]
+        whole = [f"all {n} {kind}" for n, kind in counts if 0 < n <= PER_KIND]
         kinds = ["best, median and worst " + " and ".join(ranked)] * bool(ranked) + whole
         parts.append(f"{len(shown)} of {len(records)} trajectories: {', and '.join(kinds)}")
     if left_out:
-        parts.append(f"chosen evenly out of {len(records) + left_out}")
+        parts.append(f"sampled evenly from {len(records) + left_out}")
     if len(data.states) > PANELS:
         parts.append(f"first {PANELS} of {len(data.states)} states")
     if len(data.inputs) > INPUTS:
@@ -51,8 +55,8 @@ def headline(
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=QUIET)
 
 
-def limits(records: list[Record], state: int, room: float = 0.06) -> tuple[float, float]:
-    """Limits of an axis: the data's, and those of curve and band as far as they go a quarter of that range beyond."""
+def limits(records: list[DrawnTrajectory], state: int, room: float = 0.06) -> tuple[float, float]:
+    """Axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
     data = finite_values([ys[:, state] for record in records for _, ys in record.points.values()])
     curve = finite_values([part[:, state] for record in records for part in (record.ys, *(record.band or ()))])
     if not data.size:

@@ -1,10 +1,10 @@
-"""How every picture looks: its colours, its figure, its texts and its file."""
+"""The style that all plots share: colours, figures, texts and files."""
 
 import warnings
 from pathlib import Path
 from typing import Any
 
-from ..dataset import Dataset
+from ..data.dataset import Dataset
 
 # Paul Tol's bright palette (technical note SRON/EPS/TN/09-002), readable by the colour-blind.
 ACCENTS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -53,7 +53,7 @@ def new_figure(width: float, height: float) -> Any:
 
 def save(figure: Any, path: str | Path) -> Path:
     with warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; that is no reason to stop a run.
+        # Characters that the font lacks are drawn as boxes; that must not stop a run.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, format="png", dpi=DPI)
     return Path(path)
@@ -65,5 +65,5 @@ def named(data: Dataset, name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` without a meaning for mathematics: names are the user's and may hold dollar signs."""
+    """`text` with dollar signs escaped: they may be part of a name, and must not start mathematics."""
     return text.replace("$", r"\$")

@@ -1,1 +1,1 @@
-"""Faults, injected for real: signals to processes, damaged files, full and shut disks."""
+"""Real injected faults: signals to processes, damaged files, and full or read-only disks."""

@@ -1,4 +1,4 @@
-"""Counts the faults: `python -m pytest tests/faults` ends with how many were tried and survived."""
+"""Counts faults: `python -m pytest tests/faults` reports at its end how many were injected and survived."""
 
 import collections
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 
 @pytest.fixture
 def no_fault(record_property):
-    """For a test that injects none."""
+    """Marks a test that injects no fault."""
     record_property("faults", 0)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """A test is one fault, unless it records `faults` of its own."""
+    """Counts a test as one fault, unless it records its own number of `faults`."""
     tried, survived = collections.Counter(), collections.Counter()
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):

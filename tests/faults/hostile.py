@@ -1,13 +1,13 @@
-"""A process that loads model files from a stranger and tells what that cost, and what it made the process do."""
+"""A process that loads untrusted model files, and reports the memory and the side effects of each load."""
 
 import json
 import sys
 from pathlib import Path
 
 import node_fit as nf
-from node_fit.model_file import ModelFileError
+from node_fit.storage.model_file import ModelFileError
 
-# What Python reports of a process that is made to do more than read.
+# Python's audit events for anything beyond reading.
 DEEDS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.remove")
 
 
@@ -20,7 +20,7 @@ def watch(deeds: list[str]) -> None:
 
 
 def memory(key: str) -> float:
-    """What Linux says that this process holds (`VmRSS`), or held at most since the last reset (`VmHWM`) [MB]."""
+    """This process's memory on Linux: current (`VmRSS`), or peak since the last reset (`VmHWM`) [MB]."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(key))
 
@@ -30,7 +30,7 @@ def reset() -> None:
 
 
 def taken(path: Path) -> str:
-    """The sentence of the refusal; empty if the file was loaded."""
+    """The error message of a refused file, or an empty string if the file loads."""
     try:
         nf.load(path)
     except ModelFileError as error:
@@ -40,7 +40,7 @@ def taken(path: Path) -> str:
 
 if __name__ == "__main__":
     first, *others = map(Path, sys.argv[1:])
-    assert taken(first) == "", "a good file, so that what every load needs is there"
+    assert taken(first) == "", "a valid file, which loads everything that any load needs"
     deeds: list[str] = []
     watch(deeds)
     told = {}

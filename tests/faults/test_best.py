@@ -1,9 +1,9 @@
-"""Going on from the best checkpoint rather than the newest."""
+"""Resuming from the best checkpoint instead of the newest."""
 
 import pytest
 
 from faults.moments import content, fill, moment_at, restore
-from node_fit.checkpoint import steps_in
+from node_fit.storage.checkpoint import steps_in
 
 LOSSES = {1: 5.0, 2: 0.5, 3: 4.0, 4: 3.0}
 

@@ -1,4 +1,4 @@
-"""Checkpoints that a disk has changed: every bit that is flipped, and every cut, is found out."""
+"""Damaged checkpoints: every flipped bit and every truncation is detected."""
 
 import json
 import logging
@@ -10,10 +10,10 @@ import pytest
 from safetensors import safe_open
 
 from faults.moments import content, fill, moment_at, restore
-from node_fit.checkpoint import CheckpointError, to_arrays
-from node_fit.packed import BadFile, digest, unpack
+from node_fit.storage.archive import BadFile, digest, unpack
+from node_fit.storage.checkpoint import CheckpointError, to_arrays
 
-# Flips of one bit each, drawn over the whole file, and lengths to which it is cut.
+# Numbers of single-bit flips, drawn over the whole file, and of truncations.
 FLIPS, CUTS = 300, 30
 
 
@@ -29,7 +29,7 @@ def test_no_damage_passes(tmp_path, record_property):
     whole = path.read_bytes()
     draw = random.Random(1)
     flips = [flipped(whole, draw.randrange(len(whole)), draw.randrange(8)) for _ in range(FLIPS)]
-    # The header tells where things are; it is small beside the arrays, and gets a flip in each byte.
+    # The header is small compared with the arrays, so each of its bytes gets a flip.
     header = 8 + int.from_bytes(whole[:8], "little")
     flips += [flipped(whole, byte, draw.randrange(8)) for byte in range(header)]
     damages = [*flips, *(whole[: draw.randrange(len(whole))] for _ in range(CUTS)), b"", whole + b"\0"]
@@ -64,23 +64,23 @@ def test_the_one_before_is_used_and_the_damaged_one_is_named_and_deleted(tmp_pat
         assert content(restore(tmp_path)) == content(older)
     said = " ".join(record.getMessage() for record in caplog.records if record.name.startswith("node_fit"))
     assert str(path) in said and "damaged" in said
-    assert not path.exists(), "it would be taken for the newest again"
+    assert not path.exists(), "it would count as the newest again"
     fill(tmp_path, newest)
     assert content(restore(tmp_path)) == content(newest)
 
 
 def test_a_flipped_bit_of_any_leaf_is_found(tmp_path, monkeypatch, record_property):
-    """The bit is flipped before the arrays are packed, so that each leaf has its turn."""
+    """Flips a bit of each leaf in turn, before the arrays are packed."""
     older, newest = moment_at(5), moment_at(10)
-    arrays = to_arrays(newest.state)
+    arrays = to_arrays(newest.members)
     record_property("faults", len(arrays))
     fill(tmp_path, older)
     for name in arrays:
         damaged = {key: array.copy() for key, array in arrays.items()}
         damaged[name].reshape(-1).view(np.uint8)[-1] ^= 1
         with monkeypatch.context() as patch:
-            patch.setattr("node_fit.checkpoint.to_arrays", lambda _, damaged=damaged: damaged)
-            patch.setattr("node_fit.packed.digest", lambda said, _: digest(said, arrays))
+            patch.setattr("node_fit.storage.checkpoint.to_arrays", lambda _, damaged=damaged: damaged)
+            patch.setattr("node_fit.storage.archive.digest", lambda said, _: digest(said, arrays))
             fill(tmp_path, newest)
         assert content(restore(tmp_path)) == content(older), name
 

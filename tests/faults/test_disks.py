@@ -1,4 +1,4 @@
-"""Disks that are full or shut: known before the run where that can be, and never at the cost of what was saved."""
+"""Full or read-only disks: detected before the run where possible, and never at the cost of saved checkpoints."""
 
 import signal
 import subprocess
@@ -10,13 +10,13 @@ from commands import ENVIRONMENT, begun, node_fit, until
 
 from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount
-from node_fit.checkpoint import CheckpointError, Checkpoints
-from node_fit.disk import check_room
-from node_fit.packed import unpack
+from node_fit.storage.archive import unpack
+from node_fit.storage.checkpoint import CheckpointError, Checkpoints
+from node_fit.storage.disk import check_room
 
 
 def disk(folder: Path, *options: str):
-    """A small disk of its own; the tests are skipped where nobody may mount one."""
+    """A small separate disk; the tests are skipped where mounting is not allowed."""
     if not mounted(folder, "-t", "tmpfs", *options, "tmpfs"):
         pytest.skip("a small disk can't be mounted here: that takes the rights of root")
     yield folder
@@ -31,13 +31,13 @@ def small(tmp_path):
 
 @pytest.fixture
 def ample(tmp_path):
-    """A disk with room for a run."""
+    """A disk with enough space for a run."""
     yield from disk(tmp_path / "ample", "-o", "size=16m")
 
 
 @pytest.fixture
 def shut(tmp_path):
-    """A disk that can only be read."""
+    """A read-only disk."""
     yield from disk(tmp_path / "shut", "-o", "ro,size=2m")
 
 
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 
 def fill_up(directory: Path) -> Path:
-    """Takes all the room that is left."""
+    """Fills the remaining space of a disk."""
     filler = directory / "filler"
     with open(filler, "wb", buffering=0) as file:
         try:
@@ -77,15 +77,15 @@ def test_a_full_disk_costs_no_checkpoint(small):
 
 def test_room_is_asked_for_before_it_is_needed(small):
     checkpoints = Checkpoints(small / "checkpoints")
-    checkpoints.check_room(state_at(0))
-    with pytest.raises(OSError, match=r"has room for \d\.\d MB, and this run needs about \d+\.\d MB"):
-        checkpoints.check_room(state_at(0, width=100_000))
+    checkpoints.check_room([state_at(0)])
+    with pytest.raises(OSError, match=r"has room for \d\.\d MB, but this run needs about \d+\.\d MB"):
+        checkpoints.check_room([state_at(0, width=100_000)])
     assert list((small / "checkpoints").iterdir()) == []
 
 
 def test_what_fits_the_disk_may_exceed_a_limit(tmp_path):
-    """Free space is no promise; a real write finds a limit of the process, as it would find a quota."""
-    code = "import sys; from node_fit.disk import check_room; check_room(sys.argv[1], 1 << 20)"
+    """Free space is not a guarantee: only a real write detects a limit of the process or a quota."""
+    code = "import sys; from node_fit.storage.disk import check_room; check_room(sys.argv[1], 1 << 20)"
     shell = ["bash", "-c", 'ulimit -f 64 && exec "$@"', "bash"]
     command = [*shell, sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -134,5 +134,5 @@ def test_a_run_on_a_disk_that_was_shut_is_refused_as_it_is(ample, folder):
     fill(directory, saved)
     subprocess.run(["mount", "-o", "remount,ro", str(ample)], check=True)
     with pytest.raises(OSError, match="Read-only"):
-        Checkpoints(directory).check_room(state_at(0))
+        Checkpoints(directory).check_room([state_at(0)])
     assert content(restore(directory)) == content(saved)

@@ -1,4 +1,4 @@
-"""Values in the config that nobody means: each is taken, or refused in a sentence."""
+"""Absurd config values: each is accepted, or refused in one sentence."""
 
 import functools
 import math
@@ -12,13 +12,13 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import node_fit as nf
-from node_fit.composition import explain
-from node_fit.configuration import build
-from node_fit.disk import explain_disk
+from node_fit.app.config.composition import explain
+from node_fit.app.config.configuration import build
+from node_fit.storage.disk import explain_disk
 
-with warnings.catch_warnings():  # OmegaConf's type has an older base than beartype likes
+with warnings.catch_warnings():  # beartype warns about a deprecated base class of OmegaConf's type.
     warnings.simplefilter("ignore")
-    from node_fit.parts import check_top, hidden_states
+    from node_fit.app.config.parts import PARTS, check_top, hidden_states
 
 CONF = Path(nf.__file__).parent.parent / "conf"
 VALUES = (
@@ -26,7 +26,6 @@ VALUES = (
     "[]", "[1,-2]", "[null]", "[[1,2],[3]]", "{}", "{a:1}", "{_target_:os.system}", "{_target_:node_fit.MLP,width:-3}",
     "/dev/null", "'${nothing}'", "'${train.steps}'", "'é\u202e'",
 )  # fmt: skip
-PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "train", "evaluation")
 TRIES = 100
 
 
@@ -39,7 +38,7 @@ def hydra():
 
 
 def keys_of(node, prefix="") -> list[str]:
-    """Every key of a config, inner ones included."""
+    """All keys of a config, including inner ones."""
     found = []
     for key in node:
         name = f"{prefix}{key}"
@@ -60,7 +59,7 @@ def choices(group: str) -> list[str]:
 
 
 def outcome(overrides: list[str]) -> str:
-    """`built`, or the sentence that refuses; what is neither is raised."""
+    """Returns `built` or the error message; raises any unexplained error."""
     try:
         config = compose("config", overrides)
     except Exception as error:
@@ -71,7 +70,7 @@ def outcome(overrides: list[str]) -> str:
     try:
         check_top(config)
         hidden_states(config)
-        for part in PARTS:
+        for part in (*PARTS, "evaluation"):
             build(config[part], part)
     except (ValueError, OSError) as error:
         return explain(error) or str(error)

@@ -1,4 +1,4 @@
-"""Model files made to harm: refused in a sentence, at the cost of reading them, and without a deed."""
+"""Malicious model files: refused in one sentence, at the cost of reading them, and without side effects."""
 
 import json
 import struct
@@ -14,16 +14,16 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 from faults.moments import model
-from node_fit.model_file import SCHEMA, save
-from node_fit.packed import digest
+from node_fit.storage.archive import digest
+from node_fit.storage.model_file import SCHEMA, save
 
 WEIGHT = "model.field.network.layers.0.weight"
-# More than a load may take for a file of a few kB [MB]. The arrays that some ask for would take a hundred times that.
+# Memory limit for loading a file of a few kB [MB]. Some files ask for arrays of a hundred times that size.
 MOST = 100
 
 
 def forged(good: Path, change: Callable[[dict, dict], None]) -> bytes:
-    """The model with another header or other arrays, and a digest that is right."""
+    """The model file with a modified header or modified arrays, and a valid digest."""
     with safe_open(good, framework="numpy") as file:
         header = json.loads((file.metadata() or {})["node_fit"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -59,7 +59,8 @@ def enormous(header: dict, _: dict) -> None:
 
 FORGED = {
     "shell": calls("os:system"),
-    "dunder": calls("node_fit.fields.mlp:MLP.__init__.__globals__"),
+    "dunder": calls("node_fit.model.fields.mlp:MLP.__init__.__globals__"),
+    "dunder of a stored name": calls("MLP.__init__.__globals__"),
     "climbing": calls("node_fit/../os:system"),
     "command": calls("node_fit.__main__:main"),
     "function": lambda header, _: header["model"]["fields"].update(field={"function": "subprocess:run"}),
@@ -92,7 +93,7 @@ RAW = {
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, dict]:
-    """What happened to each file."""
+    """The outcome of loading each file."""
     folder = tmp_path_factory.mktemp("hostile")
     save(model(), folder / "good")
     files = {**RAW, **{name: forged(folder / "good", change) for name, change in FORGED.items()}}
@@ -125,5 +126,5 @@ def test_a_hostile_file_is_only_ever_read(told, name):
 
 @pytest.mark.usefixtures("no_fault")
 def test_the_measure_sees_what_a_load_takes(told):
-    """Or the bound on memory could not fail: the largest file that is read as a whole shows."""
+    """Otherwise the memory limit could not fail: the largest file that is read completely shows in it."""
     assert max(entry["megabytes"] for entry in told.values()) > 4

@@ -1,4 +1,4 @@
-"""The command itself, killed without a warning, and what `resume=` makes of that."""
+"""The command after SIGKILL, and `resume=` after that."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from commands import begun, node_fit, read_summary, read_table, spirals, write_t
 
 import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard
-from node_fit.checkpoint import steps_in
+from node_fit.storage.checkpoint import steps_in
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +19,11 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(base):
-    """What the kill left, untouched."""
+    """The directory of the killed run, unchanged."""
     return killed(base)[0]
 
 
-# What each is given on the command line, and in its environment.
+# The arguments and the environment of each run.
 WAYS = {
     "whole": (LONG, {}),
     "plain": ((), {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}),
@@ -33,8 +33,8 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def ended(base, run):
-    """A run that nothing interrupted, and the killed one gone on with: on other devices and with its output closed,
-    and from its best in float64 where plots can't be drawn."""
+    """An uninterrupted run, and the killed run resumed in two ways: on other devices with closed output, and from its
+    best checkpoint in float64 where plots can't be drawn."""
     folder = folder_in(base)
     for name in set(WAYS) - {"whole"}:
         copy_of(run, name)
@@ -52,7 +52,7 @@ def ended(base, run):
 
 
 def torn(run):
-    """Files as a kill or a power cut may leave them."""
+    """A run directory with files as a kill or a power failure may leave them."""
     with open(run / "metrics.csv", "a") as file:
         file.write("15,mai")
     (run / ".summary.json.abcd1234").write_text("{")
@@ -64,7 +64,7 @@ def test_a_kill_costs_at_most_a_chunk(run):
 
 
 def test_a_killed_run_ends_as_one_that_was_not(ended):
-    """Also on another number of devices, and if nobody reads what it prints."""
+    """Also on a different number of devices, and with closed output."""
     whole, plain = ended["whole"][0], ended["plain"][0]
     for name in ("whole", "plain"):
         assert ended[name][1].code == 0 and ended[name][1].err == "", ended[name]
@@ -85,10 +85,10 @@ def test_the_best_is_gone_on_with(run, ended):
     assert ran.code == 0, ran
     losses = {int(row["step"]): float(row["validation_loss"]) for row in read_table(run / "metrics.csv")}
     best = min(steps_in(run / "checkpoints"), key=lambda step: (losses[step], -step))
-    assert f"going on from step {best}\n" in ran.out
+    assert f"resuming from step {best}\n" in ran.out
     rows = read_table(again / "metrics.csv")
-    assert [int(row["step"]) for row in rows] == list(range(1, 17)), "without a gap or a repeat"
-    assert last_step(again) == 16, "later saves are written"
+    assert [int(row["step"]) for row in rows] == list(range(1, 17)), "steps must have no gap and no repeat"
+    assert last_step(again) == 16, "later checkpoints must be written"
 
 
 def test_another_precision_is_cast_aloud(ended):
@@ -110,12 +110,12 @@ def test_plots_that_fail_are_a_warning(ended):
 def test_a_second_process_is_refused(base, run):
     second = killed(base)[1]
     assert second.code == 1
-    assert "a process is at work in" in second.sentence and str(run) in second.sentence
+    assert "another process is using" in second.sentence and str(run) in second.sentence
     assert second.err == f"error: {second.sentence}\n"
 
 
 def test_two_runs_of_one_moment_get_directories_of_their_own(base):
-    """Runs that end at once, by data that are not there, for the directory is made before they are read."""
+    """Both runs fail early on missing data, but Hydra creates their directories before that."""
     together = [begun(folder_in(base), "data=table", "data.path=none.csv", "data.states=[x]") for _ in range(2)]
     for process in together:
         process.communicate(timeout=60)
@@ -143,12 +143,12 @@ def test_other_data_are_refused_with_the_differences(base, run, name):
     ran = node_fit(folder, "resume=run")
     assert ran.code == 1 and ran.err == f"error: {ran.sentence}\n"
     said = ran.sentence
-    assert "train data are not those" in said and said.count("sha256") == 2 and "rows of x, y" in said
+    assert "train data differ" in said and said.count("sha256") == 2 and "rows of x, y" in said
     assert files(folder / "run") == before, "a refusal changes nothing"
 
 
 def point_to(run, folder):
-    """Makes a copied run look for its relative paths in a folder."""
+    """Makes a copied run resolve its relative paths in a folder."""
     record = json.loads((run / ".run.json").read_text())
     (run / ".run.json").write_text(json.dumps(record | {"cwd": str(folder)}))
 
@@ -172,7 +172,7 @@ def test_if_every_checkpoint_is_bad_there_is_no_fresh_start(base, run):
 
 def test_resume_from_needs_a_run_and_a_known_word(base, run):
     for given, words in (
-        (("resume_from=best",), "name the run, too, by resume="),
+        (("resume_from=best",), "also name the run with resume="),
         (("resume=killed", "resume_from=bset"), "latest, best"),
     ):
         ran = node_fit(folder_in(base), *given)
@@ -180,7 +180,7 @@ def test_resume_from_needs_a_run_and_a_known_word(base, run):
 
 
 def test_a_second_start_does_not_spoil_how_the_first_goes_on(base, run):
-    """Hydra writes its record of the command before the job can refuse."""
+    """Hydra overwrites its record of the command before the job can refuse."""
     copy_of(run, "taken")
     before = (run / ".run.json").read_bytes()
     ran = node_fit(folder_in(base), "data=oscillator", "seed=9", "hydra.run.dir=taken")

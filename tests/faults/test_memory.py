@@ -1,20 +1,20 @@
-"""A model that no memory holds: a sentence, and the other jobs of a sweep go on."""
+"""A model that does not fit in memory: a clear error, and the other jobs of a multirun continue."""
 
 import jax
 import pytest
 from commands import DIRECT, node_fit, read_summary, spirals, write_table
 
-from node_fit.memory import explain_memory
+from node_fit.runtime.out_of_memory import explain_memory
 
 
 def test_a_network_without_room_is_refused_and_the_sweep_goes_on(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())
     given = [word for word in DIRECT if not word.startswith(("field.width", "field.depth"))]
     ran = node_fit(
-        tmp_path, "-m", *given, "field.width=1000000,8", "field.depth=2", "train.ridge=0", "hydra.sweep.dir=sweep"
+        tmp_path, "-m", *given, "field.width=1000000,8", "field.depth=2", "penalty.ridge=0", "hydra.sweep.dir=sweep"
     )
     assert ran.code == 1 and "Traceback" not in ran.err
-    assert ran.sentence.startswith("out of memory: 4 TB were asked for at once; lower ")
+    assert ran.sentence.startswith("out of memory: 4 TB were requested at once; lower ")
     assert all(key in ran.sentence for key in ("train.batch_size", "train.window", "field.width"))
     summaries = [read_summary(tmp_path / "sweep" / job) for job in "01"]
     assert summaries[0]["status"] == "failed" and "out of memory" in summaries[0]["reason"]

@@ -1,4 +1,4 @@
-"""Losses that are no numbers, trajectories that run away, problems without hope: through the real solver and loop."""
+"""NaN losses, diverging trajectories and hopeless problems, with the real solver and training loop."""
 
 import functools
 import logging
@@ -9,21 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import write_table
-from conftest import rotation
+from conftest import fit_to, rotation
 from jaxtyping import Array
 from omegaconf import OmegaConf
 from test_training import GoOn, Rows, Stop, assert_equal, rows
 
 import node_fit as nf
-from node_fit.model_file import save
-from node_fit.precision import carry
 from node_fit.predict import main
-from node_fit.training import CAUTION, HOPELESS, RESTARTS
+from node_fit.runtime.precision import carry
+from node_fit.storage.model_file import save
+from node_fit.training.step import CAUTION, HOPELESS, RESTARTS
 
 
 class Edge(eqx.Module):
-    """A rotation whose rates are no numbers, and with them no gradients, where its parameter is below an edge; the data
-    ask for less."""
+    """A rotation whose rates and gradients are NaN if its parameter is below a threshold; the data need a lower
+    value."""
 
     rate: Array
 
@@ -34,10 +34,10 @@ class Edge(eqx.Module):
         return jnp.stack([-y[1], y[0]]) * (self.rate - 1.5) + jnp.sqrt(self.rate - 0.5)
 
 
-def over_the_edge(observer=None, optimizer=None):
+def over_the_edge(callback=None, optimizer=None):
     options = {"recipe": "direct", "scale": False, "ridge": 0.0, "steps": 200, "chunk_steps": 20}
     optimizer = optimizer or nf.Adam(0.3, schedule="constant")
-    return nf.fit(rotation(), field=Edge, optimizer=optimizer, observer=observer, **options)
+    return fit_to(rotation(), field=Edge, optimizer=optimizer, callbacks=[callback], **options)
 
 
 def test_what_is_not_finite_is_stepped_back_from_with_smaller_steps():
@@ -45,9 +45,9 @@ def test_what_is_not_finite_is_stepped_back_from_with_smaller_steps():
     fit = over_the_edge(watcher)
     assert fit.status == "stopped_early" and "in a row were not finite" in fit.reason
     losses = [record.train_loss for record in fit.history]
-    assert float(watcher.moment.state.best.loss) == min(losses) < losses[0]
+    assert float(watcher.state.members[0].best.loss) == min(losses) < losses[0]
     assert np.isfinite(fit.model.field.rate) and fit.model.field.rate > 0.5
-    assert int(watcher.moment.state.restarts) == RESTARTS
+    assert int(watcher.state.members[0].restarts) == RESTARTS
     assert sum(record.failed_solves for record in fit.history) == HOPELESS * (RESTARTS + 1)
     np.testing.assert_allclose(fit.history[-1].learning_rate, 0.3 * CAUTION**RESTARTS, rtol=1e-5)
 
@@ -67,7 +67,7 @@ def test_a_line_search_that_fails_leaves_the_best():
     watcher = Rows()
     fit = over_the_edge(watcher, nf.LBFGS())
     assert fit.status == "stopped_early" and fit.reason
-    assert float(watcher.moment.state.best.loss) == min(record.train_loss for record in fit.history)
+    assert float(watcher.state.members[0].best.loss) == min(record.train_loss for record in fit.history)
     assert np.isfinite(fit.model.field.rate) and fit.steps < 150
 
 
@@ -89,12 +89,12 @@ def test_trajectories_that_cannot_be_solved_are_counted_named_and_hold_no_other_
     data = decay(1.0, 0.5, 30.0, 40.0)
     watcher = Rows()
     options = {"steps": 60, "chunk_steps": 20, "recipe": "direct", "scale": False, "ridge": 0.0}
-    fit = nf.fit(data, field=known(equation, a=0.5), observer=watcher, **options)
+    fit = fit_to(data, field=known(equation, a=0.5), callbacks=[watcher], **options)
     assert fit.status != "failed"
-    # On the first steps, that were too long, the loss may be low and wrong; the best is of the steps in use.
+    # The first held steps are too long, so their loss may be low but wrong. The best point belongs to the current ones.
     assert fit.history[-1].failed_solves > 0
     assert fit.history[-1].train_loss > 1e4
-    assert_equal(watcher.moment.state.best.params, watcher.moment.state.chosen.params)
+    assert_equal(watcher.state.members[0].best.params, watcher.state.members[0].chosen.params)
     assert np.isfinite(fit.predict(data)[:2]).all()
     diagnosis = fit.diagnose(data)
     assert diagnosis.kind == "unstable"
@@ -113,7 +113,7 @@ def test_trajectories_that_cannot_be_solved_are_counted_named_and_hold_no_other_
 )
 def test_a_problem_without_hope_ends_at_once_with_a_hint(equation, optimizer):
     options = {"steps": 2000, "recipe": "direct", "scale": False, "ridge": 0.0}
-    fit = nf.fit(decay(1.0, 2.0), field=known(equation, a=1.0), optimizer=optimizer, **options)
+    fit = fit_to(decay(1.0, 2.0), field=known(equation, a=1.0), optimizer=optimizer, **options)
     assert fit.status == "failed"
     assert all(word in fit.reason for word in ("scale of the data", "tolerances", "implicit solver"))
     assert fit.steps <= HOPELESS + 1
@@ -121,17 +121,17 @@ def test_a_problem_without_hope_ends_at_once_with_a_hint(equation, optimizer):
 
 
 def test_where_nothing_is_solved_but_the_loss_falls_there_is_a_warning_and_hope(caplog):
-    """A solution that blows up half-way: what comes before tells the gradient what to do."""
+    """The solution diverges half-way; the part before that still gives a useful gradient."""
     options = {"optimizer": nf.Adam(0.05, schedule="constant"), "steps": 60, "chunk_steps": 5}
     with caplog.at_level(logging.WARNING):
-        fit = nf.fit(decay(1.0), field=known("a*x**2", a=1.0), recipe="direct", scale=False, ridge=0.0, **options)
+        fit = fit_to(decay(1.0), field=known("a*x**2", a=1.0), recipe="direct", scale=False, ridge=0.0, **options)
     assert "not one trajectory could be simulated" in caplog.text
     assert fit.status != "failed"
     assert fit.history[0].failed_solves == 5 and fit.history[-1].failed_solves == 0
 
 
 def test_nothing_is_wasted_on_the_plateau_of_float32():
-    fit = nf.fit(rotation(), field=nf.Linear, optimizer=nf.LBFGS(), steps=20000, recipe="direct", precision="x32")
+    fit = fit_to(rotation(), field=nf.Linear, optimizer=nf.LBFGS(), steps=20000, recipe="direct", precision="x32")
     assert fit.status == "stopped_early" and ("stalled" in fit.reason or "finds no lower" in fit.reason)
     best = min(record.train_loss for record in fit.history)
     steps = [record.step for record in fit.history if record.train_loss <= 1.01 * best]
@@ -142,7 +142,7 @@ def test_a_prediction_that_blows_up_is_written_as_far_as_it_goes(tmp_path, monke
     data = decay(-1.0, 1.0, -0.5)
     run = tmp_path / "run"
     run.mkdir()
-    model = nf.make_model(data, field=known("x**2"), scale=False, key=jax.random.key(0))
+    model = nf.make_model(data, field=known("x**2"), scaling=nf.Scaling(affine=False), key=jax.random.key(0))
     save(carry(model, np.float32), run / "model.safetensors")
     table = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
     OmegaConf.save(OmegaConf.create({"extensions": [], "data": table}), run / "config.yaml")

@@ -1,4 +1,4 @@
-"""A checkpoint and a run that do not fit: refused with the differences, or cast aloud."""
+"""A checkpoint that does not match the run: refused with the differences, or cast with a warning."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 
 import node_fit as nf
 from faults.moments import content, fill, moment_at, restore
-from node_fit.checkpoint import CheckpointError, to_arrays
+from node_fit.storage.checkpoint import CheckpointError, to_arrays
 
 
 @pytest.mark.parametrize(("saved", "mine"), [("x32", "x64"), ("x64", "x32")])
@@ -19,7 +19,7 @@ def test_another_precision_is_cast_and_that_is_said(tmp_path, saved, mine, optim
         back = restore(tmp_path, precision=mine, optimizer=optimizer)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "float32" in said and "float64" in said and "cast" in said
-    before, after = to_arrays(moment.state), to_arrays(back.state)
+    before, after = to_arrays(moment.members), to_arrays(back.members)
     for name, array in before.items():
         floating = np.issubdtype(array.dtype, np.floating)
         assert after[name].dtype == (np.dtype({"x32": "f4", "x64": "f8"}[mine]) if floating else array.dtype)
@@ -28,7 +28,7 @@ def test_another_precision_is_cast_and_that_is_said(tmp_path, saved, mine, optim
 
 def test_a_number_beyond_float32_becomes_infinite(tmp_path):
     fill(tmp_path, moment_at(5, loss=1e300, precision="x64"))
-    assert np.isposinf(restore(tmp_path).state.chosen.loss)
+    assert np.isposinf(restore(tmp_path).members[0].chosen.loss)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_another_model_is_refused_by_its_paths_and_shapes(tmp_path, change, name
     assert named in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(CheckpointError, match="another model or optimizer"):
         restore(tmp_path, "best", **change)
-    assert content(restore(tmp_path)) == content(moments[1]), "nothing is lost by a refusal"
+    assert content(restore(tmp_path)) == content(moments[1]), "a refusal loses nothing"
 
 
 def test_grids_may_differ_from_one_checkpoint_to_the_next(tmp_path):

@@ -1,4 +1,4 @@
-"""Whatever a state or a model holds comes back bit for bit."""
+"""Training states and models survive a round trip bit for bit."""
 
 import functools
 import tempfile
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import node_fit as nf
 from faults.moments import content, fill, model, restore, state_at
-from node_fit.observer import Moment
+from node_fit.storage.model_file import save
+from node_fit.training.callback import RunState
 
 SEEDS = st.integers(0, 2**32 - 1)
 PRECISIONS = st.sampled_from(["x32", "x64"])
@@ -25,7 +26,7 @@ def template(precision: str, optimizer: str):
 
 
 def scrambled(tree, seed: int):
-    """The tree with random bits in its arrays: NaNs with a payload, denormals, infinities and zeros of both signs."""
+    """The tree with random bits in its arrays: NaNs with a payload, denormals, infinities, and zeros of both signs."""
     draw = np.random.default_rng(seed)
 
     def leaf(x):
@@ -44,7 +45,7 @@ def scrambled(tree, seed: int):
 def test_any_checkpoint(seed, precision, optimizer, stage, offset):
     state = scrambled(template(precision, optimizer), seed)
     state = eqx.tree_at(lambda s: s.step, state, np.asarray(seed % 10**6, np.int32))
-    moment = Moment(stage, offset, state)
+    moment = RunState(stage, offset, (state,))
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), moment)
         back = restore(Path(folder), precision=precision, optimizer=getattr(nf, optimizer)())
@@ -55,13 +56,13 @@ def test_any_checkpoint(seed, precision, optimizer, stage, offset):
 @settings(max_examples=20, deadline=None)
 @given(SEEDS, PRECISIONS, st.integers(1, 5))
 def test_any_model(seed, precision, width):
-    # Not the solver, whose tolerances must be positive.
+    # Without the solver, whose tolerances must be positive.
     where = lambda m: (m.field, m.scaler)  # noqa: E731
     plain = model(width, precision)
     dynamic, static = eqx.partition(where(plain), eqx.is_array)
     scrambled_model = eqx.tree_at(where, plain, eqx.combine(scrambled(dynamic, seed), static))
     with tempfile.TemporaryDirectory() as folder:
-        nf.model_file.save(scrambled_model, Path(folder) / "model")
+        save(scrambled_model, Path(folder) / "model")
         back = nf.load(Path(folder) / "model")
     mine, theirs = (jax.tree.leaves(eqx.filter(tree, eqx.is_array)) for tree in (scrambled_model, back))
     assert jax.tree.structure(back) == jax.tree.structure(scrambled_model)

@@ -1,4 +1,4 @@
-"""Ctrl-C before a run has begun to train: while Python loads modules, and thereafter."""
+"""Ctrl-C before training starts: during imports and after them."""
 
 import signal
 import subprocess
@@ -11,12 +11,12 @@ from commands import DIRECT, ENVIRONMENT, begun, spirals, until, write_table
 
 SWALLOWS = """
 import os, signal, sys
-# As they are while `python -m node_fit` looks for the module.
+# Their values while `python -m node_fit` locates the module.
 sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "node_fit"]
-import node_fit.command
+import node_fit.startup
 try:
     os.kill(os.getpid(), signal.SIGINT)
-except BaseException:  # as in the callback of a weak reference, of which imports have many
+except BaseException:  # Like a weakref callback, of which imports run many.
     pass
 print("goes on")
 """

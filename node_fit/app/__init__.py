@@ -1,0 +1,1 @@
+"""The application: everything that depends on Hydra, the run directory or the terminal."""

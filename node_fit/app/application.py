@@ -1,0 +1,249 @@
+"""One job: from a composed config to a run directory."""
+
+import functools
+import sys
+import time
+import traceback
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import jax
+import numpy as np
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.text import Text
+
+from ..data.splits import Splits
+from ..evaluation.simulation import Simulated, simulate_splits
+from ..fitting.diagnosis import diagnose
+from ..fitting.fit import fit_with
+from ..fitting.options import Options
+from ..fitting.progress import Display
+from ..fitting.result import Fit
+from ..plots.curves import Curves
+from ..plots.phase import phase_points
+from ..runtime.compile_cache import keep_programs
+from ..runtime.out_of_memory import explain_memory
+from ..runtime.precision import scope
+from ..runtime.processes import explain_parting, is_first, join, leave
+from ..startup import BEGAN
+from ..storage.disk import explain_disk
+from ..training.callback import Callback
+from ..training.members import Members
+from .config.composition import explain
+from .config.parts import build_parts, check_top, errors_of_training, placement_of
+from .console import counted, make_console, print_bands, print_constants, print_scores
+from .drawing import DRAWING, Pictures, warn_on_error
+from .interruption import Interruption
+from .leaderboard import runs_here
+from .resuming import check_same, command_record
+from .run_directory import RunDirectory, RunExists
+from .run_logger import Pruner, RunLogger, StopOnSignal
+from .summary import summarise
+
+LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
+EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
+
+
+def run(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | None = None) -> int:
+    """Runs a job and writes its directory.
+
+    **Arguments:**
+
+    - `config`: composed by Hydra.
+    - `imported`: duration of the imports [s].
+    - `tracebacks`: whether to print a traceback with an error.
+    - `trial`: the job's trial in a search; `None` outside of a search.
+
+    **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
+    """
+    hydra = HydraConfig.get()
+    files = RunDirectory(hydra.runtime.output_dir)
+    console = make_console()
+    # The first job of a process includes the time of the imports.
+    first = hydra.mode != RunMode.MULTIRUN or hydra.job.num == 0
+    began = BEGAN if first else time.perf_counter()
+    first = True
+    try:
+        first = join_processes(config)
+        if first:
+            with files.locked():
+                return Job(config, files, console, began, imported, trial).run()
+        with TemporaryDirectory() as folder:
+            return Job(config, RunDirectory(folder), console, began, imported).assist()
+    except Exception as error:  # A failed job must not end the other jobs of a multirun.
+        report_failure(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
+        if explain_parting(error) or hydra.mode != RunMode.MULTIRUN:
+            leave(1)
+        return 1
+
+
+def join_processes(config: DictConfig) -> bool:
+    """Joins the processes of a distributed run if the config asks for it; returns whether this process writes files."""
+    coordinator = OmegaConf.select(config, "device.coordinator")
+    if coordinator is None:
+        return True
+    if jax.distributed.is_initialized():  # by an earlier job of a multirun
+        return is_first()
+    join(coordinator, config.device.processes, config.device.process)
+    placement_of(config)  # Sets the number of devices, which must precede the first query of JAX's process index.
+    return is_first()
+
+
+def report_failure(
+    error: Exception, config: DictConfig, files: RunDirectory | None, overrides: list[str], tracebacks: bool
+) -> None:
+    """Prints why a job has failed, and writes it to the job's summary."""
+    expected = isinstance(error, (ValueError, OSError))
+    reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows the traceback)"
+    reason = explain_memory(error) or explain_parting(error) or explain(error) or reason
+    if isinstance(error, OSError):
+        reason = explain_disk(error, files.path if files else ".")
+    if tracebacks or config.verbose:
+        traceback.print_exception(error)
+    make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
+    if files and not (config.resume or isinstance(error, RunExists)):  # An existing run keeps its summary.
+        with suppress(OSError):  # For example a full disk, which the printed error already reports.
+            files.write_summary({"status": "failed", "reason": reason, "overrides": overrides})
+
+
+class Job:
+    """One run in this process."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        began: float,
+        imported: float,
+        trial: Pruner | None = None,
+    ):
+        self.config = config
+        self.files = files
+        self.console = console
+        self.began = began
+        self.imported = imported
+        self.trial = trial
+        self.hydra = HydraConfig.get()
+        self.splits: Splits
+
+    def run(self) -> int:
+        with scope(self.config.precision):
+            options, ensemble = self.prepare()
+            self.announce()
+            say = functools.partial(self.console.print, soft_wrap=True)
+            context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
+            with Display(self.console) as display, context as interruption:
+                logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
+                fit = self.fit(options, ensemble, logger)
+            if logger.pruned:  # The training loop only knows that a callback ended the run.
+                fit = replace(fit, status="pruned")
+            self.finish(fit)
+            return EXIT.get(fit.status, interruption.exit_code)
+
+    def assist(self) -> int:
+        """Computes a share of a distributed run whose first process prints and writes the results."""
+        self.console.quiet = True
+        self.config.resume = None  # The first process broadcasts the state to resume from.
+        with scope(self.config.precision), Interruption(lambda _: None) as interruption:
+            fit = self.fit(*self.prepare(), StopOnSignal(interruption))
+            return EXIT.get(fit.status, interruption.exit_code)
+
+    def fit(self, options: Options, ensemble: Members, callback: Callback) -> Fit:
+        splits = self.splits
+        with errors_of_training():
+            return fit_with(
+                options, splits.train, splits.validation, ensemble=ensemble, callbacks=[callback], progress=False
+            )
+
+    def prepare(self) -> tuple[Options, Members]:
+        """Reads the data, records the config and the command, and returns the fit's options and ensemble members."""
+        check_top(self.config)
+        if self.config.resume == "auto":
+            self.resolve_auto()
+        if not self.config.resume:
+            self.files.check_unused()
+        keep_programs(self.config.compile_cache)
+        placement_of(self.config)
+        parts = build_parts(self.config)
+        loaded = parts.data.load()
+        # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
+        # the end for their score.
+        self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
+        if self.config.resume:
+            self.files.check_data(self.splits.named())
+        else:
+            OmegaConf.save(self.config, self.files.config, resolve=True)
+            self.files.write_record(command_record(self.hydra), self.splits.named())
+        return parts.options, parts.ensemble
+
+    def resolve_auto(self) -> None:
+        """Resolves `resume=auto`: resumes the run in the directory, or starts a new one."""
+        self.config.resume = str(self.files.path) if self.files.holds_run() else None
+        if self.config.resume:
+            check_same(OmegaConf.load(self.files.config), self.config, self.files.path)
+
+    def announce(self) -> None:
+        if self.number is not None:
+            words = self.hydra.overrides.task
+            swept = [word for word in words if word not in sys.argv and not word.startswith("resume=")]
+            self.console.rule(Text(f"job {self.number}: {' '.join(swept)}"), align="left")
+        self.announce_data("node_fit: ")
+
+    def announce_data(self, title: str) -> None:
+        splits = self.splits
+        devices = placement_of(self.config).devices
+        used = devices[0].platform if len(devices) == 1 else f"{len(devices)} devices ({devices[0].platform})"
+        sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
+        self.console.print(
+            f"{title}{counted(len(splits.train.states), 'state')}, "
+            f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
+            f"{self.config.precision} on {used}",
+            soft_wrap=True,
+        )
+
+    @property
+    def number(self) -> int | None:
+        """The number of this job in a multirun, or `None` outside of a multirun."""
+        return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
+
+    def finish(self, fit: Fit) -> None:
+        """Writes, plots and prints the results."""
+        named = self.splits.windows(self.config.evaluation.window).named()
+        fit.save(self.files.model)
+        simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
+        judged = {name: fit.scored(part) for name, part in named.items()}
+        self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
+        simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
+        diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options)
+        self.draw(fit, simulated)
+        summary = summarise(fit, judged, simulated, simple, diagnosis, placement_of(self.config))
+        total = round(time.perf_counter() - self.began, 3)
+        summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
+        self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
+        print_scores(self.console, summary)
+        print_bands(self.console, summary["ensemble"])
+        print_constants(self.console, summary["constants"])
+        self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
+        self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
+        if fit.is_linear:
+            self.console.print(LINEAR_IS_BEST, soft_wrap=True)
+        self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)
+        self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
+
+    def draw(self, fit: Fit, simulated: Simulated) -> None:
+        """Draws the plots; a multirun in this process draws them in background processes."""
+        with warn_on_error(self.files.plots):
+            curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
+            typical, slopes = fit.model.typical, None
+            if len(typical.states) == 2 and typical.is_measured:
+                slopes = np.asarray(fit.model.derivative(phase_points(curves)))
+            pictures = Pictures(self.files.plots, self.files.read_metrics(), curves, slopes)
+            if self.number is not None and runs_here(self.hydra):
+                DRAWING.draw(pictures)
+            else:
+                pictures.draw()

@@ -1,0 +1,1 @@
+"""Builds objects from a composed config."""

@@ -1,0 +1,144 @@
+"""Errors of Hydra and OmegaConf as one sentence, with the full key and the nearest valid name."""
+
+import difflib
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import yaml
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf import errors as omegaconf
+
+from .targets import ALLOWED, ConfigError, located, nearest, one_line, parameters_of
+
+PHRASES = {
+    r"Ambiguous value .*?'(.*?)'\n": r"\1 gives several values; add --multirun to run each, or [] for one list.",
+    r"Multiple values for (\S+)\.": r"\1 already has an option; write \1=OPTION without the plus sign.",
+    r"Could not append .*at '(.*?)'": r"\1 already exists; write \1=VALUE without the plus sign.",
+    r"Additional config directory '(.*)' not found": r"--config-dir: there is no folder '\1'.",
+    r"Config group override .*Got (\w+)": r"A group takes the name of an option, as in optimizer=adam, not \1.",
+}
+
+
+# Keys of earlier versions, and what to write instead.
+RENAMED = {
+    "train.ridge": "write penalty.ridge=VALUE",
+    "train.smoothness": "write penalty.smoothness=VALUE",
+    "train.kinetic_energy": "write penalty.kinetic_energy=VALUE",
+    "train.physics": "write penalty.physics=VALUE",
+    "train.clip": "write optimizer.clip=VALUE, which optimizer=adam has",
+    "train.scale": "write ++data.scale=VALUE",
+    "train.scan": "leave it out",
+    "solver.steps": "write solver.stepping=VALUE",
+}
+# Launchers from other packages, and the extra that installs each.
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+
+
+def explain(error: BaseException) -> str | None:
+    """Explains why a config can't be read, in one sentence with the full key and the nearest valid name.
+
+    **Arguments:**
+
+    - `error`: an exception of this package, Hydra, OmegaConf or YAML, as raised with `HYDRA_FULL_ERROR=1`.
+
+    **Returns:** the sentence, or `None` for any other exception.
+    """
+    text = str(error)
+    match error:
+        case ConfigError():
+            return text
+        case ConfigCompositionException(__cause__=omegaconf.OmegaConfBaseException() as cause):
+            return explain(cause)
+        case OverrideParseException():
+            rule = "write key=value, close every bracket, and put quotes around a value with special characters"
+            return one_line(f"The override {error.override} can't be read; {rule}.")
+        case MissingConfigException(missing_cfg_file=str(path)):
+            group, _, name = path.rpartition("/")
+            group = group or "--config-name"
+            if group == "hydra/launcher" and name in LAUNCHERS:
+                extra = f"pip install 'node_fit[{LAUNCHERS[name]}]'"
+                return f"hydra/launcher={name} needs another package; install it with {extra}."
+            known = f"; {nearest(name, error.options, f'{group}=')}" if error.options else ""
+            return one_line(f"{group}={name} does not exist{known}")
+        case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
+            return one_line(unknown_key(key, error.parent_node))
+        case omegaconf.MissingMandatoryValue(full_key=str(key)):
+            return f"{key} has no value; set it with {key}=VALUE."
+        case omegaconf.InterpolationKeyError(full_key=str(key), parent_node=DictConfig() as parent):
+            name = text.partition("'")[2].partition("'")[0]
+            return one_line(
+                f"{key} refers to ${{{name}}}, which is not a config key; {nearest(name, all_keys(parent))}"
+            )
+        case omegaconf.OmegaConfBaseException(full_key=str(key)):
+            return one_line(f"{key} can't be used: {text.splitlines()[0]}")
+        case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
+            return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not valid YAML, {error.problem}."
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    reading = frames and frames[-1].partition(".")[0] in ("hydra", "omegaconf", "yaml", "antlr4")
+    if not reading and not isinstance(error, (HydraException, omegaconf.OmegaConfBaseException, yaml.YAMLError)):
+        return None
+    if isinstance(error, AssertionError):  # Hydra's own, raised without a message for `+=`.
+        return "An override has no key; write key=value."
+    for pattern, sentence in PHRASES.items():
+        if found := re.match(pattern, text):
+            return found.expand(sentence)
+    return one_line(text or f"The config can't be read: {error!r}")
+
+
+def unknown_key(key: str, parent: Any) -> str:
+    """Explains that the config has no such key; its constructor may still accept it."""
+    owner, _, name = key.rpartition(".")
+    siblings = {str(known) for known in parent or ()} - {"hydra"}
+    if "_target_" in siblings:
+        try:
+            arguments = set(parameters_of(located(parent["_target_"], key, ALLOWED)))
+        except ConfigError:
+            arguments = set()
+        if name in arguments and name in all_keys(parent):  # It is a group at the top of the config.
+            return f"{key} is not a config key; write {name}=VALUE."
+        if name in arguments:
+            return f"{key} is not in the config, so it has its default; write +{key}=VALUE to set it."
+        siblings = siblings - {"_target_", "_partial_"} | arguments
+    if key in RENAMED:
+        return renamed(key)
+    if not siblings:
+        return f"{key} is not a config key; {owner} holds a value, not keys; write +{key}=VALUE to add one."
+    namesakes = [known for known in all_keys(parent) if known.endswith(f".{name}")]
+    if namesakes and not difflib.get_close_matches(name, siblings, 1):
+        return f"{key} is not a config key; did you mean {namesakes[0]}?"
+    return f"{key} is not a config key; {nearest(name, siblings, owner and f'{owner}.')}"
+
+
+def renamed(key: str) -> str:
+    """Explains what to write instead of a key of an earlier version."""
+    return f"{key} is no longer a config key; {RENAMED[key]}."
+
+
+def check_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
+    """Refuses unknown arguments of a constructor and, unless the call is partial, missing ones."""
+    parameters = parameters_of(target)
+    extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in given:
+        if name not in parameters and not extra:
+            if f"{key}.{name}" in RENAMED:
+                raise ConfigError(renamed(f"{key}.{name}"))
+            known = nearest(name, parameters, f"{key}.")
+            raise ConfigError(f"{key}.{name} is not an argument of {target.__name__}; {known}")
+    for name, p in parameters.items():
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD and name not in given and not partial:
+            raise ConfigError(f"{key}.{name} is required by {target.__name__}; set it with +{key}.{name}=VALUE")
+
+
+def all_keys(node: Any) -> list[str]:
+    """The full keys of the config that contains a node, without those of Hydra and `_target_`."""
+    root = OmegaConf.to_container(node._get_root())
+    return [key for key in full_keys(root) if not re.match(r"hydra\b|.*\._", key)]
+
+
+def full_keys(node: Any, prefix: str = "") -> Iterator[str]:
+    for name, child in node.items() if isinstance(node, dict) else ():
+        yield f"{prefix}{name}"
+        yield from full_keys(child, f"{prefix}{name}.")

@@ -1,0 +1,126 @@
+"""Checks the keys of a config and builds its objects."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+from omegaconf import DictConfig, OmegaConf
+
+from ...data.table_source import Table
+from ...fitting.options import TIGHT, Devices, Options, Training, with_tolerance
+from ...runtime.placement import Placement
+from ...solver.solver import Solver
+from ...training.members import Members
+from .configuration import build
+from .targets import ConfigError, parameters_of
+
+# Groups of the config that name a constructor.
+PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "penalty", "train", "ensemble")
+
+
+class Parts(NamedTuple):
+    """The objects of a config: the source of the data, the fit's options, and its ensemble members."""
+
+    data: Table
+    options: Options
+    ensemble: Members
+
+
+def build_parts(config: DictConfig) -> Parts:
+    """Builds the objects of a config.
+
+    **Raises:** `ConfigError` that names the key of the object that can't be built.
+    """
+    parts = {key: build(config[key], key, extensions=list(config.extensions)) for key in PARTS}
+    data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "train"))
+    options = Options(
+        **parts,
+        training=training,
+        hidden=hidden_states(config),
+        evaluation=evaluation_solver(config, parts["solver"]),
+        scaling=data.scaling,
+        precision=config.precision,
+        device=Devices(config.device.kind, config.device.count),
+        seed=config.seed,
+    )
+    return Parts(data, options, ensemble)
+
+
+@contextmanager
+def errors_of_training() -> Iterator[None]:
+    """Prefixes a `ValueError` about an argument of `Training` with `train.`; some faults only show during a fit."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        if re.split(r"\W", str(error), maxsplit=1)[0] not in parameters_of(Training):
+            raise
+        raise ConfigError(f"train.{error}") from error
+
+
+def evaluation_solver(config: DictConfig, solver: Solver) -> Solver | None:
+    """The solver for predictions with the tolerances of the config; None if it has none."""
+    chosen = build(config.evaluation, "evaluation")
+    if chosen["rtol"] is None and chosen["atol"] is None:
+        return None
+    rtol = chosen["rtol"] or TIGHT[config.precision]
+    return replace(with_tolerance(solver, rtol), atol=chosen["atol"] or rtol / 100)
+
+
+def hidden_states(config: DictConfig) -> int | str | list[str]:
+    """The config's `hidden`, a number or names.
+
+    **Raises:** `ConfigError` if it is neither.
+    """
+    hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
+    if hidden == "auto" or (isinstance(hidden, int) and not isinstance(hidden, bool)):
+        return hidden
+    if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
+        return hidden
+    raise ConfigError(f"hidden must be auto, a number of states or a list of their names, got {hidden!r}.")
+
+
+def placement_of(config: DictConfig) -> Placement:
+    """The precision and devices of the config's run.
+
+    **Raises:** `ValueError` if the devices do not exist.
+    """
+    device = config.device
+    if OmegaConf.is_config(device):
+        count = device.count
+        cores = (os.cpu_count() or 1) if count == "auto" else count
+        if isinstance(cores, int) and cores > 1 and device.kind != "gpu":
+            with suppress(RuntimeError):  # JAX is already initialised, and its devices are fixed.
+                jax.config.update("jax_num_cpu_devices", cores // (OmegaConf.select(device, "processes") or 1))
+        if count is None or count == "auto" or (isinstance(count, int) and not isinstance(count, bool)):
+            placement = Placement(config.precision, device.kind, 1 if count == "auto" else count)
+            _ = placement.devices
+            return placement
+        raise ConfigError(f"device.count must be auto, an integer or null, got {count!r}.")
+    raise ConfigError(f"device is a group of keys; choose device=auto, cpu or gpu on the command line, got {device!r}.")
+
+
+def check_top(config: DictConfig) -> None:
+    """Refuses top-level keys that are null or have the wrong type or value."""
+    for key in (*PARTS, "evaluation", "device"):
+        if OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{key} must not be null; leave it out for its default.")
+    for key, choices in (
+        ("precision", ("x32", "x64")),
+        ("resume_from", ("latest", "best")),
+        ("sweep", ("serial", "vectorized")),
+    ):
+        if config[key] not in choices:
+            raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
+    if config.compile_cache is not False and not isinstance(config.compile_cache, str):
+        raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
+    window = OmegaConf.select(config, "evaluation.window")
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 2):
+        raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
+        raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")

@@ -1,0 +1,82 @@
+"""The common part of the commands with a config: where they find it, and how they exit."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from ..storage.disk import explain_disk
+from .config.composition import explain
+from .drawing import DRAWING
+from .leaderboard import Leaderboard
+from .resuming import with_resumed
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def shipped(folder: str, holds: str) -> Path:
+    """Finds a shipped folder: inside the package in an installed wheel, next to it in a checkout."""
+    for parent in (PACKAGE / "shipped", PACKAGE.parent):
+        if (parent / folder / holds).is_file():
+            return parent / folder
+    raise FileNotFoundError(f"the installation is missing {folder}/{holds}; reinstall node_fit.")
+
+
+def register() -> None:
+    """Registers `${shipped:FILE}` with OmegaConf; every process that reads a config must call it."""
+    OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
+
+
+def wants_tracebacks() -> bool:
+    """Whether the user has set `HYDRA_FULL_ERROR=1`."""
+    return os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+
+def launch(
+    name: str,
+    config_name: str,
+    job: Callable[[DictConfig], int],
+    tracebacks: bool,
+    prepare: Callable[[list[str]], list[str]] = with_resumed,
+) -> None:
+    """Composes the config from the command line and runs one job or a multirun; an error ends the process with 1.
+
+    **Arguments:**
+
+    - `name`: the command's name.
+    - `config_name`: name of the file in `conf/`, without its suffix.
+    - `job`: the function to run, which a launcher may also call in other processes.
+    - `tracebacks`: whether to print a traceback with an error.
+    - `prepare`: maps the given arguments to those that Hydra composes.
+    """
+    register()
+    # Makes Hydra raise errors instead of printing them.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[0] = name
+    try:
+        sys.argv[1:] = prepare(sys.argv[1:])
+        conf = str(shipped("conf", "config.yaml"))
+        run = hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(job)
+        try:
+            run()
+        finally:
+            DRAWING.finish()
+    except BrokenPipeError:
+        sys.exit(1)  # The reader of the output has closed it.
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        Leaderboard.write_what_there_is()
+        if tracebacks:
+            raise
+        print_error(error)
+        sys.exit(1)
+
+
+def print_error(error: Exception) -> None:
+    """Prints an error as one sentence."""
+    sentence = explain(error) or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
+    print(f"error: {sentence}", file=sys.stderr)

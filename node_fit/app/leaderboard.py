@@ -1,0 +1,145 @@
+"""The leaderboard of a multirun or a search: its jobs, best first."""
+
+import csv
+import io
+import json
+import math
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from rich.table import Table as RichTable
+
+from ..storage.disk import write as write_whole
+from .console import figure, make_console
+
+COLUMNS: tuple[str, ...] = (
+    "job",
+    "overrides",
+    "status",
+    "validation_nrmse",
+    "train_nrmse",
+    "test_nrmse",
+    "steps",
+    "compiles",
+    "seconds",
+)
+# These rank below all others. A job without its own summary is lost: it was killed or ran out of memory.
+LAST = ("pruned", "running", "failed", "lost")
+FAILURES = ("interrupted", "failed", "lost")
+# Seconds by which the time of a new file may lie before the clock's.
+TICK = 0.05
+
+
+class Leaderboard(Callback):
+    """Writes `leaderboard.csv` into the directory of a multirun and prints it, sorted by validation NRMSE."""
+
+    # Number of failed jobs in this process's multirun, for the command's exit code.
+    failures = 0
+    # The leaderboard to write if a launcher fails.
+    under_way: "Leaderboard | None" = None
+
+    def __init__(self):
+        self.began = time.time()
+        self.directory = Path()
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.directory = Path(config.hydra.sweep.dir).absolute()
+        Leaderboard.under_way = self
+        if not runs_here(config.hydra):
+            # The launcher ends its worker processes when it gets a KeyboardInterrupt.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        self.finish()
+
+    @staticmethod
+    def write_what_there_is() -> None:
+        """Writes the leaderboard of a multirun that an error ends."""
+        if Leaderboard.under_way:
+            Leaderboard.under_way.finish()
+
+    def finish(self) -> None:
+        Leaderboard.under_way = None
+        begun = (path.parent.parent for path in self.directory.glob("*/.hydra/overrides.yaml") if self.is_new(path))
+        rows = [row(job, "lost" if not self.is_new(job / "summary.json") else None) for job in begun]
+        Leaderboard.failures = sum(entry["status"] in FAILURES for entry in rows)
+        publish(self.directory, rows)
+
+    def is_new(self, path: Path) -> bool:
+        return path.is_file() and path.stat().st_mtime >= self.began - TICK
+
+
+def runs_here(hydra: Any) -> bool:
+    """Whether Hydra runs the jobs of a multirun in this process, one after another."""
+    return hydra.launcher._target_.endswith("BasicLauncher")
+
+
+def publish(directory: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes and prints the rows of a leaderboard, best first."""
+    ranked = sorted(rows, key=rank)
+    write(directory / "leaderboard.csv", ranked)
+    show(ranked)
+    make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+
+
+def row(job: Path, status: str | None = None) -> dict[str, Any]:
+    """Builds the leaderboard row of one job.
+
+    **Arguments:**
+
+    - `job`: the job's directory.
+    - `status`: replaces the job's summary if that is missing or outdated.
+    """
+    if status is None:
+        summary = json.loads((job / "summary.json").read_text())
+    else:
+        words = job / ".hydra" / "overrides.yaml"
+        summary = {"status": status, "overrides": list(OmegaConf.load(words)) if words.is_file() else []}
+    metrics = summary.get("metrics", {})
+    nrmse = {f"{name}_nrmse": (metrics.get(name) or {}).get("nrmse") for name in ("validation", "train", "test")}
+    return {
+        "job": job.name,
+        "overrides": " ".join(word for word in summary.get("overrides", []) if word != "resume=auto"),
+        "status": summary["status"],
+        **nrmse,
+        "steps": summary.get("steps"),
+        "compiles": summary.get("compiles"),
+        "seconds": summary.get("seconds", {}).get("total"),
+    }
+
+
+def rank(entry: dict[str, Any]) -> tuple[int, float, float]:
+    """Sorts by validation NRMSE, or by training NRMSE if there are no validation data; failures come last."""
+    validation, train = (math.inf if entry[key] is None else entry[key] for key in ("validation_nrmse", "train_nrmse"))
+    return (LAST.index(entry["status"]) + 1 if entry["status"] in LAST else 0), validation, train
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Prints the jobs with the overrides in which they differ."""
+    console = make_console()
+    given = [set(entry["overrides"].split()) for entry in rows]
+    common = set.intersection(*given) if len(given) > 1 else set()
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    table.add_column("job")
+    table.add_column("overrides", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for title in ("validation\nNRMSE", "train\nNRMSE", "test\nNRMSE", "seconds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for entry in rows:
+        apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
+        figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "seconds"))
+        table.add_row(entry["job"], apart, entry["status"], *(figure(number) for number in figures))
+    console.print(table)

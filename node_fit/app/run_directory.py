@@ -1,0 +1,211 @@
+"""The files of a run."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..storage.checkpoint import steps_in
+from ..storage.disk import PROBE, locked, sweep, write
+from ..training.callback import Record
+from .resuming import RECORD
+
+# Enough digits for a float32, without noise after them.
+FLOAT = "%.8g"
+Edges = tuple[np.ndarray, np.ndarray]
+SIDES = ("lower", "upper")
+COLUMNS = [field.name for field in fields(Record)]
+
+
+class RunExists(ValueError):
+    """Raised when a run would start or resume in a directory that belongs to another run or process."""
+
+
+class OtherData(ValueError):
+    """Raised when a run would resume with data that differ from those it was started with."""
+
+
+class RunDirectory:
+    """The directory of a run: names, writes and reads its files.
+
+    **Arguments:**
+
+    - `path`: the directory, created if it does not exist.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.csv"
+        self.model = self.path / "model.safetensors"
+        self.plots = self.path / "plots"
+        self.predictions = self.path / "predictions.csv"
+        self.summary = self.path / "summary.json"
+        self.config = self.path / "config.yaml"
+        self.record = self.path / RECORD
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Locks the directory for a block of code, and removes what a killed process left there.
+
+        **Raises:** `RunExists` if another process holds the lock.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.path / ".lock"))
+            except BlockingIOError:
+                raise RunExists(
+                    f"another process is using {self.path}; wait for it, stop it, or choose another hydra.run.dir."
+                ) from None
+            self.sweep()
+            yield
+
+    def sweep(self) -> None:
+        """Removes half-written files of a killed process."""
+        for path in (self.metrics, self.model, self.predictions, self.summary, self.record):
+            sweep(path.parent, path.name)
+        for path in self.checkpoints.glob(f"{PROBE}*"):
+            path.unlink(missing_ok=True)
+
+    def check_unused(self) -> None:
+        """Checks that the directory does not hold a run yet.
+
+        **Raises:** `RunExists`, a `ValueError`, that says how to resume the run.
+        """
+        if self.holds_run():
+            raise RunExists(
+                f"{self.path} already holds a run; resume it with resume={self.path} or resume=auto, "
+                "or choose another hydra.run.dir."
+            )
+
+    def holds_run(self) -> bool:
+        """Whether there is a run to resume."""
+        return bool(steps_in(self.checkpoints))
+
+    def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
+        """Writes how the run was started, and the fingerprints of its data."""
+        content = {**command, "data": {name: fingerprint(part) for name, part in data.items()}}
+        write(self.record, (json.dumps(content, indent=2) + "\n").encode())
+
+    def check_data(self, data: Mapping[str, Dataset]) -> None:
+        """Checks that the training and validation data are those of the record; test data may change.
+
+        **Raises:** `OtherData` that says what differs.
+        """
+        before = json.loads(self.record.read_text())["data"]
+        for name in ("train", "validation"):
+            then, now = before.get(name), fingerprint(data[name]) if name in data else None
+            if then != now:
+                raise OtherData(
+                    f"the {name} data differ from those that {self.path} started with: then {brief(then)}, now "
+                    f"{brief(now)}; restore them, or start a new run."
+                )
+
+    def begin_metrics(self, until: int) -> list[dict[str, Any]]:
+        """Drops the rows of `metrics.csv` after step `until`, and returns the remaining rows."""
+        rows = [row for row in self.read_metrics() if row["step"] <= until]
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({key: text(value) for key, value in row.items()} for row in rows)
+        write(self.metrics, file.getvalue().encode())
+        return rows
+
+    def add_metrics(self, records: Sequence[Record]) -> None:
+        with open(self.metrics, "a", newline="") as file:
+            rows = ({key: text(value) for key, value in asdict(record).items()} for record in records)
+            csv.DictWriter(file, COLUMNS).writerows(rows)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Reads the rows of `metrics.csv` and parses their numbers; skips a row that a full disk or kill truncated."""
+        if not self.metrics.is_file():
+            return []
+        with open(self.metrics, newline="") as file:
+            whole = [line for line in file if line.endswith("\n")]
+        return [{key: number(key, value) for key, value in row.items()} for row in csv.DictReader(whole)]
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+
+    def write_predictions(
+        self,
+        splits: dict[str, Dataset],
+        predicted: dict[str, np.ndarray],
+        bands: dict[str, Edges],
+        scored: dict[str, Dataset],
+    ) -> None:
+        """Writes a row for each time of a split: trajectory, time, inputs, each state measured and predicted, and
+        whether the row counts in the score (`scored`), or the start was read from it."""
+        import pandas as pd
+
+        frames = []
+        for name, part in splits.items():
+            frame = predictions_frame(part, predicted[name], bands.get(name), name)
+            frame["scored"] = scored[name].scored[part.valid & part.scored].astype(int)
+            frames.append(frame)
+
+        write(self.predictions, pd.concat(frames).to_csv(index=False, float_format=FLOAT).encode())
+
+
+def fingerprint(data: Dataset) -> dict[str, Any]:
+    """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
+    total = hashlib.sha256()
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored):
+        total.update(f"{array.dtype}{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return {
+        "trajectories": list(data.trajectories),
+        "rows": int(data.lengths.sum()),
+        "states": list(data.states),
+        "inputs": list(data.inputs),
+        "sha256": total.hexdigest(),
+    }
+
+
+def brief(digest: dict[str, Any] | None) -> str:
+    """A short text for a fingerprint."""
+    if digest is None:
+        return "none"
+    channels = ", ".join(digest["states"] + digest["inputs"])
+    count = len(digest["trajectories"])
+    return f"{digest['rows']} rows of {channels} in {count} trajectories (sha256 {digest['sha256'][:12]})"
+
+
+def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None = None, split: str | None = None):
+    """A data frame with one row for each scored row of `data`, and with the band edges if they are given."""
+    import pandas as pd
+
+    at = data.valid & data.scored
+    columns: dict[str, Any] = {} if split is None else {"split": [split] * int(at.sum())}
+    columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
+    columns[data.time] = data.ts[at]
+    columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}
+    for index, name in enumerate(data.states):
+        columns[name] = data.ys[at][:, index]
+        columns[f"{name}_predicted"] = predicted[at][:, index]
+        if edges is not None:
+            columns |= {f"{name}_{side}": edge[at][:, index] for side, edge in zip(SIDES, edges, strict=True)}
+    return pd.DataFrame(columns)
+
+
+def text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def number(key: str, value: str) -> Any:
+    if key == "stage":
+        return value
+    if value == "":
+        return None
+    return int(value) if key in ("step", "evaluations", "failed_solves", "member") else float(value)

@@ -1,0 +1,124 @@
+"""The callbacks of a run: its log, checkpoints, progress display and signals."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from ..fitting.progress import Display, leading
+from ..model.neural_ode import NeuralODE
+from ..storage.checkpoint import Checkpoints
+from ..storage.model_file import describe
+from ..training.callback import Callback, Record, RunState, Template
+from .config.targets import ConfigError
+from .interruption import Interruption
+from .run_directory import RunDirectory
+
+
+@runtime_checkable
+class Pruner(Protocol):
+    """A run's trial in a search, which may end the run early."""
+
+    interruption: Interruption
+
+    def judge(self, step: int, loss: float) -> str | None:
+        """Takes the validation loss at a chunk's end; returns the reason to end the run, or `None` to continue."""
+        ...
+
+
+class StopOnSignal(Callback):
+    """Ends a fit at the end of the chunk in which a signal arrives."""
+
+    def __init__(self, interruption: Interruption):
+        self.interruption = interruption
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        return None if self.interruption.number is None else f"by {self.interruption.name}"
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        return self.on_chunk_end([], state)
+
+
+class RunLogger(Callback):
+    """Writes a fit's log and checkpoints, shows its progress, and ends it on a signal.
+
+    **Arguments:**
+
+    - `config`: the job's config.
+    - `files`: the run directory to write to.
+    - `console`, `display`: for notes and for progress.
+    - `interruption`: the signal that may end the run.
+    - `trial`: the run's trial in a search, which may also end it; `None` outside of a search.
+    """
+
+    def __init__(
+        self,
+        config: DictConfig,
+        files: RunDirectory,
+        console: Console,
+        display: Display,
+        interruption: Interruption,
+        trial: Pruner | None = None,
+    ):
+        self.config = config
+        self.files = files
+        self.console = console
+        self.display = display
+        self.interruption = interruption
+        self.trial = trial
+        self.pruned = False
+        self.checkpoints: Checkpoints  # Set in `on_fit_start`, after the model is checked.
+        self.before = 0.0
+
+    def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        describe(model, "model", {})  # Raises before training if the model file can't hold the model.
+        self.checkpoints = Checkpoints(self.files.checkpoints)
+        for note in notes:
+            self.console.print(note, soft_wrap=True, markup=False)
+
+    def restore(self, template: Template) -> RunState | None:
+        config = self.config
+        self.checkpoints.check_room(template(0, 0))
+        found = self.checkpoints.restore(template, config.resume_from) if config.resume else None
+        if config.resume and found is None:
+            raise ConfigError(f"resume={config.resume} has no checkpoint yet; start the run again.")
+        step = -1 if found is None else found.step
+        rows = self.files.begin_metrics(step)
+        self.before = rows[-1]["seconds"] if rows else 0.0
+        if found is not None:
+            self.console.print(f"resuming from step {step}")
+        return found
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        self.display.announce(stage, steps)
+
+    def on_stage_start(self, stage: str) -> None:
+        self.display.began()
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        records = [replace(record, seconds=record.seconds + self.before) for record in records]
+        self.files.add_metrics(records)
+        best = min(records, key=lambda record: record.judged_loss)
+        self.checkpoints.save(state, best.judged_loss)
+        self.display.show(leading(records, state), state)
+        if self.trial is not None and best.validation_loss is not None:
+            given_up = self.trial.judge(best.step, best.validation_loss)
+            self.pruned = given_up is not None
+            if given_up:
+                return given_up
+        return self.stop_by_signal()
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        self.display.show_steps(step, step - state.offset)
+        stop = self.stop_by_signal()
+        if stop is not None:  # The run may not have come to a chunk's end yet.
+            self.checkpoints.save(state)
+        return stop
+
+    def stop_by_signal(self) -> str | None:
+        """The reason to stop, if a signal has arrived."""
+        if self.interruption.number is None:
+            return None
+        return f"by {self.interruption.name}; continue with resume={self.files.path}"

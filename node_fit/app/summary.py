@@ -1,0 +1,71 @@
+"""The content of a job's `summary.json`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..data.dataset import Dataset
+from ..evaluation.metrics import Score, coverage, score
+from ..evaluation.simulation import Simulated
+from ..fitting.diagnosis import Diagnosis
+from ..fitting.fit import Fit
+from ..model.ensemble import Ensemble
+from ..runtime.placement import Placement
+
+EVERY = ("train", "validation", "test")
+
+
+def summarise(
+    fit: Fit,
+    splits: Mapping[str, Dataset],
+    simulated: Simulated,
+    simple: Mapping[str, Mapping[str, Score]],
+    diagnosis: Diagnosis,
+    place: Placement,
+) -> dict[str, Any]:
+    """Summarises a fit: its status, costs, scores, baseline scores and diagnosis.
+
+    **Arguments:**
+
+    - `fit`, `diagnosis`: the run's fit and its diagnosis.
+    - `splits`, `simulated`: the data with the rows that count, and their predictions, by the same names.
+    - `simple`: scores of simple models for each split.
+    - `place`: the run's precision and devices.
+    """
+    scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
+    return {
+        "status": fit.status,
+        "reason": fit.reason,
+        "steps": fit.steps,
+        "compiles": fit.compiles,
+        "cached": fit.cached,
+        "seconds": {"compile": round(fit.compile_seconds, 3), "train": round(fit.train_seconds, 3)},
+        "precision": place.precision,
+        "device": place.devices[0].device_kind,
+        "devices": fit.devices,
+        "parameters": fit.parameters,
+        "start": fit.model.typical.start.given,
+        "constants": fit.model.constants(),
+        "metrics": {name: scores.get(name) for name in EVERY},
+        "baselines": {
+            kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
+            for kind in simple["train"]
+        },
+        "rows": {name: int(part.scored.sum()) for name, part in splits.items()},
+        "choices": {each.key: {"value": str(each.value), "reason": each.reason} for each in fit.choices},
+        "linear_is_best": fit.is_linear,
+        "diagnosis": asdict(diagnosis),
+        "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),
+    }
+
+
+def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:
+    """Describes how the members ended, and what share of each split's measurements their bands cover."""
+    ensemble = fit.model if isinstance(fit.model, Ensemble) else None
+    return {
+        "members": [asdict(end) for end in fit.members],
+        "kept": 1 if ensemble is None else len(ensemble.members),
+        "calibrated": ensemble is not None and ensemble.calibrated,
+        "level": simulated.level if ensemble is not None else None,
+        "coverage": {name: coverage(splits[name], *simulated.bands[name]) for name in simulated.bands},
+    }

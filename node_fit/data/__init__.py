@@ -1,0 +1,1 @@
+"""Measurements: tables, datasets, splits, scaling, smoothing, batches."""

@@ -1,0 +1,173 @@
+"""A dataset as objectives see it: arrays of order one, in the run's precision."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .dataset import Dataset, cut
+from .scaling import Scaler
+
+
+class Batch(eqx.Module):
+    """Trajectories in scaled units: NumPy arrays on the host, JAX arrays once they are placed.
+
+    - `ts`, `ys`, `us`: times since `origin`, measured channels and inputs, shapes `(trajectory, time)`,
+      `(trajectory, time, channel)` and `(trajectory, time, input)`; what was not measured is 0.
+    - `origin`: time of each trajectory's first row, shape `(trajectory,)`. Late in a long record, the times themselves
+      would be too coarse in float32 for the steps between them.
+    - `mask`: where a channel was measured and counts, shape of `ys`.
+    - `known`: where a channel was measured, whether it counts or not, shape of `ys`.
+    - `first`: first measured value of each channel, shape `(trajectory, channel)`; 0 if there is none.
+    - `seen`: whether a channel was ever measured, of the same shape.
+    - `past`: what the rows up to the first one say of the start, shape `(trajectory, row, feature)`; see `past_rows`.
+    - `index`: number of each trajectory in its dataset, shape `(trajectory,)`.
+    - `joint`: whether the trajectories share their times.
+    - `driven`: whether an input changes within a trajectory.
+    """
+
+    ts: Float[Any, "trajectory time"]
+    ys: Float[Any, "trajectory time channel"]
+    us: Float[Any, "trajectory time input"]
+    mask: Bool[Any, "trajectory time channel"]
+    known: Bool[Any, "trajectory time channel"]
+    first: Float[Any, "trajectory channel"]
+    seen: Bool[Any, "trajectory channel"]
+    past: Float[Any, "trajectory row feature"]
+    index: Int[Any, " trajectory"]
+    origin: Float[Any, " trajectory"]
+    joint: bool = eqx.field(static=True)
+    driven: bool = eqx.field(static=True)
+
+    @property
+    def times(self) -> Float[Any, "trajectory time"]:
+        """Times as the field sees them."""
+        return self.origin[:, None] + self.ts
+
+    @staticmethod
+    def from_dataset(data: Dataset, scaler: Scaler, past: int = 0) -> "Batch":
+        """Scales a dataset, on the host in float64.
+
+        **Arguments:**
+
+        - `data`, `scaler`: the measurements, and their units.
+        - `past`: how many rows a start is read from. Each trajectory then begins at the last of them: the row before
+          the first one that counts or, where all count, the row of that number.
+        """
+        history = past_rows(data, scaler, past)
+        if past:
+            data = data_from_start(data, past)
+        known = np.isfinite(data.ys)
+        times = scaler.scale_times(data.ts)
+        return Batch(
+            ts=times - times[:, :1],
+            origin=times[:, 0],
+            ys=np.where(known, scaler.scale_states(data.ys), 0.0),
+            us=scaler.scale_inputs(data.us),
+            mask=data.mask,
+            known=known,
+            first=np.nan_to_num(scaler.scale_states(data.first), nan=0.0),
+            seen=known.any(axis=1),
+            past=history,
+            index=np.arange(len(data.trajectories), dtype=np.int32),
+            joint=data.shares_grid,
+            driven=is_driven(data),
+        )
+
+
+def first_rows(batch: Batch, rows: int) -> Batch:
+    """The first so many rows of each trajectory, on the host; a trajectory that is shorter repeats its last one."""
+    missing = max(rows - batch.ts.shape[1], 0)
+
+    def part(x: np.ndarray, fill: bool) -> np.ndarray:
+        kept = x[:, :rows]
+        more = np.repeat(kept[:, -1:], missing, axis=1)
+        return np.concatenate([kept, more if fill else np.zeros_like(more)], axis=1)
+
+    return replace(
+        batch,
+        ts=part(batch.ts, True),
+        ys=part(batch.ys, False),
+        us=part(batch.us, True),
+        mask=part(batch.mask, False),
+        known=part(batch.known, False),
+    )
+
+
+def is_driven(data: Dataset) -> bool:
+    """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
+    changes = data.valid[:, 1:, None] & (np.diff(data.us, axis=1) != 0)
+    return bool(changes.any())
+
+
+def start_rows(data: Dataset, past: int) -> Int[np.ndarray, " trajectory"]:
+    """The row of each trajectory at which it starts, if a start is read from so many rows up to there."""
+    if past == 0:
+        return np.zeros(len(data.lengths), int)
+    counted = np.asarray(data.mask.any(axis=2))
+    first = np.where(counted.any(axis=1), counted.argmax(axis=1), 0)
+    alone = np.minimum(past - 1, np.maximum(data.lengths - 2, 0))
+    return np.where(first > 0, first - 1, alone)
+
+
+def data_from_start(data: Dataset, past: int) -> Dataset:
+    """The rows from each trajectory's start on; the first one, which the start is read from, does not count."""
+    rows = start_rows(data, past)
+    pieces = [(row, int(begin), int(end)) for row, (begin, end) in enumerate(zip(rows, data.lengths, strict=True))]
+    later = cut(data, pieces, data.trajectories)
+    later.scored[:, 0] = False
+    return later
+
+
+def past_rows(data: Dataset, scaler: Scaler, past: int) -> Float[np.ndarray, "trajectory row feature"]:
+    """What the rows up to each trajectory's start say: channels, whether they were measured, inputs, and time.
+
+    A channel that was not measured has its last value before that, else the next one. Time is counted back from the
+    start. Where there are fewer rows, the first ones repeat the earliest.
+    """
+    channels, inputs = data.ys.shape[2], data.us.shape[2]
+    if past == 0:
+        return np.zeros((len(data.lengths), 0, 2 * channels + inputs + 1))
+    last = start_rows(data, past)
+    wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
+    at = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
+    ys = scaler.scale_states(data.ys[at])
+    known = np.isfinite(ys) & (wanted >= 0)[..., None]
+    times = scaler.scale_times(data.ts[at])
+    since = times - times[:, -1:]
+    return np.concatenate([filled(ys), known.astype(float), scaler.scale_inputs(data.us[at]), since[..., None]], axis=2)
+
+
+def filled(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
+    """Missing values from the row before, else from the next one that has some; 0 if none has."""
+    for rows in (range(1, ys.shape[1]), range(ys.shape[1] - 2, -1, -1)):
+        step = 1 if rows.step > 0 else -1
+        for row in rows:
+            ys[:, row] = np.where(np.isfinite(ys[:, row]), ys[:, row], ys[:, row - step])
+    return np.nan_to_num(ys, nan=0.0)
+
+
+# Rows that are solved for at once, at the most: what that takes of memory does not grow with the data.
+SLICE = 1 << 19
+
+
+def in_slices(
+    solve: Callable[[Batch, Float[Any, "trajectory saved"]], Any],
+    batch: Batch,
+    saved: Float[np.ndarray, "trajectory saved"],
+    axis: int = 0,
+) -> np.ndarray:
+    """What `solve` gives for a batch and times, some trajectories after others.
+
+    **Arguments:** `axis`: of the trajectories in what comes out.
+    """
+    count = len(saved)
+    size = min(count, max(SLICE // saved.shape[1], 1))
+    # The last slice repeats a trajectory where it must, since one of another length would be compiled anew.
+    slices = [np.minimum(np.arange(begin, begin + size), count - 1) for begin in range(0, count, size)]
+    parts = [np.asarray(solve(jax.tree.map(lambda x, at=at: x[at], batch), saved[at])) for at in slices]
+    return np.take(np.concatenate(parts, axis), np.arange(count), axis) if len(parts) > 1 else parts[0]

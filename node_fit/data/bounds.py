@@ -1,0 +1,164 @@
+"""Smooth one-to-one maps between an interval and the real line, for positive or bounded states and parameters.
+
+Optimizers and solvers work on the line without constraints, and their results always lie within the bounds.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+Bounds = tuple[float | None, float | None]
+Values = Float[Any, "*shape"]  # NumPy in, NumPy out; JAX in, JAX out
+
+# Larger numbers, or their distances to a bound, may exceed the range of float32.
+LARGEST = 1e30
+
+
+def to_line(x: Values, bounds: Bounds) -> Values:
+    """Maps the interval to the line: `x`, `log(x - lower)`, `-log(upper - x)` or `log((x - lower) / (upper - x))`.
+
+    **Arguments:**
+
+    - `x`: values within the bounds, any shape. A value on a bound counts as the nearest one inside. NaN stays NaN.
+    - `bounds`: lower and upper bound, `None` for no bound.
+
+    **Returns:** values on the line, with the shape and dtype of `x`.
+    """
+    lower, upper = bounds
+    xp = namespace(x)
+    above = 0.0 if lower is None else xp.log(distance(x - lower, lower))
+    below = 0.0 if upper is None else xp.log(distance(upper - x, upper))
+    return x if bounds == (None, None) else above - below
+
+
+def from_line(z: Values, bounds: Bounds) -> Values:
+    """Maps the line to the interval, the inverse of `to_line`; constant far out, so that nothing overflows.
+
+    **Arguments:**
+
+    - `z`: values on the line, any shape.
+    - `bounds`: lower and upper bound, `None` for no bound.
+
+    **Returns:** values within the bounds (or on one, after rounding), with the shape and dtype of `z`.
+    """
+    lower, upper = bounds
+    xp = namespace(z)
+    if lower is not None and upper is not None:
+        width = upper - lower
+        rise, fall = lower + width * sigmoid(within_range(z)), upper - width * sigmoid(within_range(-z))
+        return xp.where(z < 0, rise, fall)  # Each branch is exact at its own end.
+    if lower is not None:
+        return lower + xp.exp(within_range(z))
+    if upper is not None:
+        return upper - xp.exp(within_range(-z))
+    return z
+
+
+def slope(x: Values, bounds: Bounds) -> Values:
+    """The derivative of `to_line`; it turns a rate `dx/dt` into the rate `dz/dt = slope * dx/dt` on the line.
+
+    **Arguments:** as in `to_line`.
+
+    **Returns:** positive values, with the shape and dtype of `x`.
+    """
+    lower, upper = bounds
+    above = 0.0 if lower is None else reciprocal(distance(x - lower, lower))
+    below = 0.0 if upper is None else reciprocal(distance(upper - x, upper))
+    return namespace(x).ones_like(x) if bounds == (None, None) else above + below
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number that any float type can hold."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return real and bool(abs(value) <= LARGEST)
+
+
+def check_bounds(bounds: Sequence[Any], name: str) -> Bounds:
+    """Checks bounds and converts them to floats.
+
+    **Arguments:**
+
+    - `bounds`: lower and upper bound, numbers or `None`.
+    - `name`: what they bound, for the error message: `constant 'rate'`.
+
+    **Raises:** `ValueError` if a bound is too large or not a number, or if lower is not below upper.
+    """
+    for bound in bounds:
+        if bound is not None and not is_number(bound):
+            raise ValueError(
+                f"{name} has the bound {bound!r:.40}; a bound is a number of magnitude up to {LARGEST:g}, "
+                "or null for none."
+            )
+    lower, upper = (None if bound is None else float(bound) for bound in bounds)
+    if lower is not None and upper is not None and lower >= upper:
+        raise ValueError(f"{name} has bounds {lower:g} and {upper:g}; the lower must be below the upper.")
+    return lower, upper
+
+
+def check_inside(values: Float[np.ndarray, "..."], bounds: Bounds, name: str) -> None:
+    """Rejects values on or beyond a bound, which the line can't represent; NaN means missing and passes.
+
+    **Arguments:**
+
+    - `values`: any shape.
+    - `bounds`: lower and upper bound, `None` for no bound.
+    - `name`: what has these values, for the error message: `state 'hare'`.
+
+    **Raises:** `ValueError` that names the first such value and, if there are several values, its index.
+    """
+    lower, upper = bounds
+    outside = np.argwhere(~is_inside(values, bounds))
+    if not len(outside):
+        return
+    index = tuple(outside[0].tolist())
+    where = f" at {list(index)}" if values.size > 1 else ""
+    rules = [f"{word} {bound:g}" for word, bound in (("above", lower), ("below", upper)) if bound is not None]
+    raise ValueError(
+        f"{name} is {float(values[index]):g}{where}, but its bounds ask for values {' and '.join(rules)}; "
+        "widen the bounds or correct the value."
+    )
+
+
+def is_inside(values: Float[np.ndarray, "*shape"], bounds: Bounds) -> Bool[np.ndarray, "*shape"]:
+    """Whether values are neither on nor beyond a bound; true for NaN."""
+    lower, upper = bounds
+    low = np.zeros(values.shape, bool) if lower is None else values <= lower
+    high = np.zeros(values.shape, bool) if upper is None else values >= upper
+    return np.asarray(~(low | high))
+
+
+def namespace(x: Values) -> Any:
+    return jnp if isinstance(x, Array) else np
+
+
+def distance(gap: Values, bound: float) -> Values:
+    """The gap to a bound, but at least the smallest one that floats resolve."""
+    kind = jnp.finfo(gap.dtype)
+    least = max(float(kind.tiny), 0.5 * float(kind.eps) * abs(bound))
+    # `where`, unlike `maximum`, has derivative 0 there even if the factor that multiplies it has overflowed.
+    return namespace(gap).where(gap < least, least, gap)
+
+
+def reciprocal(gap: Values) -> Values:
+    """`1 / gap`, without the `gap**-2` of its derivative, which overflows long before `gap` underflows."""
+    xp = namespace(gap)
+    return xp.exp(-xp.log(gap))
+
+
+def within_range(z: Values) -> Values:
+    """`z`, clipped so that its exponential and the reciprocal of that stay normal numbers."""
+    limit = -math.log(float(jnp.finfo(z.dtype).tiny)) - 1
+    return namespace(z).clip(z, -limit, limit)
+
+
+def sigmoid(z: Values) -> Values:
+    if isinstance(z, Array):
+        return jax.nn.sigmoid(z)
+    from scipy.special import expit
+
+    return expit(z)

@@ -1,0 +1,265 @@
+"""Measured trajectories as padded, named arrays: the data that all other parts of the library take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from .arrays import as_series, check_shapes, padded
+
+Times = Float[np.ndarray, "trajectory time"]
+Values = Float[np.ndarray, "trajectory time state"]
+Inputs = Float[np.ndarray, "trajectory time input"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Trajectories of measured states and inputs, in the user's units.
+
+    A trajectory is one record of the system over time. Trajectories may differ in length and in times.
+    They are padded at the end to a common length: a padded row repeats the last time and the last input, and its states
+    are NaN. A missing measurement is NaN too.
+
+    **Arguments:**
+
+    - `ts`: times, shape `(trajectory, time)`, float64, strictly increasing up to each trajectory's length.
+    - `ys`: measured states, shape `(trajectory, time, state)`, float64, NaN where a measurement is missing.
+    - `us`: inputs, shape `(trajectory, time, input)`, float64, finite; `input` may be 0.
+    - `lengths`: number of rows of each trajectory, shape `(trajectory,)`.
+    - `scored`: rows that count in losses and metrics, shape `(trajectory, time)`. All other rows are context: they
+      determine where a trajectory starts and what its inputs were.
+    - `states`, `inputs`, `trajectories`, `time`: names of the channels, the trajectories and the time.
+    - `units`: units of channels, by name; may be empty.
+
+    **Raises:** `ValueError` that names the trajectory and the row.
+    """
+
+    ts: Times
+    ys: Values
+    us: Inputs
+    lengths: Int[np.ndarray, " trajectory"]
+    scored: Bool[np.ndarray, "trajectory time"]
+    states: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    trajectories: tuple[str, ...] = ()
+    time: str = "t"
+    units: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        check_names(self)
+        for row in invalid_trajectories(self):
+            check_trajectory(self, row, self.trajectories[row])
+
+    @staticmethod
+    def from_arrays(
+        ts: Any,
+        ys: Any,
+        us: Any = None,
+        *,
+        states: Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
+        trajectories: Sequence[str] | None = None,
+        time: str = "t",
+        units: dict[str, str] | None = None,
+    ) -> "Dataset":
+        """Builds a dataset from arrays.
+
+        **Arguments:**
+
+        - `ts`: times: one grid `(time,)` for all trajectories, `(trajectory, time)`, or a list of `(time,)` arrays.
+        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; NaN is
+          missing.
+        - `us`: inputs, in the form of `ys`; omit it if there are none.
+        - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
+        - `time`, `units`: name of the time, and units of channels by name.
+
+        **Raises:** `ValueError` with the shapes if they do not match.
+        """
+        series = as_series(ys, rank=2, name="ys")
+        grids = as_series(ts, rank=1, name="ts")
+        controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
+        if len(grids) == 1:
+            grids = grids * len(series)
+        check_shapes(grids, series, controls)
+        lengths = np.array([len(t) for t in grids])
+        length = int(lengths.max())
+        rows = np.arange(length)
+        return Dataset(
+            ts=padded(grids, length, None),
+            ys=padded(series, length, np.nan),
+            us=padded(controls, length, None),
+            lengths=lengths,
+            scored=rows[None, :] < lengths[:, None],
+            states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
+            inputs=tuple(inputs or [f"u{i}" for i in range(controls[0].shape[1])]),
+            trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
+            time=time,
+            units=dict(units or {}),
+        )
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
+        """Where a state was measured and its row is scored, shape `(trajectory, time, state)`."""
+        return np.isfinite(self.ys) & self.scored[..., None]
+
+    @property
+    def shares_grid(self) -> bool:
+        """Whether all trajectories have the same times, so that one joint solve serves all of them."""
+        return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
+
+    @property
+    def first(self) -> Float[np.ndarray, "trajectory state"]:
+        """First measured value of each state, shape `(trajectory, state)`; NaN where it was never measured."""
+        measured = np.isfinite(self.ys)
+        row = measured.argmax(axis=1)
+        return np.take_along_axis(self.ys, row[:, None, :], axis=1)[:, 0, :]
+
+    def select(self, rows: Sequence[int] | np.ndarray) -> "Dataset":
+        """Selects trajectories by index, and drops padding that none of them needs."""
+        index = np.asarray(rows, dtype=int)
+        length = int(self.lengths[index].max())
+        return replace(
+            self,
+            ts=self.ts[index, :length],
+            ys=self.ys[index, :length],
+            us=self.us[index, :length],
+            lengths=self.lengths[index],
+            scored=self.scored[index, :length],
+            trajectories=tuple(self.trajectories[i] for i in index),
+        )
+
+    def sample(self, most: int) -> "Dataset":
+        """At most `most` trajectories; an evenly spaced choice if there are more."""
+        count = len(self.trajectories)
+        return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
+
+    def until(self, end: float) -> "Dataset":
+        """The rows with time at most `end` [unit of time]; drops trajectories without such rows."""
+        lengths = (self.valid & (self.ts <= end)).sum(axis=1)
+        kept = np.flatnonzero(lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} <= {end:g}; the data begin at {self.ts.min():g}.")
+        pieces = [(int(row), 0, int(lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
+
+    def after(self, start: float) -> "Dataset":
+        """The rows with time later than `start` [unit of time]; drops trajectories without such rows."""
+        begins = (self.valid & (self.ts <= start)).sum(axis=1)
+        kept = np.flatnonzero(begins < self.lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} > {start:g}; the data end at {self.ts.max():g}.")
+        pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
+
+    def scored_after(self, start: float) -> "Dataset":
+        """The same trajectories, with only the rows later than `start` [unit of time] scored."""
+        return replace(self, scored=self.scored & (self.ts > start))
+
+    def windows(self, rows: int, stride: int | None = None) -> "Dataset":
+        """Cuts each trajectory into windows of `rows` rows, each a trajectory of its own.
+
+        **Arguments:**
+
+        - `rows`: length of a window; a trajectory that is not longer stays whole.
+        - `stride`: rows between the starts of two windows; half a window by default. The last window of a trajectory
+          ends at its last row.
+
+        **Returns:** windows named `A[40:168]`, without those that hold no scored measurement.
+
+        **Raises:** `ValueError` if a number is below 1, or no window holds a scored measurement.
+        """
+        pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
+        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+
+    def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
+        """Windows as (trajectory index, first row, row after the last); see `windows`."""
+        if rows < 1 or stride < 1:
+            raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
+        counts = np.any(self.mask, axis=2)
+        found = []
+        for row, length in enumerate(self.lengths.tolist()):
+            last = max(length - rows, 0)
+            begins = [*range(0, last, stride), last]
+            found += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
+        if not found:
+            raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
+        return found
+
+    @property
+    def valid(self) -> Bool[np.ndarray, "trajectory time"]:
+        """Rows that are not padding, shape `(trajectory, time)`."""
+        return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+
+
+def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Dataset:
+    """Cuts out parts of trajectories, each given as (trajectory index, first row, row after the last)."""
+    row, begin, end = np.array(pieces).T
+    lengths = end - begin
+    within = np.arange(lengths.max())[None, :]
+    valid = within < lengths[:, None]
+    at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
+    return replace(
+        data,
+        ts=data.ts[at],
+        ys=np.where(valid[..., None], data.ys[at], np.nan),
+        us=data.us[at],
+        lengths=lengths,
+        scored=data.scored[at] & valid,
+        trajectories=tuple(names),
+    )
+
+
+def check_names(data: Dataset) -> None:
+    for kind, names, size in (
+        ("states", data.states, data.ys.shape[2]),
+        ("inputs", data.inputs, data.us.shape[2]),
+        ("trajectories", data.trajectories, data.ys.shape[0]),
+    ):
+        if len(names) != size:
+            raise ValueError(f"{kind} has the names {list(names)}, but needs {size}, one for each.")
+    channels = (data.time, *data.states, *data.inputs)
+    twice = sorted({name for name in channels if channels.count(name) > 1})
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
+
+
+def invalid_trajectories(data: Dataset) -> list[int]:
+    """Indices of trajectories that break a rule of `Dataset`."""
+    valid = data.valid
+    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
+    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
+    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
+
+
+def check_trajectory(data: Dataset, row: int, name: str) -> None:
+    length = data.lengths[row]
+    t, u = data.ts[row, :length], data.us[row, :length]
+    if not np.isfinite(t).all():
+        raise ValueError(
+            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
+        )
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        at = first_true(steps <= 0) + 1
+        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
+        raise ValueError(
+            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
+            "Sort the rows, and remove or average the duplicates."
+        )
+    if not np.isfinite(u).all():
+        at, channel = np.argwhere(~np.isfinite(u))[0]
+        raise ValueError(
+            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
+            "Fill it, or remove the row."
+        )
+    if np.isinf(data.ys[row, :length]).any():
+        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
+        raise ValueError(
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
+        )
+
+
+def first_true(flags: np.ndarray) -> int:
+    return int(np.flatnonzero(flags)[0])

@@ -1,0 +1,226 @@
+"""Scaling of states, inputs and time to order one, and back."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..runtime.stored_names import stored_as
+from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
+from .dataset import Dataset
+
+Host = Float[np.ndarray, "..."]
+# Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.
+LARGEST = 1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """How states, inputs and time are scaled to order one.
+
+    **Arguments:**
+
+    - `log`: names of positive states to see on a logarithmic scale.
+    - `bounds`: lower and upper bounds of states, by name; `None` for no bound.
+    - `affine`: whether to shift and scale states, inputs and time to order one. If not, the field sees the user's units
+      (of bounded states, their logarithm or other map to the line).
+    """
+
+    log: Sequence[str] = ()
+    bounds: Mapping[str, Sequence[float | None]] = dataclasses.field(default_factory=dict)
+    affine: bool = True
+
+
+@stored_as("Scaler")
+class Scaler(eqx.Module):
+    """An affine map of states, inputs and time to order one; bounded states are first mapped to the real line.
+
+    **Arguments:**
+
+    - `state_shift`, `state_scale`: shape `(state,)`, in the user's units (of `bounds.to_line` if there are bounds).
+    - `input_shift`, `input_scale`: shape `(input,)`, in the user's units.
+    - `time_shift`, `time_scale`: scalars, in the user's unit of time.
+    - `bounds`: lower and upper bound of each state, `None` for no bound. A positive state has the lower bound 0, so the
+      scaler takes its logarithm.
+    """
+
+    state_shift: Float[Any, " state"]
+    state_scale: Float[Any, " state"]
+    input_shift: Float[Any, " input"]
+    input_scale: Float[Any, " input"]
+    time_shift: Float[Any, ""]
+    time_scale: Float[Any, ""]
+    bounds: tuple[Bounds, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def from_dataset(data: Dataset, *, bounds: Mapping[str, Bounds] | None = None, identity: bool = False) -> "Scaler":
+        """The scaler that brings `data` to mean 0 and standard deviation 1, with a derivative of order one.
+
+        **Arguments:**
+
+        - `data`: the training trajectories; other splits do not enter.
+        - `bounds`: bounds of states, by name.
+        - `identity`: whether to leave all units unchanged.
+
+        **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
+        """
+        limits = tuple((bounds or {}).get(name, (None, None)) for name in data.states)
+        scaler = Scaler(
+            state_shift=np.zeros(len(data.states)),
+            state_scale=np.ones(len(data.states)),
+            input_shift=np.zeros(len(data.inputs)),
+            input_scale=np.ones(len(data.inputs)),
+            time_shift=np.zeros(()),
+            time_scale=np.ones(()),
+            bounds=limits,
+        )
+        scaler.check(data)
+        if identity:
+            return scaler
+        states = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
+        inputs = data.us[data.valid]
+        shift, scale = mean_and_deviation(states.reshape(-1, len(data.states)))
+        input_shift, input_scale = mean_and_deviation(inputs)
+        return Scaler(
+            state_shift=shift,
+            state_scale=scale,
+            input_shift=input_shift,
+            input_scale=input_scale,
+            time_shift=np.asarray(data.ts.min()),
+            time_scale=np.asarray(characteristic_time(data.ts, (states - shift) / scale)),
+            bounds=limits,
+        )
+
+    def extended(self, bounds: Sequence[Bounds]) -> "Scaler":
+        """The scaler with additional hidden states of these bounds, not shifted and not scaled."""
+        more = len(bounds)
+        return dataclasses.replace(
+            self,
+            state_shift=np.concatenate([host(self.state_shift), np.zeros(more)]),
+            state_scale=np.concatenate([host(self.state_scale), np.ones(more)]),
+            bounds=(*self.bounds, *bounds),
+        )
+
+    def check(self, data: Dataset) -> None:
+        """Rejects measured states outside their bounds, and numbers that floats can't hold."""
+        for index, name in enumerate(data.states):
+            check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
+            check_size(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
+        for index, name in enumerate(data.inputs):
+            check_size(data.us[..., index][data.valid], f"input {name!r}")
+        gaps = np.diff(data.ts, axis=1)
+        check_size(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
+        check_size(data.ts[data.valid], f"the time {data.time!r}")
+
+    def scale_states(self, ys: Host) -> Host:
+        """Scales states from the user's units to order one, on the host in float64; keeps shape `(..., state)`."""
+        return (columns(to_line, ys, self.bounds) - host(self.state_shift)) / host(self.state_scale)
+
+    def unscale_states(self, zs: Host) -> Host:
+        """Scales states from order one to the user's units, on the host in float64; keeps shape `(..., state)`."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            line = zs.astype(np.float64) * host(self.state_scale) + host(self.state_shift)
+        return columns(from_line, line, self.bounds)
+
+    def unscale_rates(self, ys: Host, rates: Host) -> Host:
+        """Scales time derivatives to the user's units, at states `ys` in user's units; NaN outside the bounds."""
+        found = rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
+        return np.where(columns(is_inside, ys, self.bounds), found, np.nan)
+
+    def scale_inputs(self, us: Host) -> Host:
+        """Scales inputs from the user's units to order one; keeps shape `(..., input)`."""
+        return (us - host(self.input_shift)) / host(self.input_scale)
+
+    def scale_times(self, ts: Host) -> Host:
+        """Scales times from the user's units to order one, counted from the first training time."""
+        return (ts - host(self.time_shift)) / host(self.time_scale)
+
+
+def host(array: Array | np.ndarray) -> np.ndarray:
+    return np.asarray(array, dtype=np.float64)
+
+
+def check_size(values: Float[np.ndarray, " value"], what: str) -> None:
+    """Rejects values whose largest magnitude is too large or too small for float arithmetic.
+
+    **Raises:** `ValueError` that names the value.
+    """
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    if largest != 0 and not 1 / LARGEST <= largest <= LARGEST:
+        raise ValueError(
+            f"{what} has magnitudes of {largest:.3g}; they must be between {1 / LARGEST:g} and {LARGEST:g}, so use "
+            "another unit."
+        )
+
+
+def columns(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
+    """Applies `function(column, bounds)` to each column of a NumPy or JAX array of shape `(..., state)`."""
+    if all(pair == (None, None) for pair in bounds):
+        return function(values, (None, None))
+    xp = np if isinstance(values, np.ndarray) else jnp
+    return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
+
+
+def gather_bounds(
+    log: Sequence[str], bounds: Mapping[str, Sequence[float | None]], states: Sequence[str]
+) -> dict[str, Bounds]:
+    """Bounds by state, from the names of positive states and from (lower, upper) pairs.
+
+    **Raises:** `ValueError` if a name is not a state or is given twice, or a value is not a pair.
+    """
+    for key, names in (("log", log), ("bounds", bounds)):
+        for name in names:
+            if name not in states:
+                near = difflib.get_close_matches(name, states, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(states)}."
+                raise ValueError(f"{key} names {name!r}, which is not a state; {hint}")
+    twice = sorted(set(log) & set(bounds))
+    if twice:
+        raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
+    for name, pair in bounds.items():
+        if len(pair) != 2:
+            raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {list(pair)}.")
+    return dict.fromkeys(log, (0.0, None)) | {
+        name: check_bounds(pair, f"state {name!r}") for name, pair in bounds.items()
+    }
+
+
+def mean_and_deviation(rows: Host) -> tuple[Host, Host]:
+    """Mean and standard deviation of each column over its finite values; the deviation is 1 where nothing varies."""
+    known = np.isfinite(rows)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, rows, 0.0).sum(axis=0) / count
+    deviation = np.sqrt(np.where(known, rows - mean, 0.0).__pow__(2).sum(axis=0) / count)
+    negligible = deviation <= 1e-12 * np.abs(mean)
+    return mean, np.where(negligible, 1.0, deviation)
+
+
+def characteristic_time(ts: Host, zs: Host) -> float:
+    """The lag over which scaled states change by one standard deviation (root mean square over channels).
+
+    In this unit the derivative is of order one. Unlike a finite difference, an increment over a lag does not amplify
+    measurement noise.
+
+    **Arguments:**
+
+    - `ts`: times, shape `(trajectory, time)`.
+    - `zs`: states with mean 0 and standard deviation 1, shape `(trajectory, time, state)`, NaN where unknown.
+    """
+    span = float((ts.max(axis=1) - ts.min(axis=1)).max()) or 1.0
+    lags, moved = [0.0], [0.0]
+    for rows in np.unique(np.geomspace(1, max(ts.shape[1] - 1, 1), 40).astype(int)):
+        lag = ts[:, rows:] - ts[:, :-rows]
+        step = zs[:, rows:] - zs[:, :-rows]
+        known = np.isfinite(step) & (lag > 0)[..., None]
+        if not known.any():
+            continue
+        lags.append(float(lag[known.any(axis=-1)].mean()))
+        moved.append(float(np.sqrt((step[known] ** 2).mean())))
+        if moved[-1] >= 1.0:
+            return float(np.interp(1.0, moved[-2:], lags[-2:]))
+    return span

@@ -1,0 +1,109 @@
+"""Smoothing splines for noisy, irregular samples; their derivatives estimate the vector field without a solver."""
+
+from contextlib import suppress
+
+import numpy as np
+from jaxtyping import Float
+
+# Below this noise (in standard deviations of the channel) an interpolating spline is the better estimate: the ends of a
+# natural smoothing spline have no curvature, an error that exceeds so little noise.
+NEGLIGIBLE_NOISE = 2e-3
+# A smoothing spline needs at least five points.
+FEWEST = 5
+MOST_SAMPLED = 4
+
+
+def smooth(
+    ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time state"]
+) -> tuple[Float[np.ndarray, "trajectory time state"], Float[np.ndarray, "trajectory time state"]]:
+    """Smoothed values and time derivatives at every row that has a measurement.
+
+    The penalty of each channel is the median of those that generalised cross-validation chooses on a few of its
+    trajectories (Craven and Wahba, Numerische Mathematik 31, 1979; `scipy.interpolate.make_smoothing_spline`).
+
+    **Arguments:**
+
+    - `ts`: times, shape `(trajectory, time)`, of order one.
+    - `ys`: states, shape `(trajectory, time, state)`, of order one, NaN where unknown.
+
+    **Returns:** values and derivatives, both in the shape of `ys`; NaN outside the time range in which a channel was
+    measured, and where it has fewer than five points.
+    """
+    values, rates = np.full_like(ys, np.nan), np.full_like(ys, np.nan)
+    rows_measured = np.asarray(np.isfinite(ys).any(axis=2))
+    for channel in range(ys.shape[2]):
+        series = ys[:, :, channel]
+        known = np.isfinite(series)
+        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST)
+        if rows.size == 0:
+            continue
+        penalty = choose_penalty(ts, series, rows)
+        for group in group_by_grid(ts, known, rows_measured, rows):
+            one = group[0]
+            t = ts[one, known[one]]
+            at = rows_measured[one] & (ts[one] >= t[0]) & (ts[one] <= t[-1])
+            curve = spline(t, series[group][:, known[one]].T, penalty)
+            cells = np.ix_(group, np.flatnonzero(at), np.array([channel]))
+            values[cells] = curve(ts[one, at]).T[..., None]
+            rates[cells] = curve.derivative()(ts[one, at]).T[..., None]
+    return values, rates
+
+
+def noise_levels(
+    ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time state"]
+) -> Float[np.ndarray, " state"]:
+    """Estimates the noise of each channel as the root mean square of the residuals of smoothing splines.
+
+    **Arguments:** as in `smooth`, in any units.
+
+    **Returns:** in the units of `ys`, shape `(state,)`; NaN where no spline can be fitted.
+    """
+    levels = np.full(ys.shape[2], np.nan)
+    for channel in range(ys.shape[2]):
+        known = np.isfinite(ys[:, :, channel])
+        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST)
+        if rows.size:
+            # SciPy fails where times span many decades.
+            with suppress(ValueError):
+                levels[channel] = estimate_noise(ts, ys[:, :, channel], rows)[1]
+    return levels
+
+
+def spline(t: np.ndarray, ys: np.ndarray, penalty: float | None):
+    """A cubic spline through `ys`, shape `(time, series)`; `penalty` 0 interpolates, `None` chooses a penalty."""
+    from scipy.interpolate import CubicSpline, make_smoothing_spline
+
+    if penalty == 0.0:
+        return CubicSpline(t, ys)
+    return make_smoothing_spline(t, ys, lam=penalty)
+
+
+def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> float:
+    """One penalty for all trajectories of a channel; 0 if the noise is negligible."""
+    chosen, noise = estimate_noise(ts, series, rows)
+    return 0.0 if noise < NEGLIGIBLE_NOISE else chosen
+
+
+def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
+    """Medians, over a few trajectories, of the cross-validated penalty and of the residual."""
+    chosen, noise = [], []
+    for row in rows[np.linspace(0, rows.size - 1, min(MOST_SAMPLED, rows.size)).astype(int)]:
+        known = np.isfinite(series[row])
+        t, y = ts[row, known], series[row, known]
+        curve = spline(t, y, None)
+        third = np.diff(curve.derivative(2)(t)) / np.diff(t)
+        # The residuals of a natural spline are its penalty times the jumps of its third derivative (Reinsch 1967),
+        # so the chosen penalty can be computed from the curve.
+        jumps = np.diff(np.concatenate([[0.0], third, [0.0]]))
+        residual = y - curve(t)
+        chosen.append(float(np.abs(residual @ jumps) / max(jumps @ jumps, np.finfo(float).tiny)))
+        noise.append(float(np.sqrt(np.mean(residual**2))))
+    return float(np.median(chosen)), float(np.median(noise))
+
+
+def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
+    """Groups trajectories with the same times and gaps, so that one spline call serves each group."""
+    groups: dict[bytes, list[int]] = {}
+    for row in rows:
+        groups.setdefault(ts[row].tobytes() + known[row].tobytes() + wanted[row].tobytes(), []).append(row)
+    return [np.array(group) for group in groups.values()]

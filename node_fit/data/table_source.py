@@ -1,0 +1,118 @@
+"""The data of a run: read from files, with optional noise, and split."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .dataset import Dataset
+from .scaling import Scaling
+from .splits import Split, Splits
+from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
+from .tables.reading import make_roles, read_files
+from .tables.roles import Roles
+
+
+@dataclass(frozen=True)
+class Table:
+    """Trajectories in files, with one row per time by default; `read_table` describes the layouts.
+
+    **Arguments:**
+
+    - `path`: a file, a list of files, or a glob.
+    - `time`, `states`, `inputs`: names of columns; `inputs` may be empty.
+    - `step`: time between two rows, in place of `time`.
+    - `covariates`: inputs that are constant within a trajectory: names of columns, or numbers by name and trajectory,
+      where `default` applies to all others.
+    - `trajectory`: the column that identifies the trajectory; without one, each file is a trajectory.
+    - `series`: patterns of the trajectory columns, in a table with one column per trajectory.
+    - `observable`, `value`: columns of a table with one row per measurement.
+    - `test_path`: files for the final score only; `path` then provides no test data.
+    - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`.
+    - `units`: unit of a column, by name.
+    - `log`: positive states to see on a logarithmic scale.
+    - `bounds`: lower and upper bounds of states, by name; null for no bound.
+    - `scale`: whether to scale states, inputs and time to order one for the field.
+    - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
+    - `noise_seed`: seed of that noise.
+    - `split`: how to split the data.
+
+    **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
+    """
+
+    path: str | Sequence[str]
+    time: str | None
+    states: Sequence[str]
+    inputs: Sequence[str] = ()
+    covariates: Sequence[str] | CovariateNumbers | None = None
+    trajectory: str | None = None
+    series: Sequence[str] = ()
+    observable: str | None = None
+    value: str | None = None
+    step: float | None = None
+    test_path: str | Sequence[str] | None = None
+    time_unit: str | None = None
+    units: dict[str, str] = field(default_factory=dict)
+    log: Sequence[str] = ()
+    bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    scale: bool = True
+    noise: float = 0.0
+    noise_seed: int = 0
+    split: Split = field(default_factory=Split)
+
+    def __post_init__(self):
+        if not self.noise >= 0:
+            raise ValueError(f"noise must not be negative, got {self.noise}.")
+        _ = (
+            self.roles,
+            self.covariate_numbers,
+        )  # raise here if they contradict each other, before any file is read
+
+    @property
+    def roles(self) -> Roles:
+        """The role of each column."""
+        return make_roles(
+            time=self.time,
+            states=self.states,
+            inputs=self.inputs,
+            covariates=self.covariates or (),
+            trajectory=self.trajectory,
+            series=self.series,
+            observable=self.observable,
+            value=self.value,
+            step=self.step,
+        )
+
+    @property
+    def scaling(self) -> Scaling:
+        """How states, inputs and time are scaled."""
+        return Scaling(self.log, self.bounds, self.scale)
+
+    @property
+    def covariate_numbers(self) -> dict[str, dict[str, float]]:
+        """The covariates given as numbers, by name and trajectory."""
+        return as_numbers(self.covariates or ())
+
+    def load(self) -> Splits:
+        """Reads and splits the data."""
+        data = self.read(self.path)
+        test = None if self.test_path is None else self.read(self.test_path)
+        check_trajectories(self.covariate_numbers, (*data.trajectories, *(test.trajectories if test else ())))
+        data = add_noise(data, self.noise, self.noise_seed)
+        if test is None:
+            return self.split(data)
+        rest = replace(self.split, test=0.0, test_from=None, test_trajectories=None)
+        return rest(data)._replace(test=test)
+
+    def read(self, path: str | Sequence[str]) -> Dataset:
+        """Reads other files with the same columns; `covariates` may name trajectories that they do not contain."""
+        data = read_files(path, self.roles, self.time_unit, self.units)
+        return with_covariates(data, self.covariate_numbers, self.units)
+
+
+def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:
+    """Adds Gaussian noise to the states, relative to each state's standard deviation."""
+    if noise == 0:
+        return data
+    draws = np.random.default_rng(seed).standard_normal(data.ys.shape)
+    return replace(data, ys=data.ys + noise * np.nanstd(data.ys, axis=(0, 1)) * draws)

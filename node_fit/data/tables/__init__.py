@@ -1,0 +1,1 @@
+"""Reads tables of any supported layout into datasets."""

@@ -1,0 +1,96 @@
+"""Readers for binary formats, which store the types of their columns."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .roles import Roles
+from .stacks import split, tabulate
+from .table import RawTable
+
+
+def read_parquet(path: Path, roles: Roles) -> RawTable:
+    """Reads the columns of a Parquet file; an index that pandas saved counts as a column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = list(roles.find(pq.read_schema(path).names, str(path)))
+        # Read this file alone, even if its folder looks like part of a partitioned data set.
+        with pq.ParquetFile(path) as file:
+            frame = file.read(columns=names).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, OSError) as error:
+        raise read_error(path, "Parquet", error) from None
+    return RawTable(str(path), {name: frame[name] for name in names})
+
+
+def read_npz(path: Path, roles: Roles) -> RawTable:
+    """Reads the arrays of an `.npz` file, each a column or a stack of columns."""
+    arrays = load(path, "npz")
+    if isinstance(arrays, np.ndarray):
+        raise read_error(path, "npz", "it holds one unnamed array; rename it to .npy")
+    with arrays:
+        return tabulate(path, arrays.files, lambda name: member(path, arrays, name), roles)
+
+
+def member(path: Path, arrays: Mapping[str, Any], name: str) -> np.ndarray:
+    try:
+        return arrays[name]
+    except Exception as error:  # a damaged archive raises errors of zip, zlib or NumPy
+        raise pickle_error(path, error) or read_error(path, "npz", error) from None
+
+
+def read_npy(path: Path, roles: Roles) -> RawTable:
+    """Reads an `.npy` file: fields of a structured array, or columns `c0, c1, ...` of a matrix or a stack."""
+    array = load(path, "npy")
+    if not isinstance(array, np.ndarray):
+        raise read_error(path, "npy", "it is an archive of arrays; rename it to .npz")
+    if array.dtype.names is not None:
+        return tabulate(path, array.dtype.names, array.__getitem__, roles)
+    if array.ndim not in (2, 3):
+        raise ValueError(
+            f"{path} has shape {array.shape}, but a table is (time, column) and a stack (trajectory, time, column)."
+        )
+    if array.ndim == 3:
+        return tabulate(path, [], array.__getitem__, roles, split("c", array))
+    columns = {f"c{i}": array[:, i] for i in range(array.shape[1])}
+    return tabulate(path, list(columns), columns.__getitem__, roles)
+
+
+def read_mat(path: Path, roles: Roles) -> RawTable:
+    """Reads the variables of a MATLAB file, each a column or a stack of columns."""
+    from scipy.io import loadmat
+
+    try:
+        variables = loadmat(path, chars_as_strings=True)
+    except NotImplementedError:
+        raise ValueError(f"{path} is a MATLAB 7.3 file, which is not read; save it with save(..., '-v7').") from None
+    except Exception as error:  # SciPy's parser may raise anything
+        raise read_error(path, "MATLAB", error) from None
+    names = [name for name in variables if not name.startswith("__")]
+    return tabulate(path, names, variables.__getitem__, roles)
+
+
+def load(path: Path, kind: str) -> Any:
+    """Loads a file with NumPy; never unpickles, because that can run code."""
+    try:
+        # Read from memory, because NumPy leaves a damaged file open.
+        return np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+    except Exception as error:  # NumPy's parser may raise anything
+        raise pickle_error(path, error) or read_error(path, kind, error) from None
+
+
+def pickle_error(path: Path, error: Exception) -> ValueError | None:
+    if "allow_pickle" not in str(error):
+        return None
+    return ValueError(
+        f"{path} holds pickled Python objects or is damaged; pickles are not read, so save plain numbers."
+    )
+
+
+def read_error(path: Path, kind: str, error: Exception | str) -> ValueError:
+    reason = " ".join(str(error).split())
+    return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")

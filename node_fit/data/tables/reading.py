@@ -1,0 +1,162 @@
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..dataset import Dataset
+from .binary import read_mat, read_npy, read_npz, read_parquet
+from .covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
+from .layouts import as_rows
+from .paths import find_files, names_of
+from .roles import Roles, as_names
+from .table import RawTable
+from .text import read_text
+from .times import check_unit
+from .trajectories import assemble
+
+READERS: dict[str, Callable[[Path, Roles], RawTable]] = {
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".npz": read_npz,
+    ".npy": read_npy,
+    ".mat": read_mat,
+}
+
+
+def read_table(
+    path: str | Path | Sequence[str | Path],
+    *,
+    time: str | None = None,
+    states: Sequence[str],
+    inputs: Sequence[str] = (),
+    covariates: Sequence[str] | CovariateNumbers = (),
+    trajectory: str | None = None,
+    series: Sequence[str] = (),
+    observable: str | None = None,
+    value: str | None = None,
+    step: float | None = None,
+    time_unit: str | None = None,
+    units: dict[str, str] | None = None,
+) -> Dataset:
+    """Reads trajectories from files; by default a table has one row per time.
+
+    Supported formats are text (commas, semicolons, tabs or blanks between columns, decimal points or commas, `#`
+    comments, `.gz` compression), Parquet, `.npz` and `.mat` (one variable per column), and `.npy` (named fields, or
+    `c0, c1, ...` for the columns of a matrix). An empty state, `NA`, `NaN`, `nan` or `null` is a missing measurement;
+    any other word is an error.
+
+    Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories share;
+    `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable `NAME`.
+
+    **Arguments:**
+
+    - `path`: a file, a list of files, or a glob. Without `trajectory`, each file is one trajectory, named after the
+      file. Trajectories in stacks are named `0, 1, ...`, or `FILE/0` if there are several files.
+    - `time`: column of times, as numbers or ISO 8601 timestamps. They must increase strictly within a trajectory.
+    - `states`, `inputs`: numeric columns; inputs must be known at every time.
+    - `covariates`: inputs that are constant within a trajectory, appended to `inputs`: either columns, whose empty
+      cells take the value of other rows, or numbers by name and trajectory, `{"dose": {"A": 2.0, "default": 0.0}}`.
+    - `trajectory`: column that identifies the trajectory; rows of different trajectories may be mixed.
+    - `series`: for a wide table, with one column per trajectory, patterns of these columns, such as `["A*"]`. `states`
+      then names what they hold, and all other columns apply to every trajectory.
+    - `observable`, `value`: for a tidy table, with one row per measurement, the columns of the observable's name and of
+      its value. `states` are then names of observables, and so are `inputs` that are not columns. Rows of other
+      observables are ignored.
+    - `step`: time between two rows, in place of `time`; each trajectory begins at 0.
+    - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table.
+      Without `trajectory`, each file is a table of its own.
+    - `units`: unit of a column, by name; only recorded, nothing is converted.
+
+    **Returns:** the dataset, with trajectories in order of appearance.
+
+    **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
+    (the row in files without lines).
+    """
+    roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
+    constants = as_numbers(covariates)
+    data = read_files(path, roles, time_unit, units or {})
+    check_trajectories(constants, data.trajectories)
+    return with_covariates(data, constants, units or {})
+
+
+def from_frame(
+    frame: Any,
+    *,
+    time: str | None = None,
+    states: Sequence[str],
+    inputs: Sequence[str] = (),
+    covariates: Sequence[str] | CovariateNumbers = (),
+    trajectory: str | None = None,
+    series: Sequence[str] = (),
+    observable: str | None = None,
+    value: str | None = None,
+    step: float | None = None,
+    time_unit: str | None = None,
+    units: dict[str, str] | None = None,
+    origin: str = "data frame",
+) -> Dataset:
+    """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
+
+    **Arguments:** `frame`: the data frame; `origin`: its name in error messages; the others as in `read_table`.
+
+    **Returns:** the dataset; if nothing separates trajectories, it has a single one named `0`.
+
+    **Raises:** `ValueError` with one sentence that names the row and the column.
+    """
+    roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
+    constants = as_numbers(covariates)
+    check_unit(time_unit, roles.time is not None)
+    names = [str(name) for name in frame.columns]
+    in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
+    if in_index:
+        raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
+    columns = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
+    data = assemble(as_rows([RawTable(origin, columns)], roles), ["0"], roles, time_unit, units or {})
+    check_trajectories(constants, data.trajectories)
+    return with_covariates(data, constants, units or {})
+
+
+def make_roles(
+    time: str | None,
+    states: Sequence[str],
+    inputs: Sequence[str],
+    covariates: Sequence[str] | CovariateNumbers,
+    trajectory: str | None,
+    series: Sequence[str],
+    observable: str | None,
+    value: str | None,
+    step: float | None,
+) -> Roles:
+    """Roles of columns from the arguments of `read_table`; covariates given as numbers have no column."""
+    return Roles(
+        time=time,
+        states=as_names(states, "states"),
+        inputs=as_names(inputs, "inputs"),
+        covariates=() if isinstance(covariates, Mapping) else as_names(covariates, "covariates"),
+        trajectory=trajectory,
+        series=as_names(series, "series"),
+        observable=observable,
+        value=value,
+        step=step,
+    )
+
+
+def read_files(
+    path: str | Path | Sequence[str | Path], roles: Roles, time_unit: str | None, units: dict[str, str]
+) -> Dataset:
+    """Reads trajectories from files like `read_table`, but without covariates given as numbers."""
+    check_unit(time_unit, roles.time is not None)
+    files = find_files(path)
+    tables = as_rows([read_file(file, roles) for file in files], roles)
+    return assemble(tables, names_of(files), roles, time_unit, units)
+
+
+def read_file(path: Path, roles: Roles) -> RawTable:
+    """Reads the needed columns of one file."""
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise ValueError(f"{path} is a spreadsheet; save the sheet as CSV and name that file.")
+    try:
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")
+        return READERS.get(path.suffix.lower(), read_text)(path, roles)
+    except PermissionError:
+        raise ValueError(f"{path} can't be read; change its permissions.") from None

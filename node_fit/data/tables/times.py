@@ -1,0 +1,107 @@
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .table import RawTable
+from .values import is_absent, numbers, quote
+
+TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 or 2020-12-31T23:59:00."
+UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
+NO_ZONE = "not given"
+DATE = re.compile(r"\s*\d{4}-\d{2}")
+ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})?)\s*$")
+
+
+class Stamps(NamedTuple):
+    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, and the zone in which they were written."""
+
+    instants: Any
+    zone: str
+
+
+def read_times(table: RawTable, name: str, unit: str | None) -> Float[np.ndarray, " row"] | Stamps:
+    """The times of a table, as numbers or as timestamps that are not yet converted.
+
+    **Raises:** `ValueError` at the first invalid or missing time, or if `unit` does not fit the kind of time.
+    """
+    if not holds_stamps(table.columns[name]):
+        values = numbers(table, name, TIME_FIX, may_miss=False)
+        if unit is not None:
+            raise ValueError(
+                f"{table.origin}, column {name!r} holds numbers, but time_unit={unit!r} is for timestamps; leave it "
+                "out, and give the unit of the numbers in units."
+            )
+        return values
+    if unit is None:
+        raise ValueError(
+            f"{table.origin}, column {name!r} holds timestamps; choose the unit to convert them to: "
+            "time_unit=s, min, h or d."
+        )
+    return read_stamps(table, name)
+
+
+def check_unit(unit: str | None, has_column: bool) -> None:
+    """Rejects an unknown unit, or one given without a column of times."""
+    if unit is not None and unit not in UNITS:
+        raise ValueError(f"time_unit must be one of {', '.join(UNITS)}, got {unit!r}.")
+    if unit is not None and not has_column:
+        raise ValueError(f"time_unit={unit!r} is for a column of timestamps; with step, give the unit in units.")
+
+
+def count(stamps: Stamps, first: Any, unit: str) -> Float[np.ndarray, " row"]:
+    """Time since the instant `first`, in `unit`."""
+    import pandas as pd
+
+    return ((stamps.instants - first) / pd.Timedelta(1, UNITS[unit])).to_numpy(dtype=np.float64)
+
+
+def holds_stamps(column: Any) -> bool:
+    """Whether the first value of a column is a date; all others must then be dates too."""
+    import datetime
+
+    if column.dtype.kind == "M":
+        return True
+    first = next((value for value in column.to_numpy(dtype=object) if not is_blank(value)), None)
+    return isinstance(first, datetime.date) or (isinstance(first, str) and DATE.match(first) is not None)
+
+
+def read_stamps(table: RawTable, name: str) -> Stamps:
+    import pandas as pd
+
+    column = table.columns[name]
+    if column.dtype.kind == "M":
+        zones = np.array([str(getattr(column.dtype, "tz", None) or NO_ZONE)] * len(column))
+        values = column
+    else:
+        values = column.astype(object)
+        zones = np.array([zone(value) for value in values])
+    # Only ISO 8601 is accepted: 03/04/2020 may be a day in March or in April.
+    instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))
+    wrong = np.flatnonzero(instants.isna())
+    if wrong.size:
+        row = int(wrong[0])
+        value = column.iloc[row]
+        fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
+        raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
+    other = np.flatnonzero(zones != zones[0])
+    if other.size:
+        row = int(other[0])
+        raise ValueError(
+            f"{table.at(row, name)}: the time zone is {zones[row]}, but in {table.row(0)} it is {zones[0]}; "
+            "write all times in one zone, such as UTC."
+        )
+    return Stamps(instants, str(zones[0]))
+
+
+def zone(value: Any) -> str:
+    """The time zone in which a timestamp was written."""
+    if isinstance(value, str):
+        found = ZONE.search(value)
+        return found[1] if found else NO_ZONE
+    return str(getattr(value, "tzinfo", None) or NO_ZONE)
+
+
+def is_blank(value: Any) -> bool:
+    return is_absent(value) or (isinstance(value, str) and not value.strip())

@@ -1,0 +1,138 @@
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..dataset import Dataset
+from .merging import fill_constant, merge_inputs, merge_states, place, same_times, where
+from .roles import Roles
+from .table import RawTable
+from .times import Stamps, count, read_times
+from .values import INPUT_FIX, UNKNOWN_FIX, names, numbers
+
+
+def assemble(
+    tables: Sequence[RawTable], own_names: Sequence[str], roles: Roles, time_unit: str | None, units: dict[str, str]
+) -> Dataset:
+    """Assembles all tables into one dataset; each table is one trajectory unless a column identifies trajectories.
+
+    **Arguments:** `own_names`: a name for each table, used if there is no such column.
+
+    **Raises:** `ValueError` at the first invalid value, with its table, row and column.
+    """
+    codes, trajectories = number_trajectories(tables, own_names, roles)
+    t, has_stamps = clock(tables, codes, roles, time_unit)
+    tidy = roles.observable is not None
+    y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
+    u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=tidy) for table in tables])
+    c = np.concatenate([block(table, roles.covariates, UNKNOWN_FIX, may_miss=True) for table in tables])
+    for i, name in enumerate(roles.covariates):
+        c[:, i] = fill_constant(tables, name, c[:, i], codes, trajectories)
+    if tidy:
+        times = same_times(t, codes)
+        y, u = merge_states(tables, y, times, roles), merge_inputs(tables, u, times, roles)
+        t, c, codes = t[times.first], c[times.first], codes[times.first]
+    order = np.argsort(codes, kind="stable")
+    if not tidy:
+        check_order(tables, t, order, codes, trajectories, roles)
+    rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    inputs = (*roles.inputs, *roles.covariates)
+    u = np.concatenate([u, c], axis=1)
+    known = {name: unit for name, unit in units.items() if name in (roles.clock, *roles.states, *inputs)}
+    return Dataset.from_arrays(
+        [t[row] for row in rows],
+        [y[row] for row in rows],
+        [u[row] for row in rows],
+        states=roles.states,
+        inputs=inputs,
+        trajectories=trajectories,
+        time=roles.clock,
+        units=known | ({roles.clock: str(time_unit)} if has_stamps else {}),
+    )
+
+
+def clock(
+    tables: Sequence[RawTable], codes: Int[np.ndarray, " row"], roles: Roles, unit: str | None
+) -> tuple[Float[np.ndarray, " row"], bool]:
+    """The time of each row, and whether it was converted from timestamps."""
+    import pandas as pd
+
+    if roles.step is not None:
+        return roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64), False
+    times = [read_times(table, roles.clock, unit) for table in tables]
+    return np.concatenate(count_all(times, tables, roles, unit)), isinstance(times[0], Stamps)
+
+
+def count_all(
+    times: Sequence[np.ndarray | Stamps], tables: Sequence[RawTable], roles: Roles, unit: str | None
+) -> list[Float[np.ndarray, " row"]]:
+    """Times as numbers. Timestamps count from the first of their table; files that share trajectories are one table."""
+    stamps = [each for each in times if isinstance(each, Stamps)]
+    if unit is None or not stamps:
+        return [each for each in times if not isinstance(each, Stamps)]
+    if roles.trajectory is None:
+        return [count(each, each.instants.min(), unit) for each in stamps]
+    for table, each in zip(tables, stamps, strict=True):
+        if each.zone != stamps[0].zone:
+            raise ValueError(
+                f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
+                f"{stamps[0].zone}; write all times in one zone, such as UTC."
+            )
+    first = min(each.instants.min() for each in stamps)
+    return [count(each, first, unit) for each in stamps]
+
+
+def block(table: RawTable, channels: Sequence[str], fix: str, *, may_miss: bool) -> Float[np.ndarray, "row channel"]:
+    columns = [numbers(table, name, fix, may_miss=may_miss) for name in channels]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+
+
+def number_trajectories(
+    tables: Sequence[RawTable], own_names: Sequence[str], roles: Roles
+) -> tuple[Int[np.ndarray, " row"], list[str]]:
+    """The index of each row's trajectory, and the trajectory names in order of appearance."""
+    import pandas as pd
+
+    if roles.trajectory is None:
+        several = len(tables) > 1
+        labels = [own_labels(table, name, several) for table, name in zip(tables, own_names, strict=True)]
+    else:
+        labels = [names(table, roles.trajectory, "trajectory") for table in tables]
+    codes, found = pd.factorize(np.concatenate(labels))
+    return codes, [str(each) for each in found]
+
+
+def own_labels(table: RawTable, name: str, several: bool) -> np.ndarray:
+    """The trajectory of each row if no column names it: the table, or one of those in its layout."""
+    if table.own is None:
+        return np.full(len(table), name, dtype=object)
+    return f"{name}/" + table.own if several else table.own
+
+
+def check_order(
+    tables: Sequence[RawTable],
+    t: Float[np.ndarray, " row"],
+    order: Int[np.ndarray, " row"],
+    codes: Int[np.ndarray, " row"],
+    trajectories: Sequence[str],
+    roles: Roles,
+) -> None:
+    """Rejects times that repeat or decrease within a trajectory, at the earliest line."""
+    before, after = order[:-1], order[1:]
+    wrong: Bool[np.ndarray, " pair"] = (codes[before] == codes[after]) & (t[after] <= t[before])
+    if not wrong.any():
+        return
+    pair = np.flatnonzero(wrong)[after[wrong].argmin()]
+    last, this = int(before[pair]), int(after[pair])
+    table, row = place(tables, this)
+    last_table, last_row = place(tables, last)
+    there = where(tables, last, table)
+    # As written, since a timestamp says more than the number that it became.
+    now, then = table.columns[roles.clock].iloc[row], last_table.columns[roles.clock].iloc[last_row]
+    fault = f"repeats, {now} as in {there}" if t[this] == t[last] else f"goes back, {now} after {then} in {there}"
+    several = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
+    raise ValueError(
+        f"{table.at(row, roles.clock)}: the time {fault}; times must increase strictly within trajectory "
+        f"{trajectories[codes[this]]!r}, so sort the rows and remove or average repeats."
+        + ("" if roles.trajectory or table.own is not None else several)
+    )

@@ -1,0 +1,202 @@
+"""Prediction errors: root mean square errors per channel and over the horizon."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..data.dataset import Dataset
+
+Predicted = Float[np.ndarray, "trajectory time state"]
+
+
+@dataclass(frozen=True)
+class ChannelScore:
+    """Errors of one state.
+
+    - `rmse`: root mean square error [unit of the state].
+    - `nrmse`: `rmse` over the standard deviation of the measured values that count.
+    - `r2`: `1 - nrmse**2`, the coefficient of determination.
+    - `points`: number of measured values that count.
+    """
+
+    rmse: float
+    nrmse: float
+    r2: float
+    points: int
+
+    def as_dict(self) -> dict:
+        """The four values for JSON; `None` for one that is not finite."""
+        return {
+            "rmse": jsonable(self.rmse),
+            "nrmse": jsonable(self.nrmse),
+            "r2": jsonable(self.r2),
+            "points": self.points,
+        }
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of a prediction on a dataset.
+
+    - `rmse`: root mean square error over all values that count, in the user's units; use `nrmse` to compare states of
+      different units.
+    - `nrmse`: root mean square over the channels of their NRMSE. Every state has the same weight, whatever its unit and
+      number of measurements. Predicting each channel's mean gives 1.
+    - `r2`: `1 - nrmse**2`, which is one minus the mean over the channels of SSE/SST.
+    - `points`: number of values that count.
+    - `channels`: errors of each state, by name.
+    - `failed_points`: number of values that count whose prediction is not finite. One makes `rmse` infinite.
+    """
+
+    rmse: float
+    nrmse: float
+    r2: float
+    points: int
+    channels: dict[str, ChannelScore]
+    failed_points: int = 0
+
+    def as_dict(self) -> dict:
+        """The errors for JSON, with those of each channel; `None` for a number that is not finite."""
+        return {
+            "rmse": jsonable(self.rmse),
+            "nrmse": jsonable(self.nrmse),
+            "r2": jsonable(self.r2),
+            "channels": {name: channel.as_dict() for name, channel in self.channels.items()},
+        }
+
+
+@dataclass(frozen=True)
+class HorizonError:
+    """Error against the time since a trajectory's start.
+
+    - `edges`: edges of the bins [unit of time], shape `(edge,)`, one more than there are bins.
+    - `nrmse`: error in each bin, shape `(bin,)`; NaN in a bin without measurements.
+    - `points`: number of values in each bin, shape `(bin,)`.
+    """
+
+    edges: Float[np.ndarray, " edge"]
+    nrmse: Float[np.ndarray, " bin"]
+    points: Int[np.ndarray, " bin"]
+
+
+def score(dataset: Dataset, predicted: Predicted) -> Score:
+    """Compares a prediction with the measurements that count (`dataset.mask`).
+
+    A constant channel has no scale: its NRMSE is 0 if the prediction is exact, infinite if the prediction is not
+    finite, and NaN otherwise. Channels with an NRMSE of NaN, including those without measurements, are left out of the
+    overall `nrmse` and `r2`.
+
+    **Arguments:**
+
+    - `dataset`: the measurements.
+    - `predicted`: states at the dataset's times in its units, shape `(trajectory, time, state)`.
+
+    **Returns:** a `Score`.
+
+    **Raises:** `ValueError` if the shapes differ.
+    """
+    mask = dataset.mask
+    squares = squared_errors(dataset, predicted)
+    channels = {
+        name: score_channel(dataset.ys[..., i][mask[..., i]], squares[..., i][mask[..., i]])
+        for i, name in enumerate(dataset.states)
+    }
+    nrmse = root_mean_square(np.array([c.nrmse for c in channels.values() if not math.isnan(c.nrmse)]))
+    return Score(
+        rmse=root_mean(squares[mask]),
+        nrmse=nrmse,
+        r2=1 - nrmse**2,
+        points=int(mask.sum()),
+        channels=channels,
+        failed_points=int((mask & ~np.isfinite(predicted)).sum()),
+    )
+
+
+def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -> HorizonError:
+    """NRMSE against the time since each trajectory's start, over the measurements that count.
+
+    The errors of a state are divided by its standard deviation over the whole dataset, so that bins compare. The error
+    of a bin is the root mean square over the states, as in `Score`. Constant states are left out.
+
+    **Arguments:**
+
+    - `dataset`, `predicted`: as in `score`.
+    - `bins`: number of bins of equal width, from the earliest to the latest measurement that counts.
+
+    **Returns:** a `HorizonError`.
+
+    **Raises:** `ValueError` if the shapes differ, or `bins` is not positive.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}.")
+    scales = deviations(dataset)
+    mask = dataset.mask & (scales > 0)
+    squares = squared_errors(dataset, predicted) / np.where(scales > 0, scales, 1.0) ** 2
+    elapsed = dataset.ts - dataset.ts[:, :1]
+    counted = elapsed[mask.any(axis=2)]
+    low, high = (float(counted.min()), float(counted.max())) if counted.size else (0.0, 1.0)
+    # The small offset puts times on an edge, despite rounding, into the bin that begins there.
+    places = np.floor((elapsed - low) / max(high - low, np.finfo(float).tiny) * bins + 1e-9)
+    places = np.clip(places, 0, bins - 1)
+    inside = [mask & (places == i)[..., None] for i in range(bins)]
+    return HorizonError(
+        edges=np.linspace(low, high, bins + 1),
+        nrmse=np.array([mean_over_channels(squares, here) for here in inside]),
+        points=np.array([here.sum() for here in inside]),
+    )
+
+
+def deviations(dataset: Dataset) -> Float[np.ndarray, " state"]:
+    """Standard deviation of the values that count, for each state; exactly 0 where they are all equal."""
+    mask = dataset.mask
+    return np.array([deviation(dataset.ys[..., i][mask[..., i]]) for i in range(len(dataset.states))])
+
+
+def deviation(values: Float[np.ndarray, " point"]) -> float:
+    # The mean of equal numbers is rounded, so np.std alone would give a tiny scale instead of 0.
+    return float(values.std()) if values.size and np.ptp(values) > 0 else 0.0
+
+
+def squared_errors(dataset: Dataset, predicted: Predicted) -> Predicted:
+    """Squared errors; 0 where nothing counts, infinite where the prediction is not finite."""
+    if predicted.shape != dataset.ys.shape:
+        raise ValueError(f"predicted has shape {predicted.shape}; the dataset's states have {dataset.ys.shape}.")
+    finite = np.isfinite(predicted)
+    with np.errstate(over="ignore"):
+        squares = np.square(np.where(finite, predicted, 0.0).astype(np.float64) - np.nan_to_num(dataset.ys))
+    return np.where(dataset.mask, np.where(finite, squares, np.inf), 0.0)
+
+
+def score_channel(values: Float[np.ndarray, " point"], squares: Float[np.ndarray, " point"]) -> ChannelScore:
+    rmse, scale = root_mean(squares), deviation(values)
+    undefined = rmse if rmse in (0.0, math.inf) else math.nan
+    nrmse = rmse / scale if scale > 0 else undefined
+    return ChannelScore(rmse=rmse, nrmse=nrmse, r2=1 - nrmse * nrmse, points=values.size)
+
+
+def mean_over_channels(squares: Predicted, mask: np.ndarray) -> float:
+    """Root of the mean over the states of their mean squares where `mask` is true; NaN if it is never true."""
+    means = [squares[..., i][mask[..., i]].mean() for i in range(squares.shape[2]) if mask[..., i].any()]
+    return root_mean(np.array(means, dtype=np.float64))
+
+
+def root_mean(squares: Float[np.ndarray, " point"]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(squares.mean())) if squares.size else math.nan
+
+
+def root_mean_square(values: Float[np.ndarray, " channel"]) -> float:
+    with np.errstate(over="ignore"):
+        return root_mean(np.square(values))
+
+
+def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
+    """Share of the measured values that count and lie between two edges; `None` if no values count."""
+    inside = (lower <= data.ys) & (data.ys <= upper)
+    return float(inside[data.mask].mean()) if data.mask.any() else None
+
+
+def jsonable(number: float) -> float | None:
+    return number if math.isfinite(number) else None

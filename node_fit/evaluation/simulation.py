@@ -1,0 +1,96 @@
+"""A single simulation for all parts of a report: every split, at the measured times and at dense times between."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+
+DENSE = 300
+# Most trajectories per split whose curves are drawn, or ranked for drawing.
+PICTURED = 300
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Predictions for each split.
+
+    - `at_rows`: states at the dataset's own times, shape `(trajectory, time, state)`.
+    - `dense`: times and states of smooth curves, shapes `(trajectory, n)` and `(trajectory, n, state)`.
+    - `bands`, `dense_bands`: lower and upper edges of bands at the same times; empty for a single model.
+    - `level`: share of measurements that the bands should cover.
+    - `pictured`: the splits that the curves belong to; an evenly spaced choice of very many trajectories.
+    - `left_out`: number of trajectories that `pictured` lacks.
+    """
+
+    at_rows: dict[str, np.ndarray]
+    dense: dict[str, tuple[np.ndarray, np.ndarray]]
+    bands: dict[str, tuple[np.ndarray, np.ndarray]]
+    dense_bands: dict[str, tuple[np.ndarray, np.ndarray]]
+    level: float
+    pictured: dict[str, Dataset]
+    left_out: int = 0
+
+
+def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
+    """Simulates all splits."""
+    pictured = {name: part.sample(PICTURED) for name, part in splits.items()}
+    left_out = sum(len(part.trajectories) - len(pictured[name].trajectories) for name, part in splits.items())
+    if not left_out:
+        return simulate_together(model, splits, level)
+    found = {name: model.bands(part, level=level) for name, part in splits.items()}
+    return replace(
+        simulate_together(model, pictured, level),
+        at_rows={name: prediction.ys for name, prediction in found.items()},
+        bands={name: (each.lower, each.upper) for name, each in found.items() if each.lower is not None},
+        left_out=left_out,
+    )
+
+
+def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
+    """Simulates all splits in one solve, because every new shape is compiled."""
+    whole = together(splits)
+    measured = np.where(whole.valid, whole.ts, np.nan)
+    first, last = np.nanmin(measured, axis=1), np.nanmax(measured, axis=1)
+    grid = np.linspace(first, last, DENSE, axis=1)
+    times = np.concatenate([grid, whole.ts], axis=1)
+    order = np.argsort(times, axis=1, kind="stable")
+    back = np.argsort(order, axis=1, kind="stable")
+    prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level)
+    at_rows, dense, bands, dense_bands, begin = {}, {}, {}, {}, 0
+    for name, part in splits.items():
+        rows = slice(begin, begin + len(part.trajectories))
+        begin = rows.stop
+
+        def pieces(sorted_ys: np.ndarray, rows: slice = rows, count: int = part.ts.shape[1]) -> list[np.ndarray]:
+            ys = np.take_along_axis(sorted_ys[rows], back[rows, :, None], axis=1)
+            return [ys[:, DENSE : DENSE + count], ys[:, :DENSE]]
+
+        at_rows[name], curve = pieces(prediction.ys)
+        dense[name] = (grid[rows], curve)
+        if prediction.lower is not None and prediction.upper is not None:
+            edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
+            bands[name], dense_bands[name] = edges
+    return Simulated(at_rows, dense, bands, dense_bands, level, splits)
+
+
+def together(splits: dict[str, Dataset]) -> Dataset:
+    """Concatenates the trajectories of all splits."""
+    pieces = [(name, part, index) for name, part in splits.items() for index in range(len(part.trajectories))]
+    any_part = pieces[0][1]
+    whole = Dataset.from_arrays(
+        [part.ts[index, : part.lengths[index]] for _, part, index in pieces],
+        [part.ys[index, : part.lengths[index]] for _, part, index in pieces],
+        [part.us[index, : part.lengths[index]] for _, part, index in pieces],
+        states=any_part.states,
+        inputs=any_part.inputs,
+        trajectories=[f"{name}/{part.trajectories[index]}" for name, part, index in pieces],
+        time=any_part.time,
+        units=any_part.units,
+    )
+    scored = np.zeros_like(whole.scored)
+    for row, (_, part, index) in enumerate(pieces):
+        scored[row, : part.lengths[index]] = part.scored[index, : part.lengths[index]]
+    return replace(whole, scored=scored)

@@ -1,0 +1,1 @@
+"""`fit`: options, recipes, choices made from the data, diagnosis."""

@@ -1,0 +1,111 @@
+"""What would help a fit that is not good, from what its data show and what it has tried."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..objectives.penalty import Penalty
+from ..training.callback import Record
+from .options import Options
+from .recipes import DIRECT
+
+# Positive values that span so many times their smallest are told to be fitted on a logarithmic scale.
+DECADES = 100.0
+# Rows before a residual that may tell of it, and the share of its variance that they have to explain.
+PAST, EXPLAINED = 10, 0.2
+# Rows of a regression, at the most, and its ridge in standardised units.
+MOST_ROWS, RIDGE = 20_000, 1e-3
+
+
+def what_helps(
+    options: Options, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], *, overfits: bool
+) -> str:
+    """What to try next: what is not on already, and what the training data speak for.
+
+    **Arguments:**
+
+    - `options`: of the fit. `data`, `predicted`: of training.
+    - `overfits`: whether the fit is much worse on data that it was not fitted to.
+    """
+    found = []
+    wide = spanning_decades(options, data)
+    if wide:
+        found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
+    if overfits:
+        found.append(against_overfitting(options))
+    elif remembers(data, predicted):
+        found.append(more_states(options))
+    else:
+        found.append("the past says nothing of what is left, so a longer record or more of them")
+    return "; or ".join(found)
+
+
+def spanning_decades(options: Options, data: Dataset) -> list[str]:
+    """Channels of positive values that span decades, and are not fitted on a logarithmic scale."""
+    found = []
+    for index, name in enumerate(data.states):
+        values = data.ys[..., index][data.mask[..., index]]
+        if name not in options.scaling.log and values.size and values.min() > 0:
+            found += [name] if values.max() > DECADES * values.min() else []
+    return found
+
+
+def against_overfitting(options: Options) -> str:
+    penalty = options.penalty
+    ridge = penalty.ridge if isinstance(penalty, Penalty) else "auto"
+    if isinstance(ridge, str) or ridge == 0:
+        return "a prior (penalty.ridge=0.1), a smaller network (field.width=16), or more data"
+    return f"a stronger prior (penalty.ridge={10 * ridge:.2g}; it was {ridge:.2g}), a smaller network, or more data"
+
+
+def more_states(options: Options) -> str:
+    """Says so where the past tells of what a fit leaves."""
+    hidden = 0 if options.hidden == "auto" else options.hidden
+    count = hidden if isinstance(hidden, int) else len(hidden)
+    if count == 0:
+        return "hidden=1 start=encoder, for past rows tell of what is left: not all that matters is measured"
+    return f"hidden={count + 1}, for past rows tell of what is left with {count}"
+
+
+def what_helps_flat(options: Options, history: Sequence[Record]) -> str:
+    """What to try where a fit is no better than a constant."""
+    if len({record.stage for record in history}) == 1 and options.recipe == DIRECT:
+        return "recipe=default, which begins with short or no solves"
+    if options.training.window in (None, "auto"):
+        return "shorter windows first (train.window=20), or hidden=1 start=encoder if not all that matters is measured"
+    return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
+
+
+def remembers(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
+    """Whether a linear map of the rows before tells of what a fit leaves, on rows that it was not fitted to."""
+    rows, residuals = past_and_residuals(data, predicted)
+    half = len(rows) // 2
+    if half < 2 * rows.shape[1]:
+        return False
+    scaled = (rows - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-12)
+    features = np.concatenate([scaled, np.ones((len(rows), 1))], axis=1)
+    weight = np.sqrt(RIDGE * half) * np.eye(features.shape[1])
+    zeros = np.zeros((features.shape[1], residuals.shape[1]))
+    fitted = np.linalg.lstsq(
+        np.concatenate([features[:half], weight]), np.concatenate([residuals[:half], zeros]), rcond=None
+    )[0]
+    left = ((residuals[half:] - features[half:] @ fitted) ** 2).mean(axis=0)
+    return bool((left < (1 - EXPLAINED) * (residuals[half:] ** 2).mean(axis=0)).any())
+
+
+def past_and_residuals(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
+) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, "row state"]]:
+    """What was measured in the rows before each one, and what its prediction leaves; complete rows, in order."""
+    whole = np.concatenate([data.ys, data.us], axis=2)
+    complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
+    features, residuals = [], []
+    for row in range(len(data.trajectories)):
+        steps = np.arange(PAST, data.ts.shape[1])
+        windows = steps[:, None] + np.arange(-PAST, 0)[None, :]
+        usable = complete[row][windows].all(axis=1) & complete[row, steps] & data.scored[row, steps]
+        features.append(whole[row][windows[usable]].reshape(int(usable.sum()), -1))
+        residuals.append((predicted - data.ys)[row, steps[usable]])
+    return np.concatenate(features)[-MOST_ROWS:], np.concatenate(residuals)[-MOST_ROWS:]

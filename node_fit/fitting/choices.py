@@ -1,0 +1,178 @@
+"""What `fit` chooses from the data where it is left open: hidden states, starts, windows, inputs, the solver."""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.batch import Batch, is_driven
+from ..data.dataset import Dataset
+from ..data.scaling import Scaler, gather_bounds
+from ..model.fields.linear import Linear
+from ..model.fields.mlp import MLP
+from ..model.make_model import made_of
+from ..model.starts.encoder import Encoder
+from ..model.starts.first import First
+from .linear_model import WORTH, LinearModel, linear_models
+from .options import TIGHT, Options, Training, with_tolerance
+
+# Rows of a window; a record that is cut into windows has at least so many times as many.
+WINDOW, LONG = 128, 3
+# Windows that a fit looks at, at the most, and begun at least every so many rows.
+MOST_WINDOWS, STRIDE = 128, 32
+# Windows that a linear model is found from, which is cheaper with few and needs many different starts.
+LINEAR_WINDOWS = 64
+# Rows that a start is read from.
+ROWS = 10
+# Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
+LEVELS, RARELY = 8, 0.5
+# Tolerances of steps beside a linear model: this share of its error [standard deviations], within these limits.
+SMALL, TOLERANCES = 1 / 200, (1e-5, 1e-3)
+# Predictions are solved so many times more tightly.
+TIGHTER = 10
+STEPS, CHUNK = 2000, 100
+STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A key of the config, the value that was chosen for it, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}: {self.reason}"
+
+
+class Chosen(NamedTuple):
+    """Options of which nothing is left open, what was chosen and why, and a linear model to begin with, if any."""
+
+    options: Options
+    choices: list[Choice]
+    linear: LinearModel | None = None
+
+
+def choose(options: Options, train: Dataset, validation: Dataset | None, *, look: bool = True) -> Chosen:
+    """Chooses what is left open.
+
+    A long record that is driven by inputs gets a linear state-space model, beside which a network begins at zero.
+    Trajectories that are short, or autonomous, get what suits them without looking.
+
+    **Arguments:** `options`, `train`, `validation`: as of `fit`. `look`: whether a linear model may be looked for.
+
+    **Returns:** `Chosen`.
+    """
+    driven, longest = is_driven(train), int(train.lengths.max())
+    choices: list[Choice] = []
+    kind = options.solver.inputs
+    if kind == "auto":
+        kind, reason = look_of_inputs(train) if driven else ("linear", "")
+        choices += [Choice("solver.inputs", kind, reason)] if driven else []
+    window = options.training.window
+    if not (look and driven and longest >= LONG * (WINDOW if window in ("auto", None) else window)):
+        return Chosen(with_solvers(closed(options), kind, driven), choices)
+    if window == "auto":
+        window = WINDOW
+        choices.append(Choice("train.window", window, f"the longest record has {longest} rows"))
+    options = replace(options, training=in_windows(options.training, window, int(train.lengths.sum())))
+    linear, found = choose_linear(options, train, validation, kind)
+    if linear is not None and options.solver.rtol is None:
+        rtol = float(f"{np.clip(linear.error * SMALL, *TOLERANCES):.1g}")
+        options = replace(options, solver=replace(options.solver, rtol=rtol))
+        if options.evaluation is None:
+            tight = max(rtol / TIGHTER, TIGHT[options.kind])
+            options = replace(options, evaluation=replace(with_tolerance(options.solver, tight), atol=tight))
+        found.append(Choice("solver.rtol", rtol, "well below what the linear model leaves"))
+    options = with_solvers(options, kind, driven)
+    hidden = (linear.hidden if linear else 0) if options.hidden == "auto" else options.hidden
+    start, field = options.start, options.field
+    if start == "auto":
+        start = functools.partial(Encoder, rows=ROWS, before=True)
+        found.append(Choice("start", "encoder", f"a start is read from the {ROWS} rows up to it"))
+    if linear is not None and made_of(field) is MLP:
+        field = functools.partial(field, linear=True)
+    return Chosen(replace(options, hidden=hidden, start=start, field=field), choices + found, linear)
+
+
+def with_solvers(options: Options, kind: str, driven: bool) -> Options:
+    """Options with nothing left open of their solvers."""
+    evaluation = None if options.evaluation is None else options.evaluation.for_data(driven=driven, inputs=kind)
+    return replace(options, solver=options.solver.for_data(driven=driven, inputs=kind), evaluation=evaluation)
+
+
+def closed(options: Options) -> Options:
+    """What short and autonomous trajectories begin with."""
+    training = options.training
+    return replace(
+        options,
+        hidden=0 if options.hidden == "auto" else options.hidden,
+        start=First if options.start == "auto" else options.start,
+        training=replace(
+            training,
+            steps=training.steps or STEPS,
+            chunk_steps=training.chunk_steps or CHUNK,
+            window=None if training.window == "auto" else training.window,
+        ),
+    )
+
+
+def in_windows(training: Training, window: int | None, rows: int) -> Training:
+    """The training of a long driven record, in windows of which there are not too many."""
+    return replace(
+        training,
+        steps=training.steps or STEPS_IN_WINDOWS,
+        chunk_steps=training.chunk_steps or CHUNK_IN_WINDOWS,
+        window=window,
+        stride=training.stride or (None if window is None else max(STRIDE, -(-rows // MOST_WINDOWS))),
+    )
+
+
+def look_of_inputs(data: Dataset) -> tuple[str, str]:
+    """Whether inputs are held between rows or change evenly, and why that seems so."""
+    changed = np.diff(data.us, axis=1)[data.valid[:, 1:]] != 0
+    share = float(changed.any(axis=1).mean())
+    levels = max(len(np.unique(data.us[..., index][data.valid])) for index in range(data.us.shape[2]))
+    if levels <= LEVELS:
+        return "hold", f"the inputs have {levels} levels"
+    return "hold" if share < RARELY else "linear", f"the inputs change in {share:.0%} of the rows"
+
+
+def choose_linear(
+    options: Options, train: Dataset, validation: Dataset | None, kind: str
+) -> tuple[LinearModel | None, list[Choice]]:
+    """The linear model that validates best, if the field has a place for one and rows are even."""
+    maker = made_of(options.field)
+    if maker not in (MLP, Linear) or keyword(options.field, "linear") is False:
+        return None, []
+    names = () if isinstance(options.hidden, int | str) else options.hidden
+    limits = gather_bounds(options.scaling.log, options.scaling.bounds, (*train.states, *names))
+    scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
+    rows = (options.training.window or WINDOW) + ROWS - 1
+    stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
+    windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ROWS)
+    held = windows if validation is None else Batch.from_dataset(validation, scaler, ROWS)
+    count = None if options.hidden == "auto" else options.hidden if isinstance(options.hidden, int) else len(names)
+    models = list(linear_models(windows, held, train, scaler, kind, count))
+    if not models:
+        return None, []
+    best = simplest(models)
+    what = "training" if validation is None else "validation"
+    if count is not None:
+        text = f"NRMSE on {what} data of a linear model with {count} hidden states"
+        return best, [Choice("linear", f"{best.error:.2g}", text)]
+    tried = ", ".join(f"{model.hidden}: {model.error:.2g}" for model in models)
+    return best, [Choice("hidden", best.hidden, f"NRMSE on {what} data of linear models with hidden states {tried}")]
+
+
+def simplest(models: list[LinearModel]) -> LinearModel:
+    """The model with the fewest states of those that are as good as the best."""
+    limit = min(model.error for model in models) * (1 + WORTH)
+    return next(model for model in models if model.error <= limit)
+
+
+def keyword(maker: Any, name: str) -> Any:
+    """What a partial gives by this name; None if nothing."""
+    return maker.keywords.get(name) if isinstance(maker, functools.partial) else None

@@ -1,0 +1,35 @@
+"""Going on from an earlier model, in memory."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..objectives.penalty import Penalty
+from .options import Options
+
+# What the earlier model brings along.
+OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
+
+
+def continued(model: Any, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
+    """The earlier model as the initial one of a fit to `train`, in its own scaling, and the options for that.
+
+    Starts that are fitted to each trajectory begin anew at what the data say. A ridge that would be chosen by fits from
+    the beginning is 0.
+
+    **Raises:** `ValueError` if it is no single model, other parts are asked for, or the channels differ.
+    """
+    if not isinstance(model, NeuralODE):
+        raise ValueError(
+            "model must be a NeuralODE to go on from, such as fit.model or node_fit.load(path), got a "
+            f"{type(model).__name__}; of an ensemble take one of its members."
+        )
+    defaults = {each.name: each.default for each in fields(Options)}
+    other = [name for name in OF_THE_MODEL if getattr(options, name) != defaults[name]]
+    if other:
+        raise ValueError(f"{other[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
+    model.check_channels(train)
+    start = model.start.adapted(model.batch(train))
+    assert isinstance(options.penalty, Penalty)
+    return replace(model, start=start), options.with_ridge(0.0) if options.penalty.ridge == "auto" else options

@@ -1,0 +1,144 @@
+"""What a fit has come to, in a sentence with the next thing to try."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..data.smoothing import noise_levels
+from ..evaluation.failures import what_is_gone, where_not_finite
+from ..evaluation.metrics import Score, score
+from ..training.callback import Record, Status
+from .advice import what_helps, what_helps_flat
+from .options import Options
+
+Kind = Literal["failed", "unstable", "flat", "unfinished", "beaten", "noise-limited", "overfitted", "poor", "good"]
+# A fit that explains less of the variance than this is as good as a constant, and with less than that it is poor.
+FLAT, POOR = 0.1, 0.9
+# Below this a fit is good whatever else may be said.
+GOOD = 0.02
+# The last chunk's fall of the loss in one that could have gone on.
+FALLING = 0.05
+NEAR_NOISE = 1.3
+OVERFITTED = 3.0
+# A simple model that is ahead by less than this is no better.
+AHEAD = 0.99
+WORDS = {
+    "mean": "the mean of the training data",
+    "persistence": "the last known value",
+    "linear": "a linear ODE",
+    "state-space": "a linear state-space model",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The `kind` of outcome, and a `sentence` that says so and what to try next."""
+
+    kind: Kind
+    sentence: str
+
+
+def diagnose(
+    status: Status,
+    history: Sequence[Record],
+    splits: Mapping[str, Dataset],
+    predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]],
+    simple: Mapping[str, Mapping[str, Score]] | None = None,
+    options: Options | None = None,
+) -> Diagnosis:
+    """What a fit has come to.
+
+    **Arguments:**
+
+    - `status`, `history`, `options`: of the fit.
+    - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
+    - `predicted`: predictions for each split.
+    - `simple`: scores of simple models for each split, by their names.
+    """
+    options = options or Options()
+    if status == "failed":
+        return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+    for name, data in splits.items():
+        gone = where_not_finite(data, predicted[name])
+        if gone:
+            return Diagnosis(
+                "unstable",
+                f"unstable: {name} {what_is_gone(data, gone)}; try a prior (penalty.ridge=0.1), shorter windows first "
+                "(train.window=50), or solver=kvaerno5 if it is stiff.",
+            )
+    scores = {name: score(data, predicted[name]) for name, data in splits.items()}
+    train = scores["train"]
+    held = {name: each for name, each in scores.items() if name != "train"}
+    far = {name: each for name, each in held.items() if each.nrmse > max(OVERFITTED * train.nrmse, GOOD)}
+
+    def helps(*, overfits: bool) -> str:
+        return what_helps(options, splits["train"], predicted["train"], overfits=overfits)
+
+    if not train.r2 > FLAT:
+        said = f"R² {train.r2:.2f} on the training data, no better than a constant"
+        return Diagnosis("flat", f"flat: {said}; try {what_helps_flat(options, history)}.")
+    if is_falling(history) and status == "completed" and train.nrmse > GOOD:
+        return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise train.steps.")
+    for name, own in held.items():
+        better = ahead_of(own, (simple or {}).get(name, {}))
+        if better:
+            return Diagnosis(
+                "beaten",
+                f"beaten: {better} does better on the {name} data; try {helps(overfits=name in far)}.",
+            )
+    if far:
+        name, worst = max(far.items(), key=lambda item: item[1].nrmse)
+        said = f"NRMSE {worst.nrmse:.2g} on {name} data against {train.nrmse:.2g} on those of training"
+        return Diagnosis("overfitted", f"overfitted: {said}; try {helps(overfits=True)}.")
+    good = Diagnosis("good", f"good: NRMSE {in_words(scores)}.")
+    if train.nrmse <= GOOD:
+        return good
+    poor = {name: each for name, each in scores.items() if not each.r2 >= POOR}
+    if is_noise(splits["train"], predicted["train"]) and not (poor.keys() - {"train"}):
+        return Diagnosis(
+            "noise-limited",
+            "noise-limited: what is left is as large as the noise in the data; more data would help, more steps not.",
+        )
+    if poor:
+        name, worst = min(poor.items(), key=lambda item: item[1].r2)
+        overfits = "train" not in poor
+        where = "training" if name == "train" else name
+        return Diagnosis("poor", f"poor: R² {worst.r2:.2f} on the {where} data; try {helps(overfits=overfits)}.")
+    return good
+
+
+def ahead_of(own: Score, simple: Mapping[str, Score]) -> str | None:
+    """The simple model that is clearly better than a fit, with its score, in words."""
+    name = min(simple, key=lambda each: simple[each].nrmse, default=None)
+    if name is None or not simple[name].nrmse < AHEAD * own.nrmse:
+        return None
+    return f"{WORDS.get(name, name)} (NRMSE {simple[name].nrmse:.2g} against {own.nrmse:.2g})"
+
+
+def in_words(scores: Mapping[str, Score]) -> str:
+    """The scores of all splits."""
+    names = ["training" if name == "train" else name for name in scores]
+    figures = [f"{each.nrmse:.2g} on {name}" for name, each in zip(names, scores.values(), strict=True)]
+    return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
+
+
+def is_falling(history: Sequence[Record]) -> bool:
+    """Whether the best member's loss fell clearly in the last chunk."""
+    if not history:
+        return False
+    best = min(history, key=lambda record: record.judged_loss).member
+    own = [record for record in history if record.member == best]
+    last = [record.train_loss for record in own if record.stage == own[-1].stage][-2:]
+    return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
+
+
+def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
+    """Whether every channel's error is about that of the measurements."""
+    noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
+    residual = np.where(data.mask, predicted - data.ys, np.nan)
+    error = np.sqrt(np.nanmean(residual**2, axis=(0, 1)))
+    return bool((np.isfinite(noise) & (noise > 0) & (error <= NEAR_NOISE * noise)).all())

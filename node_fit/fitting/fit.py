@@ -1,0 +1,166 @@
+"""`fit`: from measured trajectories to a fitted model."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import optax
+
+from ..data.dataset import Dataset
+from ..data.scaling import Scaling
+from ..model.make_model import MakeField, MakeObservation, MakeStart
+from ..model.neural_ode import NeuralODE
+from ..objectives.penalty import Penalty
+from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.precision import Precision, scope
+from ..solver.solver import Solver
+from ..solver.vector_field import VectorField
+from ..training.callback import Callback, Callbacks, RunState
+from ..training.loop import Loop
+from ..training.members import Members
+from ..training.stage import Stage
+from ..training.stopping import Outcome
+from .options import Devices, Options, Training
+from .progress import progress_bar
+from .recipes import Recipe
+from .result import Fit
+from .run import Run, kept
+
+
+def fit(
+    train: Dataset,
+    *,
+    validation: Dataset | None = None,
+    field: MakeField | VectorField = Options.field,
+    hidden: int | Sequence[str] | Literal["auto"] = Options.hidden,
+    start: MakeStart | Literal["auto"] = Options.start,
+    observation: MakeObservation = Options.observation,
+    scaling: Scaling = Options.scaling,
+    solver: Any = Options.solver,
+    evaluation: Solver | None = Options.evaluation,
+    recipe: Recipe | str | Sequence[Stage] = Options.recipe,
+    optimizer: AbstractOptimizer | optax.GradientTransformation | None = Options.optimizer,
+    penalty: Penalty | Literal["auto"] = Options.penalty,
+    training: Training = Options.training,
+    ensemble: Members | int = 1,
+    model: NeuralODE | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+    precision: Precision | None = Options.precision,
+    device: Devices | str = Options.device,
+    seed: int = Options.seed,
+) -> Fit:
+    """Fits a neural ODE to trajectories.
+
+    ```python
+    fit = node_fit.fit(train, validation=validation, training=node_fit.Training(steps=500))
+    print(fit, fit.score(test).nrmse)
+    ```
+
+    **Arguments:**
+
+    - `train`: what is fitted. `validation`: what the best iterate is chosen on and early stopping looks at.
+    - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or something that makes one when it
+      is called with `(states, inputs, key=...)`, such as `functools.partial(MLP, width=32)`, or, if its first
+      parameter is called `system`, with `(system, key=...)`, where the `System` holds names and scales.
+    - `hidden`: states that nobody measured: their number, or their names.
+    - `start`: where trajectories start: `First`, `Fitted`, `Encoder`, or partials of them.
+    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout`, or partials of them.
+    - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds of states.
+    - `solver`: of training: a `Solver`, the name of a method, or a `diffrax.AbstractSolver`. `evaluation`: of
+      validation and prediction; if None as `solver`, but tight and of at least the fifth order.
+    - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
+    - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. An Optax transformation will do.
+    - `penalty`: what is asked of the field besides fitting the data; `auto` for a ridge that is chosen.
+    - `training`: budget, windows, minibatches, patience.
+    - `ensemble`: how many members are fitted at once, and how they differ.
+    - `model`: an earlier model to go on from, with its parts and its scaling; `field`, `hidden`, `start`,
+      `observation`, `scaling` and `evaluation` are then its own.
+    - `callbacks`: told of every chunk; they may end the run.
+    - `progress`: whether a progress bar is shown; if None, in a terminal and in a notebook.
+    - `precision`: `x32` or `x64`; the process's mode if None.
+    - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
+    - `seed`: of initial parameters and minibatches.
+
+    **Returns:** a `Fit`. Ctrl-C ends the training, and what was best until then is returned.
+
+    **Raises:** `ValueError` if an argument is out of range or does not fit the data.
+    """
+    options = Options(
+        field=field,
+        hidden=hidden,
+        start=start,
+        observation=observation,
+        scaling=scaling,
+        solver=solver,
+        evaluation=evaluation,
+        recipe=recipe,
+        optimizer=optimizer,
+        penalty=penalty,
+        training=training,
+        precision=precision,
+        device=device,
+        seed=seed,
+    )
+    return fit_with(options, train, validation, ensemble=ensemble, model=model, callbacks=callbacks, progress=progress)
+
+
+def fit_with(
+    options: Options,
+    train: Dataset,
+    validation: Dataset | None = None,
+    *,
+    ensemble: Members | int = 1,
+    model: NeuralODE | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Fit:
+    """`fit`, with its choices in one object."""
+    check_data(train, "train")
+    check_data(validation, "validation")
+    ensemble = Members(ensemble) if isinstance(ensemble, int) else ensemble
+    with scope(options.kind), progress_bar(progress) as bar:
+        callback = Callbacks([*check_callbacks(callbacks), *bar])
+        run = Run(train, validation)
+        prepared = run.prepare(options, model)
+        ensemble.check(train, prepared.options.training.window)
+        callback.on_fit_start(prepared.model, prepared.said)
+        members = prepared.members(train, ensemble)
+        loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
+        outcomes, state = run_until_interrupted(loop, callback)
+        found, outcome, best = kept(loop, outcomes, state, ensemble, run)
+        several = ensemble.size > 1
+        ends = tuple(outcomes) if several else ()
+        return run.result(prepared, loop, found, outcome, state, ends, best=None if several else best)
+
+
+def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:
+    """How a run ended, and where; Ctrl-C ends it at the last chunk's end, if there was one."""
+    try:
+        return loop.run(callback)
+    except KeyboardInterrupt:
+        if loop.latest is None:
+            raise
+        return [Outcome("interrupted", "by Ctrl-C") for _ in loop.latest.members], loop.latest
+
+
+def check_data(data: Any, name: str) -> None:
+    """Refuses what is no dataset."""
+    if data is None and name == "validation":
+        return
+    if not isinstance(data, Dataset):
+        raise ValueError(
+            f"{name} must be a node_fit.Dataset, got a {type(data).__name__}; make one with "
+            "node_fit.from_frame(frame, time=..., states=[...]) or node_fit.Dataset.from_arrays(ts, ys)."
+        )
+
+
+def check_callbacks(callbacks: Any) -> Sequence[Callback]:
+    """The callbacks; a single one may stand for a list of one."""
+    found = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence) else list(callbacks)
+    for each in found:
+        if not isinstance(each, Callback):
+            raise ValueError(
+                f"callbacks must be a list of node_fit.Callback objects, got {each!r:.60}; subclass node_fit.Callback "
+                "and override on_chunk_end(records, state)."
+            )
+    return found

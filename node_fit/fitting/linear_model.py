@@ -1,0 +1,122 @@
+"""A linear state-space model of a driven record: with how many hidden states, and how its trajectories start.
+
+A network has to beat it, and begins where it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..data.scaling import Scaler
+from .linear_simulation import LinearSystem, Record, minimised, residuals
+from .subspace import Rates, identified
+
+# Hidden states that are tried, at the most.
+MOST_HIDDEN = 6
+# Steps from each start, and of the whole search.
+FIRST, STEPS = 8, 40
+# A further hidden state has to lower the validation error by this share, and so many in a row may not.
+WORTH, TRIES = 0.03, 2
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear state-space model in scaled units, with a row as the unit of time.
+
+    - `system`: its parameters. `channels`: how many of its states are measured.
+    - `error`, `train_error`: NRMSE on the validation data, and on the windows that it was fitted to.
+    """
+
+    system: LinearSystem
+    channels: int
+    error: float
+    train_error: float
+
+    @property
+    def hidden(self) -> int:
+        """How many states beyond the channels."""
+        return len(self.system.a) - self.channels
+
+
+def linear_models(
+    windows: Batch, validation: Batch, train: Dataset, scaler: Scaler, kind: str, hidden: int | None = None
+) -> Iterator[LinearModel]:
+    """Linear models with 0, 1, 2, ... hidden states, until more of them do not help; or with so many.
+
+    Each is found by the simulation error of windows, from the model with a state less and from subspace
+    identification.
+
+    **Arguments:**
+
+    - `windows`, `validation`: what is fitted, and what the number of states is judged by; on the host.
+    - `train`, `scaler`: the evenly sampled records that the windows are of, for the first guess.
+    - `kind`: how inputs are interpolated.
+    - `hidden`: a number of states that is given.
+    """
+    # Many small products: threads would wait for each other.
+    with threadpool_limits(1):
+        yield from searched(Record.of(windows, kind), Record.of(validation, kind), train, scaler, kind, hidden)
+
+
+def searched(
+    record: Record, held_out: Record, train: Dataset, scaler: Scaler, kind: str, hidden: int | None
+) -> Iterator[LinearModel]:
+    known = np.isfinite(train.ys).all(axis=2) & train.valid
+    ys, us = np.nan_to_num(scaler.scale_states(train.ys)), scaler.scale_inputs(train.us)
+    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    channels, best, found, idle = ys.shape[2], np.inf, None, 0
+    for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):
+        starts = [extended(found, channels + count, record, us.shape[2])]
+        guess = identified(ys, over, known, channels + count)
+        if guess is not None:
+            starts.append(with_no_start(guess, record))
+        tried = [minimised(start, record, FIRST) for start in starts]
+        found, _ = minimised(min(tried, key=lambda each: each[1])[0], record, STEPS)
+        candidates = [found, *(constants(record, us.shape[2]) if count == 0 else [])]
+        best_one = min(candidates, key=lambda each: error_on(each, held_out))
+        validated = error_on(best_one, held_out)
+        yield LinearModel(best_one, channels, validated, error_on(best_one, record))
+        idle = idle + 1 if validated > (1 - WORTH) * best else 0
+        best = min(best, validated)
+        if idle >= TRIES:
+            return
+
+
+def error_on(system: LinearSystem, record: Record) -> float:
+    """NRMSE of simulated channels."""
+    return float(np.sqrt((residuals(system, record) ** 2).sum() / record.variance))
+
+
+def constants(record: Record, inputs: int) -> list[LinearSystem]:
+    """The systems that keep the last known values, and that keep the mean: a linear model has to beat both."""
+    channels, features = record.ys.shape[2], record.past.shape[1]
+    rates = Rates(np.zeros((channels, channels)), np.zeros((channels, inputs)), np.zeros(channels))
+    keeps = with_no_start(rates, record)
+    forgets = np.zeros((channels, features))
+    last = features - (2 * channels + inputs + 1)
+    forgets[:, last : last + channels] = -np.eye(channels)
+    return [keeps, keeps._replace(e=forgets)]
+
+
+def with_no_start(rates: Rates, record: Record) -> LinearSystem:
+    """A system whose hidden states start at zero."""
+    states = len(rates.c)
+    return LinearSystem(*rates, np.zeros((states, record.past.shape[1])), np.zeros(states))
+
+
+def extended(before: LinearSystem | None, states: int, record: Record, inputs: int) -> LinearSystem:
+    """A smaller system with further states that decay, and are hardly coupled."""
+    rng = np.random.default_rng(states)
+    a = 0.05 * (rng.normal(size=(states, states)) / np.sqrt(states) - np.eye(states))
+    b, c = 0.05 * rng.normal(size=(states, inputs)), np.zeros(states)
+    found = with_no_start(Rates(a, b, c), record)
+    if before is not None:
+        old = len(before.a)
+        a[:old, :old] = before.a
+        for whole, part in zip(found[1:], before[1:], strict=True):
+            whole[:old] = part
+    return found

@@ -1,0 +1,225 @@
+"""Windows of a record, simulated by a linear state-space model, and the parameters of least simulation error.
+
+All of it is in NumPy and float64, where it takes a second: a compiled program of each number of states would take more.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Inexact
+
+from ..data.batch import Batch
+
+# Dampings tried in one step of a search, and a fall of the error that is none.
+TRIALS, STALL = 12, 1e-4
+# Weight of squared parameters: the start's may be more than windows, and the equation should not be stiff for nothing.
+RIDGE = 1e-5
+# States are cut here [standard deviations] every so many rows, so that a bad system gives a large error, no overflow.
+FAR, LOOK = 1e3, 8
+
+
+class LinearSystem(NamedTuple):
+    """`dz/dt = a z + b u + c`, whose first states are the channels, and `z = channels + e past + f` at a start.
+
+    Time is in rows.
+    """
+
+    a: Float[np.ndarray, "state state"]
+    b: Float[np.ndarray, "state input"]
+    c: Float[np.ndarray, " state"]
+    e: Float[np.ndarray, "state feature"]
+    f: Float[np.ndarray, " state"]
+
+
+class Record(NamedTuple):
+    """What is simulated.
+
+    - `us`: inputs at the beginning of each step; and at its end, unless they are held. `ys`, `mask`: channels at its
+      end, and whether they count.
+    - `first`, `past`: the channels at the start, and features of the rows up to there.
+    """
+
+    us: Float[np.ndarray, "step trajectory input"]
+    ys: Float[np.ndarray, "step trajectory channel"]
+    mask: Float[np.ndarray, "step trajectory channel"]
+    first: Float[np.ndarray, "trajectory channel"]
+    past: Float[np.ndarray, "trajectory feature"]
+
+    @staticmethod
+    def of(batch: Batch, kind: str) -> "Record":
+        us = np.swapaxes(np.asarray(batch.us, float), 0, 1)
+        us = us[:-1] if kind == "hold" else np.concatenate([us[:-1], us[1:]], axis=2)
+        later = [np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask)]
+        past = np.asarray(batch.past, float)
+        return Record(us, *later, past[:, -1, : later[0].shape[2]], past.reshape(len(past), -1))
+
+    @property
+    def variance(self) -> float:
+        """Of the values that count."""
+        count = np.maximum(self.mask.sum(axis=(0, 1)), 1)
+        mean = (self.mask * self.ys).sum(axis=(0, 1)) / count
+        return float(((self.mask * (self.ys - mean)) ** 2).sum() / count.sum()) or 1.0
+
+    @property
+    def drives(self) -> Float[np.ndarray, "step trajectory drive"]:
+        """What pushes the states in each step: the inputs, and 1."""
+        return np.concatenate([self.us, np.ones((*self.us.shape[:2], 1))], axis=2)
+
+
+def step_matrix(
+    a: Inexact[np.ndarray, "*batch state state"],
+    b: Inexact[np.ndarray, "*batch state input"],
+    c: Inexact[np.ndarray, "*batch state"],
+    *,
+    held: bool,
+) -> Inexact[np.ndarray, "*batch state drive"]:
+    """The matrix that takes states, inputs and 1 to the states a row later: exact for inputs held, or linear, between.
+
+    Van Loan, Computing integrals involving the matrix exponential, 1978.
+    """
+    from scipy.linalg import expm
+
+    states, inputs = b.shape[-2:]
+    slopes = 0 if held else inputs
+    size = states + inputs + slopes + 1
+    system = np.zeros((*a.shape[:-2], size, size), a.dtype)
+    system[..., :states, :states] = a
+    system[..., :states, states : states + inputs] = b
+    system[..., :states, -1] = c
+    if not held:  # u' is a slope, which does not change within a row
+        system[..., states : states + inputs, states + inputs : -1] = np.eye(inputs)
+    found = expm(system)[..., :states, :]
+    if held:
+        return found
+    free, pushed, bent, constant = np.split(found, [states, states + inputs, states + 2 * inputs], axis=-1)
+    return np.concatenate([free, pushed - bent, bent, constant], axis=-1)
+
+
+def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unknown state drive"]:
+    """The derivatives of `step_matrix` with respect to `a`, `b` and `c`, in the order of the Jacobian's columns."""
+    states, inputs = m.b.shape
+    width = states + inputs + 1
+    # The complex step: so small that nothing is lost to rounding, since nothing is subtracted.
+    tiny = 1e-30
+    system = np.tile(np.concatenate([m.a, m.b, m.c[:, None]], axis=1).astype(complex), (states * width, 1, 1))
+    system.reshape(states * width, -1)[np.diag_indices(states * width)] += 1j * tiny
+    return step_matrix(system[..., :states], system[..., states:-1], system[..., -1], held=held).imag / tiny
+
+
+def simulated(m: LinearSystem, record: Record) -> Float[np.ndarray, "row trajectory state"]:
+    """States at all rows."""
+    step = step_matrix(m.a, m.b, m.c, held=is_held(m, record))
+    return marched(step, started(m, record), record)
+
+
+def is_held(m: LinearSystem, record: Record) -> bool:
+    return record.us.shape[2] == m.b.shape[1]
+
+
+def started(m: LinearSystem, record: Record) -> Float[np.ndarray, "trajectory state"]:
+    """States at the first row."""
+    found = record.past @ m.e.T + m.f
+    found[:, : record.ys.shape[2]] += record.first
+    return found
+
+
+def marched(step: np.ndarray, start: np.ndarray, record: Record) -> Float[np.ndarray, "row trajectory state"]:
+    """States at all rows, from row to row."""
+    states = start.shape[1]
+    pushed = record.drives @ step[:, states:].T
+    path = np.empty((len(pushed) + 1, *start.shape))
+    path[0], forward = start, np.ascontiguousarray(step[:, :states].T)
+    for row, push in enumerate(pushed):
+        np.matmul(path[row], forward, out=path[row + 1])
+        path[row + 1] += push
+        if row % LOOK == 0:  # often enough that nothing overflows
+            np.clip(path[row + 1], -FAR, FAR, out=path[row + 1])
+    return path
+
+
+def residuals(m: LinearSystem, record: Record) -> Float[np.ndarray, " value"]:
+    """Errors of the simulated channels, whose squares sum to their mean square."""
+    off = record.mask * (simulated(m, record)[1:, :, : record.ys.shape[2]] - record.ys)
+    return off.ravel() / np.sqrt(record.mask.sum())
+
+
+def jacobian(m: LinearSystem, record: Record) -> Float[np.ndarray, "value unknown"]:
+    """Derivatives of the residuals, by the sensitivities of the states.
+
+    Those to `a`, `b` and `c` obey the system itself, pushed by what these change in a step; those to the start are its
+    free response, the same for all trajectories.
+    """
+    states, channels, held = len(m.a), record.ys.shape[2], is_held(m, record)
+    step, slopes = step_matrix(m.a, m.b, m.c, held=held), step_derivatives(m, held=held)
+    path, drives = marched(step, started(m, record), record), record.drives
+    rows, trajectories = drives.shape[:2]
+    free, pushes = np.ascontiguousarray(step[:, :states].T), np.moveaxis(slopes, 2, 0)
+    by_state = np.ascontiguousarray(pushes[:states]).reshape(states, -1)
+    by_drive = np.ascontiguousarray(pushes[states:]).reshape(drives.shape[2], -1)
+    now = np.zeros((trajectories, len(slopes), states))
+    system = np.empty((rows, trajectories, channels, len(slopes)))
+    response, responses = np.eye(states), np.empty((rows, channels, states))
+    for row in range(rows):
+        push = path[row] @ by_state + drives[row] @ by_drive
+        now = (now.reshape(-1, states) @ free + push.reshape(-1, states)).reshape(now.shape)
+        system[row] = np.swapaxes(now[..., :channels], 1, 2)
+        response = step[:, :states] @ response
+        responses[row] = response[:channels]
+    features = np.concatenate([record.past, np.ones((trajectories, 1))], axis=1)
+    start = responses[:, None, :, :, None] * features[None, :, None, None, :]
+    whole = np.concatenate([system, start.reshape(*system.shape[:3], -1)], axis=3)
+    whole *= record.mask[..., None] / np.sqrt(record.mask.sum())
+    return whole.reshape(-1, whole.shape[3])
+
+
+def as_vector(m: LinearSystem) -> np.ndarray:
+    """In the order of the Jacobian's columns."""
+    rates = np.concatenate([m.a, m.b, m.c[:, None]], axis=1)
+    return np.concatenate([rates.ravel(), np.concatenate([m.e, m.f[:, None]], axis=1).ravel()])
+
+
+def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
+    """The system whose vector this is."""
+    states, inputs = like.b.shape
+    width = states + inputs + 1
+    rates = x[: states * width].reshape(states, width)
+    start = x[states * width :].reshape(states, -1)
+    return LinearSystem(rates[:, :states], rates[:, states:-1], rates[:, -1], start[:, :-1], start[:, -1])
+
+
+def minimised(start: LinearSystem, record: Record, steps: int) -> tuple[LinearSystem, float]:
+    """The system of least mean square error that Levenberg-Marquardt finds from a start, and that error.
+
+    Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2.
+    """
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    x, damping, growth = as_vector(start), 1e-3, 2.0
+    value = float((residuals(start, record) ** 2).sum() + RIDGE * (x**2).sum())
+    stalled = 0
+    for _ in range(steps):
+        m = from_vector(x, start)
+        j = jacobian(m, record)
+        normal, slope = j.T @ j + RIDGE * np.eye(len(x)), j.T @ residuals(m, record) + RIDGE * x
+        scale = np.diag(normal) + 1e-9
+        for _ in range(TRIALS):
+            try:
+                step = -cho_solve(cho_factor(normal + np.diag(damping * scale)), slope)
+            except (LinAlgError, ValueError):  # what is not finite is none
+                damping *= growth
+                continue
+            there = from_vector(x + step, start)
+            found = float((residuals(there, record) ** 2).sum() + RIDGE * ((x + step) ** 2).sum())
+            gain = (value - found) / max(float(step @ (damping * scale * step - slope)), 1e-300)
+            if np.isfinite(found) and gain > 0:
+                break
+            damping, growth = damping * growth, 2 * growth
+        else:
+            break
+        stalled = 0 if found < (1 - STALL) * value else stalled + 1
+        x, value = x + step, found
+        damping, growth = damping * max(1 / 3, 1 - (2 * gain - 1) ** 3), 2.0
+        if stalled >= 2:
+            break
+    best = from_vector(x, start)
+    return best, float((residuals(best, record) ** 2).sum())

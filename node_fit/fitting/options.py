@@ -1,0 +1,188 @@
+"""What is chosen of a fit, besides its data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import optax
+
+from ..data.dataset import Dataset
+from ..data.scaling import Scaling
+from ..model.fields.mlp import MLP
+from ..model.make_model import MakeField, MakeObservation, MakeStart, check_field, make_model
+from ..model.neural_ode import NeuralODE
+from ..model.observations.measured import MeasuredStates
+from ..objectives.penalty import Penalty
+from ..objectives.trajectory import TrajectoryMatching
+from ..optimizers.adam import Adam
+from ..optimizers.custom import as_optimizer
+from ..optimizers.lbfgs import LBFGS
+from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.placement import Placement
+from ..runtime.precision import Precision, ambient, find_device, precision_of
+from ..solver.solver import Solver, as_solver
+from ..solver.vector_field import VectorField
+from ..training.stage import Stage
+from .recipes import Recipe, as_recipe
+
+# Tolerances of predictions, well below the error of any fit in that precision.
+TIGHT = {"x32": 1e-6, "x64": 1e-8}
+LOW_ORDER = ("euler", "heun", "bosh3")
+MOST_STEPS = 16384
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long a fit trains, and on what pieces of the data.
+
+    **Arguments:**
+
+    - `steps`: the most steps of the main stage; if None 2000, or 400 for long driven records.
+    - `window`, `stride`: fit windows of so many rows first, begun every `stride` rows (half a window if None), then
+      whole trajectories. `auto` stands for windows of long driven records, and none of others.
+    - `batch_size`: trajectories, or windows, drawn for each step; all of them if None.
+    - `chunk_steps`: steps in a chunk, after which the run validates, logs, saves and may stop; if None 100, or 20 for
+      long driven records.
+    - `patience`: chunks without a better validation loss after which a stage stops.
+    - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
+
+    **Raises:** `ValueError` if a number is out of range.
+    """
+
+    steps: int | None = None
+    window: int | Literal["auto"] | None = "auto"
+    stride: int | None = None
+    batch_size: int | None = None
+    chunk_steps: int | None = None
+    patience: int = 10
+    freeze: Sequence[str] = ()
+
+    def __post_init__(self):
+        for name in ("chunk_steps", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """On what a run computes.
+
+    **Arguments:**
+
+    - `kind`: `auto` for the first device that JAX finds, `cpu` or `gpu`.
+    - `count`: over how many of them members are spread, or the trajectories of a single fit; as many as divide these,
+      and all there are if None. `auto` stands for all of a CPU's devices for several members, and one else.
+    """
+
+    kind: str = "auto"
+    count: int | Literal["auto"] | None = "auto"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is chosen of a fit besides its data; `node_fit.fit` describes each.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+
+    field: MakeField | VectorField = MLP
+    hidden: int | Sequence[str] | Literal["auto"] = "auto"
+    start: MakeStart | Literal["auto"] = "auto"
+    observation: MakeObservation = MeasuredStates
+    scaling: Scaling = Scaling()
+    solver: Any = "tsit5"
+    evaluation: Solver | None = None
+    recipe: Recipe | str | Sequence[Stage] = "default"
+    optimizer: AbstractOptimizer | optax.GradientTransformation | None = None
+    penalty: Penalty | Literal["auto"] = "auto"
+    training: Training = Training()
+    precision: Precision | None = None
+    device: Devices | str = Devices()
+    seed: int = 0
+
+    def __post_init__(self):
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        check_field(self.field)
+        put("solver", as_solver(self.solver))
+        put("evaluation", None if self.evaluation is None else as_solver(self.evaluation))
+        put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
+        put("penalty", as_penalty(self.penalty))
+        put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
+        put("recipe", as_recipe(self.recipe))
+
+    @property
+    def kind(self) -> Precision:
+        """The precision, of these options or of the process."""
+        return self.precision or ambient()
+
+    @cached_property
+    def place(self) -> Placement:
+        """Where the arrays of a single fit are."""
+        return self.placed(1)
+
+    def placed(self, members: int) -> Placement:
+        """Where the arrays of so many members are."""
+        assert isinstance(self.device, Devices)
+        kind, count = self.device.kind, self.device.count
+        if count == "auto":
+            count = None if members > 1 and find_device(kind).platform == "cpu" else 1
+        return Placement(self.kind, kind, count)
+
+    def model(self, data: Dataset) -> NeuralODE:
+        """The model with its initial parameters."""
+        model = make_model(
+            data,
+            field=self.field,
+            hidden=self.hidden,
+            start=self.start,
+            observation=self.observation,
+            solver=self.evaluation or with_tolerance(self.solver, TIGHT[self.kind]),
+            scaling=self.scaling,
+            key=jax.random.split(jax.random.key(self.seed))[0],
+        )
+        precision_of(model.field)
+        return model
+
+    def main_stage(self) -> Stage:
+        """The stage that takes the options' own optimizer and budget, on trajectories or windows of them."""
+        training, penalty = self.training, self.penalty
+        assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
+        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride)
+        optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
+        return Stage(objective, optimizer, training.steps, "main", training.batch_size)
+
+    def shortened(self, steps: int) -> "Options":
+        """The same with at most so many steps in the main stage."""
+        return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
+
+    def with_ridge(self, weight: float) -> "Options":
+        assert isinstance(self.penalty, Penalty)
+        return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
+
+
+def as_penalty(given: Any) -> Penalty:
+    """A penalty; `auto` stands for one whose ridge is chosen.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, str) and given == "auto":
+        return Penalty(ridge="auto")
+    if not isinstance(given, Penalty):
+        raise ValueError(f"penalty must be auto or a node_fit.Penalty such as Penalty(ridge=0.1), got {given!r:.60}.")
+    return given
+
+
+def with_tolerance(solver: Solver, rtol: float) -> Solver:
+    """A solver for predictions: at other tolerances, `atol` a hundredth of `rtol`, with steps that keep to them.
+
+    What is cheap in training, a low order or steps that are fixed, is dear at tight tolerances.
+    """
+    method = "tsit5" if solver.method in LOW_ORDER else solver.method
+    steps = max(solver.max_steps, MOST_STEPS)
+    return replace(solver, method=method, rtol=rtol, atol=rtol / 100, stepping="adaptive", max_steps=steps)

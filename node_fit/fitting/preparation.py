@@ -1,0 +1,151 @@
+"""What a fit begins with: options of which nothing is left open, models, stages, and notes on what was chosen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..objectives.penalty import Penalty
+from ..training.members import Member, Members
+from ..training.stage import Stage
+from .choices import Choice, choose
+from .continuing import continued
+from .linear_model import LinearModel
+from .linear_start import begun_linear
+from .options import Options
+from .prior import choose_ridge, is_short
+from .recipes import Recipe, make_stages, some
+
+# Weights of the prior beside a linear model, by the number of values that are fitted.
+LADDER = (3e-5, 2e-4, 1.5e-3, 1e-2)
+# Fits to part of the data with a weight of the prior, and predicts all of it.
+Trial = Callable[[Options, Dataset], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A fit that is about to begin.
+
+    - `options`: of which nothing is left open.
+    - `model`: with its initial parameters.
+    - `ridges`: weights of the prior, of which the validation data choose if there are several.
+    - `choices`: what was chosen, and why. `notes`: why stages were left out.
+    - `linear`: the model that it begins with, if it does.
+    """
+
+    options: Options
+    model: NeuralODE
+    ridges: tuple[float, ...]
+    choices: list[Choice]
+    notes: list[str]
+    linear: LinearModel | None
+
+    @property
+    def said(self) -> list[str]:
+        """What is told of the choices."""
+        return [*map(str, self.choices), *self.notes]
+
+    def stages(self, train: Dataset, ridge: float) -> Sequence[Stage]:
+        return stages_of(self.options.with_ridge(ridge), self.model, train)[0]
+
+    @property
+    def middle(self) -> float:
+        """The weight of the prior in an ensemble."""
+        return self.ridges[len(self.ridges) // 2]
+
+    def settled(self, best: int | None) -> tuple[Options, list[Choice]]:
+        """The options and choices once the weight of the prior is known: that of the best member, or of an ensemble."""
+        if len(self.ridges) == 1:
+            return self.options.with_ridge(self.ridges[0]), self.choices
+        ridge = self.middle if best is None else self.ridges[best]
+        shown = ", ".join(f"{weight:.2g}" for weight in self.ridges)
+        why = "the middle" if best is None else "the best on the validation data"
+        told = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
+        return self.options.with_ridge(ridge), [told if each.key == told.key else each for each in self.choices]
+
+    def members(self, train: Dataset, ensemble: Members) -> list[Member]:
+        """What is fitted at once: the members of an ensemble, or one for each weight of the prior."""
+        options = self.options
+        if ensemble.size == 1:
+            placed = options.place.one(self.model)
+            return [Member(placed, self.stages(train, ridge), options.seed) for ridge in self.ridges]
+        stages = self.stages(train, self.middle)
+        seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.size)]
+        models = [self.model, *(first_model(replace(options, seed=seed), train, self.linear) for seed in seeds[1:])]
+        return [
+            Member(options.place.one(model), stages, seed, ensemble.resample(options.seed, index))
+            for index, (model, seed) in enumerate(zip(models, seeds, strict=True))
+        ]
+
+
+def prepare(
+    options: Options, train: Dataset, validation: Dataset | None, earlier: NeuralODE | None, trial: Trial
+) -> Prepared:
+    """Chooses what is left open, and makes the model and its stages.
+
+    **Arguments:**
+
+    - `options`, `train`, `validation`: as of `fit`. `earlier`: a model to go on from.
+    - `trial`: a short fit.
+
+    **Raises:** `ValueError` if no stage makes sense, or data and model do not go together.
+    """
+    if earlier is not None:
+        model, options = continued(earlier, train, options)
+        options, choices, linear = choose(options, train, validation, look=False)
+    else:
+        options, choices, linear = choose(options, train, validation)
+        model = first_model(options, train, linear)
+    if validation is not None:
+        model.check_channels(validation)
+    assert isinstance(options.penalty, Penalty)
+    ridges = (options.penalty.ridge,)
+    if options.penalty.ridge == "auto":
+        ridges, more = chosen_ridges(options, model, train, validation, linear, trial)
+        choices = choices + more
+    _, notes = stages_of(options.with_ridge(0.0), model, train)
+    return Prepared(options, model, ridges, choices, notes, linear)
+
+
+def chosen_ridges(
+    options: Options,
+    model: NeuralODE,
+    train: Dataset,
+    validation: Dataset | None,
+    linear: LinearModel | None,
+    trial: Trial,
+) -> tuple[tuple[float, ...], list[Choice]]:
+    """Weights of the prior for members to take, or the one that short fits choose."""
+    if not isinstance(options.recipe, Recipe):
+        return (0.0,), []
+    if linear is not None:
+        values = float(train.mask.sum())
+        ridges = tuple(share * values for share in LADDER)
+        if validation is None:
+            return ridges[1:2], []
+        shown = ", ".join(f"{ridge:.2g}" for ridge in ridges)
+        return ridges, [Choice("penalty.ridge", f"[{shown}]", "one of these, by the validation data")]
+    if not is_short(train, model):
+        return (0.0,), []
+    ridge = choose_ridge(train, lambda part, weight: trial(options.with_ridge(weight), part))
+    return (ridge,), [Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
+
+
+def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> NeuralODE:
+    """The model with its initial parameters, which may be those of a linear one."""
+    model = options.model(train)
+    if linear is None:
+        return model
+    steps = np.diff(model.scaler.scale_times(train.ts), axis=1)[train.valid[:, 1:]]
+    return begun_linear(model, linear, float(np.median(steps)))
+
+
+def stages_of(options: Options, model: NeuralODE, train: Dataset) -> tuple[Sequence[Stage], list[str]]:
+    """The stages of the options' recipe, and why others were left out."""
+    if not isinstance(options.recipe, Recipe):
+        assert not isinstance(options.recipe, str)
+        return options.recipe, []
+    stages, notes = make_stages(options.recipe, options.main_stage(), model, train)
+    return some(stages), notes

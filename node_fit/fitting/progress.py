@@ -1,0 +1,117 @@
+"""What a fit shows while it goes on."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..training.callback import Callback, Record, RunState
+
+# Seconds between two lines within a chunk.
+SILENCE = 8.0
+
+
+@contextmanager
+def progress_bar(wanted: bool | None) -> Iterator[list[Callback]]:
+    """A progress bar as a callback, if one is wanted; by default in a terminal and in a notebook."""
+    if not (in_terminal_or_notebook() if wanted is None else wanted):
+        yield []
+        return
+    from rich.console import Console
+
+    with Display(Console(highlight=False)) as display:
+        yield [ShowProgress(display)]
+
+
+def in_terminal_or_notebook() -> bool:
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class Display:
+    """A progress bar on a terminal, plain lines elsewhere.
+
+    **Arguments:** `console`: a `rich.console.Console`.
+    """
+
+    def __init__(self, console: Any):
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console = console
+        self.lines = not (console.is_terminal or console.is_jupyter)
+        self.bar = Progress(
+            TextColumn("{task.fields[stage]}"),
+            BarColumn(bar_width=8),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=self.lines,
+        )
+        self.task: Any = None
+        self.last: tuple[int, float] | None = None
+        self.stage, self.shown = "", 0.0
+
+    def __enter__(self) -> "Display":
+        self.bar.start()
+        self.task = self.bar.add_task("", total=1, stage="loading", figures="")
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def announce(self, stage: str, steps: int) -> None:
+        """Says that a stage is compiled."""
+        self.bar.reset(self.task, total=steps, stage=f"compiling {stage}", figures="")
+        self.stage, self.last = stage, None
+
+    def began(self) -> None:
+        """Says that a stage is compiled, and runs."""
+        self.shown = time.perf_counter()
+
+    def show_steps(self, total: int, step: int) -> None:
+        """Shows that a long chunk has come to a step of its stage; `total` counts over all stages."""
+        now = time.perf_counter()
+        if not self.lines:
+            self.bar.update(self.task, completed=step)
+        elif now - self.shown > SILENCE:
+            self.console.print(f"{self.stage:<10} step {total:>6}", soft_wrap=True)
+            self.shown = now
+
+    def show(self, record: Record, state: RunState) -> None:
+        """Shows a chunk."""
+        now, step = time.perf_counter(), record.step - state.offset
+        pace = None if self.last is None else (step - self.last[0]) / max(now - self.last[1], 1e-9)
+        speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / max(pace, 1e-9):.1f} s/step"
+        self.last, self.shown = (step, now), now
+        losses = f"loss {record.train_loss:.1e}"
+        if record.validation_loss is not None:
+            losses += f" validation {record.validation_loss:.1e}"
+        if self.lines:
+            self.console.print(f"{record.stage:<10} step {record.step:>6}  {losses}{speed}", soft_wrap=True)
+        else:
+            self.bar.update(self.task, completed=step, stage=record.stage, figures=losses + speed)
+
+
+def leading(records: Sequence[Record], state: RunState) -> Record:
+    """The record of the member that has come to the lowest loss so far, of those that took part."""
+    return min(records, key=lambda record: (float(state.members[record.member].best.loss), record.judged_loss))
+
+
+class ShowProgress(Callback):
+    """Shows the progress of the member that is doing best."""
+
+    def __init__(self, display: Display):
+        self.display = display
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        self.display.announce(stage, steps)
+
+    def on_stage_start(self, stage: str) -> None:
+        self.display.began()
+
+    def on_steps(self, step: int, state: RunState) -> None:
+        self.display.show_steps(step, step - state.offset)
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> None:
+        self.display.show(leading(records, state), state)

@@ -1,0 +1,163 @@
+"""Recipes: lists of stages that find the dynamics by themselves, as data."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import optax
+
+from ..data.batch import is_driven
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..objectives.derivative import DerivativeMatching
+from ..objectives.objective import AbstractObjective
+from ..objectives.trajectory import TrajectoryMatching
+from ..optimizers.custom import as_optimizer
+from ..optimizers.lbfgs import LBFGS
+from ..optimizers.optimizer import AbstractOptimizer
+from ..training.stage import Stage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stage of a recipe; what is left out is as in the fit's main stage.
+
+    **Arguments:**
+
+    - `objective`: an objective, or a function `loss(model, batch)`; or a class of objectives, or a
+      `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty`
+      are the fit's.
+    - `optimizer`, `steps`, `batch_size`: see `Stage`.
+    - `instead_of`: the name of a stage; this one is taken only if that one can't be.
+    """
+
+    objective: AbstractObjective | Callable[..., Any] = TrajectoryMatching
+    optimizer: AbstractOptimizer | optax.GradientTransformation | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    instead_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Plans of stages by their names, in the order in which they are taken.
+
+    **Raises:** `ValueError` if there is none, one is no plan, or one stands for a stage that does not come before it.
+    """
+
+    stages: Mapping[str, Plan]
+
+    def __post_init__(self):
+        if not self.stages:
+            raise ValueError("a recipe must hold at least one stage.")
+        before: list[str] = []
+        for name, plan in self.stages.items():
+            if not isinstance(plan, Plan):
+                raise ValueError(f"stage {name!r} must be a node_fit.Plan, got {plan!r:.60}.")
+            if plan.instead_of is not None and plan.instead_of not in before:
+                raise ValueError(f"stage {name!r} is instead of {plan.instead_of!r}, which is no stage before it.")
+            before.append(name)
+
+
+# Rows of a trajectory that is still solved from its beginning to its end in every step.
+LONGEST = 3_000
+
+DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
+DIRECT = Recipe({"main": Plan()})
+RECIPES = {"default": DEFAULT, "direct": DIRECT}
+
+
+def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+    """The stages of a recipe that make sense for the model and the data, and why others were left out.
+
+    If an objective looks at windows, a stage on these comes before the one on whole trajectories, since a field that
+    is right over a window may still blow up later.
+
+    **Arguments:**
+
+    - `recipe`: plans of stages.
+    - `main`: the stage from which a plan takes what it leaves out; its objective is `TrajectoryMatching`.
+    - `model`, `train`: what is fitted to what.
+    """
+    taken: dict[str, Stage] = {}
+    notes: list[str] = []
+    for name, plan in recipe.stages.items():
+        if plan.instead_of in taken:
+            continue
+        stage = make_stage(name, plan, main)
+        reason = stage.objective.why_not(model, train)
+        if reason is not None:
+            notes.append(reason)
+            continue
+        parts, more = windows_first(stage, train)
+        taken |= {part.name: part for part in parts}
+        notes += more
+    return tuple(taken.values()), notes
+
+
+def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
+    """The stage of a plan."""
+    optimizer = main.optimizer if plan.optimizer is None else as_optimizer(plan.optimizer)
+    full = optimizer.full_batch and plan.optimizer is not None
+    return Stage(
+        objective=make_objective(plan, main.objective),
+        optimizer=optimizer,
+        steps=plan.steps or main.steps,
+        name=name,
+        batch_size=plan.batch_size if full else plan.batch_size or main.batch_size,
+    )
+
+
+def make_objective(plan: Plan, main: AbstractObjective) -> Any:
+    """The objective of a plan: as it is, or made with the main objective's solver, penalty and windows."""
+    maker, given = plan.objective, {}
+    if isinstance(maker, functools.partial):
+        maker, given = maker.func, maker.keywords
+    if not isinstance(maker, type):
+        return plan.objective
+    accepted = inspect.signature(maker).parameters
+    offered = {key: getattr(main, key) for key in ("solver", "penalty", "window", "stride") if key not in given}
+    if "horizon" in given:  # a growing prefix of windows is none
+        offered |= {"window": None, "stride": None}
+    return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
+
+
+def windows_first(stage: Stage, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+    """A stage; or if it looks at windows, one on these and, where that helps, one on whole trajectories."""
+    objective = stage.objective.on_whole_trajectories()
+    if objective is None:
+        return (stage,), []
+    windows = replace(stage, name="windows")
+    if is_driven(train):
+        # An input brings different trajectories together again: what is learnt on windows is not lost over a record,
+        # and on whole records the validation loss has only ever risen.
+        return (windows,), []
+    longest = int(train.lengths.max())
+    if longest > LONGEST:
+        return (windows,), [f"no stage on whole trajectories, since the longest has {longest} rows, over {LONGEST}"]
+    # Whole trajectories may be few, so that minibatches of windows' size are none of them.
+    return (windows, replace(stage, objective=objective, batch_size=None)), []
+
+
+def as_recipe(given: Any) -> Recipe | tuple[Stage, ...]:
+    """A recipe by its name, as it is, or as stages of the user's own.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, str) and given in RECIPES:
+        return RECIPES[given]
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, Stage) for each in given):
+        return some(tuple(given))
+    raise ValueError(
+        f"recipe must be {', '.join(RECIPES)}, a node_fit.Recipe or a list of node_fit.Stage, got {given!r:.60}."
+    )
+
+
+def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    if not stages:
+        raise ValueError("recipe must hold at least one stage that makes sense for the data.")
+    return stages

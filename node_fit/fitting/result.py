@@ -1,0 +1,144 @@
+"""What a fit returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..evaluation.baselines import baselines
+from ..evaluation.metrics import Score, score
+from ..evaluation.simulation import simulate_splits
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE, Prediction
+from ..plots.curves import Curves
+from ..plots.fit import fit_figure
+from ..storage.model_file import save
+from ..training.callback import Record, Status
+from ..training.stopping import Outcome
+from .choices import Choice
+from .diagnosis import Diagnosis, diagnose
+from .options import Options
+
+
+@dataclass(frozen=True, repr=False)
+class Fit:
+    """A fitted model, and how the fit went.
+
+    - `model`: with the parameters that were best on the validation data (on the training data if there are none); of
+      several members that are kept, an `Ensemble`.
+    - `members`: how each of several members ended; empty for a single one.
+    - `status`: `completed`, `stopped_early`, `interrupted` or `failed`, and the `reason` in a sentence.
+    - `history`: a `Record` for each chunk.
+    - `steps`, `parameters`: steps taken, and numbers trained.
+    - `compiles`: XLA compilations of training chunks, as JAX reported them: one a stage, none if the process had it.
+    - `cached`: training chunks that came from JAX's compile cache instead.
+    - `compile_seconds`, `train_seconds`: where the time went [s].
+    - `devices`: over how many its arrays were spread.
+    - `data`: what it was fitted to (`train`) and chosen on (`validation`, if there was some).
+    - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
+    - `linear`: the linear state-space model that it began from, if it did.
+    """
+
+    model: NeuralODE | Ensemble
+    status: Status
+    reason: str
+    history: list[Record]
+    steps: int
+    parameters: int
+    compiles: int
+    cached: int
+    compile_seconds: float
+    train_seconds: float
+    members: tuple[Outcome, ...] = ()
+    devices: int = 1
+    data: Mapping[str, Dataset] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+    choices: tuple[Choice, ...] = ()
+    linear: NeuralODE | None = None
+
+    def predict(
+        self, data: Dataset | None = None, ts: Float[np.ndarray, "..."] | None = None, **given: Any
+    ) -> Float[np.ndarray, "trajectory saved state"]:
+        """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
+        return self.model.predict(data, ts, **given)
+
+    def bands(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+    ) -> Prediction:
+        """The same with bands, of several members; see `Ensemble.bands`."""
+        return self.model.bands(data, ts, level)
+
+    def score(self, data: Dataset) -> Score:
+        """How well simulated trajectories match the measured ones, in the user's units.
+
+        Rows that starts are read from do not count.
+        """
+        return score(self.scored(data), self.predict(data))
+
+    def scored(self, data: Dataset) -> Dataset:
+        """The data, of which the rows that starts are read from do not count."""
+        return self.model.typical.start.scored(data)
+
+    def simple_scores(self, train: Dataset, data: Dataset) -> dict[str, Score]:
+        """Scores of simple models on the rows that count: the mean, the last known value, a linear ODE, and the linear
+        state-space model that the fit began from, if it did.
+
+        **Arguments:** `train`: what they are fitted to. `data`: what they predict.
+        """
+        found = baselines(train, self.scored(data))
+        if self.linear is not None:
+            found["state-space"] = score(self.scored(data), self.linear.predict(data))
+        return found
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether nothing was better on the validation data than the linear model that the fit began from."""
+        return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
+
+    def diagnose(self, data: Dataset | None = None) -> Diagnosis:
+        """What the fit has come to, and what to try next.
+
+        **Arguments:** `data`: what it was fitted to; if absent, that is known, and the validation data are looked at,
+        too.
+        """
+        splits = dict(self.data) if data is None else {"train": data}
+        predicted = {name: self.predict(part) for name, part in splits.items()}
+        simple = {name: self.simple_scores(splits["train"], part) for name, part in splits.items()}
+        counted = {name: self.scored(part) for name, part in splits.items()}
+        return diagnose(self.status, self.history, counted, predicted, simple, self.options)
+
+    def plot(self, **splits: Dataset) -> Any:
+        """Data and curves against time.
+
+        **Arguments:** `splits`: further data by their roles, such as `test=test`.
+
+        **Returns:** a `matplotlib.figure.Figure`, which a notebook shows and `savefig` writes.
+        """
+        found = simulate_splits(self.model, {**self.data, **splits})
+        return fit_figure(Curves(found.pictured, found.dense, found.dense_bands, found.left_out))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model to a file that `node_fit.load` reads."""
+        save(self.model, path)
+
+    def __repr__(self) -> str:
+        typical, last = self.model.typical, self.history[-1] if self.history else None
+        kept = f" ({len(self.model.members)} members)" if isinstance(self.model, Ensemble) else ""
+        loss = "no chunk was run"
+        if last is not None:
+            held = "" if last.validation_loss is None else f", validation {last.validation_loss:.3g}"
+            loss = f"training loss {last.train_loss:.3g}{held}"
+        return "\n".join(
+            (
+                f"Fit of {', '.join(typical.states)}{kept}: {self.status}",
+                f"  {self.reason}",
+                f"  {self.steps} steps, {self.parameters} parameters; {loss}",
+                f"  {self.train_seconds:.1f} s of training, {self.compile_seconds:.1f} s of compiling",
+                "  .score(data), .predict(data), .diagnose(), .plot(), .save(path)",
+            )
+        )

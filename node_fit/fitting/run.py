@@ -1,0 +1,155 @@
+"""The clock and the programs of one or more fits to the same data."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..model import parameters
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+from ..training.callback import Callback, Record, RunState, Status
+from ..training.loop import Loop
+from ..training.members import Member, Members
+from ..training.state import TrainState
+from ..training.stopping import Outcome
+from .options import Options
+from .preparation import Prepared, prepare, stages_of
+from .result import Fit
+
+LOG = logging.getLogger(__name__)
+# Steps of the main stage in fits that try a prior.
+TRIAL_STEPS = 200
+
+
+class Run:
+    """Fits to the same data, and what they compile.
+
+    **Arguments:** `train`, `validation`: as of `fit`.
+    """
+
+    def __init__(self, train: Dataset, validation: Dataset | None):
+        self.train = train
+        self.validation = validation
+        self.loops: list[Loop] = []
+        self.began = time.perf_counter()
+        self.counted = 0
+
+    def prepare(self, options: Options, earlier: NeuralODE | None = None) -> Prepared:
+        """What the fit begins with; see `preparation.prepare`."""
+        return prepare(options, self.train, self.validation, earlier, self.predicted)
+
+    def predicted(self, options: Options, part: Dataset) -> np.ndarray:
+        """Predictions at all times of data to which a short fit was made."""
+        short = options.shortened(TRIAL_STEPS)
+        model = short.model(part)
+        loop = make_loop(
+            short, [Member(short.place.one(model), stages_of(short, model, part)[0], short.seed)], part, None
+        )
+        self.loops.append(loop)
+        return loop.fitted(loop.run(Callback())[1]).predict(part)
+
+    def loop(self, options: Options, members: Sequence[Member], *, starts_well: bool = False) -> Loop:
+        """A run of members with these options, or with others of the same programs."""
+        loop = make_loop(options, members, self.train, self.validation, starts_well=starts_well)
+        given, used = len(options.placed(len(members)).devices), len(loop.setup.place.devices)
+        if used < given and options.device.count != "auto":
+            LOG.warning("%d of %d devices are in use, since members, or trajectories, are spread evenly", used, given)
+        self.loops.append(loop)
+        return loop
+
+    def result(
+        self,
+        prepared: Prepared,
+        loop: Loop,
+        model: NeuralODE | Ensemble,
+        outcome: Outcome,
+        state: RunState,
+        members: tuple[Outcome, ...] = (),
+        history: list[Record] | None = None,
+        best: int | None = 0,
+    ) -> Fit:
+        """What a fit returns; each compilation is counted in one of them."""
+        options, choices = prepared.settled(best)
+        new = [programs for each in self.loops[self.counted :] for programs in each.compiled]
+        self.counted = len(self.loops)
+        compiling = sum(programs.compile_seconds for each in self.loops for programs in each.compiled)
+        held = {} if self.validation is None else {"validation": self.validation}
+        return Fit(
+            model=model,
+            status=outcome.status,
+            reason=outcome.reason,
+            history=loop.history if history is None else history,
+            steps=state.step,
+            parameters=parameters.count(loop.setup.parts[0].params),
+            compiles=sum(programs.compilations.count for programs in new),
+            cached=sum(programs.compilations.cached for programs in new),
+            compile_seconds=sum((programs.compile_seconds for programs in new), 0.0),
+            train_seconds=time.perf_counter() - self.began - compiling,
+            members=members,
+            devices=len(loop.setup.place.devices),
+            data={"train": self.train, **held},
+            options=options,
+            choices=tuple(choices),
+            linear=None if prepared.linear is None else prepared.options.place.one(prepared.model),
+        )
+
+
+def make_loop(
+    options: Options,
+    members: Sequence[Member],
+    train: Dataset,
+    validation: Dataset | None,
+    *,
+    starts_well: bool = False,
+) -> Loop:
+    training = options.training
+    return Loop(
+        members,
+        train,
+        validation,
+        options.placed(len(members)),
+        freeze=training.freeze,
+        chunk_steps=training.chunk_steps,
+        patience=training.patience,
+        starts_well=starts_well,
+    )
+
+
+def overall(outcomes: Sequence[Outcome]) -> Outcome:
+    """How a run of several members ended: as the first one that was interrupted, or that did not fail."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    order: list[Status] = ["interrupted", "completed", "stopped_early", "failed"]
+    first = min(outcomes, key=lambda outcome: order.index(outcome.status))
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in order}
+    said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count)
+    return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
+
+
+def kept(
+    loop: Loop, outcomes: Sequence[Outcome], state: RunState, ensemble: Members, run: Run
+) -> tuple[NeuralODE | Ensemble, Outcome, int]:
+    """The best member, or all that have not failed; how the run ended; and which member is the best."""
+    best = best_of(state)
+    alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
+    if ensemble.size == 1:
+        return loop.fitted(state, best), outcomes[best], best
+    if ensemble.keep == "best" or not alive:
+        return loop.fitted(state, best), overall(outcomes), best
+    members = [loop.fitted(state, index) for index in alive]
+    return Ensemble.of(members, run.train, run.validation), overall(outcomes), best
+
+
+def best_of(state: RunState, among: Sequence[int] | None = None) -> int:
+    """The member that is best, of all or of some."""
+    among = range(len(state.members)) if among is None else among
+    return min(among, key=lambda member: judged_loss(state.members[member]))
+
+
+def judged_loss(state: TrainState) -> float:
+    """What a member is ranked by; where held steps were refined in the last chunk, the chosen iterate is the best."""
+    losses = (float(state.best.loss), float(state.chosen.loss))
+    return next((loss for loss in losses if np.isfinite(loss)), np.inf)

@@ -1,0 +1,147 @@
+"""`fit_several`: fits that share their data, and if they can their programs."""
+
+import functools
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from ..data.dataset import Dataset
+from ..runtime.precision import scope
+from ..training.callback import Callback, Record, RunState, Template
+from ..training.members import Member, Members, kind_of
+from ..training.state import TrainState
+from .fit import check_data
+from .options import Options
+from .preparation import Prepared
+from .result import Fit
+from .run import Run, best_of
+
+
+def fit_several(
+    train: Dataset,
+    options: Sequence[Options],
+    *,
+    validation: Dataset | None = None,
+    callbacks: Sequence[Callback] | None = None,
+    overview: Callback | None = None,
+) -> list[Fit | ValueError]:
+    """Several fits to the same data: those that differ in seeds and numbers alone are members of one program.
+
+    **Arguments:**
+
+    - `train`, `validation`: as of `fit`.
+    - `options`: of each fit; all of one precision.
+    - `callbacks`: one for each fit, which is told of that one alone.
+    - `overview`: told of all of them.
+
+    **Returns:** a fit for each of the options, in their order, or the `ValueError` that `fit` would raise for it. The
+    compilations of a program are counted in its first fit.
+
+    **Raises:** `ValueError` if the precisions differ, or the data are none.
+    """
+    check_data(train, "train")
+    check_data(validation, "validation")
+    callbacks = callbacks or [Callback() for _ in options]
+    if len({each.kind for each in options}) > 1:
+        raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
+    with scope(options[0].kind):
+        run = Run(train, validation)
+        fits: dict[int, Fit | ValueError] = {}
+        prepared: dict[int, Prepared] = {}
+        members: dict[int, list[Member]] = {}
+        for index, (each, callback) in enumerate(zip(options, callbacks, strict=True)):
+            try:
+                prepared[index] = run.prepare(each)
+                callback.on_fit_start(prepared[index].model, prepared[index].said)
+                members[index] = prepared[index].members(train, Members())
+            except ValueError as error:
+                fits[index] = error
+        for group in alike(prepared, members):
+            first = prepared[group[0]]
+            own = ranges([len(members[index]) for index in group])
+            together = [member for index in group for member in members[index]]
+            loop = run.loop(first.options, together, starts_well=first.linear is not None)
+            apart = Apart([callbacks[index] for index in group], own, overview or Callback())
+            outcomes, state = loop.run(apart)
+            for index, among in zip(group, own, strict=True):
+                best = best_of(state, among)
+                history = [renumbered(record, among) for record in loop.history if record.member in among]
+                model, outcome = loop.fitted(state, best), outcomes[best]
+                fits[index] = run.result(
+                    prepared[index], loop, model, outcome, part_of(state, among), history=history, best=best - among[0]
+                )
+            run = Run(train, validation)
+        return [fits[index] for index in range(len(options))]
+
+
+def ranges(sizes: Sequence[int]) -> list[range]:
+    """Ranges of these sizes, one after another."""
+    ends = list(itertools.accumulate(sizes))
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def part_of(state: RunState, among: range) -> RunState:
+    """The run of some of its members."""
+    return replace(state, members=tuple(state.members[member] for member in among))
+
+
+def renumbered(record: Record, among: range) -> Record:
+    return replace(record, member=record.member - among[0])
+
+
+class Apart(Callback):
+    """Tells each of several callbacks of its own members alone.
+
+    **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: told of all.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], own: Sequence[range], overview: Callback):
+        self.callbacks = callbacks
+        self.own = own
+        self.overview = overview
+
+    def restore(self, template: Template) -> RunState | None:
+        found = []
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+
+            @functools.cache
+            def part(index: int, nodes: int, among: range = among) -> tuple[TrainState, ...]:
+                return tuple(template(index, nodes)[member] for member in among)
+
+            found.append(callback.restore(part))
+        if any(state is not None for state in found):
+            raise ValueError("a fit that was interrupted goes on by itself; run it alone.")
+        return None
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        for callback in (*self.callbacks, self.overview):
+            callback.on_stage_compile(stage, steps)
+
+    def on_stage_start(self, stage: str) -> None:
+        for callback in (*self.callbacks, self.overview):
+            callback.on_stage_start(stage)
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        stops = [self.overview.on_steps(step, state)]
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+            stops.append(callback.on_steps(step, part_of(state, among)))
+        return next((stop for stop in stops if stop is not None), None)
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        stops = [self.overview.on_chunk_end(records, state)]
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+            own = [renumbered(record, among) for record in records if record.member in among]
+            if own:
+                stops.append(callback.on_chunk_end(own, part_of(state, among)))
+        return next((stop for stop in stops if stop is not None), None)
+
+
+def alike(prepared: Mapping[int, Prepared], members: Mapping[int, Sequence[Member]]) -> list[list[int]]:
+    """The numbers of the fits whose members can be those of one program, in groups."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, own in members.items():
+        each = prepared[index].options
+        host = (tuple(each.training.freeze), each.training.chunk_steps, each.training.patience)
+        begun = prepared[index].linear is not None
+        groups.setdefault((kind_of(own[0]), host, each.place, begun), []).append(index)
+    return list(groups.values())

@@ -1,0 +1,1 @@
+"""The neural ODE and its parts: vector field, start, observation."""

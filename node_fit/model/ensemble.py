@@ -1,0 +1,186 @@
+"""Several models of one system, whose disagreement tells how far their predictions can be trusted."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.batch import Batch, in_slices
+from ..data.dataset import Dataset
+from ..runtime.precision import carry, dtype_of, precision_of, scope
+from ..runtime.stored_names import stored_as
+from ..solver.intervals import Intervals
+from ..solver.row_steps import Front
+from .forecast import channels_at
+from .neural_ode import NeuralODE, Prediction, advance_channels, begin_channels
+
+# Levels for which a band's width is kept: 1 % to 99 %.
+# Trajectories that tell the noise, or calibrate, at the most.
+ENOUGH = 4096
+LEVELS = np.arange(1, 100) / 100
+
+
+@stored_as("Ensemble")
+class Ensemble(eqx.Module):
+    """Fitted models that differ in their seeds or in the data that they saw, and what their bands are made of.
+
+    A band at a level `p` reaches `factor(p) * sqrt(spread**2 + noise**2)` to both sides of the members' mean, in scaled
+    units. `spread` is the members' standard deviation at that time, and `noise` that of the training data around the
+    mean. `factor` is such that the bands cover `p` of the validation data (split conformal prediction with residuals
+    that are normalised: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2), or, without such data, that of
+    the normal distribution.
+
+    **Arguments:**
+
+    - `members`: alike but for their arrays.
+    - `noise`: standard deviation of the training data around the members' mean, scaled, shape `(state,)`.
+    - `factors`: of the levels 1 % to 99 %, shape `(99,)`.
+    - `calibrated`: whether the factors come from validation data.
+    """
+
+    members: tuple[NeuralODE, ...]
+    noise: Float[Array, " state"]
+    factors: Float[Array, "99"]
+    calibrated: bool = eqx.field(static=True)
+
+    @staticmethod
+    def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None) -> "Ensemble":
+        """Makes an ensemble of models that are fitted.
+
+        **Arguments:** `train`: what they were fitted to. `validation`: what their bands are calibrated on, if there is
+        some.
+        """
+        count, scaler = len(train.states), members[0].scaler
+        precision = precision_of(members[0])
+        with scope(precision):
+            blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in LEVELS]))
+            whole = Ensemble(tuple(members), *carry(blank, dtype_of(precision)), calibrated=False)
+            train = train.sample(ENOUGH)
+            mean, _ = whole.moments(train)
+            off = np.where(train.mask & np.isfinite(mean), mean - scaler.scale_states(train.ys), np.nan)
+            noise = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
+            whole = eqx.tree_at(lambda e: e.noise, whole, carry(noise, dtype_of(precision)))
+            if validation is None:
+                return whole
+            validation = validation.sample(ENOUGH)
+            mean, width = whole.moments(validation)
+            scores = np.abs(scaler.scale_states(validation.ys) - mean) / width
+            factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
+            return Ensemble(tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True)
+
+    def predict(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
+    ) -> Float[np.ndarray, "trajectory saved state"]:
+        """The mean of the members' simulated trajectories, in the user's units; see `NeuralODE.predict`.
+
+        It is taken in scaled units, so that it keeps to bounds, over the members that have a finite solution there.
+        """
+        return self.bands(data, ts).ys
+
+    def bands(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+    ) -> Prediction:
+        """The members' mean, with bands.
+
+        **Arguments:** `data`, `ts`: as of `NeuralODE.predict`. `level`: the share of measurements that the bands shall
+        cover, from 0.01 to 0.99.
+
+        **Raises:** `ValueError` if the level is out of range, or the channels are not those of the fit.
+        """
+        mean, width = self.moments(data, ts)
+        reach = self.factor(level) * width
+        back = self.members[0].scaler.unscale_states
+        low, high = np.sort([back(mean - reach), back(mean + reach)], axis=0)
+        return Prediction(back(mean), low, high)
+
+    def factor(self, level: float) -> float:
+        """Of a level; see the class."""
+        if not LEVELS[0] <= level <= LEVELS[-1]:
+            raise ValueError(f"level must be from {LEVELS[0]} to {LEVELS[-1]}, got {level}.")
+        return float(np.interp(level, LEVELS, np.asarray(self.factors, np.float64)))
+
+    def moments(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
+    ) -> tuple[Float[np.ndarray, "trajectory saved state"], Float[np.ndarray, "trajectory saved state"]]:
+        """The members' mean, and the deviation of measurements from it, both in scaled units."""
+        ys = self.simulate(data, ts)
+        known = np.where(np.isfinite(ys), ys, np.nan)
+        alive = np.isfinite(known).sum(axis=0)
+        mean = np.nansum(known, axis=0) / np.maximum(alive, 1)
+        # Squares that no float holds are those of members that run away.
+        with np.errstate(over="ignore"):
+            spread = np.nansum((known - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
+        return np.where(alive > 0, mean, np.inf), np.sqrt(spread + np.asarray(self.noise, np.float64) ** 2)
+
+    def simulate(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
+    ) -> Float[np.ndarray, "member trajectory saved state"]:
+        """Each member's simulated trajectories, in scaled units."""
+        first_model = self.members[0]
+        first_model.check_channels(data)
+        precision = precision_of(first_model)
+        with scope(precision):
+            arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
+            stacked = jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *arrays)
+            every = carry(stacked, dtype_of(precision))
+
+            def at_times(batch: Batch, wanted: np.ndarray) -> np.ndarray:
+                def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+                    placed = carry((batch.origin, intervals, front), dtype_of(precision))
+                    return advance_all(every, static[0], *placed)
+
+                def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+                    needed = first_model.start.needed(batch)
+                    return begin_all(every, static[0], *carry((needed, first), dtype_of(precision)))
+
+                return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
+
+            ys = in_slices(at_times, *first_model.asked(data, ts), axis=1)
+        return np.asarray(ys, np.float64)
+
+    @property
+    def typical(self) -> NeuralODE:
+        """A member that stands for what all have in common: channels, units, the rule for starts."""
+        return self.members[0]
+
+    def check_channels(self, data: Dataset) -> None:
+        """Refuses data whose channels are not those of the fit, or not within their bounds."""
+        self.typical.check_channels(data)
+
+    def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
+        """The mean of the members' vector fields; see `NeuralODE.derivative`."""
+        return np.mean([member.derivative(ys) for member in self.members], axis=0)
+
+    def constants(self) -> dict[str, float]:
+        """The constants of known equations by their names, in the user's units: the members' medians."""
+        each = [member.constants() for member in self.members]
+        return {name: float(np.median([constants[name] for constants in each])) for name in each[0]}
+
+
+def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
+    """For each level, the score that so many of `scores` and of one more do not exceed; their largest if none does."""
+    ordered = np.sort(scores[np.isfinite(scores)])
+    if ordered.size == 0:
+        return np.full(len(LEVELS), np.inf)
+    ranks = [min(math.ceil((scores.size + 1) * p), ordered.size) for p in LEVELS]
+    return ordered[np.array(ranks) - 1]
+
+
+@eqx.filter_jit
+def begin_all(stacked: NeuralODE, static: NeuralODE, batch: Batch, first: Intervals) -> tuple[Array, Front]:
+    return jax.vmap(lambda arrays: begin_channels(eqx.combine(arrays, static), batch, first))(stacked)
+
+
+@eqx.filter_jit
+def advance_all(
+    stacked: NeuralODE, static: NeuralODE, origin: Float[Array, " trajectory"], intervals: Intervals, fronts: Front
+) -> tuple[Array, Front]:
+    def one(arrays: NeuralODE, front: Front) -> tuple[Array, Front]:
+        return advance_channels(eqx.combine(arrays, static), origin, intervals, front)
+
+    return jax.vmap(one)(stacked, fronts)

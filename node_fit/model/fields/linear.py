@@ -1,0 +1,29 @@
+"""A linear vector field."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ...runtime.stored_names import stored_as
+from .field import AbstractVectorField
+
+
+@stored_as("Linear")
+class Linear(AbstractVectorField):
+    """`dy/dt = A y + B u + c`.
+
+    **Arguments:**
+
+    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `key`: for the initial coefficients.
+    """
+
+    layer: eqx.nn.Linear
+
+    def __init__(self, states: int, inputs: int = 0, *, key: PRNGKeyArray):
+        self.layer = eqx.nn.Linear(states + inputs, states, key=key)
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        return self.layer(jnp.concatenate([y, u]))

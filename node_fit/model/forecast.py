@@ -1,0 +1,113 @@
+"""Forecasts of any length: intervals between rows and other times, solved in pieces of one compiled length.
+
+What is compiled depends on neither the number of rows nor on how long the record is, but for a few sizes of pieces.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..data.batch import Batch
+from ..solver.intervals import Intervals, polynomials
+
+# Intervals in a piece: the smallest of these that holds all, or several of the largest.
+ROOMS = (32, 128, 1024)
+
+
+def intervals_to(
+    batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: str
+) -> tuple[Intervals, Int[np.ndarray, "trajectory saved"]]:
+    """The intervals between all rows and wanted times, and at the end of which of them each wanted time is.
+
+    **Arguments:**
+
+    - `batch`: on the host.
+    - `wanted`: times since the batch's origin. Those before the first row have no interval: their number is -2, and
+      that of the first row's own time is -1.
+    - `kind`: how inputs are interpolated.
+    """
+    rows = np.asarray(batch.ts, np.float64)
+    later = np.maximum(wanted, rows[:, :1])
+    new = not all(np.isin(w, r).all() for w, r in zip(later, rows, strict=True))
+    nodes = np.sort(np.concatenate([rows, later], axis=1), axis=1, kind="stable") if new else rows
+    if nodes.shape[1] == 1:
+        nodes = np.repeat(nodes, 2, axis=1)  # an interval of no length, so that there is one
+    end = nodes[:, 1:]
+    # The row at or before the beginning of each interval; beyond the last row, inputs stay as they are there.
+    row = np.stack([np.searchsorted(r, n, side="right") - 1 for r, n in zip(rows, nodes[:, :-1], strict=True)])
+    row = np.minimum(row, max(rows.shape[1] - 2, 0))
+    at = (np.arange(len(rows))[:, None], row)
+    if rows.shape[1] > 1:
+        length = np.diff(rows, axis=1)[at]
+        coefficients = tuple(np.asarray(x)[at] for x in polynomials(rows, np.asarray(batch.us), kind))
+    else:
+        length = np.zeros(end.shape)
+        coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
+    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients)
+    index = np.stack([np.searchsorted(n, w, side="left") - 1 for n, w in zip(nodes, later, strict=True)])
+    return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
+
+
+def room_for(intervals: int) -> int:
+    """The length of the pieces in which so many intervals are solved."""
+    return next((room for room in ROOMS if room >= intervals), ROOMS[-1])
+
+
+def pieces_of(intervals: Intervals) -> list[Intervals]:
+    """Intervals in pieces of one length; the last is filled up with intervals of no length."""
+    count = intervals.end.shape[1]
+    room = room_for(count)
+    missing = -count % room
+
+    def filled(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
+
+    def blank(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(intervals.end[:, -1:], missing, axis=1)], axis=1)
+
+    whole = Intervals(
+        blank(intervals.begin),
+        blank(intervals.end),
+        filled(intervals.row),
+        filled(intervals.length),
+        tuple(filled(x) for x in intervals.coefficients),
+    )
+    return [jax.tree.map(lambda x, b=b: x[:, b : b + room], whole) for b in range(0, count + missing, room)]
+
+
+def channels_at(
+    begin: Callable[[Batch, Intervals], tuple[Any, Any]],
+    advance: Callable[[Batch, Intervals, Any], tuple[Any, Any]],
+    batch: Batch,
+    wanted: Float[np.ndarray, "trajectory saved"],
+    kind: str,
+    axis: int = 0,
+) -> Float[np.ndarray, "... trajectory saved channel"]:
+    """Channels at the wanted times, in scaled units; NaN before a trajectory's start.
+
+    **Arguments:**
+
+    - `begin`: gives the channels at the start, shape `(..., trajectory, channel)`, and where the solve is.
+    - `advance`: gives the channels at the end of each interval, shape `(..., trajectory, interval, channel)`, and where
+      the solve is then.
+    - `batch`, `wanted`, `kind`: as of `intervals_to`.
+    - `axis`: of the trajectories in what these give.
+    """
+    intervals, index = intervals_to(batch, wanted, kind)
+    parts = pieces_of(intervals)
+    start, front = begin(batch, parts[0])
+    found = [np.expand_dims(np.asarray(start), axis + 1)]
+    for part in parts:
+        ys, front = advance(batch, part, front)
+        found.append(np.asarray(ys))
+    whole = np.concatenate(found, axis=axis + 1)
+    at = np.maximum(index + 1, 0)
+    at = at.reshape((1,) * axis + at.shape + (1,))
+    chosen = np.take_along_axis(
+        whole, np.broadcast_to(at, (*whole.shape[: axis + 1], at.shape[axis + 1], 1)), axis=axis + 1
+    )
+    before = (index < -1).reshape((1,) * axis + index.shape + (1,))
+    return np.where(before, np.nan, chosen)

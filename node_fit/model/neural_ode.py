@@ -1,0 +1,287 @@
+"""The fitted thing: a vector field with all that turns it into measured trajectories in the user's units."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.batch import Batch, in_slices
+from ..data.dataset import Dataset
+from ..data.initial_values import from_initial_values
+from ..data.scaling import Scaler
+from ..runtime.precision import carry, dtype_of, precision_of, scope
+from ..runtime.stored_names import stored_as
+from ..solver.initial_value_problem import InitialValueProblem
+from ..solver.interpolation import interpolate
+from ..solver.intervals import Intervals
+from ..solver.row_steps import Front
+from ..solver.solver import Solution, Solver
+from ..solver.vector_field import VectorField
+from .fields.constants import Constants
+from .forecast import channels_at
+from .observations.measured import MeasuredStates
+from .observations.observation import AbstractObservation
+from .starts.start import AbstractStart
+from .system import System
+
+BEYOND = 1e4
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Trajectories in the user's units, with the `lower` and `upper` edges of bands if there are some."""
+
+    ys: Float[np.ndarray, "trajectory saved state"]
+    lower: Float[np.ndarray, "trajectory saved state"] | None
+    upper: Float[np.ndarray, "trajectory saved state"] | None
+
+
+@stored_as("NeuralODE")
+class NeuralODE(eqx.Module):
+    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, whose trajectories begin by a rule.
+
+    Inside, everything is of order one; `predict` speaks the user's units.
+
+    **Arguments:**
+
+    - `field`: called with `(t, z, u)`.
+    - `start`: the rule for the first states.
+    - `observation`: what is measured of the states.
+    - `scaler`: of the measured channels, inputs and time, from the user's units to the field's.
+    - `solver`: how predictions are solved; tight, since a loose solve spoils the score of a good fit.
+    - `system`: names and scales of the states that are solved for (the measured ones and the hidden ones, or those of
+      a readout), of the inputs and of the time.
+    - `states`: names of the channels that the model was fitted to.
+    - `units`: pairs of a channel's name and its unit.
+    """
+
+    field: VectorField
+    start: AbstractStart
+    observation: AbstractObservation
+    scaler: Scaler
+    solver: Solver
+    system: System
+    states: tuple[str, ...] = eqx.field(static=True)
+    units: tuple[tuple[str, str], ...] = eqx.field(static=True)
+
+    @property
+    def latent(self) -> tuple[str, ...]:
+        """Names of the states that are solved for."""
+        return self.system.states
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return self.system.inputs
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether every state is measured itself."""
+        return isinstance(self.observation, MeasuredStates) and self.latent == self.states
+
+    def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
+        """What is solved: all states, hidden ones included, in scaled units."""
+        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound_of(batch, start))
+
+    def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
+        """What is measured of the states, in scaled units."""
+        return jax.vmap(jax.vmap(self.observation))(states)
+
+    def simulate(self, batch: Batch) -> Solution:
+        """Channels of training trajectories in scaled units, from their starts: what a loss of your own differentiates.
+
+        **Arguments:** `batch`: trajectories or windows; adaptive steps, solved jointly where they share their times.
+        """
+        solution = self.solver.solve(self.problem(batch, self.start(batch)), joint=batch.joint)
+        return Solution(self.observe(solution.ys), solution.ok)
+
+    def forecast(self, batch: Batch) -> Solution:
+        """Channels of any trajectories in scaled units, from starts that are estimated from what is given of them.
+
+        It is solved tightly, and can be differentiated forwards only.
+        """
+        solution = self.solver.forecast(self.problem(batch, self.estimated_start(batch)))
+        return Solution(self.observe(solution.ys), solution.ok)
+
+    def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]:
+        """States at the first rows of any trajectories, from what is given of them."""
+
+        def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
+            return self.observe(self.solver.forecast(self.problem(given, start)).ys)
+
+        return self.start.estimate(channels, batch)
+
+    def batch(self, data: Dataset) -> Batch:
+        """Data as arrays in scaled units, with the rows that starts are read from apart."""
+        return Batch.from_dataset(data, self.scaler, self.start.past)
+
+    def predict(
+        self,
+        data: Dataset | None = None,
+        ts: Float[np.ndarray, "..."] | None = None,
+        *,
+        y0: Any = None,
+        u: Any = None,
+    ) -> Float[np.ndarray, "... state"]:
+        """Simulated trajectories in the user's units, each on its own, from what is given of their starts.
+
+        ```python
+        model.predict(data)                          # from the measurements of a dataset
+        model.predict(y0=[1.0, 0.0], ts=ts, u=force)  # from plain arrays
+        ```
+
+        **Arguments:**
+
+        - `data`: measurements from which the trajectories start, and their inputs; channels as in the fit.
+        - `ts`: increasing times at which the channels are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
+        - `y0`: instead of `data`, the channels at the first time, shape `(state,)` or `(trajectory, state)`.
+        - `u`: inputs at `ts` beside `y0`, shape `(time, input)` or `(trajectory, time, input)`. `ts` is then of shape
+          `(time,)` or `(trajectory, time)`.
+
+        **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed. For a
+        `y0` of shape `(state,)`, shape `(time, state)`.
+
+        **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
+        """
+        if data is None:
+            found = self.predict(from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time))
+            return found[0] if np.ndim(y0) == 1 else found
+        self.check_channels(data)
+        precision = precision_of(self)
+        dtype = dtype_of(precision)
+
+        def at_times(batch: Batch, wanted: np.ndarray) -> np.ndarray:
+            def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+                return advance_channels(self, *carry((batch.origin, intervals, front), dtype))
+
+            def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+                return begin_channels(self, *carry((self.start.needed(batch), first), dtype))
+
+            return channels_at(begin, advance, batch, wanted, self.solver.interpolation)
+
+        with scope(precision):
+            ys = in_slices(at_times, *self.asked(data, ts))
+        return self.scaler.unscale_states(ys)
+
+    @property
+    def vector_field(self) -> Callable[..., Float[Array, " state"]]:
+        """The right-hand side in the user's units: a pure function that JAX can compile and differentiate.
+
+        ```python
+        rates = jax.jit(model.vector_field)(t, y, u)
+        ```
+
+        Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, where hidden ones
+        have the solver's own unit; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
+        derivatives [unit of each state per unit of time], shape `(state,)`.
+        """
+
+        def vector_field(t: Any, y: Any, u: Any = None) -> Float[Array, " state"]:
+            inputs = jnp.zeros((0,), jnp.result_type(float)) if u is None else jnp.asarray(u, float)
+            states = jnp.asarray(y, float)
+            scaled = self.system.in_solver_units(jnp.asarray(t, float), states, inputs)
+            return self.system.users_rates(states, self.field(*scaled))
+
+        return vector_field
+
+    def solve(self, y0: Any, ts: Any, u: Any = None, **options: Any) -> diffrax.Solution:
+        """Solves the vector field in the user's units with Diffrax.
+
+        **Arguments:**
+
+        - `y0`: all states (`latent`) at the first time, shape `(state,)`.
+        - `ts`: increasing times at which the states are wanted, shape `(time,)`.
+        - `u`: inputs at `ts`, shape `(time, input)`; absent if the model has none.
+        - `options`: further arguments of `diffrax.diffeqsolve`, in place of those of the model's solver.
+
+        **Returns:** a `diffrax.Solution`, whose `ys` have the shape `(time, state)`.
+        """
+        ts, y0 = jnp.asarray(ts, float), jnp.asarray(y0, float)
+        us = jnp.zeros((ts.shape[0], 0)) if u is None else jnp.asarray(u, float)
+
+        field = self.vector_field
+
+        def rates(t: Array, y: Array, args: Any) -> Array:
+            return field(t, y, interpolate(t, ts, us, self.solver.interpolation))
+
+        return self.solver.diffeqsolve(rates, ts, y0, scale=self.system.scaler.state_scale, **options)
+
+    def bands(
+        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+    ) -> Prediction:
+        """`predict`, as of an `Ensemble`; a single model has no bands."""
+        return Prediction(self.predict(data, ts), None, None)
+
+    def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
+        """Trajectories on the host, and the times at which they are wanted since each one's start."""
+        batch = self.batch(data)
+        return batch, self.scaler.scale_times(data.ts if ts is None else ts) - batch.origin[:, None]
+
+    @property
+    def typical(self) -> "NeuralODE":
+        """Itself; as of an `Ensemble`."""
+        return self
+
+    def constants(self) -> dict[str, float]:
+        """The constants of known equations by their names, in the user's units."""
+        found = jax.tree.leaves(self.field, is_leaf=lambda part: isinstance(part, Constants))
+        named = [part.as_dict() for part in found if isinstance(part, Constants)]
+        return {name: value for each in named for name, value in each.items()}
+
+    def check_channels(self, data: Dataset) -> None:
+        """Refuses data whose channels are not those of the fit, or not within their bounds."""
+        for kind in ("states", "inputs"):
+            fitted, given = getattr(self, kind), getattr(data, kind)
+            if fitted != given:
+                raise ValueError(f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(given)}.")
+        self.scaler.check(data)
+
+    def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
+        """The vector field at states in the user's units, with time and inputs at their first and mean values.
+
+        It is there for models all of whose states are measured (`is_measured`).
+
+        **Returns:** time derivatives in the user's units, shape `(point, state)`.
+        """
+        precision = precision_of(self)
+        with scope(precision):
+            zs = carry(self.scaler.scale_states(ys), dtype_of(precision))
+            rates = np.asarray(jax.device_get(field_at(self, zs)), dtype=np.float64)
+        return self.scaler.unscale_rates(ys, rates)
+
+
+def bound_of(batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
+    """Far beyond everything measured, so that a state there has run away."""
+    largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
+    return jnp.full(start.shape[1], BEYOND * (1 + largest))
+
+
+@eqx.filter_jit
+def begin_channels(model: NeuralODE, batch: Batch, first: Intervals) -> tuple[Array, Front]:
+    """Channels at the starts of trajectories, and where their solve begins."""
+    problem = model.problem(batch, model.estimated_start(batch))
+    front = model.solver.begin(problem, first)
+    return jax.vmap(model.observation)(front.y), front
+
+
+@eqx.filter_jit
+def advance_channels(
+    model: NeuralODE, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
+) -> tuple[Array, Front]:
+    """Channels at the end of each interval, and where the solve is then."""
+    problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
+    ys, front = model.solver.advance(problem, intervals, front)
+    return model.observe(ys), front
+
+
+@eqx.filter_jit
+def field_at(model: NeuralODE, zs: Float[Array, "point state"]) -> Float[Array, "point state"]:
+    t = zs[0, 0] * 0
+    u = jnp.zeros((len(model.inputs),), zs.dtype)
+    return jax.vmap(lambda z: model.field(t, z, u))(zs)

@@ -1,0 +1,1 @@
+"""Observations: the measured channels as functions of the states."""

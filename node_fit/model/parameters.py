@@ -1,0 +1,93 @@
+"""Which leaves of a model are trained: one mask, from which gradients, updates and optimizer states all follow."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jaxtyping import PyTree
+
+from ..data.scaling import Scaler
+from .fields.constants import Constants
+from .fields.mlp import MLP
+
+TRAINED = ("field", "start", "observation")
+
+
+class Partition(NamedTuple):
+    """A model in three parts of the same structure, with None where a leaf belongs to another part.
+
+    - `params`: floating arrays that are trained.
+    - `frozen`: all other arrays; a compiled program takes them as arguments.
+    - `static`: what is no array; a compiled program is compiled for it.
+    """
+
+    params: PyTree
+    frozen: PyTree
+    static: PyTree
+
+
+def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = TRAINED) -> Partition:
+    """Splits a model.
+
+    **Arguments:**
+
+    - `model`: whose arrays have passed `precision.carry`.
+    - `freeze`: names of leaves, or of whole parts, that stay as they are, such as `field.layers.0`.
+    - `parts`: names of the parts that are trained: their floating arrays, except for those of a `Scaler`.
+
+    **Raises:** `ValueError` if a name is unknown, or nothing is left to train.
+    """
+    paths = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+    for frozen in freeze:
+        if not any(within(path, frozen) for path in paths):
+            known = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
+            near = difflib.get_close_matches(frozen, sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(known))}."
+            raise ValueError(f"freeze names {frozen!r}, which is no part of the model; {hint}")
+
+    fixed = [*freeze, *(name(path) for path, _ in nodes(model, Scaler))]
+
+    def is_trained(path: tuple, leaf: Any) -> bool:
+        full = name(path)
+        chosen = any(within(full, part) for part in parts) and not any(within(full, f) for f in fixed)
+        return chosen and eqx.is_inexact_array(leaf)
+
+    mask = jax.tree_util.tree_map_with_path(is_trained, model)
+    if not any(jax.tree.leaves(mask)):
+        raise ValueError("nothing is left to train; the model has no floating arrays, or all are frozen.")
+    params, rest = eqx.partition(model, mask)
+    frozen, static = eqx.partition(rest, eqx.is_array)
+    return Partition(params, frozen, static)
+
+
+def weights(part: PyTree) -> list[jax.Array]:
+    """The floating arrays of a part that a prior around 0 suits: no scales, known constants or linear paths."""
+    others = (Scaler, Constants)
+    kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
+    kept = jax.tree.map(without_path, kept, is_leaf=lambda x: isinstance(x, MLP))
+    return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
+
+
+def without_path(part: PyTree) -> PyTree:
+    return part.network if isinstance(part, MLP) else part
+
+
+def nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
+    """The parts of a model that are of this class, with their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
+    return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
+
+
+def name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def within(path: str, part: str) -> bool:
+    return path == part or path.startswith(part + ".")
+
+
+def count(params: PyTree) -> int:
+    """The number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,1 @@
+"""Rules for the first state of a trajectory."""

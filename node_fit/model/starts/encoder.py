@@ -1,0 +1,111 @@
+"""Starts that a network reads off the first samples."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ...data.batch import Batch, first_rows
+from ...runtime.stored_names import stored_as
+from ..fields.mlp import Activation, Layers
+from ..system import System
+from .start import AbstractStart, Guess, Simulate, Starts
+
+# Trajectories at least so many times as long as what is read have rows to spare before their start.
+LONG = 8
+
+
+@stored_as("Encoder")
+class Encoder(AbstractStart):
+    """A linear map and a network of neighbouring rows, which correct the measurement at the start.
+
+    It is the rule for hidden states: what they are shows in what was measured shortly before or after
+    (Forgione and Piga, European Journal of Control 59, 2021; Beintema, Toth and Schoukens, L4DC 2021). The rows are
+    those up to the start, where trajectories are long enough to spare them; else the trajectory's first ones. Both
+    parts begin with nothing to say.
+
+    **Arguments:**
+
+    - `system`, `batch`: what it is for.
+    - `rows`: number of rows that it reads.
+    - `before`: whether these are the rows up to the start, so that a trajectory is simulated from the last of them on;
+      by default if the training trajectories have at least eight times as many.
+    - `width`, `depth`, `activation`: of the network.
+    - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units; its
+      training mean if None.
+    - `key`: for the initial weights.
+
+    **Raises:** `ValueError` if a number is out of range.
+    """
+
+    guess: Guess
+    matrix: Float[Array, "state feature"]
+    shift: Float[Array, " state"]
+    network: Layers
+    rows: int = eqx.field(static=True)
+    before: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        system: System,
+        batch: Batch,
+        *,
+        rows: int = 10,
+        before: bool | None = None,
+        width: int = 32,
+        depth: int = 1,
+        activation: Activation = "tanh",
+        absent: float | None = None,
+        key: PRNGKeyArray,
+    ):
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1, got {rows}.")
+        self.guess = Guess.of(system, absent)
+        features = rows * (2 * batch.ys.shape[2] + batch.us.shape[2] + 1)
+        layers = Layers(features, len(system.states), width=width, depth=depth, activation=activation, key=key)
+        self.matrix = jnp.zeros((len(system.states), features))
+        self.shift = jnp.zeros(len(system.states))
+        self.network = layers.silenced()
+        self.rows = rows
+        lengths = np.sum(np.diff(np.asarray(batch.ts), axis=1) > 0, axis=1) + 1
+        self.before = bool(np.median(lengths) >= LONG * rows) if before is None else before
+
+    def __call__(self, batch: Batch) -> Starts:
+        features = self.features(batch)
+        return self.guess(batch) + features @ self.matrix.T + self.shift[None] + jax.vmap(self.network)(features)
+
+    def features(self, batch: Batch) -> Float[Array, "trajectory feature"]:
+        """Channels, whether they were measured, inputs, and times since the start, of the rows that it reads."""
+        if self.before:
+            return batch.past.reshape(batch.past.shape[0], -1)
+        since = batch.ts - batch.ts[:, :1]
+        ys = jnp.where(batch.known, batch.ys, 0)
+        table = jnp.concatenate([ys, batch.known.astype(ys.dtype), batch.us, since[..., None]], axis=2)
+        table = table[:, : self.rows]
+        missing = self.rows - table.shape[1]
+        table = jnp.pad(table, ((0, 0), (0, missing), (0, 0)))
+        return table.reshape(table.shape[0], -1)
+
+    def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
+        return self(batch)
+
+    @property
+    def past(self) -> int:
+        return self.rows if self.before else 0
+
+    @property
+    def given_rows(self) -> int | None:
+        return self.rows
+
+    def needed(self, batch: Batch) -> Batch:
+        return first_rows(batch, 1 if self.before else self.rows)
+
+    @property
+    def reads_windows(self) -> bool:
+        return True
+
+    @property
+    def given(self) -> str:
+        where = "the rows up to the start" if self.before else "the first rows"
+        return f"{self.rows} rows, {where}, from which a linear map and a network estimate it"

@@ -1,0 +1,120 @@
+"""What every rule for the start of a trajectory is."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...data.batch import Batch, first_rows, start_rows
+from ...data.dataset import Dataset
+from ...runtime.stored_names import stored_as
+from ..system import System
+
+Starts = Float[Array, "trajectory state"]
+# From starts and a batch to the channels at its times, in scaled units; not finite where a solve fails. It can be
+# differentiated forwards.
+Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
+
+
+@stored_as("Guess")
+class Guess(eqx.Module):
+    """A start from the first measured value of each channel; hidden states are 0.
+
+    - `measured`: how many of the states are measured.
+    - `absent`: scaled start of each state that a trajectory never shows.
+    - `told`: whether the user said where that is.
+    """
+
+    measured: int = eqx.field(static=True)
+    absent: tuple[float, ...] = eqx.field(static=True)
+    told: bool = eqx.field(static=True)
+
+    @staticmethod
+    def of(system: System, absent: float | None) -> "Guess":
+        """The guess for a system.
+
+        **Arguments:** `absent`: where a state starts that a trajectory never shows, in the user's units; its mean over
+        the training data if None.
+        """
+        count = len(system.states)
+        if absent is None:
+            return Guess(system.measured, (0.0,) * count, told=False)
+        scaled = system.scaler.scale_states(np.full(count, float(absent)))
+        return Guess(system.measured, tuple(scaled.tolist()), told=True)
+
+    def __call__(self, batch: Batch) -> Starts:
+        count, rows = self.measured, batch.first.shape[0]
+        absent = jnp.asarray(self.absent, batch.first.dtype)[None, :count]
+        measured = jnp.where(self.shows(batch)[:, :count], batch.first[:, :count], absent)
+        return jnp.concatenate([measured, jnp.zeros((rows, len(self.absent) - count), measured.dtype)], axis=1)
+
+    def shows(self, batch: Batch) -> Array:
+        """Which states a trajectory shows, shape `(trajectory, state)`; hidden ones count as shown."""
+        seen = batch.seen[:, : self.measured]
+        return jnp.concatenate([seen, jnp.ones((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
+
+
+class AbstractStart(eqx.Module):
+    """A rule that gives the states at the first time of each trajectory, in scaled units.
+
+    A rule is made by calling its class with `(system, batch, key=...)`, where `batch` holds the training data. It
+    begins from a `guess`.
+    """
+
+    guess: eqx.AbstractVar[Guess]
+
+    @abc.abstractmethod
+    def __call__(self, batch: Batch) -> Starts:
+        """The starts of the training trajectories, or windows of them, in `batch`; what training differentiates."""
+
+    @abc.abstractmethod
+    def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
+        """The starts of any trajectories by the same rule, with the rest of the model as it is."""
+
+    @property
+    def past(self) -> int:
+        """How many rows up to a trajectory's start it reads, the start's own included; 0 if it reads none before."""
+        return 0
+
+    @property
+    def given_rows(self) -> int | None:
+        """How many rows of a trajectory are given, and are no test of a model that starts from them; all if None."""
+        return 1
+
+    def scored(self, data: Dataset) -> Dataset:
+        """The data, of which the rows that starts are read from do not count: they are no test.
+
+        Where a trajectory has rows before the first that counts, starts are read from those. A dataset of which nothing
+        would be left stays as it is.
+        """
+        given = self.past or self.given_rows
+        rows = np.arange(data.ts.shape[1])[None, :]
+        if self.past:
+            last = start_rows(data, self.past)
+        else:
+            opens = data.mask[:, 0].any(axis=1) | ~(data.valid & ~data.scored).any(axis=1)
+            last = np.where(opens, data.ts.shape[1] if given is None else given - 1, -1)
+        part = replace(data, scored=data.scored & (rows > last[:, None]))
+        return part if part.mask.any() else data
+
+    def needed(self, batch: Batch) -> Batch:
+        """What `estimate` looks at of a batch, on the host: few rows, so that a long record compiles nothing new."""
+        return first_rows(batch, 1)
+
+    def adapted(self, batch: Batch) -> "AbstractStart":
+        """The rule for other training trajectories, those in `batch`."""
+        return self
+
+    @property
+    @abc.abstractmethod
+    def reads_windows(self) -> bool:
+        """Whether the rule gives the start of any window of a trajectory."""
+
+    @property
+    @abc.abstractmethod
+    def given(self) -> str:
+        """What counts as known when a new trajectory is predicted, in words for the summary."""

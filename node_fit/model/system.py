@@ -1,0 +1,126 @@
+"""The names of a system's states, inputs and time, and conversions between the user's units and the solver's."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.bounds import Bounds, from_line, slope, to_line
+from ..data.scaling import Scaler, columns
+from ..runtime.stored_names import stored_as
+
+
+@stored_as("System")
+class System(eqx.Module):
+    """The system that a vector field, a start or an observation belongs to.
+
+    A channel is a measured quantity. A state is a quantity that the ODE evolves. Usually each channel is a state, and
+    the other states are hidden, that is, not measured. Otherwise the channels are a readout of the states.
+
+    The solver works in scaled units, in which states, inputs and time are of order one.
+
+    **Arguments:**
+
+    - `states`: names of all states, the measured ones first.
+    - `measured`: number of measured states; 0 if the channels are a readout of the states.
+    - `channels`: number of channels.
+    - `inputs`, `time`: names of the inputs and of the time.
+    - `scaler`: scales of all states (hidden ones included), inputs and time.
+    """
+
+    states: tuple[str, ...] = eqx.field(static=True)
+    measured: int = eqx.field(static=True)
+    channels: int = eqx.field(static=True)
+    inputs: tuple[str, ...] = eqx.field(static=True)
+    time: str = eqx.field(static=True)
+    scaler: Scaler
+
+    @staticmethod
+    def from_names(
+        scaler: Scaler,
+        channels: Sequence[str],
+        hidden: int | Sequence[str],
+        bounds: dict[str, Bounds],
+        *,
+        inputs: Sequence[str] = (),
+        time: str = "t",
+        readout: bool = False,
+    ) -> "System":
+        """Makes a system whose first states are the channels, or, with `readout`, whose channels are a readout.
+
+        **Arguments:**
+
+        - `scaler`: the scaler of the channels.
+        - `channels`, `inputs`, `time`: names, as in the data.
+        - `hidden`: names or number of the states in excess of the channels. With `readout`, the number may be negative.
+        - `bounds`: bounds of hidden states, by name.
+        - `readout`: whether the channels are a readout of the states, which are then named `z0`, `z1`, ...
+
+        **Raises:** `ValueError` if a name is used twice, or no state is left.
+        """
+        count = hidden if isinstance(hidden, int) else len(hidden)
+        if count < 0 and not readout:
+            raise ValueError(
+                f"there can't be {count} hidden states while the measured channels are states; use observation=linear."
+            )
+        if len(channels) + count < 1:
+            raise ValueError(f"{len(channels)} measured channels and hidden={count} leave no state; raise hidden.")
+        if readout:
+            states = tuple(f"z{index}" for index in range(len(channels) + count))
+            blank = blank_scaler(scaler).extended([(None, None)] * len(states))
+            return System(states, 0, len(channels), tuple(inputs), time, as_jax(blank))
+        extra = tuple(f"hidden{index}" for index in range(count)) if isinstance(hidden, int) else tuple(hidden)
+        states = (*channels, *extra)
+        duplicates = sorted({name for name in (*states, *inputs, time) if (*states, *inputs, time).count(name) > 1})
+        if duplicates:
+            raise ValueError(
+                f"the hidden state {duplicates[0]!r} has the name of a measured channel, input or the time; rename it."
+            )
+        whole = scaler.extended([bounds.get(name, (None, None)) for name in extra])
+        return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(whole))
+
+    def in_users_units(
+        self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> tuple[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]]:
+        """Converts time, states and inputs from the solver's units to the user's."""
+        s = self.scaler
+        y = columns(from_line, z * s.state_scale + s.state_shift, s.bounds)
+        return t * s.time_scale + s.time_shift, y, u * s.input_scale + s.input_shift
+
+    def in_solver_units(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> tuple[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]]:
+        """Converts time, states and inputs from the user's units to the solver's; the inverse of `in_users_units`."""
+        s = self.scaler
+        z = (columns(to_line, y, s.bounds) - s.state_shift) / s.state_scale
+        return (t - s.time_shift) / s.time_scale, z, (u - s.input_shift) / s.input_scale
+
+    def users_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
+        """Converts time derivatives from the solver's units to the user's, at states in the user's units."""
+        s = self.scaler
+        return rates * s.state_scale / s.time_scale / columns(slope, y, s.bounds)
+
+    def scaled_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
+        """Converts time derivatives from the user's units to the solver's, at states in the user's units."""
+        s = self.scaler
+        return rates * columns(slope, y, s.bounds) * s.time_scale / s.state_scale
+
+    def named(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> dict[str, Float[Array, ""]]:
+        """Maps the names of the states, the inputs and the time to their values."""
+        return dict(zip(self.states, y, strict=True)) | dict(zip(self.inputs, u, strict=True)) | {self.time: t}
+
+
+def as_jax(scaler: Scaler) -> Scaler:
+    """Converts a scaler to JAX arrays in the run's precision, like all other numbers of a field."""
+    return jax.tree.map(lambda x: jnp.asarray(x, float), scaler)
+
+
+def blank_scaler(scaler: Scaler) -> Scaler:
+    """Drops the states of a scaler, and keeps its inputs and time."""
+    none = np.zeros(0)
+    return Scaler(none, none, scaler.input_shift, scaler.input_scale, scaler.time_shift, scaler.time_scale, bounds=())

@@ -1,0 +1,1 @@
+"""Precision, devices, processes, compiled programs and memory of a run."""

@@ -1,0 +1,37 @@
+"""The error message for running out of memory."""
+
+import re
+
+import jax
+
+SIZE = re.compile(r"allocat\w* ([\d.]+) ?(bytes|[KMGTPE]i?B)")
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+
+
+def explain_memory(error: Exception) -> str | None:
+    """The message for an error that means that memory has run out; None for other errors.
+
+    **Arguments:**
+
+    - `error`: the exception; XLA has its own kind for devices, and NumPy raises `MemoryError`.
+    """
+    text = str(error)
+    of_device = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith("RESOURCE_EXHAUSTED")
+    if not of_device and not isinstance(error, MemoryError):
+        return None
+    found = SIZE.search(text)
+    asked = f": {readable(float(found[1]), found[2])} were requested at once" if found else ""
+    return (
+        f"out of memory{asked}; lower train.batch_size (with optimizer=adam), train.window or field.width, or fit "
+        "fewer trajectories at a time."
+    )
+
+
+def readable(number: float, unit: str) -> str:
+    """A size with a suitable prefix."""
+    if unit != "bytes":
+        return f"{number:g} {unit}"
+    power = 0
+    while number >= 1000 and power < len(UNITS) - 1:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g} {UNITS[power]}"

@@ -1,0 +1,28 @@
+"""Short names of model classes in files, independent of where a class is and of its name in Python."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Class = TypeVar("Class", bound=type)
+# A name is permanent: files of every version contain it.
+CLASSES: dict[str, type] = {}
+
+
+def stored_as(name: str) -> Callable[[Class], Class]:
+    """Registers a model class under its name in files.
+
+    **Raises:** `ValueError` if another class has that name.
+    """
+
+    def register(cls: Class) -> Class:
+        if name in CLASSES:
+            raise ValueError(f"the stored name {name!r} already belongs to {CLASSES[name].__name__}.")
+        CLASSES[name] = cls
+        return cls
+
+    return register
+
+
+def stored_name(cls: type) -> str | None:
+    """The name of a class in files; None if it has none."""
+    return next((name for name, known in CLASSES.items() if known is cls), None)

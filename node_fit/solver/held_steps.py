@@ -1,0 +1,228 @@
+"""Steps held fixed: a Runge-Kutta method over a given grid of times, and grids that keep to a tolerance.
+
+With steps that stay the same the solution is a smooth function of the parameters, as a line search needs it; steps that
+are chosen anew in every solve make it rough. A scan over such a grid also compiles in a third of the time of an
+adaptive solve, and each trajectory has steps of its own at no further cost.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .tableau import EXPLICIT, combined, tableau
+
+# Of all trajectories at once.
+Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
+Grid = Float[Any, "trajectory node"]
+# Nodes as shares of a trajectory's time, from 0 to 1; one row if all trajectories have the same.
+Shares = Float[Any, "_row _node"]
+
+# Steps are made as long as this fraction of the tolerance allows.
+SAFETY = 0.8
+# The most that a step grows or shrinks at once, as an error estimate says little about very different steps.
+LEAST, MOST = 0.2, 5.0
+# The most that a single step's error may be, times the tolerance.
+SLACK = 10.0
+ROUNDS = 12
+FEWEST = 8
+
+
+class March(eqx.Module):
+    """A solution at the nodes of a grid: values before and after each step, and its stages."""
+
+    before: Float[Array, "step trajectory state"]
+    after: Float[Array, "step trajectory state"]
+    stages: Float[Array, "step stage trajectory state"]
+
+
+def march(
+    method: str,
+    derivative: Derivative,
+    grid: Grid,
+    y0: Float[Array, "trajectory state"],
+    bound: Float[Array, " state"] | None,
+) -> March:
+    """Steps of an explicit method from node to node of a grid.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT`.
+    - `derivative`: of all trajectories, called with times `(trajectory,)` and states `(trajectory, state)`.
+    - `grid`: nodes, shape `(trajectory, node)`, not decreasing.
+    - `y0`: states at the first nodes.
+    - `bound`: of each state; those beyond it are seen as if they were on it, so that a solution that runs away stays
+      finite, and its gradient too. None for no bound.
+    """
+    table = tableau(method)
+
+    def evaluate(t: Array, y: Array) -> Array:
+        return derivative(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
+
+    @jax.checkpoint
+    def step(carry: tuple[Array, Array], nodes: tuple[Array, Array]):
+        y, slope = carry
+        t, h = nodes[0], nodes[1] - nodes[0]
+        ks = [slope if table.fsal else evaluate(t, y)]
+        for row, c in zip(table.a, table.c, strict=True):
+            ks.append(evaluate(t + float(c) * h, y + h[:, None] * combined(row, ks)))
+        after = y + h[:, None] * combined(table.b, ks)
+        return (after, ks[-1]), (y, after, h[None, :, None] * jnp.stack(ks))
+
+    nodes = jnp.swapaxes(grid, 0, 1)
+    slope = evaluate(nodes[0], y0) if table.fsal else jnp.zeros_like(y0)
+    _, (before, after, stages) = jax.lax.scan(step, (y0, slope), (nodes[:-1], nodes[1:]))
+    return March(before, after, stages)
+
+
+def interpolate(
+    method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
+) -> Float[Array, "trajectory saved state"]:
+    """States at the times `saved` by the method's own interpolation; beyond the grid they stay as at its end."""
+    shape: Any = EXPLICIT[method]().interpolation_cls
+
+    def one(nodes: Array, before: Array, after: Array, stages: Array, ts: Array) -> Array:
+        last = nodes.shape[0] - 2
+        found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, last)
+
+        def at(index: Array, t: Array) -> Array:
+            ends = {"t0": nodes[index], "t1": nodes[index + 1], "y0": before[index], "y1": after[index]}
+            piece = shape(**ends) if method == "euler" else shape(**ends, k=stages[index])
+            return piece.evaluate(jnp.minimum(t, nodes[-1]))
+
+        return jax.vmap(at)(found, ts)
+
+    by_trajectory = (
+        jnp.moveaxis(steps.before, 1, 0),
+        jnp.moveaxis(steps.after, 1, 0),
+        jnp.moveaxis(steps.stages, 2, 0),
+    )
+    return jax.vmap(one)(grid, *by_trajectory, saved)
+
+
+def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
+    """The estimated error of each step over its tolerance, the root mean square over the states.
+
+    Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
+    """
+    error = jnp.tensordot(jnp.asarray(tableau(method).error, steps.stages.dtype), steps.stages, axes=(0, 1))
+    allowed = atol + rtol * jnp.maximum(jnp.abs(steps.before), jnp.abs(steps.after))
+    return jnp.swapaxes(jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=-1)), 0, 1)
+
+
+def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Shares:
+    """Even grids, a row for each trajectory.
+
+    **Arguments:** `steps`: of each; if absent, one for each interval of the times, padding aside.
+    """
+    if steps is not None:
+        return np.tile(np.linspace(0, 1, steps + 1), (len(ts), 1))
+    intervals = np.maximum((np.diff(ts, axis=1) > 0).sum(axis=1), 1)
+    return np.minimum(np.arange(intervals.max() + 1)[None, :] / intervals[:, None], 1)
+
+
+def finest(shares: Shares) -> Shares:
+    """The row with the shortest first step, alone."""
+    return shares[np.argmin(shares[:, 1])][None]
+
+
+def stretched(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
+    """The nodes on each trajectory's time."""
+    first, last = ts[:, :1], ts[:, -1:]
+    return first + shares * (last - first)
+
+
+def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, most: int) -> Shares:
+    """A grid whose steps keep to the tolerance; the same one if it does already.
+
+    The steps are spread so that all have the same estimated error, and more are made where that is too much. That takes
+    no solve of another kind than on the grid itself.
+
+    **Arguments:**
+
+    - `errors_of`: the error of each step over its tolerance, shape `(row, step)`, for such a grid.
+    - `grid`: to begin with.
+    - `order`: of the error estimate: it falls with this power of a step.
+    - `most`: steps at the most.
+    """
+    for _ in range(ROUNDS):
+        errors = errors_of(grid)
+        steps, needed = errors.shape[1], needed_steps(errors, order)
+        if (errors <= SLACK).all() and needed <= steps:
+            return grid
+        if needed > steps:
+            steps = min(size(needed), most)
+        new = spread(grid, shares(errors, order), steps)
+        if np.array_equal(new, grid):
+            return grid
+        grid = new
+    return grid
+
+
+# Numbers of steps between two rows: few, so that runs share what is compiled.
+BETWEEN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, order: int, most: int) -> int:
+    """The number of steps in every interval between two rows that keeps to the tolerance.
+
+    **Arguments:**
+
+    - `errors_of`: the largest error in each interval over its tolerance, for a number of steps.
+    - `steps`: to begin with. `most`: at the most.
+    - `order`: of the error estimate: it falls with this power of a step.
+    """
+    sizes = [size for size in BETWEEN if size <= most] or [1]
+    while steps < sizes[-1]:
+        errors = errors_of(steps)
+        errors = np.where(np.isfinite(errors), errors, np.inf)
+        excess = float(max(np.median(errors), errors.max() / SLACK))
+        if excess <= 1:
+            return steps
+        needed = steps * min(excess, MOST**order) ** (1 / order)
+        steps = next((size for size in sizes if size >= needed and size > steps), sizes[-1])
+    return steps
+
+
+def needed_steps(errors: np.ndarray, order: int) -> float:
+    """How many steps keep to the tolerance on average, and to some times it in every trajectory."""
+    total = shares(errors, order).sum(axis=1)
+    return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
+
+
+def padded(grid: np.ndarray, steps: int) -> np.ndarray:
+    """The grid with steps of no length at its end, so that grids of several sizes have one shape."""
+    return np.pad(grid, ((0, 0), (0, steps + 1 - grid.shape[1])), mode="edge")
+
+
+def shares(errors: np.ndarray, order: int) -> np.ndarray:
+    """How many steps of the right length each step should be."""
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    return np.clip(errors ** (1 / order), LEAST, MOST) / SAFETY
+
+
+def size(needed: int | float) -> int:
+    """A number of steps somewhat above what is needed: one of few, so that runs share what is compiled."""
+    steps = FEWEST
+    while steps < needed:
+        steps = steps * 3 // 2 if steps.bit_count() == 1 else steps * 4 // 3
+    return steps
+
+
+def room(steps: int) -> int:
+    """A number of steps of which there is one for each factor of four, from 128."""
+    most = 16 * FEWEST
+    while most < steps:
+        most *= 4
+    return most
+
+
+def spread(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
+    """`steps` new steps over each trajectory's grid, with as many in each old one as its share says."""
+    total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
+    wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)
+    return np.stack([np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)])

@@ -1,0 +1,63 @@
+"""Diffrax's adaptive steps through intervals between rows, for implicit methods and solvers of the user's own."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .initial_value_problem import InitialValueProblem
+from .intervals import Interval, Intervals
+from .row_steps import Front
+
+
+def advance(
+    method: diffrax.AbstractSolver,
+    problem: InitialValueProblem,
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """Solves through intervals, one after another, each trajectory on its own; arguments as of `row_steps.advance`.
+
+    `max_steps` is the budget for all intervals, to which one step for each of them is added.
+    """
+    driven = intervals.coefficients[0].shape[2] > 0
+    budget = max_steps + intervals.end.shape[1]
+
+    def one(own: Intervals, origin: Array, at: Front, rtol: Any, atol: Any) -> tuple[Array, Front]:
+        def rates(t: Array, y: Array, args: Any) -> Array:
+            # At the end of an interval its own inputs still hold; after a jump, Diffrax begins just behind it.
+            index = jnp.clip(jnp.searchsorted(own.end, t, side="left"), 0, own.end.shape[0] - 1)
+            here = jax.tree.map(lambda x: x[index][None], own)
+            interval = Interval(here.begin, here.end, here.row, here.length, here.coefficients)
+            return problem.field(origin + t, y, interval.inputs_at(t[None])[0])
+
+        controller: Any = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=0.3, icoeff=0.4)
+        if driven:
+            controller = diffrax.ClipStepSizeController(controller, jump_ts=own.row)
+        length = own.end[-1] - own.begin[0]
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(rates),
+            method,
+            t0=own.begin[0],
+            t1=own.end[-1],
+            dt0=jnp.where(length > 0, jnp.minimum(at.step, length), 1),
+            y0=at.y,
+            saveat=diffrax.SaveAt(ts=own.end),
+            stepsize_controller=controller,
+            adjoint=diffrax.ForwardMode(),
+            max_steps=budget,
+            throw=False,
+        )
+        ys = solution.ys
+        assert ys is not None
+        sound = at.sound & ((solution.result == diffrax.RESULTS.successful) | (length <= 0)) & jnp.isfinite(ys).all()
+        ys = jnp.where(at.sound, ys, jnp.inf)
+        return ys, eqx.tree_at(lambda f: (f.y, f.sound), at, (ys[-1], sound))
+
+    rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
+    return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)

@@ -1,0 +1,82 @@
+"""Held steps between rows: a Runge-Kutta method over so many even steps of every interval between two rows.
+
+Inputs may have a kink or a jump in every row, which no step crosses. The number of steps is held fixed, so that the
+solution is a smooth function of the parameters, and can be differentiated in both directions.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .initial_value_problem import InitialValueProblem
+from .intervals import Interval, Intervals, by_interval
+from .tableau import combined, tableau
+
+
+class RowMarch(NamedTuple):
+    """A solution over held steps between rows.
+
+    - `ys`: states at all rows, shape `(trajectory, time, state)`.
+    - `errors`: the largest estimated error of a step over its tolerance in each interval, `(trajectory, interval)`.
+    """
+
+    ys: Float[Array, "trajectory time state"]
+    errors: Float[Array, "trajectory interval"]
+
+
+def march_rows(
+    method: str, problem: InitialValueProblem, intervals: Intervals, substeps: int, tolerances: tuple[Any, Any]
+) -> RowMarch:
+    """Solves through all intervals between rows.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT`.
+    - `problem`: the trajectories; states beyond its bound are seen as if they were on it, so that a solution that
+      diverges stays finite, and its gradient too.
+    - `intervals`: between its rows.
+    - `substeps`: steps in each interval.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    """
+    table = tableau(method)
+    rtol, atol = tolerances
+    bound = problem.bound
+    field = jax.vmap(problem.field)
+
+    def step(
+        y: Array, slope: Array, t: Array, h: Array, interval: Interval
+    ) -> tuple[Array, Array, Float[Array, " trajectory"]]:
+        def rates(t: Array, y: Array) -> Array:
+            y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
+            return field(problem.origin + t, y, interval.inputs_at(t))
+
+        stages = [slope if reuses else rates(t, y)]
+        for row, c in zip(table.a, table.c, strict=True):
+            stages.append(rates(t + float(c) * h, y + h[:, None] * combined(row, stages)))
+        after = y + h[:, None] * combined(table.b, stages)
+        error = h[:, None] * combined(table.error, stages)
+        allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
+        return after, stages[-1], jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1))
+
+    @jax.checkpoint
+    def through(carry: tuple[Array, Array], interval: Interval) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        y, slope = carry
+        h = (interval.end - interval.begin) / substeps
+        errors = []
+        for number in range(substeps):
+            y, slope, error = step(y, slope, interval.begin + number * h, h, interval)
+            errors.append(error)
+        return (y, slope), (y, jnp.stack(errors).max(axis=0))
+
+    # The last stage of a step is the first of the next only where the inputs do not jump at a row.
+    jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
+    reuses = table.fsal and not jumps
+    each = by_interval(intervals)
+    first = jax.tree.map(lambda x: x[0], each)
+    y0 = problem.y0
+    slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
+    _, (ys, errors) = jax.lax.scan(through, (y0, slope), each)
+    whole = jnp.concatenate([y0[None], ys])
+    return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))

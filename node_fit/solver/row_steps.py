@@ -1,0 +1,139 @@
+"""Adaptive steps that end at every row: how predictions and validation are solved with an explicit method.
+
+The cost is linear in the rows, whatever the inputs do there. The loop over rows carries all that it needs, so a long
+record is solved in pieces of one compiled length.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .intervals import Interval, Intervals, by_interval
+from .tableau import combined, error_order, tableau
+from .vector_field import VectorField
+
+# The share of the tolerance that is aimed at, and by what a step may change (Hairer, Norsett and Wanner, Solving
+# Ordinary Differential Equations I, 1993, section II.4).
+SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
+# A step that is so small a share of its interval makes no way.
+VANISHING = 1e-7
+# A step that leaves less than this share of itself to the end of its interval goes there.
+NEARLY = 1e-3
+# A state so far from those of order one has run away.
+AWAY = 100.0
+
+
+class Front(eqx.Module):
+    """How far trajectories are solved.
+
+    - `y`: states. `slope`: their derivatives there, as the next step needs them.
+    - `step`: to be tried next.
+    - `sound`: whether a trajectory was solved up to here.
+    """
+
+    y: Float[Array, "trajectory state"]
+    slope: Float[Array, "trajectory state"]
+    step: Float[Array, " trajectory"]
+    sound: Bool[Array, " trajectory"]
+
+
+def reached(front: Front) -> Float[Array, "trajectory state"]:
+    """The states; infinite where a trajectory has run away, NaN where its solve has failed otherwise."""
+    away = ~(jnp.abs(front.y) < AWAY).all(axis=1)
+    return jnp.where(front.sound[:, None], front.y, jnp.where(away, jnp.inf, jnp.nan)[:, None])
+
+
+def first_front(
+    field: VectorField,
+    origin: Float[Array, " trajectory"],
+    y0: Float[Array, "trajectory state"],
+    first: Interval,
+) -> Front:
+    """Where all trajectories start.
+
+    **Arguments:**
+
+    - `field`: called with `(t, y, u)` of one trajectory. `origin`: its time where the intervals' is 0.
+    - `y0`: states at the beginning of the `first` interval, whose length is tried as a step.
+    """
+    slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
+    length = first.end - first.begin
+    return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1))
+
+
+def advance(
+    method: str,
+    field: VectorField,
+    origin: Float[Array, " trajectory"],
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """Solves through intervals, one after another.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT` with an error estimate. `field`, `origin`: as of `first_front`.
+    - `intervals`: to go through. `front`: at the beginning of the first.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    - `max_steps`: in an interval, after which a trajectory counts as failed.
+
+    **Returns:** states at the end of each interval, infinite from where a solve failed, and where it got to.
+    """
+    table, power = tableau(method), error_order(method)
+    rtol, atol = tolerances
+
+    def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
+        length = interval.end - interval.begin
+
+        def rates(passed: Array, y: Array) -> Array:
+            t = interval.begin + passed
+            return jax.vmap(field)(origin + t, y, interval.inputs_at(t))
+
+        def goes_on(carry: tuple[Array, Front, Array]) -> Array:
+            passed, at, count = carry
+            return jnp.any(at.sound & (passed < length)) & (count < max_steps)
+
+        def step(carry: tuple[Array, Front, Array]) -> tuple[Array, Front, Array]:
+            passed, at, count = carry
+            left = length - passed
+            last = at.step >= left * (1 - NEARLY)
+            h = jnp.where(last, left, at.step)
+            stages = [at.slope]
+            for row, c in zip(table.a, table.c, strict=True):
+                stages.append(rates(passed + float(c) * h, at.y + h[:, None] * combined(row, stages)))
+            after = at.y + h[:, None] * combined(table.b, stages)
+            allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
+            ratio = h[:, None] * combined(table.error, stages) / allowed
+            error = jnp.sqrt(jnp.mean(ratio**2, axis=1))
+            error = jnp.where(jnp.isfinite(error), error, jnp.inf)
+            active = at.sound & (passed < length)
+            accepted = active & (error <= 1)
+            factor = jnp.clip(SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), SHRINK, GROW)
+            # A step that was cut short at the end of its interval says nothing against a longer one.
+            next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
+            passed = jnp.where(accepted, jnp.where(last, length, passed + h), passed)
+            y = jnp.where(accepted[:, None], after, at.y)
+            slope = stages[-1] if table.fsal else rates(passed, y)
+            moved = Front(
+                y=y,
+                slope=jnp.where(accepted[:, None], slope, at.slope),
+                step=jnp.where(active, next_step, at.step),
+                sound=at.sound & ~(active & (next_step < VANISHING * length)),
+            )
+            return passed, moved, count + 1
+
+        start = front if not jumps else eqx.tree_at(lambda f: f.slope, front, rates(jnp.zeros_like(length), front.y))
+        none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
+        passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
+        moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
+        return moved, reached(moved)
+
+    # Inputs that are held jump at a row, and the derivative with them.
+    jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
+    front, ys = jax.lax.scan(through, front, by_interval(intervals))
+    return jnp.swapaxes(ys, 0, 1), front

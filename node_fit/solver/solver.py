@@ -1,0 +1,297 @@
+"""How a trajectory is solved for: the settings, and the only call of `diffrax.diffeqsolve`."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..runtime.stored_names import stored_as
+from . import held_steps, implicit_steps, row_steps
+from .adjoints import ADJOINTS, Adjoint
+from .driven import Driven
+from .held_steps import Grid, March, Shares
+from .initial_value_problem import InitialValueProblem
+from .interpolation import INTERPOLATIONS, Interpolation, interpolate
+from .intervals import Intervals, at_row, between_rows
+from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_stepping, named
+from .row_march import RowMarch, march_rows
+from .row_steps import Front
+from .solution import HeldSolution, Solution
+from .spacing import first_spacing, mean_spacing
+from .tableau import EXPLICIT, error_order
+from .tolerances import by_state, closed
+
+# Stands for what `fit` chooses.
+AUTO = "auto"
+
+
+@stored_as("Solver")
+class Solver(eqx.Module):
+    """A Runge-Kutta method, its steps, and how gradients pass through it.
+
+    **Arguments:**
+
+    - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`,
+      `implicit_euler`; `euler`, which estimates no error; or a `diffrax.AbstractSolver`.
+    - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
+      state, hidden ones included. None stands for 1e-5, and a hundredth of `rtol`; in `fit`, for driven records, for
+      what these need.
+    - `stepping`: in training. `held` (the default of explicit methods): steps that meet the tolerances and stay the
+      same within a chunk, so that the loss is smooth, as line searches need it. `adaptive` (the default of implicit
+      methods and of a solver of your own): chosen anew in every solve. `even` (the default of `euler`): one step for
+      each mean interval of the measured times, whatever the error; cheap for records sampled finely and evenly.
+    - `max_steps`: steps after which a solve counts as failed.
+    - `adjoint`: of adaptive steps: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be
+      differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward mode only).
+    - `inputs`: inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto` stands for
+      `linear` or, in `fit`, for what the inputs look like.
+
+    **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't step like that.
+    """
+
+    method: str | diffrax.AbstractSolver = eqx.field(static=True)
+    rtol: Any
+    atol: Any
+    stepping: Stepping = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    adjoint: Adjoint = eqx.field(static=True)
+    inputs: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        method: str | diffrax.AbstractSolver = "tsit5",
+        *,
+        rtol: float | Sequence[float] | None = None,
+        atol: float | Sequence[float] | None = None,
+        stepping: Stepping | None = None,
+        max_steps: int = 4096,
+        adjoint: Adjoint = "checkpointed",
+        inputs: Interpolation | Literal["auto"] = AUTO,
+    ):
+        method = named(method)
+        natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
+        stepping = natural if stepping is None else stepping
+        for key, name, known in (
+            ("method", method, METHODS),
+            ("stepping", stepping, STEPPINGS),
+            ("adjoint", adjoint, ADJOINTS),
+            ("inputs", inputs, (*INTERPOLATIONS, AUTO)),
+        ):
+            if isinstance(name, str) and name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{hint}")
+        for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
+            numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
+            if not all(number > 0 for number in numbers):
+                raise ValueError(f"{key} must be positive, got {given}.")
+        check_stepping(method, stepping)
+        self.method = method
+        self.rtol = tuple(rtol) if isinstance(rtol, Sequence) else rtol
+        self.atol = tuple(atol) if isinstance(atol, Sequence) else atol
+        self.stepping = stepping
+        self.max_steps = max_steps
+        self.adjoint = adjoint
+        self.inputs = inputs
+
+    def for_data(self, *, driven: bool = False, inputs: str = "linear") -> "Solver":
+        """The solver with what is left open chosen for records that are driven, or are not, by inputs of this kind."""
+        if self.inputs != AUTO and self.rtol is not None and self.atol is not None:
+            return self
+        rtol, atol = closed(self.rtol, self.atol, driven)
+        return replace(self, rtol=rtol, atol=atol, inputs=inputs if self.inputs == AUTO else self.inputs)
+
+    def solve(
+        self,
+        problem: InitialValueProblem,
+        *,
+        joint: bool,
+        saved: Float[Array, "trajectory saved"] | None = None,
+        adjoint: Adjoint | None = None,
+    ) -> Solution:
+        """Solves all trajectories with adaptive steps, or even ones.
+
+        **Arguments:**
+
+        - `problem`: the trajectories.
+        - `joint`: solve all of them as one equation with common steps. They must share their times. It halves the cost
+          of a gradient; a trajectory's error then depends a little on its neighbours.
+        - `saved`: increasing times at which the states are wanted, shape `(trajectory, saved)`; the problem's own if
+          absent.
+        - `adjoint`: in place of the solver's own.
+        """
+        p, inputs = problem, self.interpolation
+        saved = p.ts if saved is None else saved
+        adjoint = adjoint or self.adjoint
+        if joint:
+            driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
+            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, saved[0], adjoint)
+            return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, p.y0.shape[:1]))
+
+        def one(ts, y0, us, origin, saved):
+            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, saved, adjoint)
+
+        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin, saved))
+
+    def solve_held(self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False) -> HeldSolution:
+        """Solves all trajectories over held steps.
+
+        **Arguments:**
+
+        - `problem`: the trajectories; the states are wanted at its times. One that goes beyond its bound has failed.
+        - `grid`: nodes of the steps, shape `(trajectory, node)`; `between_rows`, their shares of every interval between
+          two rows, shape `(1, node)`.
+        """
+        if between_rows:
+            ys, errors = self._march_rows(problem, grid)
+        else:
+            steps = self._march(problem, grid)
+            ys = held_steps.interpolate(self._name, grid, steps, problem.ts)
+            errors = held_steps.step_errors(self._name, steps, *self.tolerances(problem.y0))
+        if problem.bound is not None:
+            ys = jnp.where(jnp.abs(ys) <= problem.bound[None, None], ys, jnp.inf)
+        return HeldSolution(ys, jnp.isfinite(ys).all(axis=(1, 2)), errors)
+
+    def step_errors(
+        self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
+    ) -> Float[Array, "trajectory step"]:
+        """The estimated error of each held step over its tolerance; arguments as for `solve_held`. Between rows, the
+        largest in each interval."""
+        if between_rows:
+            return self._march_rows(problem, grid).errors
+        return held_steps.step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
+
+    def forecast(self, problem: InitialValueProblem) -> Solution:
+        """Solves all trajectories, each on its own, with adaptive steps that end at every row.
+
+        Errors stay below the tolerances whatever the inputs do at a row. It can be differentiated forwards only.
+        """
+        intervals = between_rows(problem.ts, problem.us, self.interpolation)
+        ys, front = self.advance(problem, intervals, self.begin(problem, intervals))
+        return Solution(jnp.concatenate([problem.y0[:, None], ys], axis=1), front.sound)
+
+    def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
+        """Where trajectories start, before the first of these intervals."""
+        first = at_row(intervals, 0)
+        return row_steps.first_front(problem.field, problem.origin, problem.y0, first)
+
+    def advance(
+        self, problem: InitialValueProblem, intervals: Intervals, front: Front
+    ) -> tuple[Float[Array, "trajectory interval state"], Front]:
+        """States at the end of each interval, infinite from where a solve failed, and where it got to.
+
+        **Arguments:**
+
+        - `problem`: whose field is solved.
+        - `intervals`: to go through, none of which crosses a row.
+        - `front`: where the trajectories are before the first of them.
+        """
+        tolerances = self.tolerances(front.y)
+        if self.method in EXPLICIT:
+            return row_steps.advance(
+                self._name, problem.field, problem.origin, intervals, front, tolerances, self.max_steps
+            )
+        return implicit_steps.advance(as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps)
+
+    def diffeqsolve(
+        self, rates: Callable, ts: Float[Array, " time"], y0: Float[Array, " state"], *, scale: Any, **options: Any
+    ) -> diffrax.Solution:
+        """Diffrax's solution of one trajectory in any units, with adaptive steps.
+
+        **Arguments:**
+
+        - `rates`: called with `(t, y, args)`.
+        - `ts`: times at which the states are wanted. `y0`: the states at the first.
+        - `scale`: sizes of the states, by which the absolute tolerance is multiplied, shape `(state,)`.
+        - `options`: of `diffrax.diffeqsolve`, in place of those of this solver.
+        """
+        rtol, atol = self.tolerances(y0)
+        given = {
+            **{"t0": ts[0], "t1": ts[-1], "dt0": first_spacing(ts), "y0": y0},
+            "saveat": diffrax.SaveAt(ts=ts),
+            "stepsize_controller": diffrax.PIDController(rtol=rtol, atol=atol * scale),
+            "max_steps": self.max_steps,
+        }
+        return diffrax.diffeqsolve(diffrax.ODETerm(rates), as_diffrax(self.method), **(given | options))
+
+    def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
+        rtol, atol = closed(self.rtol, self.atol)
+        return by_state("rtol", rtol, y0), by_state("atol", atol, y0)
+
+    @property
+    def interpolation(self) -> str:
+        """How inputs are interpolated."""
+        return "linear" if self.inputs == AUTO else self.inputs
+
+    @property
+    def takes_given_steps(self) -> bool:
+        """Whether training solves over steps that it is given; a solver of Diffrax's own makes even ones by itself."""
+        return self.stepping != "adaptive" and isinstance(self.method, str)
+
+    @property
+    def error_order(self) -> int:
+        """The power of a step with which its estimated error falls; of methods that have an estimate."""
+        return error_order(self._name)
+
+    @property
+    def _name(self) -> str:
+        assert isinstance(self.method, str)
+        return self.method
+
+    def _march_rows(self, problem: InitialValueProblem, grid: Grid) -> RowMarch:
+        intervals = between_rows(problem.ts, problem.us, self.interpolation)
+        return march_rows(self._name, problem, intervals, grid.shape[1] - 1, self.tolerances(problem.y0))
+
+    def _march(self, problem: InitialValueProblem, grid: Grid) -> March:
+        def derivative(t, y):
+            u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, problem.ts, problem.us, self.interpolation)
+            return jax.vmap(problem.field)(problem.origin + t, y, u)
+
+        return held_steps.march(self._name, derivative, grid, problem.y0, problem.bound)
+
+    def _diffeqsolve(self, derivative, ts, y0, saved, adjoint):
+        method = as_diffrax(self.method)
+        fixed = self.stepping == "even"
+        if fixed:
+            controller = diffrax.ConstantStepSize()
+        else:
+            rtol, atol = self.tolerances(y0)
+            # A stiff field makes a controller that looks at the last error alone reject every other step.
+            stiff = isinstance(method, diffrax.AbstractImplicitSolver)
+            p, i = (0.3, 0.4) if stiff else (0.0, 1.0)
+            controller = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i)
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(derivative),
+            method,
+            t0=ts[0],
+            t1=saved[-1],
+            # The spacing of the data is a better first guess than a probe of the field, and costs no compile time.
+            dt0=mean_spacing(ts) if fixed else first_spacing(ts),
+            y0=y0,
+            saveat=diffrax.SaveAt(ts=saved),
+            stepsize_controller=controller,
+            adjoint=ADJOINTS[adjoint](),
+            max_steps=self.max_steps,
+            throw=False,
+        )
+        ys = solution.ys
+        assert ys is not None
+        return ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all()
+
+
+def as_solver(given: Any) -> Solver:
+    """A solver; the name of a method or a `diffrax.AbstractSolver` becomes one.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, Solver):
+        return given
+    if not isinstance(given, str | diffrax.AbstractSolver):
+        raise ValueError(f"solver must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
+    return Solver(given)

@@ -1,0 +1,36 @@
+"""Process-wide settings of the commands, made before the heavy imports; a plain `import node_fit` changes nothing."""
+
+import gc
+import os
+import signal
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+# When the package starts to load.
+BEGAN = time.perf_counter()
+
+
+def is_command() -> bool:
+    """Whether this process runs `node-fit`, `python -m node_fit` or one of its submodules."""
+    if sys.argv[:1] != ["-m"]:  # Python's placeholder while it locates the module
+        return Path(sys.argv[0] if sys.argv else "").stem == "node-fit"
+    module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
+    return module.partition(".")[0] == "node_fit"
+
+
+IS_COMMAND = is_command()
+ASKS_VERSION = IS_COMMAND and "--version" in sys.argv[1:]
+
+if IS_COMMAND:
+    # Callbacks that run during imports can swallow a KeyboardInterrupt, and the run would continue. So exit directly.
+    # Training installs its own handler. Launchers with worker processes get Python's handler back (`Leaderboard`).
+    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
+    # Imports and tracing create many long-lived objects. Collecting garbage at Python's default rate takes an eighth of
+    # the time to the first step.
+    gc.set_threshold(50_000, 20, 100)
+    # Before 0.11, JAX does not cache programs that can call Python, such as the runtime checks of Equinox and Diffrax.
+    # node_fit has already checked the data for what Diffrax checks. A check that fails gives NaN, which a fit survives.
+    if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):
+        os.environ.setdefault("EQX_ON_ERROR", "nan")

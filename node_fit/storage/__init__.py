@@ -1,0 +1,1 @@
+"""Archives, model files and checkpoints, each complete or absent."""

@@ -1,0 +1,118 @@
+"""Writes files completely or not at all, and checks early what a disk may refuse later."""
+
+import errno
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOG = logging.getLogger(__name__)
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ACCESS = (errno.EROFS, errno.EACCES, errno.EPERM)
+OCCUPIED = (errno.ENOTDIR, errno.EEXIST)
+PROBE = ".room."
+# Writing a larger probe would make the user wait [bytes].
+MOST_WRITTEN = 64 << 20
+
+
+def write(path: Path, content: bytes) -> None:
+    """Writes to a temporary name, flushes, and renames: a kill leaves the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def sweep(directory: Path, name: str) -> None:
+    """Removes unfinished files of this name, or pattern of names, that killed processes left behind."""
+    for path in directory.glob(f".{name}.????????"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Holds a lock while a block of code runs; the system releases it when the process ends, however it ends.
+
+    **Arguments:**
+
+    - `path`: the lock file; created if absent.
+    - `wait`: whether to wait until another process releases the lock.
+
+    **Returns:** whether the disk supports locks.
+
+    **Raises:** `BlockingIOError` if another process holds the lock.
+    """
+    import fcntl
+
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            held = True
+        except BlockingIOError:
+            raise
+        except OSError as error:  # a network disk without locks
+            LOG.warning("%s can't be locked (%s); make sure that no second process writes there", path.parent, error)
+            held = False
+        yield held
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Checks that a directory has room for what a run will write.
+
+    The free space that the system reports ignores quotas and other limits, so a part of it is actually written.
+
+    **Arguments:**
+
+    - `directory`: where the run will write.
+    - `needed`: how much [bytes].
+
+    **Raises:** `OSError` with a sentence that says how much is missing where, or that nothing can be written.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise OSError(
+            f"{directory} has room for {megabytes(free)}, but this run needs about {megabytes(needed)} there; free "
+            "some space, or write elsewhere with hydra.run.dir=FOLDER."
+        )
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=PROBE) as file:
+            file.write(bytes(min(needed, MOST_WRITTEN)))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = None  # the probe, which means nothing to the user
+        raise OSError(explain_disk(error, directory)) from None
+
+
+def explain_disk(error: OSError, place: str | Path) -> str:
+    """Explains a failed write, or a directory that can't be created, in one sentence.
+
+    **Arguments:**
+
+    - `error`: the error of the operating system.
+    - `place`: where the run writes; a file that `error` names takes precedence.
+    """
+    place = error.filename or place
+    reason = f"({error.strerror})"
+    if error.errno in NO_SPACE:
+        return f"{place} can't be written: the disk or a quota is full {reason}; free some space there."
+    if error.errno in NO_ACCESS:
+        return f"{place} can't be opened {reason}; fix its permissions, or write to another hydra.run.dir."
+    if error.errno in OCCUPIED:
+        return f"{place} can't be created, since a file is in the way {reason}; choose another hydra.run.dir."
+    return str(error)
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

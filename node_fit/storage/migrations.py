@@ -1,0 +1,57 @@
+"""Upgrades files of earlier schemas to the present one, step by step."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Content = tuple[dict[str, Any], dict[str, np.ndarray]]
+Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
+
+# By the schema that a step upgrades from; the step returns the next one. Version 0.2 wrote schema 4 of models and
+# schema 1 of checkpoints: the first that every later version reads.
+MODEL_STEPS: dict[int, Step] = {}
+CHECKPOINT_STEPS: dict[int, Step] = {}
+
+
+class OtherSchema(ValueError):
+    """A file of a schema that this version can't read."""
+
+
+def migrated(content: dict[str, Any], arrays: dict[str, np.ndarray], steps: Mapping[int, Step], schema: int) -> Content:
+    """The description and arrays of a file in the present schema.
+
+    **Arguments:**
+
+    - `content`, `arrays`: as read, with the file's schema and the version of node_fit that wrote it.
+    - `steps`: upgrades, by the schema that each one starts from.
+    - `schema`: the present schema.
+
+    **Raises:** `OtherSchema` that names the version to install.
+    """
+    found = content.get("schema")
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise OtherSchema("it was written before version 0.2 of node_fit; read it with that version, or fit again.")
+    if found > schema:
+        raise OtherSchema(
+            f"it has schema {found}, and this node_fit reads up to {schema}; {how_to_read(content.get('node_fit'))}."
+        )
+    while found < schema:
+        if found not in steps:
+            raise OtherSchema(
+                f"it has schema {found}, of a node_fit before version 0.2; read it with that version, or fit again."
+            )
+        content, arrays = steps[found](content, arrays)
+        found += 1
+    return {**content, "schema": schema}, arrays
+
+
+def how_to_read(version: Any) -> str:
+    """The command that installs the version that wrote a file.
+
+    Only a version number is repeated, since an untrusted file must not tell the user what to type.
+    """
+    if isinstance(version, str) and re.fullmatch(r"[0-9][0-9a-zA-Z.+!-]{0,30}", version):
+        return f"pip install 'node_fit>={version}'"
+    return "pip install --upgrade node_fit"

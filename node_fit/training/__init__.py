@@ -1,0 +1,1 @@
+"""The training loop: state, step, chunk, stages, stopping."""

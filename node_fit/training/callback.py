@@ -1,0 +1,144 @@
+"""Where a run is at a chunk's end, and who is told of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..model.neural_ode import NeuralODE
+from .state import TrainState
+
+Status = Literal["completed", "stopped_early", "interrupted", "pruned", "failed"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A chunk of a member's training, as a row of the log.
+
+    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start. The
+    `member` of a run that has only one is 0.
+    """
+
+    step: int
+    stage: str
+    train_loss: float
+    validation_loss: float | None
+    gradient_norm: float
+    learning_rate: float
+    evaluations: int
+    failed_solves: int
+    seconds: float
+    member: int = 0
+
+    @property
+    def judged_loss(self) -> float:
+        """What a chunk is judged by: the validation loss, or without one the training loss; infinite for a NaN."""
+        loss = self.train_loss if self.validation_loss is None else self.validation_loss
+        return loss if math.isfinite(loss) else math.inf
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run is between two chunks.
+
+    - `stage`: index of its stage.
+    - `offset`: the most steps that a member had taken before that stage.
+    - `members`: each member's state in the stage, on the host.
+    """
+
+    stage: int
+    offset: int
+    members: tuple[TrainState, ...]
+
+    @property
+    def step(self) -> int:
+        """Steps taken over all stages, by the member that has taken most."""
+        return self.offset + max(int(np.asarray(state.step)) for state in self.members)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the held steps; 0 if solves hold none."""
+        return self.members[0].nodes
+
+    def of(self, member: int) -> "RunState":
+        """The same for one member alone."""
+        return RunState(self.stage, self.offset, (self.members[member],))
+
+
+# States of the kind that the stage of an index has, with so many nodes of held steps.
+Template = Callable[[int, int], tuple[TrainState, ...]]
+
+
+class Callback:
+    """Someone who is told of a fit's progress between chunks, and may end it.
+
+    Every hook does nothing by default. A callback that stops when the loss is low enough:
+
+    ```python
+    class StopBelow(node_fit.Callback):
+        def __init__(self, loss):
+            self.loss = loss
+
+        def on_chunk_end(self, records, state):
+            if records[0].train_loss < self.loss:
+                return f"the loss is below {self.loss}"
+
+
+    node_fit.fit(train, callbacks=[StopBelow(1e-3)])
+    ```
+    """
+
+    def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
+
+    def restore(self, template: Template) -> RunState | None:
+        """Where to go on from; None to begin. `template` gives states of the kind that a stage has."""
+        return None
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        """A stage of `steps` steps at the most is about to be compiled."""
+
+    def on_stage_start(self, stage: str) -> None:
+        """The stage is compiled and about to run."""
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        """A long chunk has come to a step, every few seconds. A reason to stop, if there is one: the chunk is then
+        lost, and the run ends in `state`, where it was before it."""
+        return None
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        """A chunk has ended; a record for each member that took part. A reason to stop, if there is one."""
+        return None
+
+
+class Callbacks(Callback):
+    """Several callbacks as one; the first that has a state to restore, or a reason to stop, decides."""
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        self.callbacks = callbacks
+
+    def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        for callback in self.callbacks:
+            callback.on_fit_start(model, notes)
+
+    def restore(self, template: Template) -> RunState | None:
+        found = [callback.restore(template) for callback in self.callbacks]
+        return next((state for state in found if state is not None), None)
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        for callback in self.callbacks:
+            callback.on_stage_compile(stage, steps)
+
+    def on_stage_start(self, stage: str) -> None:
+        for callback in self.callbacks:
+            callback.on_stage_start(stage)
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        found = [callback.on_steps(step, state) for callback in self.callbacks]
+        return next((reason for reason in found if reason is not None), None)
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        found = [callback.on_chunk_end(records, state) for callback in self.callbacks]
+        return next((reason for reason in found if reason is not None), None)

@@ -1,0 +1,109 @@
+"""What is decided at a chunk's end, for one member in numbers on the host: the best iterate, progress, a restart."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..solver.held_steps import Shares
+from .stage import Stage
+from .state import TrainState
+from .step import HOPELESS, RESTARTS, restart
+from .stopping import PROGRESS
+
+# An objective that grows is grown after this share of its stage's steps.
+GROWTH = 0.7
+# A fit whose loss is so many times what it was has diverged.
+DIVERGED = 10.0
+
+
+def judged(before: TrainState, after: TrainState, validation_loss: float | None) -> TrainState:
+    """The state after a chunk with its best iterate and its counters brought up to date.
+
+    **Arguments:**
+
+    - `before`, `after`: the states before and after the chunk's steps.
+    - `validation_loss`: of the chosen iterate; None if there are no validation data.
+    """
+    if before.finished:
+        return replace(after, best=before.best, stale=before.stale, reference=before.reference, plateau=before.plateau)
+    loss = after.chosen.loss
+    judged_loss = loss if validation_loss is None else like(loss, validation_loss)
+    better = bool(judged_loss < before.best.loss)
+    falls = bool(loss < (1 - PROGRESS) * before.reference)
+    return replace(
+        after,
+        best=replace(after.chosen, loss=judged_loss) if better else before.best,
+        stale=like(before.stale, 0 if better else before.stale + 1),
+        reference=loss if falls else before.reference,
+        plateau=like(before.plateau, 0 if falls else before.plateau + 1),
+    )
+
+
+def restarted(stage: Stage, state: TrainState, blocks: int) -> TrainState:
+    """The state from the best iterate on with smaller steps, where nothing was learnt any more; else as it is."""
+    best, chosen = state.best.is_usable(blocks), state.chosen.is_usable(blocks)
+    spent = state.finished or state.restarts >= RESTARTS
+    if spent or state.rejected < HOPELESS or not (best or chosen):
+        return state
+    return restart(stage, state, state.best if best else state.chosen)
+
+
+def at_lowest(stage: Stage, state: TrainState, *, validated: bool) -> TrainState:
+    """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
+
+    When held steps are refined, the loss of the best iterate no longer compares, and it would be lost.
+    """
+    if validated or stage.batch_size is not None or not state.best.loss < state.chosen.loss:
+        return state
+    return replace(state, chosen=state.best)
+
+
+def has_diverged(state: TrainState) -> bool:
+    """Whether the loss is far above what it was on held steps like these."""
+    return bool(state.chosen.loss > DIVERGED * state.reference)
+
+
+def renewed(
+    stage: Stage,
+    state: TrainState,
+    grid: Shares | None,
+    error_limit: Any,
+    *,
+    refined: bool,
+    length: int,
+    validated: bool,
+) -> TrainState:
+    """The state for the next chunk, whose objective may have grown, or has refined steps.
+
+    **Arguments:**
+
+    - `state`: as `judged` and `restarted`.
+    - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they are others than before.
+    - `length`: steps in a chunk.
+    - `validated`: whether there are validation data.
+    """
+    grows = stage.objective.grows and bool(state.progress < 1)
+    if not (refined or grows):
+        return state
+    state = replace(state, grid=grid, error_limit=error_limit)
+    if state.finished:
+        return state
+    state = at_lowest(stage, state, validated=validated)
+    infinite, zero = like(state.reference, np.inf), like(state.plateau, 0)
+    # What the optimizer remembers of the last objective's values would mislead it, and us.
+    reference = state.reference if has_diverged(state) and not grows else infinite
+    if grows:
+        progress = np.minimum(state.progress + length / (GROWTH * stage.steps), 1.0)
+        state = replace(
+            state, progress=like(state.progress, progress), plateau=zero, stale=zero, stuck=like(state.stuck, False)
+        )
+    if not validated:
+        state = replace(state, best=replace(state.chosen, loss=infinite))
+    opt_state = stage.optimizer.reopen(state.opt_state)
+    return replace(state, params=state.chosen.params, reference=reference, opt_state=opt_state)
+
+
+def like(leaf: Any, value: Any) -> np.ndarray:
+    """A number as a leaf of the same dtype."""
+    return np.asarray(value, leaf.dtype)

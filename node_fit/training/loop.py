@@ -1,0 +1,258 @@
+"""The host's side of training: stage after stage, chunk after chunk, with a decision at each chunk's end."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..data.dataset import Dataset
+from ..model import parameters
+from ..model.neural_ode import NeuralODE
+from ..runtime.placement import Placement
+from ..runtime.processes import agreed, is_first, of_first
+from .callback import Callback, Record, RunState, Template
+from .chunk_end import at_lowest, judged, renewed, restarted
+from .members import Member, check_alike
+from .programs import Advanced, Setup, StagePrograms
+from .state import Params, TrainState
+from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of
+
+LOG = logging.getLogger(__name__)
+
+# Validation trajectories that are solved at a chunk's end, at the most.
+MOST_VALIDATED = 4096
+# Rows of a long record that are solved one after another then.
+PIECE = 1000
+
+
+class Loop:
+    """A run of one or more members under way.
+
+    **Arguments:**
+
+    - `members`: what is fitted; they differ in arrays and numbers alone.
+    - `train`, `validation`: what they are fitted to, and what iterates are judged on, if there are such data.
+    - `place`: where arrays are.
+    - `freeze`, `chunk_steps`, `patience`: see `fit`.
+    - `starts_well`: whether the initial parameters are those of a model that is worth keeping, if training makes it no
+      better on the validation data.
+
+    **Raises:** `ValueError` if the members can't share their programs.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        train: Dataset,
+        validation: Dataset | None,
+        place: Placement,
+        *,
+        freeze: Sequence[str],
+        chunk_steps: int,
+        patience: int,
+        starts_well: bool = False,
+    ):
+        check_alike(members)
+        place = place.among(spreadable(members, train))
+        parts = [parameters.partition(member.model, freeze) for member in members]
+        batch = None
+        if validation is not None:
+            model = members[0].model
+            batch = place.replicate(model.batch(in_pieces(validation, model.start.past).sample(MOST_VALIDATED)))
+        self.setup = Setup(members, parts, train, batch, place, chunk_steps)
+        self.stages = members[0].stages
+        self.starts_well = starts_well
+        self.patience = None if validation is None else patience
+        self.history: list[Record] = []
+        # Where the run was at the last chunk's end.
+        self.latest: RunState | None = None
+        self.began = time.perf_counter()
+        self._programs: dict[int, StagePrograms] = {}
+
+    @property
+    def compiled(self) -> list[StagePrograms]:
+        """The programs of the stages that were entered, which know how often and how long they compiled."""
+        return list(self._programs.values())
+
+    def run(self, callback: Callback) -> tuple[list[Outcome], RunState]:
+        """All stages, from the beginning or from where `callback` says: how each member ended, and where."""
+        initial = [part.params for part in self.setup.parts]
+
+        def template(index: int, nodes: int) -> tuple[TrainState, ...]:
+            return tuple(with_nodes(state, nodes) for state in self.programs(index).init(initial))
+
+        run = shared(callback.restore(template), template)
+        if run is None:
+            programs = self.programs(0)
+            states = programs.refined(programs.init(initial))
+            run = RunState(0, 0, programs.judged_first(states) if self.starts_well else states)
+        while True:
+            outcomes, run = self.run_stage(run, callback)
+            statuses = {outcome.status for outcome in outcomes}
+            if run.stage == len(self.stages) - 1 or "interrupted" in statuses or statuses == {"failed"}:
+                return outcomes, run
+            run = self.next_stage(run, outcomes)
+
+    def fitted(self, run: RunState, member: int = 0) -> NeuralODE:
+        """A member's model with its best parameters."""
+        part = self.setup.parts[member]
+        return self.setup.place.one(eqx.combine(run.members[member].best.params.model, part.frozen, part.static))
+
+    def programs(self, index: int) -> StagePrograms:
+        """The programs of a stage, made once."""
+        if index not in self._programs:
+            self._programs[index] = StagePrograms(index, self.setup)
+        return self._programs[index]
+
+    def next_stage(self, run: RunState, outcomes: Sequence[Outcome]) -> RunState:
+        """The beginning of the next stage, from the best parameters of this one."""
+        best, programs = [state.best for state in run.members], self.programs(run.stage + 1)
+        states = programs.init([iterate.params.model for iterate in best])
+        states = [with_flag(state, outcome.status == "failed") for state, outcome in zip(states, outcomes, strict=True)]
+        states = programs.refined(states)
+        if self.setup.validation is not None:
+            # Validation losses compare across stages, training losses of other objectives do not.
+            states = tuple(
+                replace(state, best=replace(old, params=Params(old.params.model, state.params.auxiliary)))
+                for state, old in zip(states, best, strict=True)
+            )
+        return RunState(run.stage + 1, run.step, states)
+
+    def run_stage(self, run: RunState, callback: Callback) -> tuple[list[Outcome], RunState]:
+        """Chunks until the stage has ended for every member, or a callback stops it."""
+        programs = self.programs(run.stage)
+        callback.on_stage_compile(programs.stage.name, programs.stage.steps)
+        programs.compile(run.members)
+        callback.on_stage_start(programs.stage.name)
+        while True:
+            outcomes = self.outcomes(run)
+            found = [outcome for outcome in outcomes if outcome is not None]
+            if len(found) == len(outcomes):
+                return found, run
+            before = [with_flag(state, end is not None) for state, end in zip(run.members, outcomes, strict=True)]
+            watch = Watch(callback, run)
+            advanced = programs.advance(before, watch)
+            if advanced is None:
+                self.latest = run
+                return [interrupted(end, watch.stop or "by a callback") for end in outcomes], run
+            records = self.records(run, before, advanced)
+            run = replace(run, members=self.end_chunk(programs, before, advanced))
+            self.history.extend(records)
+            self.latest = run
+            stop = callback.on_chunk_end(records, run)
+            if agreed(stop is not None):
+                stop = stop or "by another process of the run"
+            outcomes = self.outcomes(run)
+            if not any(state.step for state in before):
+                self.warn_of_nothing(programs, run, outcomes)
+            if stop is not None and any(end is None or end.status != "failed" for end in outcomes):
+                return [interrupted(end, stop) for end in outcomes], run
+
+    def end_chunk(
+        self, programs: StagePrograms, before: Sequence[TrainState], advanced: Advanced
+    ) -> tuple[TrainState, ...]:
+        """Each member's state for the next chunk."""
+        stage, validated = programs.stage, self.setup.validation is not None
+        states = [
+            judged(old, new, loss)
+            for old, new, loss in zip(before, advanced.states, advanced.validation_losses, strict=True)
+        ]
+        found = [restarted(stage, state, programs.blocks) for state in states]
+        held = programs.refine([at_lowest(stage, state, validated=validated) for state in found])
+        options = {"refined": held.changed, "length": programs.length, "validated": validated}
+        found = [
+            renewed(stage, state, grid, limit, **options)
+            for state, grid, limit in zip(found, held.grids, held.limits, strict=True)
+        ]
+        host = self.setup.place.host
+        return tuple(new if new is old else host(new) for old, new in zip(states, found, strict=True))
+
+    def records(self, run: RunState, before: Sequence[TrainState], advanced: Advanced) -> list[Record]:
+        """A row of the log for each member that took part in a chunk."""
+        seconds, stage = time.perf_counter() - self.began, self.stages[run.stage].name
+        rows = zip(before, advanced.states, advanced.rates, advanced.validation_losses, strict=True)
+        return [
+            Record(
+                step=run.offset + int(new.step),
+                stage=stage,
+                train_loss=float(new.chosen.loss),
+                validation_loss=loss,
+                gradient_norm=float(new.chosen.gradient_norm),
+                learning_rate=rate,
+                evaluations=int(new.evaluations) - int(old.evaluations),
+                failed_solves=int(new.failed) - int(old.failed),
+                seconds=seconds,
+                member=member,
+            )
+            for member, (old, new, rate, loss) in enumerate(rows)
+            if not old.finished
+        ]
+
+    def outcomes(self, run: RunState) -> list[Outcome | None]:
+        """How the stage has ended for each member; None while it goes on."""
+        stage, blocks = self.stages[run.stage], self.programs(run.stage).blocks
+        return [outcome_of(stage, state, blocks, self.patience) for state in run.members]
+
+    def warn_of_nothing(self, programs: StagePrograms, run: RunState, outcomes: Sequence[Outcome | None]) -> None:
+        """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
+        iterates = [iterate for state in run.members for iterate in (state.best, state.chosen)]
+        if not any(iterate.is_usable(programs.blocks) for iterate in iterates) and None in outcomes:
+            evaluations = max(int(state.evaluations) for state in run.members)
+            LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, evaluations, ADVICE)
+
+
+class Watch:
+    """Tells a callback of the steps of a chunk, and keeps its reason to stop."""
+
+    def __init__(self, callback: Callback, run: RunState):
+        self.callback = callback
+        self.run = run
+        self.stop: str | None = None
+
+    def __call__(self, taken: int) -> bool:
+        self.stop = self.callback.on_steps(self.run.step + taken, self.run)
+        return self.stop is None
+
+
+def in_pieces(validation: Dataset, past: int) -> Dataset:
+    """Long records in parts that are solved side by side, if a start is read from the rows before each."""
+    long = past > 0 and validation.lengths.max() > 2 * PIECE
+    return validation.windows(PIECE, PIECE) if long else validation
+
+
+def with_flag(state: TrainState, finished: bool) -> TrainState:
+    """The state of a member that waits for the others, or does not."""
+    return replace(state, finished=np.asarray(finished))
+
+
+def with_nodes(state: TrainState, nodes: int) -> TrainState:
+    """A state of the same kind with held steps of so many nodes."""
+    return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
+
+
+def interrupted(outcome: Outcome | None, reason: str) -> Outcome:
+    return outcome if outcome and outcome.status == "failed" else Outcome("interrupted", reason)
+
+
+def shared(run: RunState | None, template: Template) -> RunState | None:
+    """The state that the first of several processes goes on from, in all of them."""
+    if jax.process_count() == 1:
+        return run
+    told = np.array([-1, 0, 0] if run is None else [run.stage, run.offset, run.nodes])
+    stage, offset, nodes = of_first(told).tolist()
+    if stage < 0:
+        return None
+    members: PyTree = run.members if run is not None and is_first() else template(stage, nodes)
+    return RunState(stage, offset, of_first(members))
+
+
+def spreadable(members: Sequence[Member], train: Dataset) -> int:
+    """How long the axis is along which arrays are spread over devices."""
+    if len(members) > 1:
+        return len(members)
+    return members[0].stages[-1].batch_size or len(train.trajectories)

@@ -1,0 +1,131 @@
+"""Several fits as one: what each of them begins with, and how their arrays are held together."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..runtime.compilation import fingerprint
+from ..runtime.precision import is_key
+from .stage import Stage
+
+
+@dataclass(frozen=True)
+class Members:
+    """How many fits are made at once, and what makes them differ.
+
+    **Arguments:**
+
+    - `size`: how many.
+    - `vary`: `seeds` gives each initial parameters and minibatches of its own, those of the fits with the next seeds;
+      `data` lets each see trajectories (windows, if there are some) that are drawn with replacement (Efron's
+      bootstrap, Ann. Statist. 7, 1979); or `both`.
+    - `keep`: `all` for an `Ensemble` of those that have not failed, or `best` for the one with the lowest loss.
+
+    **Raises:** `ValueError` if one is out of range.
+    """
+
+    size: int = 1
+    vary: str = "seeds"
+    keep: str = "all"
+
+    def __post_init__(self):
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size of an ensemble must be an integer of at least 1, got {self.size!r}.")
+        if self.vary not in ("seeds", "data", "both"):
+            raise ValueError(f"vary must be seeds, data or both, got {self.vary!r}.")
+        if self.keep not in ("all", "best"):
+            raise ValueError(f"keep must be all or best, got {self.keep!r}.")
+
+    def check(self, train: Dataset, window: int | None) -> None:
+        """Refuses to draw from a single trajectory.
+
+        **Raises:** `ValueError` that says what to do.
+        """
+        if self.size > 1 and self.vary == "data" and window is None and len(train.trajectories) == 1:
+            raise ValueError(
+                "ensemble.vary=data draws trajectories, and there is one; set train.window, or ensemble.vary=seeds."
+            )
+
+    def seed(self, seed: int, member: int) -> int:
+        """Of a member's initial parameters and minibatches."""
+        return seed if self.vary == "data" else seed + member
+
+    def resample(self, seed: int, member: int) -> int | None:
+        """Of the draw of a member's data."""
+        return None if self.size == 1 or self.vary == "seeds" else seed + member
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a fit begins with.
+
+    - `model`: with its initial parameters, placed.
+    - `stages`: what is done to it, in this order.
+    - `seed`: of minibatches.
+    - `resample`: seed by which the blocks of the data are drawn with replacement; each is seen once if it is None.
+    """
+
+    model: NeuralODE
+    stages: Sequence[Stage]
+    seed: int
+    resample: int | None = None
+
+
+def stack(trees: Sequence[PyTree]) -> PyTree:
+    """One tree of all members' trees, with an axis for the members before all others; a single member has no axis."""
+    return trees[0] if len(trees) == 1 else jax.tree.map(stacked, *trees)
+
+
+def unstack(tree: PyTree, members: int) -> list[PyTree]:
+    """Each member's tree."""
+    if members == 1:
+        return [tree]
+    return [jax.tree.map(lambda x, m=member: x[m], tree) for member in range(members)]
+
+
+def share(trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
+    """All members' trees in two of the same structure: what is each one's own, stacked, and what all share."""
+    first = trees[0]
+    if len(trees) == 1:
+        return jax.tree.map(lambda _: None, first), first
+    same = jax.tree.map(lambda *xs: all(equal(xs[0], x) for x in xs[1:]), *trees)
+    own = [eqx.filter(tree, same, inverse=True) for tree in trees]
+    return stack(own), eqx.filter(first, same)
+
+
+def mapped_axes(members: int, *mapped: bool) -> tuple[int | None, ...] | None:
+    """Over which of its arguments a program is mapped, as `Programs.get` takes it; None for a single member."""
+    return None if members == 1 else tuple(0 if each else None for each in mapped)
+
+
+def check_alike(members: Sequence[Member]) -> None:
+    """Refuses members that would need programs of their own.
+
+    **Raises:** `ValueError` if they differ in more than arrays and numbers.
+    """
+    if len({kind_of(member) for member in members}) != 1:
+        raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
+
+
+def kind_of(member: Member) -> Hashable:
+    """What members of one program have in common: all but their arrays and numbers."""
+    static = eqx.partition((member.model, tuple(member.stages)), eqx.is_array_like)[1]
+    return fingerprint(static), tuple(jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array)))
+
+
+def stacked(*leaves: Any) -> Any:
+    if is_key(leaves[0]):
+        return jnp.stack(leaves)
+    return np.stack([np.asarray(leaf) for leaf in leaves])
+
+
+def equal(one: Any, other: Any) -> bool:
+    return one is other or np.array_equal(np.asarray(one), np.asarray(other))

@@ -1,0 +1,49 @@
+"""Minibatches of a stage, drawn on the host, so that a device holds a chunk of them and never all data."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """The minibatch of each step: the same rows whenever that step is asked for.
+
+    **Arguments:**
+
+    - `rows`: arrays with a leading axis to draw from, on the host.
+    - `size`: rows in a minibatch; all of them if there are fewer.
+    - `seed`: integers that tell this sequence from others.
+    - `pool`: numbers of the rows that are drawn from, which may repeat; all of them if None.
+    """
+
+    rows: PyTree
+    size: int
+    seed: tuple[int, ...]
+    pool: np.ndarray | None = None
+
+    def chunk(self, first: int, length: int) -> PyTree:
+        """The minibatches of `length` steps from the step `first` on, along an axis before all others."""
+        index = np.stack([self.draw(step) for step in range(first, first + length)])
+        return jax.tree.map(lambda x: np.asarray(x)[index], self.rows)
+
+    def draw(self, step: int) -> np.ndarray:
+        """Numbers of the rows of a step, none of them twice unless the pool has it twice."""
+        count = count_of(self.rows) if self.pool is None else len(self.pool)
+        drawn = np.random.default_rng((*self.seed, step)).choice(count, min(self.size, count), replace=False)
+        return drawn if self.pool is None else self.pool[drawn]
+
+
+def count_of(rows: PyTree) -> int:
+    """How many rows there are to draw from."""
+    return jax.tree.leaves(rows)[0].shape[0]
+
+
+def sample(rows: PyTree, most: int) -> PyTree:
+    """At most so many rows, evenly spread over all."""
+    count = count_of(rows)
+    if count <= most:
+        return rows
+    return jax.tree.map(lambda x: x[np.linspace(0, count - 1, most).astype(int)], rows)

@@ -1,0 +1,278 @@
+"""The compiled programs of a stage, with the data that they read."""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..model.parameters import Partition
+from ..objectives.objective import masked_mean
+from ..runtime.compilation import PROGRAMS, Compilations, counted
+from ..runtime.placement import Placement
+from ..runtime.precision import numbers_as_arrays
+from ..runtime.processes import to_host
+from ..solver.held_steps import Shares, finest, settle, settle_between_rows
+from .members import Member, mapped_axes, share, stack, unstack
+from .minibatches import Minibatches, count_of, sample
+from .pace import Pace
+from .state import Params, TrainState, check_carry, initial_state
+from .step import StageData, chunk, step_errors
+from .step_errors import StepErrors, even_nodes
+
+# Rows of the data by which steps are refined that all rows share.
+SAMPLED = 256
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the stages of a run have in common.
+
+    - `members`: what is fitted. `parts`: their models, divided.
+    - `train`: what they are fitted to. `validation`: what iterates are judged on, placed, if there are such data.
+    - `place`: where arrays are.
+    - `chunk_steps`: see `fitting.options.Training`.
+    """
+
+    members: Sequence[Member]
+    parts: Sequence[Partition]
+    train: Dataset
+    validation: Batch | None
+    place: Placement
+    chunk_steps: int
+
+
+class Advanced(NamedTuple):
+    """What a chunk gives: each member's state, its learning rate, and its loss on the validation data if there are
+    some."""
+
+    states: list[TrainState]
+    rates: list[float]
+    validation_losses: Sequence[float | None]
+
+
+class Refined(NamedTuple):
+    """Each member's held steps and the error above which its loss counts as infinite, and whether steps changed."""
+
+    grids: list[Shares | None]
+    limits: list[Any]
+    changed: bool
+
+
+class StagePrograms:
+    """What is run of a stage: `init`, `advance` and `refine`, each for all members at once.
+
+    - `stage`: of the first member; the others differ in numbers alone.
+    - `blocks`: how many solves an evaluation takes. `length`: steps in a chunk.
+    - `compilations`, `compile_seconds`: of its chunks.
+    """
+
+    def __init__(self, index: int, setup: Setup):
+        self.index = index
+        self.setup = setup
+        self.stage = setup.members[0].stages[index]
+        # A chunk has fewer steps if each is dear.
+        self.length = max(setup.chunk_steps // self.stage.optimizer.pace, 1)
+        self.compilations = Compilations()
+        self.compile_seconds = 0.0
+        self.pace = Pace()
+        self._static = (setup.parts[0].static, eqx.partition(self.stage, eqx.is_array_like)[1])
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes the data that the programs read."""
+        members, place, stage = self.setup.members, self.setup.place, self.stage
+        rows = stage.objective.prepare(self.setup.train, members[0].model)
+        # Steps are as many for all members: those that the whole data suggest.
+        grid, count = stage.objective.first_grid(rows), count_of(rows)
+        pools = [stage.objective.resample(count, member.resample) for member in members]
+        if stage.batch_size is None:
+            self.minibatches, self.blocks = None, count
+            seen, self.grids = zip(*(taken((rows, grid), pool) for pool in pools), strict=True)
+        else:
+            self.minibatches = [
+                Minibatches(rows, stage.batch_size, (member.seed, self.index), pool)
+                for member, pool in zip(members, pools, strict=True)
+            ]
+            self.blocks = min(stage.batch_size, count)
+            seen = [sample(rows, SAMPLED)] * len(members)
+            self.grids = [None if grid is None else finest(grid)] * len(members)
+        self.rows = seen if self.minibatches is None else [rows] * len(members)
+        numbers = [
+            eqx.partition(numbers_as_arrays(member.stages[self.index]), eqx.is_array_like)[0] for member in members
+        ]
+        data = [
+            StageData(part.frozen, number, batch)
+            for part, number, batch in zip(self.setup.parts, numbers, seen, strict=True)
+        ]
+        own, shared = share(data)
+        # Data are spread over devices if these are not busy with members of their own.
+        batch = place.replicate(shared.batch) if len(members) > 1 else place.shard(shared.batch)
+        self.own = place.shard(own)
+        self.shared = replace(place.replicate(replace(shared, batch=None)), batch=batch)
+
+    def init(self, params: Sequence[PyTree]) -> tuple[TrainState, ...]:
+        """The states before the first step, on the host, from models' parameters; held steps are not refined yet."""
+        states = []
+        for member, given, part, rows, grid in zip(
+            self.setup.members, params, self.setup.parts, self.rows, self.grids, strict=True
+        ):
+            stage, model = member.stages[self.index], eqx.combine(given, part.frozen, part.static)
+            auxiliary = self.setup.place.replicate(stage.objective.initial_auxiliary(model, rows))
+            states.append(self.setup.place.host(initial_state(stage, Params(given, auxiliary), grid)))
+        return tuple(states)
+
+    def compile(self, states: Sequence[TrainState]) -> None:
+        """Compiles what `advance` runs, ahead of its first call."""
+        began = time.perf_counter()
+        placed = self._placed(states)
+        self._chunk_program(placed, self._drawn(states))
+        self._validation_program(placed.params.model)
+        self.compile_seconds += time.perf_counter() - began
+
+    def advance(
+        self, states: Sequence[TrainState], goes_on: Callable[[int], bool] = lambda taken: True
+    ) -> Advanced | None:
+        """A chunk of training steps, and the validation losses of the iterates that it chose.
+
+        **Arguments:**
+
+        - `states`: each member's.
+        - `goes_on`: told every few seconds how many steps of the chunk were taken; whether to go on. If not, nothing
+          is returned, and the chunk is lost.
+        """
+        placed, drawn, members = self._placed(states), self._drawn(states), len(states)
+        began = time.perf_counter()
+        run = self._chunk_program(placed, drawn)
+        validate = self._validation_program(placed.params.model)
+        self.compile_seconds += time.perf_counter() - began
+        new, rate, taken = placed, None, 0
+        with counted(self.compilations):
+            while taken < self.length:
+                count = self.pace.steps(self.length - taken)
+                with self.pace.timed(count):
+                    new, rate = run(new, self.own, self.shared, drawn, self._span(taken, taken + count))
+                    jax.block_until_ready(rate)
+                taken += count
+                if taken < self.length and not goes_on(taken):
+                    return None
+        loss = None if validate is None else validate(new.chosen.params.model, *self._validated)
+        new, rate, loss = to_host((new, rate, loss))
+        rates = np.reshape(rate, members).tolist()
+        losses = [None] * members if loss is None else np.reshape(loss, members).tolist()
+        return Advanced(unstack(new, members), rates, losses)
+
+    def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
+        """Held steps that keep to the tolerance.
+
+        **Arguments:**
+
+        - `states`: each member's, on the host.
+        - `fresh`: for the parameters where they are, and not for the chosen ones.
+        """
+        solver, objective = self.stage.objective.held_solver, self.stage.objective
+        grids, limits = [state.grid for state in states], [state.error_limit for state in states]
+        if solver is None or grids[0] is None:
+            return Refined(grids, limits, False)
+        before, members, order = stack(grids), len(states), solver.error_order
+        errors = StepErrors(self, states, fresh)
+        if objective.steps_between_rows(self.rows[0]):
+            old = before.shape[-1] - 1
+            steps = settle_between_rows(lambda m: errors.of(even_nodes(before, m)), old, order, solver.max_steps)
+            after, changed = even_nodes(before, steps), steps != old
+            judged = functools.partial(errors.of, after)
+        else:
+            rows = before.reshape(-1, before.shape[-1])
+            found = settle(lambda nodes: errors.of_padded(nodes, before), rows, order, solver.max_steps)
+            after, changed = found.reshape(*before.shape[:-1], -1), found is not rows
+            judged = functools.partial(errors.of_padded, found, before)
+        if not (changed or fresh):
+            return Refined(grids, limits, False)
+        judged()  # on the steps that are held from here on
+        limits = [np.asarray(limit, before.dtype) for limit in errors.limits()]
+        return Refined(unstack(after.astype(before.dtype), members), limits, changed)
+
+    def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
+        """States before a first step, with steps that keep to the tolerance at their parameters."""
+        found = self.refine(states, fresh=True)
+        return tuple(
+            replace(state, grid=grid, error_limit=limit)
+            for state, grid, limit in zip(states, found.grids, found.limits, strict=True)
+        )
+
+    def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
+        """States before a first step, whose best iterate is where they are, by the validation data if any."""
+        params = self._placed(states).params.model
+        validate = self._validation_program(params)
+        if validate is None:
+            return tuple(states)
+        losses = np.reshape(to_host(validate(params, *self._validated)), len(states))
+        return tuple(
+            replace(state, best=replace(state.best, loss=np.asarray(loss, state.best.loss.dtype)))
+            for state, loss in zip(states, losses, strict=True)
+        )
+
+    def step_errors(self, params: PyTree, grid: np.ndarray, progress: Any) -> np.ndarray:
+        """The estimated error of each step of all members over its tolerance, on the host; arguments are stacked."""
+        place = self.setup.place
+        arguments = (params, place.shard(grid), progress, self.own, self.shared)
+        axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
+        return to_host(PROGRAMS.get(step_errors, self._static, arguments, Compilations(), axes=axes)(*arguments))
+
+    def _chunk_program(self, state: TrainState, drawn: PyTree) -> Any:
+        arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
+        axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
+        keeps = lambda out: check_carry(state, out[0])  # noqa: E731
+        return PROGRAMS.get(chunk, self._static, arguments, self.compilations, keeps, axes)
+
+    def _validation_program(self, params: PyTree) -> Any:
+        if self.setup.validation is None:
+            return None
+        axes = mapped_axes(len(self.setup.members), True, True, False, False)
+        arguments = (params, *self._validated)
+        return PROGRAMS.get(validation_loss, self._static[0], arguments, Compilations(), axes=axes)
+
+    def _span(self, begin: int, end: int) -> jax.Array:
+        return self.setup.place.replicate(np.array([begin, end], np.int32))
+
+    @property
+    def _validated(self) -> tuple[PyTree, PyTree, Batch | None]:
+        return self.own.frozen, self.shared.frozen, self.setup.validation
+
+    def _placed(self, states: Sequence[TrainState]) -> TrainState:
+        """The members' states where they belong: members spread over devices, or the steps of their trajectories."""
+        place, state = self.setup.place, stack(states)
+        if len(states) > 1:
+            return place.shard(state)
+        return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
+
+    def _drawn(self, states: Sequence[TrainState]) -> PyTree:
+        """The minibatches of the next chunk; None if every step sees all data."""
+        if self.minibatches is None:
+            return None
+        chunks = [
+            source.chunk(int(state.step), self.length) for source, state in zip(self.minibatches, states, strict=True)
+        ]
+        return self.setup.place.shard(stack(chunks), 0 if len(states) > 1 else 1)
+
+
+def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch) -> Float[jax.Array, ""]:
+    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
+    model: NeuralODE = eqx.combine(params, own, shared, static)
+    solution = model.forecast(batch)
+    loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
+    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
+
+
+def taken(tree: PyTree, pool: np.ndarray | None) -> PyTree:
+    """These rows of a tree's arrays; the tree itself if there is no pool."""
+    return tree if pool is None else jax.tree.map(lambda x: x[pool], tree)

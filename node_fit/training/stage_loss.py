@@ -1,0 +1,59 @@
+"""A stage's objective as a function of the parameters alone, as optimizers see it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..model.neural_ode import NeuralODE
+from ..objectives.objective import AbstractObjective, Loss, Target
+from ..optimizers.optimizer import Linearised
+from .state import Params
+
+Vector = Float[Array, " parameter"]
+
+
+class StageLoss:
+    """The loss at given parameters; of sums of squares also the residuals, at a vector of all parameters.
+
+    **Arguments:**
+
+    - `static`, `frozen`: parts of the model that are not trained.
+    - `objective`, `target`: what is minimised, and the data that it looks at.
+    - `params`: of the kind that it is called with.
+    """
+
+    def __init__(self, static: PyTree, frozen: PyTree, objective: AbstractObjective, target: Target, params: Params):
+        self.unravel = ravel_pytree(params)[1]
+        self.static = static
+        self.frozen = frozen
+        self.objective = objective
+        self.target = target
+
+    def __call__(self, params: Params) -> Loss:
+        return self.objective.loss(self.model(params), params.auxiliary, self.target)
+
+    def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
+        found = self.objective.residuals(*self.build(x), self.target)
+        values = jnp.where(found.excess > self.target.error_limit, jnp.inf, found.values)
+        return values.reshape(-1) / jnp.sqrt(found.count), found.failed
+
+    def linearised(self, x: Vector) -> Linearised:
+        found, jacobian = self.objective.linearised(self.build, x, self.target)
+        root = jnp.sqrt(found.count)
+        return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.prior(x))
+
+    def prior(self, x: Vector) -> Vector:
+        params: Params = self.unravel(x)
+        blank = jax.tree.map(jnp.zeros_like, params)
+        weights = eqx.tree_at(lambda p: p.model.field, blank, self.objective.prior(params.model.field))
+        count = self.objective.residuals(*self.build(x), self.target).count
+        return ravel_pytree(weights)[0] / count
+
+    def build(self, x: Vector) -> tuple[NeuralODE, PyTree]:
+        params: Params = self.unravel(x)
+        return self.model(params), params.auxiliary
+
+    def model(self, params: Params) -> NeuralODE:
+        return eqx.combine(params.model, self.frozen, self.static)

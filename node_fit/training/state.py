@@ -1,0 +1,132 @@
+"""The state of a training: every leaf an array that never changes its shape, dtype or weakness of type."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int, PyTree
+
+from ..solver.held_steps import Shares
+from .stage import Stage
+
+
+class Params(eqx.Module):
+    """What training finds: the `model`'s parameters, and the objective's `auxiliary` variables if it has any."""
+
+    model: PyTree
+    auxiliary: PyTree
+
+
+class Iterate(eqx.Module):
+    """Parameters, the loss there, the norm of its gradient, and how many of the solves failed."""
+
+    params: Params
+    loss: Float[Any, "*member"]
+    gradient_norm: Float[Any, "*member"]
+    failed_solves: Int[Any, "*member"]
+
+    def is_usable(self, blocks: int) -> bool:
+        """Whether its loss is finite and at least one of so many solves succeeded; on the host, of one member."""
+        return bool(np.isfinite(self.loss)) and int(self.failed_solves) < blocks
+
+
+class TrainState(eqx.Module):
+    """All that a stage needs to go on.
+
+    On the host there is one for each member of a run. In a program for several members it is one, whose leaves have an
+    axis for the members before all others.
+
+    - `step`: steps taken in this stage.
+    - `params`: where the objective is evaluated next.
+    - `grid`: the steps that solves hold, as shares of each trajectory's time, or in one row for all trajectories if
+      minibatches are drawn; None if solves hold no steps.
+    - `error_limit`: see `objectives.Target`.
+    - `progress`: how far an objective that grows has grown, from 0 to 1.
+    - `opt_state`: the optimizer's state.
+    - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
+    - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
+    - `rejected`: evaluations in a row without use: loss or gradient not finite, or every solve failed.
+    - `restarts`: how often the stage has gone back to its best iterate for that.
+    - `best`: the iterate with the lowest judged loss so far, and that loss.
+    - `stale`: chunks since `best` last improved.
+    - `reference`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
+    - `stuck`: whether the optimizer knows of no further step.
+    - `finished`: whether the stage has ended for this member, which then waits for the others.
+    """
+
+    step: Int[Any, "*member"]
+    params: Params
+    grid: Float[Any, "*member row node"] | None
+    error_limit: Float[Any, "*member"]
+    progress: Float[Any, "*member"]
+    opt_state: PyTree
+    chosen: Iterate
+    evaluations: Int[Any, "*member"]
+    failed: Int[Any, "*member"]
+    rejected: Int[Any, "*member"]
+    restarts: Int[Any, "*member"]
+    best: Iterate
+    stale: Int[Any, "*member"]
+    reference: Float[Any, "*member"]
+    plateau: Int[Any, "*member"]
+    stuck: Bool[Any, "*member"]
+    finished: Bool[Any, "*member"]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the grid; 0 if there is none."""
+        return 0 if self.grid is None else self.grid.shape[-1]
+
+
+def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainState:
+    """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
+    dtype = jax.tree.leaves(params)[0].dtype
+    infinite = jnp.full((), jnp.inf, dtype)
+    zero = jnp.zeros((), jnp.int32)
+    nowhere = Iterate(params, infinite, infinite, zero)
+    return TrainState(
+        step=zero,
+        params=params,
+        grid=grid,
+        error_limit=infinite,
+        progress=jnp.zeros((), dtype),
+        opt_state=stage.optimizer.init(params, stage.steps),
+        chosen=nowhere,
+        evaluations=zero,
+        failed=zero,
+        rejected=zero,
+        restarts=zero,
+        best=nowhere,
+        stale=zero,
+        reference=infinite,
+        plateau=zero,
+        stuck=jnp.zeros((), bool),
+        finished=jnp.zeros((), bool),
+    )
+
+
+def check_carry(state: TrainState, after: TrainState) -> None:
+    """Refuses a training step that would not give back the kind of state that it was given.
+
+    **Arguments:**
+
+    - `state`: arrays. `after`: the shapes and dtypes that come out.
+
+    **Raises:** `TypeError` that names each leaf whose shape, dtype or weakness of type changes.
+    """
+    old, new = jax.tree.structure(state), jax.tree.structure(after)
+    if old != new:
+        raise TypeError(f"a training step changes the structure of its state from {old} to {new}.")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(after), strict=True)
+    changes = [
+        f"{jax.tree_util.keystr(path)} from {kind(x)} to {kind(y)}" for (path, x), y in pairs if kind(x) != kind(y)
+    ]
+    if changes:
+        raise TypeError("a training step changes its state: " + "; ".join(changes) + ".")
+
+
+def kind(x: Any) -> str:
+    weak = ", weak" if getattr(x, "weak_type", False) else ""
+    return f"{x.dtype}{list(x.shape)}{weak}"

@@ -1,0 +1,193 @@
+"""A training step, and the chunk of them that is compiled: pure functions of the state."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..model.neural_ode import NeuralODE
+from ..objectives.objective import Target
+from ..optimizers.optimizer import Step
+from ..solver.held_steps import Shares
+from .minibatches import count_of
+from .stage import Stage
+from .stage_loss import StageLoss
+from .state import Iterate, Params, TrainState
+
+Scan = Literal["lax", "checkpointed"]
+# Evaluations in a row that say nothing, after which a chunk ends.
+HOPELESS = 10
+# From the best iterate again, with steps that are smaller by this factor, so many times.
+CAUTION, RESTARTS = 0.1, 3
+
+
+class StageData(eqx.Module):
+    """Arrays that a training step reads and never changes.
+
+    Of several members' data some leaves are each one's own, and the others are shared.
+
+    - `frozen`: the part of the model that is not trained.
+    - `stage`: numbers of the stage.
+    - `batch`: the data; a sample of them if the stage draws minibatches.
+    """
+
+    frozen: PyTree
+    stage: PyTree
+    batch: PyTree
+
+
+def transition(
+    model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree = None
+) -> TrainState:
+    """One training step, on the minibatch that was drawn for it, or on all data."""
+    batch = data.batch if drawn is None else drawn
+    # Only a line search can back off from an infinite loss.
+    limit = state.error_limit if stage.optimizer.full_batch else jnp.inf
+    target = Target(batch, state.grid, state.progress, limit)
+    loss = StageLoss(model_static, data.frozen, stage.objective, target, state.params)
+    step = stage.optimizer.step(loss, state.params, state.opt_state, stage.steps)
+    chosen = judge(stage, state, step)
+    silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
+    if stage.batch_size is None:
+        # As long as the loss falls there is hope: gradients tell of what came before a failure.
+        silent |= (step.loss.failed >= count_of(data.batch)) & (chosen.loss >= state.chosen.loss)
+    return replace(
+        state,
+        step=state.step + 1,
+        params=cautious(stage, state, step.params),
+        opt_state=step.state,
+        chosen=chosen,
+        evaluations=state.evaluations + step.evaluations,
+        failed=state.failed + (step.loss.failed > 0),
+        rejected=jnp.where(silent, state.rejected + 1, 0),
+        stuck=stage.optimizer.stuck(step.state),
+    )
+
+
+def cautious(stage: Stage, state: TrainState, params: Params) -> Params:
+    """The next parameters, not as far away as the optimizer asks once it has gone where nothing is finite.
+
+    A line search, or a damping, finds its own length of a step.
+    """
+    if stage.optimizer.full_batch:
+        return params
+
+    def shortened(new: Array, old: Array) -> Array:
+        return jnp.where(state.restarts == 0, new, old + caution(stage, state).astype(old.dtype) * (new - old))
+
+    return jax.tree.map(shortened, params, state.params)
+
+
+def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
+    """The factor by which steps are shortened."""
+    exponent = 0 if stage.optimizer.full_batch else state.restarts
+    return jnp.asarray(CAUTION, state.best.loss.dtype) ** exponent
+
+
+def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
+    """The state that begins again from an iterate, with smaller steps."""
+    return replace(
+        state,
+        params=iterate.params,
+        opt_state=stage.optimizer.init(iterate.params, stage.steps),
+        chosen=replace(iterate, loss=state.chosen.loss),
+        rejected=jnp.zeros((), jnp.int32),
+        restarts=state.restarts + 1,
+        stuck=jnp.zeros((), bool),
+    )
+
+
+def step_errors(
+    static: tuple, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
+) -> Array:
+    """The estimated error of each held step over its tolerance; `static` is `(model, stage)`."""
+    model_static, stage_static = static
+    data: StageData = eqx.combine(own, shared)
+    stage = eqx.combine(data.stage, stage_static)
+    model: NeuralODE = eqx.combine(params.model, data.frozen, model_static)
+    return stage.objective.step_errors(model, params.auxiliary, Target(data.batch, grid, progress))
+
+
+def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:
+    """The better of the chunk's chosen iterate and the one just evaluated; a NaN is never better."""
+    here = Iterate(state.params, step.loss.value, step.gradient_norm, step.loss.failed)
+    better = here.loss < state.chosen.loss if stage.batch_size is None else jnp.isfinite(here.loss)
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), here, state.chosen)
+
+
+def unroll(
+    model_static: PyTree,
+    stage: Stage,
+    data: StageData,
+    state: TrainState,
+    length: int,
+    scan: Scan = "lax",
+    drawn: PyTree = None,
+) -> TrainState:
+    """`length` training steps, of which those after the stage's last, or after a stop, change nothing.
+
+    Differentiable in every number of `stage`, `data` and `state`, if the objective's solver has an adjoint that may
+    be differentiated again (`direct`); `checkpointed` then needs memory for about the square root of the steps.
+
+    **Arguments:**
+
+    - `model_static`: the part of the model that is no array.
+    - `stage`: with its numbers as arrays.
+    - `data`, `state`: what a step reads, and where the training is.
+    - `length`: number of steps; compiled in.
+    - `scan`: `lax` or `checkpointed`.
+    - `drawn`: a minibatch for each step, along an axis before all others; None for all data in every step.
+
+    **Raises:** `ValueError` if `scan` is neither.
+    """
+    check_scan(scan)
+
+    def body(carry: TrainState, drawn: PyTree) -> tuple[TrainState, None]:
+        return unless_idle(model_static, stage, data, carry, drawn), None
+
+    return eqxi.scan(body, state, drawn, length, kind=scan)[0]
+
+
+def unless_idle(model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree) -> TrainState:
+    """The state after a step, or the same one where the stage has ended."""
+    idle = state.finished | state.stuck | (state.step >= stage.steps) | (state.rejected >= HOPELESS)
+    return jax.lax.cond(idle, lambda s: s, lambda s: transition(model_static, stage, data, s, drawn), state)
+
+
+def check_scan(scan: str) -> None:
+    # Equinox takes any unknown word for "checkpointed".
+    if scan not in ("lax", "checkpointed"):
+        raise ValueError(f"scan must be lax or checkpointed, got {scan!r}.")
+
+
+def chunk(
+    static: tuple, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[Any, "2"]
+) -> tuple[TrainState, Float[Array, ""]]:
+    """Some steps of a chunk, and the learning rate after them. Its first step begins a fresh choice of iterate.
+
+    The one program that is compiled for a stage, whatever the number of steps.
+
+    **Arguments:**
+
+    - `static`: `(model, stage)`.
+    - `state`: of a member. `own`, `shared`: what it has of its own, and what it shares with others.
+    - `drawn`: the minibatches of the whole chunk; None if every step sees all data.
+    - `span`: the first of the steps, counted in the chunk, and the one after the last.
+    """
+    model_static, stage_static = static
+    data: StageData = eqx.combine(own, shared)
+    stage = eqx.combine(data.stage, stage_static)
+    infinite = jnp.full_like(state.chosen.loss, jnp.inf)
+    fresh = Iterate(state.params, infinite, infinite, jnp.zeros_like(state.failed))
+    kept = state.finished | (span[0] > 0)
+    chosen = jax.tree.map(lambda old, new: jnp.where(kept, old, new), state.chosen, fresh)
+
+    def step(index: Array, state: TrainState) -> TrainState:
+        return unless_idle(model_static, stage, data, state, jax.tree.map(lambda x: x[index], drawn))
+
+    state = jax.lax.fori_loop(span[0], span[1], step, replace(state, chosen=chosen))
+    return state, stage.optimizer.rate(state.opt_state, stage.steps) * caution(stage, state)

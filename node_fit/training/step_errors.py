@@ -1,0 +1,69 @@
+"""The estimated errors of held steps at a chunk's end, for all members at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..solver.held_steps import SAFETY, Shares, padded, room
+from .chunk_end import has_diverged
+from .members import stack
+from .state import TrainState
+
+# A line search may go where the errors of held steps are so many times their tolerance, or so many times as large as
+# they were when the steps were refined, if that is more.
+LIMIT, GROWTH = 100.0, 10.0
+
+
+class StepErrors:
+    """Errors of a stage's held steps over their tolerance.
+
+    **Arguments:**
+
+    - `programs`: the `StagePrograms` of the stage.
+    - `states`: each member's, on the host.
+    - `fresh`: whether they are judged where they are, and not at their chosen iterates.
+    """
+
+    def __init__(self, programs: Any, states: Sequence[TrainState], fresh: bool):
+        place, members = programs.setup.place, len(states)
+        put = place.shard if members > 1 else place.replicate
+        self.programs = programs
+        self.members = members
+        self.order = programs.stage.objective.held_solver.error_order
+        self.params, self.progress = put(stack([(s.params if fresh else s.chosen.params, s.progress) for s in states]))
+        # A member that waits, or that diverges, makes no steps shorter for all others; and nothing is learnt from where
+        # a fit has diverged, however well that is solved.
+        waits = [members > 1 and bool(state.finished or state.chosen.failed_solves > 0) for state in states]
+        self.idle = np.array([has_diverged(state) or wait for state, wait in zip(states, waits, strict=True)])
+        self.last: Float[np.ndarray, "member block step"] = np.zeros((members, 1, 1))
+
+    def of(self, grid: np.ndarray) -> Float[np.ndarray, "member block interval"]:
+        """Of steps between rows, the largest in each interval."""
+        errors = self.programs.step_errors(self.params, grid, self.progress)
+        return self._judged(errors.reshape(self.members, -1, errors.shape[-1]))
+
+    def of_padded(self, nodes: Shares, like: np.ndarray) -> Float[np.ndarray, "row step"]:
+        """Of steps over trajectories, in rows of all members; `like` is a grid of the shape that programs take."""
+        steps = nodes.shape[1] - 1
+        roomy = padded(nodes, room(steps)).reshape(*like.shape[:-1], -1)
+        errors = self.programs.step_errors(self.params, roomy, self.progress)
+        errors = errors[..., :steps].reshape(self.members, -1, steps)
+        if like.shape[-2] == 1:  # steps that all trajectories share
+            errors = errors.max(axis=1, keepdims=True)
+        return self._judged(errors).reshape(-1, steps)
+
+    def limits(self) -> list[float]:
+        """The errors above which each member's loss counts as infinite, from those found last."""
+        worst = np.where(np.isfinite(self.last), self.last, np.inf).max(axis=(1, 2))
+        return [max(LIMIT, GROWTH * float(error)) for error in worst]
+
+    def _judged(self, errors: np.ndarray) -> np.ndarray:
+        self.last = np.where(self.idle[:, None, None], SAFETY**self.order, errors)
+        return self.last
+
+
+def even_nodes(like: np.ndarray, steps: int) -> np.ndarray:
+    """So many even steps, in the shape of another grid but for its last axis."""
+    return np.broadcast_to(np.linspace(0, 1, steps + 1), (*like.shape[:-1], steps + 1)).copy()

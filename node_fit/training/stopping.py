@@ -1,0 +1,68 @@
+"""When a stage has ended for a member of a run, and why."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .callback import Status
+from .stage import Stage
+from .state import TrainState
+from .step import HOPELESS, RESTARTS
+
+# Progress that counts: the training loss falls by this fraction ...
+PROGRESS = 1e-3
+# ... within so many chunks.
+PLATEAU = 5
+NOTHING_SOLVED = "not one trajectory could be simulated to its end"
+ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a member's run ended: `status`, and the `reason` in a sentence."""
+
+    status: Status
+    reason: str
+
+
+def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | None) -> Outcome | None:
+    """How a stage has ended for one member; None while it goes on.
+
+    **Arguments:**
+
+    - `stage`, `state`: the stage, and the member's state in it, on the host.
+    - `blocks`: how many solves an evaluation takes.
+    - `patience`: chunks without a better validation loss that are waited for; None without validation data.
+    """
+    if state.finished and state.step == 0:
+        return Outcome("failed", "failed in an earlier stage")
+    if state.evaluations > 0 and not (np.isfinite(state.best.loss) or np.isfinite(state.chosen.loss)):
+        return Outcome(
+            "failed",
+            f"no loss was finite in the first {state.evaluations} evaluations ({state.failed} failed solves); {ADVICE}",
+        )
+    reason = why_finished(stage, state, patience)
+    if reason is None:
+        return None
+    if not (state.best.is_usable(blocks) or state.chosen.is_usable(blocks)):
+        return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}")
+    return Outcome("completed" if state.step >= stage.steps else "stopped_early", reason)
+
+
+def why_finished(stage: Stage, state: TrainState, patience: int | None) -> str | None:
+    if state.step >= stage.steps:
+        return f"took all {stage.steps} steps of stage {stage.name}"
+    grown = not stage.objective.grows or state.progress >= 1
+    if state.stuck and grown:
+        return "converged: the line search finds no lower training loss, not even along the gradient"
+    if state.rejected >= HOPELESS:
+        return (
+            f"{HOPELESS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
+            "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
+            "roots, logarithms and divisions"
+        )
+    if patience is not None and state.stale >= patience:
+        return f"the validation loss has not improved for {patience} chunks"
+    if grown and stage.optimizer.full_batch and state.plateau >= PLATEAU:
+        return f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
+    return None

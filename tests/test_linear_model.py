@@ -1,0 +1,130 @@
+"""The linear state-space model that driven records are begun with: exact steps, derivatives, and what it finds."""
+
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import node_fit as nf
+from node_fit.data.batch import Batch
+from node_fit.data.scaling import Scaler
+from node_fit.fitting.choices import simplest
+from node_fit.fitting.linear_model import constants, error_on, linear_models
+from node_fit.fitting.linear_simulation import (
+    LinearSystem,
+    Record,
+    as_vector,
+    from_vector,
+    jacobian,
+    minimised,
+    residuals,
+    step_matrix,
+)
+from node_fit.fitting.subspace import identified
+
+A = np.array([[0.0, 0.5], [-0.6, -0.1]])
+B = np.array([[0.0], [0.4]])
+C = np.array([0.02, -0.01])
+ROWS = 5
+
+
+def record(rows: int = 400, seed: int = 0, held: bool = True, noise: float = 0.0) -> nf.Dataset:
+    """A single record of the system's first state, with a random input that is held, or linear, between rows."""
+    rng = np.random.default_rng(seed)
+    us = rng.normal(size=(rows, 1)) if held else np.cumsum(rng.normal(size=(rows, 1)), axis=0) / 5
+    step, z, ys = step_matrix(A, B, C, held=held), np.array([0.3, 0.0]), []
+    for row in range(rows):
+        ys.append(z[:1] + noise * rng.normal(size=1))
+        ends = [us[row]] if held else [us[row], us[min(row + 1, rows - 1)]]
+        z = step @ np.concatenate([z, *ends, [1]])
+    return nf.Dataset.from_arrays(np.arange(rows, dtype=float), np.stack(ys), us, states=("y",), inputs=("u",))
+
+
+def windows_of(data: nf.Dataset, rows: int = 60) -> tuple[Batch, Scaler]:
+    scaler = Scaler.from_dataset(data)
+    return Batch.from_dataset(data.windows(rows, 20), scaler, ROWS), scaler
+
+
+def random_system(states: int, features: int, seed: int = 0) -> LinearSystem:
+    rng = np.random.default_rng(seed)
+    a = 0.2 * rng.normal(size=(states, states)) - 0.3 * np.eye(states)
+    b, c = rng.normal(size=(states, 1)), rng.normal(size=states)
+    return LinearSystem(a, b, c, 0.1 * rng.normal(size=(states, features)), 0.1 * rng.normal(size=states))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_steps_are_exact(held):
+    start, first, last = np.array([0.3, -0.2]), 0.7, -0.4
+
+    def rates(t, z):
+        return A @ z + B[:, 0] * (first if held else first + (last - first) * t) + C
+
+    exact = solve_ivp(rates, (0, 1), start, rtol=1e-11, atol=1e-13).y[:, -1]
+    drive = [first] if held else [first, last]
+    np.testing.assert_allclose(step_matrix(A, B, C, held=held) @ [*start, *drive, 1], exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["hold", "linear"])
+def test_the_jacobian_is_that_of_the_residuals(kind):
+    batch, _ = windows_of(record(100, noise=0.1))
+    held = Record.of(batch, kind)
+    system = random_system(3, held.past.shape[1])
+    x = as_vector(system)
+    rng = np.random.default_rng(1)
+    direction = rng.normal(size=len(x))
+    h = 1e-6
+    ahead, behind = (residuals(from_vector(x + s * h * direction, system), held) for s in (1, -1))
+    np.testing.assert_allclose(jacobian(system, held) @ direction, (ahead - behind) / (2 * h), rtol=1e-5, atol=1e-7)
+
+
+def test_the_search_falls_to_the_truth():
+    batch, _ = windows_of(record())
+    held = Record.of(batch, "hold")
+    found, error = minimised(random_system(2, held.past.shape[1], seed=3)._replace(c=np.zeros(2)), held, 60)
+    assert np.sqrt(error / held.variance) < 1e-2
+    eigenvalues = np.sort_complex(np.linalg.eigvals(found.a))
+    np.testing.assert_allclose(eigenvalues, np.sort_complex(np.linalg.eigvals(A)), rtol=0.02)
+
+
+def test_subspace_identification_finds_the_eigenvalues():
+    data = record(2000, noise=0.01)
+    guess = identified(data.ys, data.us, data.valid, 2)
+    assert guess is not None
+    eigenvalues = np.sort_complex(np.linalg.eigvals(guess.a))
+    np.testing.assert_allclose(eigenvalues, np.sort_complex(np.linalg.eigvals(A)), rtol=0.1)
+    assert identified(data.ys[:, :30], data.us[:, :30], data.valid[:, :30], 2) is None
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_number_of_hidden_states_is_found(held):
+    train, validation = record(500, held=held, noise=0.01), record(200, seed=5, held=held, noise=0.01)
+    batch, scaler = windows_of(train)
+    kind = "hold" if held else "linear"
+    models = list(linear_models(batch, Batch.from_dataset(validation, scaler, ROWS), train, scaler, kind))
+    best = simplest(models)
+    assert best.hidden == 1
+    assert best.error < 0.1 < models[0].error
+
+
+def test_no_linear_model_is_worse_than_keeping_the_last_value_or_the_mean():
+    """The validation data are of another system, of which the training data say nothing."""
+    rng = np.random.default_rng(2)
+    train = record(300)
+    other = nf.Dataset.from_arrays(
+        np.arange(150.0), rng.normal(size=(150, 1)), rng.normal(size=(150, 1)), states=("y",), inputs=("u",)
+    )
+    batch, scaler = windows_of(train)
+    held = Batch.from_dataset(other, scaler, ROWS)
+    found = simplest(list(linear_models(batch, held, train, scaler, "hold")))
+    simple = [error_on(each, Record.of(held, "hold")) for each in constants(Record.of(batch, "hold"), 1)]
+    assert found.error <= 1.03 * min(simple)
+
+
+def test_what_is_constant_keeps_the_last_value_and_the_mean():
+    batch, _ = windows_of(record(100))
+    held = Record.of(batch, "hold")
+    last, mean = constants(held, 1)
+    assert error_on(mean, held) == pytest.approx(
+        np.sqrt((held.mask * held.ys**2).sum() / held.mask.sum() / held.variance)
+    )
+    off = held.mask * (held.first - held.ys)
+    assert error_on(last, held) == pytest.approx(np.sqrt((off**2).sum() / held.mask.sum() / held.variance))
