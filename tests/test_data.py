@@ -1,6 +1,8 @@
-"""The shipped data: made again by their script, and true to the equations that their README states."""
+"""The shipped data: their script reproduces them, and they satisfy the equations in their README."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ generate_data = load_script()
 
 
 def read(path, *columns):
-    """Times `(time,)` and the columns as `(trajectory, time, column)`; all trajectories must share their times."""
+    """Times `(time,)` and columns `(trajectory, time, column)` of a file whose trajectories share their times."""
     frame = pd.read_csv(path)
     trajectories = len(np.unique(frame["trajectory"].to_numpy()))
     ts = frame["t"].to_numpy().reshape(trajectories, -1)
@@ -31,7 +33,7 @@ def read(path, *columns):
     return ts[0], frame[list(columns)].to_numpy().reshape(trajectories, -1, len(columns))
 
 
-# The right-hand sides again, written from the README, with the state in the last axis.
+# The right-hand sides, rewritten from the README, with the state in the last axis.
 def oscillator(z):
     x, y = np.moveaxis(z, -1, 0)
     return np.stack([y / (1 + y), -x / (1 + x)], axis=-1)
@@ -60,7 +62,7 @@ def runge_kutta(field, z, span, steps):
 
 
 def derivative(z, h):
-    """Five-point central difference along the times, without the two rows at each end."""
+    """Five-point central differences in time, without the two rows at each end."""
     return (z[:, :-4] - 8 * z[:, 1:-3] + 8 * z[:, 3:-1] - z[:, 4:]) / (12 * h)
 
 
@@ -72,13 +74,14 @@ def made(tmp_path_factory):
 
 
 def test_every_shipped_table_is_made_or_typed(made):
-    assert {path.name for path in DATA.glob("*.csv")} == {path.name for path in made.glob("*.csv")} | {"lynx_hare.csv"}
+    others = {"lynx_hare.csv", "duffing.csv", "motor.csv", "house.csv"}
+    assert {path.name for path in DATA.glob("*.csv")} == {path.name for path in made.glob("*.csv")} | others
 
 
 @pytest.mark.parametrize("name", generate_data.SYSTEMS)
 def test_script_makes_the_shipped_file_again(made, name):
     shipped, again = pd.read_csv(DATA / f"{name}.csv"), pd.read_csv(made / f"{name}.csv")
-    # Another processor may round otherwise; Lorenz's system multiplies that by about 1e3 in 7 time units.
+    # Other processors may round differently; the Lorenz system amplifies this by about 1e3 in 7 time units.
     pd.testing.assert_frame_equal(shipped, again, rtol=1e-6, atol=1e-6)
 
 
@@ -117,7 +120,7 @@ def test_spiral_winds_inwards():
     _, z = read(DATA / "spiral.csv", "x", "y")
     # d(x^4 + y^4)/dt = -0.4 (x^6 + y^6).
     assert (np.diff((z**4).sum(axis=2), axis=1) < 0).all()
-    # x' = 2 y^3 turns it clockwise.
+    # x' = 2 y^3 makes the rotation clockwise.
     turned = z[:, :-1, 0] * z[:, 1:, 1] - z[:, :-1, 1] * z[:, 1:, 0]
     assert (turned < 0).all()
 
@@ -130,14 +133,14 @@ def test_pendulum_obeys_its_equation_with_the_torque_in_the_file():
     np.testing.assert_allclose(rates[..., 0], velocity, atol=0.02)
     swing = torque - 9.81 * np.sin(angle)
     np.testing.assert_allclose(rates[..., 1], swing - 0.5 * velocity, atol=0.06)
-    # The bound is tight enough to notice the damping and the torque.
+    # The tolerance is tight enough to detect the damping and the torque.
     assert np.abs(rates[..., 1] - swing).max() > 0.6
     assert np.abs(rates[..., 1] - swing + torque + 0.5 * velocity).max() > 0.6
 
 
 def test_undriven_pendulum_loses_the_energy_that_damping_takes():
     def field(t, z):
-        # The energy lost so far is a third state.
+        # The dissipated energy is a third state.
         rates = generate_data.pendulum_field(z[:, :2], np.zeros(len(z)))
         return np.concatenate([rates, 0.5 * z[:, 1:2] ** 2], axis=1)
 
@@ -158,7 +161,7 @@ def test_noise_is_relative_to_each_state_and_leaves_the_rest(tmp_path):
 
 def test_seed_chooses_the_starts(tmp_path, made):
     generate_data.main(["--out", str(tmp_path), "--seed", "1"])
-    for name in generate_data.SYSTEMS.keys() - {"robertson"}:  # which starts as in the paper
+    for name in generate_data.SYSTEMS.keys() - {"robertson"}:  # It starts as in the paper.
         assert not np.allclose(pd.read_csv(made / f"{name}.csv"), pd.read_csv(tmp_path / f"{name}.csv"))
 
 
@@ -166,7 +169,7 @@ def test_robertson_keeps_its_mass_and_spans_ten_decades():
     frame = pd.read_csv(DATA / "robertson.csv")
     np.testing.assert_allclose(frame[["y1", "y2", "y3"]].sum(axis=1), 1.0, atol=2e-7)
     assert frame["t"].tolist()[0] == 0 and frame["t"].iloc[-1] / frame["t"].iloc[1] == pytest.approx(1e10)
-    # On the slow manifold the second species is where its fast reactions balance.
+    # On the slow manifold, the fast reactions of the second species balance.
     y1, y2, y3 = frame[["y1", "y2", "y3"]].to_numpy()[-1]
     assert 0.04 * y1 == pytest.approx(1e4 * y2 * y3 + 3e7 * y2**2, rel=1e-3)
 
@@ -187,7 +190,15 @@ def test_lynx_follows_hare_year_by_year():
     assert list(frame.columns) == ["year", "hare", "lynx"]
     assert frame["year"].tolist() == list(range(1900, 1921))
     assert (frame[["hare", "lynx"]].to_numpy() > 0).all()
-    # The cycle of the predator comes a year or two after that of the prey.
+    # The predator's cycle lags the prey's by a year or two.
     hare, lynx = np.log(frame[["hare", "lynx"]].to_numpy()).T
     correlation = {lag: np.corrcoef(hare[3 - lag : 18 - lag], lynx[3:18])[0, 1] for lag in range(-3, 4)}
     assert max(correlation, key=lambda lag: correlation[lag]) in (1, 2)
+
+
+def test_the_driven_records_are_those_of_their_script(tmp_path):
+    script = ROOT / "scripts" / "generate_driven.py"
+    subprocess.run([sys.executable, script, "--out", tmp_path], check=True)
+    for name in ("duffing", "motor", "house"):
+        again = pd.read_csv(tmp_path / f"{name}.csv")
+        pd.testing.assert_frame_equal(pd.read_csv(DATA / f"{name}.csv"), again, rtol=1e-3, atol=1e-3)
