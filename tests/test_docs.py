@@ -1,0 +1,51 @@
+"""The examples in README and docs run as they stand, and every command in them composes."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import ENVIRONMENT
+from hydra import compose, initialize_config_dir
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Code blocks of a language, with the name of their page and their number there."""
+    found = []
+    for page in PAGES:
+        for number, code in enumerate(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)):
+            found.append((f"{page.name}-{number}", code))
+    return found
+
+
+EXAMPLES = dict(blocks("python"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_python_examples_run(name, tmp_path):
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    command = [sys.executable, "-W", "error::DeprecationWarning", "-c", EXAMPLES[name]]
+    ran = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def commands() -> list[str]:
+    found = []
+    for _, code in blocks("sh"):
+        for line in code.replace("\\\n", " ").splitlines():
+            words = line.split("python -m node_fit ", 1)
+            if len(words) == 2 and not words[1].startswith(("-m", "resume", "--cfg", "--config-dir")):
+                found.append(words[1])
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_compose(command):
+    words = [word for word in shlex.split(command, comments=True) if "=" in word]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        compose("config", words)
