@@ -5,7 +5,7 @@ classical Runge-Kutta method with ten steps between two rows, and noise is added
 
 - `duffing.csv`: a driven oscillator with a hardening spring, y'' = -2 D W y' - W^2 (y + C y^3 - u), whose velocity
   nobody measured. 65,000 rows: 50,000 of a random force of constant strength, then 15,000 whose strength grows from
-  nothing. Noise of 1 % of the first part's standard deviation.
+  two fifths of it to all. Noise of 1 % of the first part's standard deviation.
 - `motor.csv`: a direct-current motor with viscous and dry friction, whose speed is measured without its sign. Two
   records of 500 rows with random steps of the voltage, of both signs. Noise of 2 % of the standard deviation.
 - `house.csv`: a heated room, its walls, and a heater that is on or off. 3,000 rows, five minutes apart; the temperature
@@ -93,7 +93,7 @@ def write(path: Path, header: str, columns: list[np.ndarray], formats: list[str]
 
 def make_duffing(rng: np.random.Generator, out: Path) -> None:
     constant, growing = 50_000, 15_000
-    strength = 0.45 * np.concatenate([np.ones(constant), 1.3 * np.linspace(0, 1, growing)])
+    strength = 0.45 * np.concatenate([np.ones(constant), np.linspace(0.4, 1, growing)])
     force = strength * np.concatenate([random_force(rng, constant), random_force(rng, growing)])
     y = simulate(duffing, [0, 0], force[:, None], held=False)[:, 0]
     y = y + 0.01 * y[:constant].std() * rng.normal(size=len(y))

@@ -38,7 +38,7 @@ def what_helps(
     elif remembers(data, predicted):
         found.append(more_states(options))
     else:
-        found.append("the past says nothing of what is left, so a longer record or more of them")
+        found.append("a longer record, or more of them, for past rows say nothing of what is left")
     return "; or ".join(found)
 
 

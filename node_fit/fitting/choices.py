@@ -12,15 +12,18 @@ from ..data.scaling import Scaler, gather_bounds
 from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
 from ..model.make_model import made_of
+from ..model.observations.measured import MeasuredStates
 from ..model.starts.encoder import Encoder
 from ..model.starts.first import First
 from .linear_model import WORTH, LinearModel, linear_models
 from .options import TIGHT, Options, Training, with_tolerance
 
-# Rows of a window; a record that is cut into windows has at least so many times as many.
-WINDOW, LONG = 128, 3
-# Windows that a fit looks at, at the most, and begun at least every so many rows.
-MOST_WINDOWS, STRIDE = 128, 32
+# Rows of a window, the first of which a record has at least so many times.
+WINDOWS, LONG = (128, 64), 3
+# Windows that a fit looks at: so many or, of short records whose windows overlap much, about half as many.
+MOST_WINDOWS, FEWER_WINDOWS = 128, 64
+# Rows between two windows: at least, and of short records at the most.
+NEAREST, FARTHEST = 8, 32
 # Windows that a linear model is found from, which is cheaper with few and needs many different starts.
 LINEAR_WINDOWS = 64
 # Rows that a start is read from.
@@ -33,6 +36,8 @@ SMALL, TOLERANCES = 1 / 200, (1e-5, 1e-3)
 TIGHTER = 10
 STEPS, CHUNK = 2000, 100
 STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
+# Records of so many rows tell of finer details, which take longer to find.
+MANY_ROWS, STEPS_OF_MANY = 10_000, 1000
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,11 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
         kind, reason = look_of_inputs(train) if driven else ("linear", "")
         choices += [Choice("solver.inputs", kind, reason)] if driven else []
     window = options.training.window
-    if not (look and driven and longest >= LONG * (WINDOW if window in ("auto", None) else window)):
+    fitting = next((rows for rows in WINDOWS if longest >= LONG * rows), None) if window == "auto" else window
+    if not (look and driven and fitting is not None and longest >= LONG * fitting):
         return Chosen(with_solvers(closed(options), kind, driven), choices)
     if window == "auto":
-        window = WINDOW
+        window = fitting
         choices.append(Choice("train.window", window, f"the longest record has {longest} rows"))
     options = replace(options, training=in_windows(options.training, window, int(train.lengths.sum())))
     linear, found = choose_linear(options, train, validation, kind)
@@ -92,7 +98,7 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     if start == "auto":
         start = functools.partial(Encoder, rows=ROWS, before=True)
         found.append(Choice("start", "encoder", f"a start is read from the {ROWS} rows up to it"))
-    if linear is not None and made_of(field) is MLP:
+    if made_of(field) is MLP and keyword(field, "linear") is None:
         field = functools.partial(field, linear=True)
     return Chosen(replace(options, hidden=hidden, start=start, field=field), choices + found, linear)
 
@@ -123,11 +129,16 @@ def in_windows(training: Training, window: int | None, rows: int) -> Training:
     """The training of a long driven record, in windows of which there are not too many."""
     return replace(
         training,
-        steps=training.steps or STEPS_IN_WINDOWS,
+        steps=training.steps or (STEPS_OF_MANY if rows >= MANY_ROWS else STEPS_IN_WINDOWS),
         chunk_steps=training.chunk_steps or CHUNK_IN_WINDOWS,
         window=window,
-        stride=training.stride or (None if window is None else max(STRIDE, -(-rows // MOST_WINDOWS))),
+        stride=training.stride or (None if window is None else stride_of(rows)),
     )
+
+
+def stride_of(rows: int) -> int:
+    """Rows between the beginnings of two windows, in records of so many rows."""
+    return max(NEAREST, min(FARTHEST, rows // FEWER_WINDOWS), -(-rows // MOST_WINDOWS))
 
 
 def look_of_inputs(data: Dataset) -> tuple[str, str]:
@@ -145,12 +156,13 @@ def choose_linear(
 ) -> tuple[LinearModel | None, list[Choice]]:
     """The linear model that validates best, if the field has a place for one and rows are even."""
     maker = made_of(options.field)
-    if maker not in (MLP, Linear) or keyword(options.field, "linear") is False:
+    measured = made_of(options.observation) is MeasuredStates
+    if maker not in (MLP, Linear) or keyword(options.field, "linear") is False or not measured:
         return None, []
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = gather_bounds(options.scaling.log, options.scaling.bounds, (*train.states, *names))
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
-    rows = (options.training.window or WINDOW) + ROWS - 1
+    rows = (options.training.window or WINDOWS[0]) + ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ROWS)
     held = windows if validation is None else Batch.from_dataset(validation, scaler, ROWS)
@@ -163,14 +175,15 @@ def choose_linear(
     if count is not None:
         text = f"NRMSE on {what} data of a linear model with {count} hidden states"
         return best, [Choice("linear", f"{best.error:.2g}", text)]
-    tried = ", ".join(f"{model.hidden}: {model.error:.2g}" for model in models)
-    return best, [Choice("hidden", best.hidden, f"NRMSE on {what} data of linear models with hidden states {tried}")]
+    tried = ", ".join(f"{model.hidden}: {model.judged:.2g}" for model in models)
+    text = f"NRMSE of linear models with hidden states {tried}, on {what} data and crosswise on those of training"
+    return best, [Choice("hidden", best.hidden, text)]
 
 
 def simplest(models: list[LinearModel]) -> LinearModel:
     """The model with the fewest states of those that are as good as the best."""
-    limit = min(model.error for model in models) * (1 + WORTH)
-    return next(model for model in models if model.error <= limit)
+    limit = min(model.judged for model in models) * (1 + WORTH)
+    return next(model for model in models if model.judged <= limit)
 
 
 def keyword(maker: Any, name: str) -> Any:

@@ -35,6 +35,7 @@ class LinearModel:
     channels: int
     error: float
     train_error: float
+    judged: float
 
     @property
     def hidden(self) -> int:
@@ -79,9 +80,11 @@ def searched(
         candidates = [found, *(constants(record, us.shape[2]) if count == 0 else [])]
         best_one = min(candidates, key=lambda each: error_on(each, held_out))
         validated = error_on(best_one, held_out)
-        yield LinearModel(best_one, channels, validated, error_on(best_one, record))
-        idle = idle + 1 if validated > (1 - WORTH) * best else 0
-        best = min(best, validated)
+        crossed = cross_validated(found, record)
+        judged = float(np.sqrt((validated**2 + crossed**2) / 2))
+        yield LinearModel(best_one, channels, validated, error_on(best_one, record), judged)
+        idle = idle + 1 if judged > (1 - WORTH) * best else 0
+        best = min(best, judged)
         if idle >= TRIES:
             return
 
@@ -89,6 +92,19 @@ def searched(
 def error_on(system: LinearSystem, record: Record) -> float:
     """NRMSE of simulated channels."""
     return float(np.sqrt((residuals(system, record) ** 2).sum() / record.variance))
+
+
+def cross_validated(system: LinearSystem, record: Record) -> float:
+    """NRMSE of each half of the windows by a system that is fitted to the other, from a system fitted to both.
+
+    The validation data may be few, and of one regime: they alone do not tell how many states there are.
+    """
+    half = record.ys.shape[1] // 2
+    if half < 2:
+        return error_on(system, record)
+    halves = (record.part(slice(half)), record.part(slice(half, None)))
+    errors = [error_on(minimised(system, other, FIRST)[0], own) for own, other in (halves, halves[::-1])]
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def constants(record: Record, inputs: int) -> list[LinearSystem]:

@@ -53,6 +53,11 @@ class Record(NamedTuple):
         past = np.asarray(batch.past, float)
         return Record(us, *later, past[:, -1, : later[0].shape[2]], past.reshape(len(past), -1))
 
+    def part(self, trajectories: slice) -> "Record":
+        """Some of the trajectories."""
+        by_step = (x[:, trajectories] for x in (self.us, self.ys, self.mask))
+        return Record(*by_step, self.first[trajectories], self.past[trajectories])
+
     @property
     def variance(self) -> float:
         """Of the values that count."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..data.batch import is_driven
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
@@ -120,7 +121,7 @@ def chosen_ridges(
     """Weights of the prior for members to take, or the one that short fits choose."""
     if not isinstance(options.recipe, Recipe):
         return (0.0,), []
-    if linear is not None:
+    if linear is not None or (options.training.window is not None and is_driven(train)):
         values = float(train.mask.sum())
         ridges = tuple(share * values for share in LADDER)
         if validation is None:

@@ -11,6 +11,8 @@ from jaxtyping import PyTree
 from ..data.scaling import Scaler
 from .fields.constants import Constants
 from .fields.mlp import MLP
+from .starts.encoder import Encoder
+from .starts.start import AbstractStart
 
 TRAINED = ("field", "start", "observation")
 
@@ -66,12 +68,15 @@ def weights(part: PyTree) -> list[jax.Array]:
     """The floating arrays of a part that a prior around 0 suits: no scales, known constants or linear paths."""
     others = (Scaler, Constants)
     kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
-    kept = jax.tree.map(without_path, kept, is_leaf=lambda x: isinstance(x, MLP))
+    kept = jax.tree.map(network_of, kept, is_leaf=lambda x: isinstance(x, MLP | AbstractStart))
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
-def without_path(part: PyTree) -> PyTree:
-    return part.network if isinstance(part, MLP) else part
+def network_of(part: PyTree) -> PyTree:
+    """What a prior is on, of a network with a linear path, or of a start."""
+    if isinstance(part, MLP | Encoder):
+        return part.network
+    return None if isinstance(part, AbstractStart) else part
 
 
 def nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:

@@ -143,12 +143,12 @@ class AbstractLeastSquares(AbstractObjective):
 
     def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
         found = self.residuals(model, auxiliary, target)
-        total = (found.values**2).sum() + self.penalty.of_weights(model.field).astype(found.values.dtype)
-        value = total / found.count
+        weights = self.penalty.of_weights((model.field, model.start)).astype(found.values.dtype)
+        value = ((found.values**2).sum() + weights) / found.count
         return Loss(jnp.where(found.excess > target.error_limit, jnp.inf, value), found.failed)
 
-    def prior(self, field: PyTree) -> PyTree:
-        return self.penalty.prior(field)
+    def prior(self, parts: PyTree) -> PyTree:
+        return self.penalty.prior(parts)
 
 
 def measured_count(mask: Bool[Array, "..."], dtype: Any) -> Float[Array, ""]:

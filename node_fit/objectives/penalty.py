@@ -23,8 +23,8 @@ class Penalty(eqx.Module):
 
     **Arguments:**
 
-    - `ridge`: of the sum of the field's squared weights, beside the sum of squared residuals: a Gaussian prior, that
-      fades as data come in. The constants of known equations are none of them.
+    - `ridge`: of the sum of the squared weights of networks, in the field and in an encoder, beside the sum of squared
+      residuals: a Gaussian prior, which fades as data come in. Constants of known equations and linear paths are none.
     - `smoothness`: of the mean square of the field's derivatives by the state, beside the mean squared residual.
     - `kinetic_energy`: of the mean square of the field (Finlay et al., "How to train your neural ODE", ICML 2020).
     - `physics`: of the mean square of what a network adds to known equations (`Hybrid`).
@@ -49,14 +49,14 @@ class Penalty(eqx.Module):
         if isinstance(self.ridge, str) and self.ridge != "auto":
             raise ValueError(f"ridge must be a number or auto, got {self.ridge!r}.")
 
-    def of_weights(self, field: PyTree) -> Float[Array, ""]:
-        """The weighted sum of the field's squared weights."""
-        return self.ridge * sum(((leaf**2).sum() for leaf in weights(field)), jnp.zeros(()))
+    def of_weights(self, parts: PyTree) -> Float[Array, ""]:
+        """The weighted sum of the squared weights of a model's field and start."""
+        return self.ridge * sum(((leaf**2).sum() for leaf in weights(parts)), jnp.zeros(()))
 
-    def prior(self, field: PyTree) -> PyTree:
-        """The weight of each parameter's square in `of_weights`, in the structure of the field's parameters."""
-        ones = jax.tree.map(jnp.ones_like, field)
-        return jax.grad(lambda field: self.of_weights(field) / 2)(ones)
+    def prior(self, parts: PyTree) -> PyTree:
+        """The weight of each parameter's square in `of_weights`, in the structure of these parts' parameters."""
+        ones = jax.tree.map(jnp.ones_like, parts)
+        return jax.grad(lambda parts: self.of_weights(parts) / 2)(ones)
 
     def along(
         self, field: VectorField, batch: Batch, states: Float[Array, "block time state"]

@@ -47,7 +47,8 @@ class StageLoss:
     def prior(self, x: Vector) -> Vector:
         params: Params = self.unravel(x)
         blank = jax.tree.map(jnp.zeros_like, params)
-        weights = eqx.tree_at(lambda p: p.model.field, blank, self.objective.prior(params.model.field))
+        parts = (params.model.field, params.model.start)
+        weights = eqx.tree_at(lambda p: (p.model.field, p.model.start), blank, self.objective.prior(parts))
         count = self.objective.residuals(*self.build(x), self.target).count
         return ravel_pytree(weights)[0] / count
 

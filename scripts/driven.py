@@ -1,0 +1,93 @@
+"""Driven records from their columns alone: `python scripts/driven.py [--seeds 5] [--only NAME ...] [--data DIR]`.
+
+It runs the whole command on each record and seed and prints a row for each record: the range of the test scores, those
+of simple models, and the seconds of the command. The measured records are read from `--data`, each from a folder of
+its own (docs/recipes.md says where they are published); those that are absent are left out. The others are in `data/`.
+Nothing looks at the test rows before the end. Further words go to the command: `-- penalty.ridge=0`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+SHIPPED = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record, and the words of the command that fits it."""
+
+    path: Path
+    words: tuple[str, ...]
+
+
+def records(data: Path) -> dict[str, Record]:
+    def columns(inputs: str, states: str, *more: str) -> tuple[str, ...]:
+        return ("data=table", f"data.inputs=[{inputs}]", f"data.states=[{states}]", *more)
+
+    exchanger = data / "heat_exchanger" / "exchanger.csv"
+    arm, tanks = data / "robot_arm" / "robot_arm.csv", data / "cascaded_tanks" / "estimation.csv"
+    of_1024 = ("data.split.test=0.3164", "data.split.validation=0.1367")
+    return {
+        "heat exchanger": Record(
+            exchanger, columns("q", "th", "data.time=ts", "data.split.test=0.25", "data.split.validation=0.15")
+        ),
+        "robot arm": Record(arm, columns("u", "y", "data.step=1", *of_1024)),
+        "cascaded tanks": Record(tanks, columns("u_V", "y_V", "data.time=t_s", *of_1024)),
+        "tanks, known physics": Record(tanks, ("experiment=cascaded_tanks",)),
+        "Duffing": Record(
+            SHIPPED / "duffing.csv", columns("force", "position", "data.step=1", "data.split.test_from=50000")
+        ),
+        "motor": Record(
+            SHIPPED / "motor.csv",
+            columns("voltage", "speed", "data.time=ms", "data.trajectory=record", "hidden=2", "observation=network"),
+        ),
+        "house": Record(SHIPPED / "house.csv", columns("heater", "room", "data.time=minutes")),
+    }
+
+
+def run(record: Record, words: list[str], seed: int) -> tuple[dict, float]:
+    """The summary of a run, and the seconds of its command."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "node_fit", *record.words, f"data.path={record.path}", f"seed={seed}"]
+        began = time.perf_counter()
+        subprocess.run([*command, *words, f"hydra.run.dir={folder}/run"], check=True, stdout=subprocess.DEVNULL)
+        return json.loads(Path(folder, "run", "summary.json").read_text()), time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fits driven records from their columns alone.")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", help="names of records")
+    parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records")
+    parser.add_argument("words", nargs="*", help="further words of the command, for an ablation")
+    options = parser.parse_args()
+    print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | verdicts |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name, record in records(options.data).items():
+        if not record.path.is_file() or (options.only and name not in options.only):
+            continue
+        found = [run(record, options.words, seed) for seed in range(options.seeds)]
+        scores = [summary["metrics"]["test"] for summary, _ in found]
+        nrmse, rmse = (np.array([score[key] for score in scores], float) for key in ("nrmse", "rmse"))
+        simple = found[0][0]["baselines"]
+        others = [simple[kind]["test"]["nrmse"] if kind in simple else None for kind in ("state-space", "linear")]
+        shown = ["-" if other is None else f"{other:.3g}" for other in others]
+        seconds = [each for _, each in found]
+        verdicts = sorted({summary["diagnosis"]["kind"] for summary, _ in found})
+        print(
+            f"| {name} | {np.median(nrmse):.3g} ({nrmse.min():.3g}-{nrmse.max():.3g}) | {np.median(rmse):.3g} | "
+            f"{shown[0]} | {shown[1]} | {np.median(seconds):.0f} ({max(seconds):.0f}) | {', '.join(verdicts)} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Files of version 0.2.0, which every later version reads: a model, a checkpoint, and a run directory.
+
+They are never made again. Predictions may differ by what rounding on another processor, or another version of JAX, does
+to a solve at a tolerance of 1e-6: by a thousandth.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import in_process, node_fit, read_summary, read_table
+
+import node_fit as nf
+from node_fit.predict import main as predict
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(GOLDEN, tmp_path / "golden")
+    record = tmp_path / "golden" / "run" / ".run.json"
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "cwd": str(tmp_path / "golden")}))
+    return tmp_path / "golden"
+
+
+def measured() -> nf.Dataset:
+    return nf.read_table(GOLDEN / "data.csv", time="t", states=["x", "y"], inputs=["u"])
+
+
+def test_a_model_predicts_what_it_predicted():
+    model = nf.load(GOLDEN / "run" / "model.safetensors")
+    rows = read_table(GOLDEN / "run" / "predictions.csv")
+    for name, part in nf.Split()(measured()).named().items():
+        told = [[row["x_predicted"], row["y_predicted"]] for row in rows if row["split"] == name]
+        before = np.array([[float(x) if x else np.nan for x in row] for row in told])
+        np.testing.assert_allclose(model.predict(part)[part.valid & part.scored], before, rtol=1e-3, atol=1e-3)
+        assert np.isfinite(before[2:]).all()
+
+
+def test_a_run_directory_predicts_new_data(folder):
+    ran = in_process(predict, folder, "run", "--data", "data.csv", "--out", "out.csv")
+    assert ran.code == 0, ran
+    rows = read_table(folder / "run" / "predictions.csv")
+    before = {row["t"]: row["x_predicted"] for row in rows if row["split"] == "train"}
+    compared = 0
+    for row in read_table(folder / "out.csv"):
+        if row["t"] in before and row["x_predicted"]:
+            assert float(row["x_predicted"]) == pytest.approx(
+                float(before[row["t"]]["x_predicted"]), rel=1e-3, abs=1e-3
+            )
+            compared += 1
+    assert compared > 15
+
+
+def test_a_run_goes_on_from_its_checkpoint(folder):
+    ran = node_fit(folder, "resume=run", "train.steps=30")
+    assert ran.code == 0, ran
+    assert "resuming from step 20" in ran.out
+    assert read_summary(folder / "run")["steps"] == 30
+    losses = [float(row["train_loss"]) for row in read_table(folder / "run" / "metrics.csv")]
+    assert len(losses) == 3 and losses[2] < losses[1]
