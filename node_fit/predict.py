@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .app.config.configuration import build
 from .app.console import counted
-from .app.run_directory import FLOAT, RunDirectory, predictions_frame
+from .app.run_directory import RunDirectory, predictions_frame
 from .data.dataset import Dataset
 from .evaluation.failures import what_is_gone, where_not_finite
 from .model.neural_ode import NeuralODE
@@ -58,7 +58,7 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     gone = where_not_finite(model.typical.start.scored(dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
-    write(out, frame.to_csv(index=False, float_format=FLOAT).encode())
+    write(out, frame.to_csv(index=False).encode())
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}")
     if gone:

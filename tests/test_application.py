@@ -400,3 +400,32 @@ def test_wrong_job_gets_one_sentence(wrong_jobs, folder, name):
     assert wrong_jobs.err.splitlines()[job] == f"error: {reason}"
     assert all(word in reason for word in JOBS[name][1])
     assert reason.endswith((".", "?"))
+
+
+def test_names_are_text_and_what_can_not_be_printed_is_written_as_codes(tmp_path):
+    """Brackets are no markup, and an encoding without Greek fails no run."""
+    rows = [{"t": k / 10, "rate [/s]": np.cos(k / 10), "ω [m/s]": np.sin(k / 10)} for k in range(30)]
+    write_table(tmp_path / "mine.csv", rows)
+    words = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=['rate [/s]','ω [m/s]']", *SMALL)
+    ran = node_fit(tmp_path, *words, "hydra.run.dir=run", PYTHONIOENCODING="ascii")
+    assert ran.code == 0, ran
+    assert "rate [/s]" in ran.out and "\\u03c9 [m/s]" in ran.out
+    assert read_summary(tmp_path / "run")["status"] == "completed"
+
+
+def test_predictions_come_back_to_the_last_digit(tmp_path):
+    """Times like those of a clock since 1970, in milliseconds."""
+    times = 1.7e9 + np.arange(30) / 1000
+    write_table(tmp_path / "mine.csv", [{"t": repr(float(t)), "x": np.cos(k / 5)} for k, t in enumerate(times)])
+    words = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", *SMALL, "hydra.run.dir=run")
+    assert node_fit(tmp_path, *words).code == 0
+    rows = read_table(tmp_path / "run" / "predictions.csv")
+    assert [float(row["t"]) for row in rows] == times.tolist()
+
+
+def test_a_run_that_is_there_is_not_touched_by_one_that_can_not_begin(fitted):
+    run, _ = fitted
+    before = (run / "summary.json").read_bytes()
+    ran = node_fit(run.parent, *SMALL, "precision=x16", f"hydra.run.dir={run}")
+    assert ran.code == 1 and "x16" in ran.err
+    assert (run / "summary.json").read_bytes() == before

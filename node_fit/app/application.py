@@ -105,7 +105,8 @@ def report_failure(
     if tracebacks or config.verbose:
         traceback.print_exception(error)
     make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
-    if files and not (config.resume or isinstance(error, RunExists)):  # An existing run keeps its summary.
+    mine = files is not None and (files.ours or not files.holds_run())
+    if files and mine and not (config.resume or isinstance(error, RunExists)):  # An existing run keeps its summary.
         with suppress(OSError):  # For example a full disk, which the printed error already reports.
             files.write_summary({"status": "failed", "reason": reason, "overrides": overrides})
 

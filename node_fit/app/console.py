@@ -31,8 +31,12 @@ class TolerantConsole(Console):
 
 def make_console(stderr: bool = False) -> Console:
     """A console on standard output or standard error, 120 columns wide if it is not a terminal."""
-    console = TolerantConsole(highlight=False, stderr=stderr)
-    return console if console.is_terminal else TolerantConsole(highlight=False, stderr=stderr, width=120)
+    with suppress(AttributeError):  # a stream that is none of Python's own
+        (sys.stderr if stderr else sys.stdout).reconfigure(errors="backslashreplace")
+    # Names of states may hold brackets, which are no markup.
+    options: dict[str, Any] = {"highlight": False, "markup": False, "stderr": stderr}
+    console = TolerantConsole(**options)
+    return console if console.is_terminal else TolerantConsole(**options, width=120)
 
 
 def counted(number: int, noun: str) -> str:

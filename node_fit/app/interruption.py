@@ -5,11 +5,18 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-KINDS = (signal.SIGINT, signal.SIGTERM)
+# What a terminal, a scheduler or a limit on processor time sends: Slurm warns with SIGUSR1, if it is asked to.
+KINDS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU")
+    if hasattr(signal, name)
+)
 
 
 class Interruption:
-    """A context manager that records the first SIGINT or SIGTERM; a second one ends the process immediately.
+    """A context manager that records the first signal to end; a second one ends the process immediately.
+
+    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored.
 
     **Arguments:** `say`: called with a message for the user at the first signal.
 
@@ -21,11 +28,12 @@ class Interruption:
         self.number: int | None = None
 
     def __enter__(self) -> "Interruption":
-        self._before = [signal.signal(kind, lambda number, _: self.note(number)) for kind in KINDS]
+        heard = [kind for kind in KINDS if signal.getsignal(kind) is not signal.SIG_IGN]
+        self._before = {kind: signal.signal(kind, lambda number, _: self.note(number)) for kind in heard}
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for kind, old in zip(KINDS, self._before, strict=True):
+        for kind, old in self._before.items():
             signal.signal(kind, old)
 
     def note(self, number: int) -> None:

@@ -18,8 +18,6 @@ from ..storage.disk import PROBE, locked, sweep, write
 from ..training.callback import Record
 from .resuming import RECORD
 
-# Enough digits for a float32, without noise after them.
-FLOAT = "%.8g"
 Edges = tuple[np.ndarray, np.ndarray]
 SIDES = ("lower", "upper")
 COLUMNS = [field.name for field in fields(Record)]
@@ -44,6 +42,8 @@ class RunDirectory:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
+        # Whether this process has begun a run here; the files of another are not touched.
+        self.ours = False
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.csv"
         self.model = self.path / "model.safetensors"
@@ -86,6 +86,7 @@ class RunDirectory:
                 f"{self.path} already holds a run; resume it with resume={self.path} or resume=auto, "
                 "or choose another hydra.run.dir."
             )
+        self.ours = True
 
     def holds_run(self) -> bool:
         """Whether there is a run to resume."""
@@ -153,7 +154,7 @@ class RunDirectory:
             frame["scored"] = scored[name].scored[part.valid & part.scored].astype(int)
             frames.append(frame)
 
-        write(self.predictions, pd.concat(frames).to_csv(index=False, float_format=FLOAT).encode())
+        write(self.predictions, pd.concat(frames).to_csv(index=False).encode())
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Ctrl-C before training starts: during imports and after them."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import DIRECT, ENVIRONMENT, begun, spirals, until, write_table
+from commands import DIRECT, ENVIRONMENT, begun, read_summary, spirals, until, write_table
+
+from node_fit.app.interruption import Interruption
 
 SWALLOWS = """
 import os, signal, sys
@@ -44,3 +47,31 @@ def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGXCPU"])
+def test_what_a_scheduler_sends_ends_a_run_with_its_state_saved(tmp_path, name):
+    write_table(tmp_path / "mine.csv", spirals())
+    process = begun(tmp_path, *DIRECT, "train.steps=1000000", "train.chunk_steps=5", "hydra.run.dir=run")
+    metrics = tmp_path / "run" / "metrics.csv"
+    until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 2, process)
+    number = getattr(signal, name)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, (out, err)
+    summary = read_summary(tmp_path / "run")
+    assert summary["status"] == "interrupted" and name in summary["reason"]
+
+
+def test_a_signal_that_is_ignored_stays_ignored():
+    """As SIGHUP under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption(lambda _: None) as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interruption.number is None
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert interruption.name == "SIGUSR1"
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
