@@ -14,7 +14,7 @@ from ..data.scaling import characteristic_time, mean_and_deviation
 from ..model.neural_ode import NeuralODE, bound_of
 from ..solver.held_steps import SAFETY, Grid, Shares, even, size, stretched
 from ..solver.solver import Solver
-from ..solver.tolerances import closed
+from ..solver.tolerances import with_defaults
 from .jacobian import forward, sensitive, through_states
 from .objective import AbstractLeastSquares, Build, Target, measured_count
 from .residuals import Jacobian, Residuals, Vector
@@ -119,7 +119,7 @@ class AbstractSimulation(AbstractLeastSquares):
         known = np.where(batch.known, batch.ys, np.nan)
         shift, scale = mean_and_deviation(known.reshape(-1, known.shape[2]))
         spans = (ts[:, -1] - ts[:, 0]).max() / characteristic_time(ts, (known - shift) / scale)
-        tolerance = float(np.min(np.asarray(closed(self.solver.rtol, None)[0])))
+        tolerance = float(np.min(np.asarray(with_defaults(self.solver.rtol, None)[0])))
         wanted = DENSITY * spans * (USUAL / tolerance) ** (1 / self.solver.error_order)
         return even(ts, size(min(float(wanted), ts.shape[1])))
 

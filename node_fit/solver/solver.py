@@ -25,7 +25,7 @@ from .row_steps import Front
 from .solution import HeldSolution, Solution
 from .spacing import first_spacing, mean_spacing
 from .tableau import EXPLICIT, error_order
-from .tolerances import by_state, closed
+from .tolerances import by_state, with_defaults
 
 # Stands for what `fit` chooses.
 AUTO = "auto"
@@ -104,7 +104,7 @@ class Solver(eqx.Module):
         """The solver with what is left open chosen for records that are driven, or are not, by inputs of this kind."""
         if self.inputs != AUTO and self.rtol is not None and self.atol is not None:
             return self
-        rtol, atol = closed(self.rtol, self.atol, driven)
+        rtol, atol = with_defaults(self.rtol, self.atol, driven)
         return replace(self, rtol=rtol, atol=atol, inputs=inputs if self.inputs == AUTO else self.inputs)
 
     def solve(
@@ -221,7 +221,7 @@ class Solver(eqx.Module):
         return diffrax.diffeqsolve(diffrax.ODETerm(rates), as_diffrax(self.method), **(given | options))
 
     def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
-        rtol, atol = closed(self.rtol, self.atol)
+        rtol, atol = with_defaults(self.rtol, self.atol)
         return by_state("rtol", rtol, y0), by_state("atol", atol, y0)
 
     @property

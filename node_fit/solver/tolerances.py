@@ -24,7 +24,7 @@ def smallest(rtol: Any) -> Any:
     return min(rtol) if known else jnp.stack(rtol).min()
 
 
-def closed(rtol: Any, atol: Any, driven: bool = False) -> tuple[Any, Any]:
+def with_defaults(rtol: Any, atol: Any, driven: bool = False) -> tuple[Any, Any]:
     """Tolerances of which none is left open.
 
     **Arguments:** `driven`: whether inputs drive the records, whose steps then end at every row.
