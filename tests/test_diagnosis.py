@@ -1,6 +1,8 @@
 """The diagnosis of a fit: each kind, from data that produce it."""
 
+import dataclasses
 import functools
+import logging
 
 import jax
 import numpy as np
@@ -62,6 +64,68 @@ def test_unfinished():
     assert said(data.ys + 0.1, status="stopped_early", history=falling).kind != "unfinished"
 
 
+def test_the_last_records_are_those_of_one_member():
+    """Records of members take turns; the best one has stalled, and the other's loss is ten times as large."""
+    data = rotation()
+    other = [dataclasses.replace(record(loss), member=1) for loss in (1.0, 0.9)]
+    stalled, falling = [record(0.1), record(0.0999, 200)], [record(0.2), record(0.1, 200)]
+    for history in ([other[0], stalled[0], other[1], stalled[1]], [stalled[0], other[0], stalled[1], other[1]]):
+        assert said(data.ys + 0.1, status="completed", history=history).kind != "unfinished"
+    for history in ([other[0], falling[0], other[1], falling[1]], [falling[0], other[0], falling[1], other[1]]):
+        assert said(data.ys + 0.1, status="completed", history=history).kind == "unfinished"
+
+
+def test_the_best_member_is_that_of_the_last_stage():
+    """Losses of an earlier stage belong to another objective."""
+    data = rotation()
+    first = [record(1e-9, stage="derivative"), dataclasses.replace(record(1e-3, stage="derivative"), member=1)]
+    last = [
+        dataclasses.replace(record(loss), member=member) for loss, member in ((1.0, 0), (0.2, 1), (0.9, 0), (0.2, 1))
+    ]
+    assert said(data.ys + 0.1, status="completed", history=first + last).kind != "unfinished"
+
+
+def test_steps_that_are_too_few_are_named():
+    data = rotation()
+    options = nf.Options(solver=nf.Solver(max_steps=8))
+
+    def of(predicted, excess):
+        return diagnose("completed", STALLED, {"train": data}, {"train": predicted}, None, options, excess)
+
+    found = of(0 * data.ys, 2e4)
+    assert found.kind == "coarse" and "solver.max_steps=8" in found.sentence and "2e+04 times" in found.sentence
+    assert of(0 * data.ys, 2.0).kind == "flat"
+    assert of(data.ys + 1e-3, 2e4).kind == "good"
+    unstable = of(np.full_like(data.ys, np.inf), 2e4)
+    assert unstable.kind == "unstable" and "solver.max_steps=8" in unstable.sentence
+
+
+FAST = {"solver": nf.Solver(rtol=1e-6, max_steps=8), "recipe": "direct", "ridge": 0.0, "steps": 4, "chunk_steps": 2}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_held_steps_that_may_be_no_more_are_warned_of(caplog, members):
+    data = rotation(times=40, rate=8.0)
+    with caplog.at_level(logging.WARNING):
+        fit = fit_to(data, field=nf.Linear, optimizer=nf.LBFGS(), ensemble=members, **FAST)
+    assert fit.step_excess > 1e3
+    assert caplog.text.count("solver.max_steps=8") == 1
+    assert "solver.max_steps=8" in fit.diagnose().sentence
+    caplog.clear()
+    enough = fit_to(data, field=nf.Linear, **{**FAST, "solver": nf.Solver(rtol=1e-6)})
+    assert enough.step_excess == 0 and "max_steps" not in caplog.text
+
+
+def test_steps_between_rows_that_may_be_no_more_are_warned_of(caplog):
+    data = rotation(times=12, rate=8.0)
+    us = np.sin(5 * data.ts)[..., None]
+    driven = nf.Dataset.from_arrays(data.ts, data.ys, us, states=("x", "y"), inputs=("u",))
+    with caplog.at_level(logging.WARNING):
+        fit = fit_to(driven, field=nf.Linear, **{**FAST, "solver": nf.Solver(rtol=1e-8, max_steps=2)})
+    assert fit.step_excess > 10
+    assert caplog.text.count("solver.max_steps=2") == 1
+
+
 def test_overfitted():
     data = rotation()
     assert said(data.ys + 1e-3, validation=data, validated=data.ys + 0.3).kind == "overfitted"
@@ -110,6 +174,8 @@ def test_the_prior_is_the_one_that_predicts_the_ends(best):
 
     assert choose_ridge(data, predict) == best
     assert all(not part.mask[:, 15:].any() and part.mask[:, :15].all() for part in seen)
+    # A fitted start may look at rows that do not count.
+    assert all(np.isnan(part.ys[:, 15:]).all() for part in seen)
 
 
 def test_where_nothing_predicts_the_prior_is_strong():

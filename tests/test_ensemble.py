@@ -187,6 +187,17 @@ def test_conformal_factors_are_ranks():
     assert (conformal(np.full(3, np.inf)) == np.inf).all()
 
 
+def test_scores_that_are_not_finite_count():
+    """A trajectory that can't be predicted is one that the bands miss: the others' bands are wider for it."""
+    scores = np.concatenate([np.arange(1.0, 200.0), np.full(100, np.inf)])
+    factors = conformal(scores)
+    for level, rank in ((0.1, 30), (0.5, 150)):
+        assert factors[np.searchsorted(LEVELS, level)] == rank
+    # More than are finite: the largest stands for them.
+    assert factors[np.searchsorted(LEVELS, 0.9)] == 199
+    assert (conformal(scores) >= conformal(scores[:199])).all()
+
+
 def test_an_ensemble_is_saved_and_read(tmp_path):
     fit, data = turned(), fresh()
     fit.save(tmp_path / "model.safetensors")

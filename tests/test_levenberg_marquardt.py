@@ -162,6 +162,41 @@ def test_numbers_out_of_range_are_refused(options, sentence):
         nf.LevenbergMarquardt(**options)
 
 
+class Squares:
+    """A sum of squares of a function of a vector."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def residuals(self, x):
+        return self.function(x), jnp.int32(0)
+
+    def linearised(self, x):
+        return Linearised(self.function(x), jnp.int32(0), jax.jacfwd(self.function)(x), jnp.zeros_like(x))
+
+    def prior(self, x):
+        return jnp.zeros_like(x)
+
+
+@pytest.mark.parametrize("form", ["dense", "cg"])
+@pytest.mark.parametrize("geodesic", [False, True], ids=["plain", "geodesic"])
+def test_no_step_goes_uphill(form, geodesic):
+    """From 3, a Gauss-Newton step on the arctangent leads to -9.5, and from there ever further away."""
+    with scope("x64"):
+        loss, x = Squares(jnp.arctan), jnp.array([3.0])
+        optimizer = nf.LevenbergMarquardt(damping=1e-12, geodesic=geodesic, form=form, tries=4)
+        state, values, rejected = optimizer.init(x, 40), [], 0
+        step = jax.jit(lambda x, state: optimizer.step(loss, x, state, 40))
+        for _ in range(40):
+            found = step(x, state)
+            values.append(float(found.loss.value))
+            rejected += int(found.evaluations) > (3 if geodesic else 2)
+            x, state = found.params, found.state
+    assert rejected > 0, "no step was rejected, so the test is void"
+    assert (np.diff(values) <= 0).all()
+    assert values[-1] < 1e-12
+
+
 def test_an_objective_that_is_no_sum_of_squares_is_refused():
     from test_line_search import Marked
 

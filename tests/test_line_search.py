@@ -13,8 +13,9 @@ from test_pitfalls import problem
 
 import node_fit as nf
 from node_fit.objectives.objective import AbstractObjective, Loss
+from node_fit.optimizers import line_search
 from node_fit.optimizers.lbfgs import HOPELESS
-from node_fit.optimizers.line_search import CURVATURE, DECREASE, lbfgs_by_evaluation
+from node_fit.optimizers.line_search import CURVATURE, DECREASE, downhill, lbfgs_by_evaluation, renew
 from node_fit.runtime.precision import dtype_of, scope
 from node_fit.training.step import transition
 
@@ -225,6 +226,39 @@ def test_memory_holds_no_pair_of_negative_curvature():
     # The direction is still a descent direction.
     assert (states.line.start.slope[np.isfinite(states.line.start.value)] <= 0).all()
     assert np.linalg.norm(gradients[-1]) < 1e-3 * np.linalg.norm(gradients, axis=1).max()
+
+
+def test_an_ascent_direction_gives_way_to_the_gradient():
+    """Rounding in the curvature pairs can make their direction one of ascent; so can a pair that is not finite."""
+    gradient = jnp.array([1.0, -2.0])
+    np.testing.assert_array_equal(downhill(jnp.array([2.0, -1.0]), gradient), [-2.0, 1.0])
+    for ascent in ([-1.0, 2.0], [2.0, 1.0], [np.nan, 1.0], [np.inf, -1.0]):
+        np.testing.assert_array_equal(downhill(jnp.array(ascent), gradient), -gradient)
+
+
+def test_every_line_goes_downhill(monkeypatch):
+    """With a memory whose direction always points uphill, the search still descends, along the gradient."""
+    monkeypatch.setattr(line_search, "newton_direction", lambda pairs, gradient: -gradient)
+    with scope("x64"):
+        _, values, states = minimise(quadratic(3, 5.0), jnp.array([1.0, -1.0, 0.5]), 60)
+    started = np.isfinite(states.line.start.value)
+    assert (states.line.start.slope[started] <= 0).all()
+    assert values.min() < 1e-2 * values[0]
+
+
+def test_the_curvature_is_forgotten_where_the_objective_changes():
+    """The next point is accepted as it is; where it is the line's start, the pairs of the last objective are dropped."""
+    with scope("x64"):
+        start = jnp.array([-1.2, 1.0])
+        _, _, states = minimise(rosenbrock, start, 30)
+        state = jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), states)
+        assert float(state.pairs.scale) > 0 and np.asarray(state.pairs.inverse).any()
+        x = state.line.point
+        value, gradient = jax.value_and_grad(rosenbrock)(x)
+        _, after = lbfgs_by_evaluation(10, 20).update(gradient, renew(state), x, value=1.01 * value)
+    assert float(after.pairs.scale) == 0 and not np.asarray(after.pairs.inverse).any()
+    direction = after.line.direction / jnp.linalg.norm(after.line.direction)
+    np.testing.assert_allclose(direction, -gradient / jnp.linalg.norm(gradient), rtol=1e-9)
 
 
 def noisy_plateau(x):

@@ -1,5 +1,7 @@
 """Selecting the trained parts of a model by name."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,8 @@ import pytest
 from conftest import fit_to
 
 import node_fit as nf
-from node_fit.model.parameters import count, name, partition
+from node_fit.data.scaling import Scaler
+from node_fit.model.parameters import count, name, nodes, partition, within
 from node_fit.runtime.precision import carry
 
 
@@ -95,6 +98,33 @@ def test_a_name_like_no_other_is_refused_with_all_names():
 def test_nothing_left_to_train_is_refused():
     with pytest.raises(ValueError, match="nothing is left to train"):
         parts(["field"])
+
+
+def test_the_scales_of_a_field_are_no_parameters():
+    """Known equations hold the scaler, to be written in the user's units."""
+    data = nf.Dataset.from_arrays(np.arange(5.0), np.arange(1.0, 11.0).reshape(5, 2), states=("x", "y"))
+    field = functools.partial(nf.Known, equations={"x": "-a*x", "y": "x - y"}, constants={"a": 1.0})
+    whole = carry(nf.make_model(data, field=field, key=jax.random.key(0)), np.float32)
+    inside = {name(path) for path, _ in nodes(whole, Scaler)}
+    assert any(path.startswith("field.") for path in inside), "the field holds no scaler, so the test is void"
+    divided = partition(whole)
+    assert count(divided.params) == 1
+    scales = {leaf for leaf in names(divided.frozen) if any(within(leaf, path) for path in inside)}
+    assert scales and not any(within(leaf, path) for leaf in names(divided.params) for path in inside)
+
+
+def test_the_scales_stay_as_they_are_in_a_fit():
+    ts = np.linspace(0.0, 3.0, 12)
+    data = nf.Dataset.from_arrays(ts, 5 + 3 * np.exp(-ts)[:, None], states=("x",))
+    field = functools.partial(nf.Known, equations={"x": "-a*(x - b)"}, constants={"a": 0.5, "b": 4.0})
+    stage = [nf.Stage(nf.DerivativeMatching(), nf.Adam(1e-1), steps=5)]
+    fitted = fit_to(data, field=field, recipe=stage, chunk_steps=5).model
+    parts = nodes(fitted, Scaler)
+    assert len(parts) > 1
+    for _, scaler in parts:
+        for leaf, expected in zip(jax.tree.leaves(scaler), jax.tree.leaves(Scaler.from_dataset(data)), strict=True):
+            np.testing.assert_allclose(leaf, expected, rtol=1e-6)
+    assert fitted.constants()["a"] != pytest.approx(0.5, rel=1e-3)
 
 
 def test_frozen_parts_stay_as_they_are_in_a_fit():

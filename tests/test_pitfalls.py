@@ -162,6 +162,23 @@ def test_a_changing_carry_is_refused_by_name():
         check_carry(state, weak)
 
 
+def widened(*arguments):
+    """A chunk that counts in floats."""
+    state, rate = chunk(*arguments)
+    return eqx.tree_at(lambda s: s.evaluations, state, state.evaluations.astype(jnp.float32)), rate
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_fit_refuses_a_chunk_that_changes_its_carry(monkeypatch, members):
+    """Before anything is compiled; the second chunk could not be called."""
+    monkeypatch.setattr("node_fit.training.programs.chunk", widened)
+    stage = nf.Stage(Quadratic(), nf.Adam(1e-2), 4)
+    with pytest.raises(
+        TypeError, match=r"a training step changes its state: .*evaluations from int32\[\S*\] to float32"
+    ):
+        fit_to(rotation(), field=SMALL, recipe=[stage], chunk_steps=4, ensemble=members)
+
+
 def test_mixed_dtypes_are_refused_by_name():
     with scope("x64"):
         field = SMALL(2, 0, key=jax.random.key(0))

@@ -220,7 +220,7 @@ class Job:
         judged = {name: fit.scored(part) for name, part in named.items()}
         self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
-        diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options)
+        diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options, fit.step_excess)
         self.draw(fit, simulated)
         summary = summarise(fit, judged, simulated, simple, diagnosis, placement_of(self.config))
         total = round(time.perf_counter() - self.began, 3)

@@ -11,11 +11,15 @@ from ..data.dataset import Dataset
 from ..data.smoothing import noise_levels
 from ..evaluation.failures import what_is_gone, where_not_finite
 from ..evaluation.metrics import Score, score
+from ..solver.held_steps import SLACK
 from ..training.callback import Record, Status
+from ..training.stopping import too_few_steps
 from .advice import what_helps, what_helps_flat
 from .options import Options
 
-Kind = Literal["failed", "unstable", "flat", "unfinished", "beaten", "noise-limited", "overfitted", "poor", "good"]
+Kind = Literal[
+    "failed", "unstable", "coarse", "flat", "unfinished", "beaten", "noise-limited", "overfitted", "poor", "good"
+]
 # A fit that explains less of the variance than this is as good as a constant, and with less than that it is poor.
 FLAT, POOR = 0.1, 0.9
 # Below this a fit is good whatever else may be said.
@@ -49,6 +53,7 @@ def diagnose(
     predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]],
     simple: Mapping[str, Mapping[str, Score]] | None = None,
     options: Options | None = None,
+    step_excess: float = 0.0,
 ) -> Diagnosis:
     """What a fit has come to.
 
@@ -58,26 +63,28 @@ def diagnose(
     - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
     - `predicted`: predictions for each split.
     - `simple`: scores of simple models for each split, by their names.
+    - `step_excess`: of the fit.
     """
     options = options or Options()
     if status == "failed":
         return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+    coarse = too_few_steps(options.solver.max_steps, step_excess) if step_excess > SLACK else None
     for name, data in splits.items():
         gone = where_not_finite(data, predicted[name])
         if gone:
-            return Diagnosis(
-                "unstable",
-                f"unstable: {name} {what_is_gone(data, gone)}; try a prior (penalty.ridge=0.1), shorter windows first "
-                "(train.window=50), or solver=kvaerno5 if it is stiff.",
-            )
+            tries = "a prior (penalty.ridge=0.1), shorter windows first (train.window=50), or solver=kvaerno5"
+            helps = coarse or f"try {tries} if it is stiff"
+            return Diagnosis("unstable", f"unstable: {name} {what_is_gone(data, gone)}; {helps}.")
     scores = {name: score(data, predicted[name]) for name, data in splits.items()}
     train = scores["train"]
     held = {name: each for name, each in scores.items() if name != "train"}
     far = {name: each for name, each in held.items() if each.nrmse > max(OVERFITTED * train.nrmse, GOOD)}
 
-    def helps(*, overfits: bool) -> str:
+    def what(*, overfits: bool) -> str:
         return what_helps(options, splits["train"], predicted["train"], overfits=overfits)
 
+    if coarse and not train.nrmse <= GOOD:
+        return Diagnosis("coarse", f"coarse: {coarse}.")
     if not train.r2 > FLAT:
         said = f"R² {train.r2:.2f} on the training data, no better than a constant"
         return Diagnosis("flat", f"flat: {said}; try {what_helps_flat(options, history)}.")
@@ -88,12 +95,12 @@ def diagnose(
         if better:
             return Diagnosis(
                 "beaten",
-                f"beaten: {better} does better on the {name} data; try {helps(overfits=name in far)}.",
+                f"beaten: {better} does better on the {name} data; try {what(overfits=name in far)}.",
             )
     if far:
         name, worst = max(far.items(), key=lambda item: item[1].nrmse)
         said = f"NRMSE {worst.nrmse:.2g} on {name} data against {train.nrmse:.2g} on those of training"
-        return Diagnosis("overfitted", f"overfitted: {said}; try {helps(overfits=True)}.")
+        return Diagnosis("overfitted", f"overfitted: {said}; try {what(overfits=True)}.")
     good = Diagnosis("good", f"good: NRMSE {in_words(scores)}.")
     if train.nrmse <= GOOD:
         return good
@@ -107,7 +114,7 @@ def diagnose(
         name, worst = min(poor.items(), key=lambda item: item[1].r2)
         overfits = "train" not in poor
         where = "training" if name == "train" else name
-        return Diagnosis("poor", f"poor: R² {worst.r2:.2f} on the {where} data; try {helps(overfits=overfits)}.")
+        return Diagnosis("poor", f"poor: R² {worst.r2:.2f} on the {where} data; try {what(overfits=overfits)}.")
     return good
 
 
@@ -130,9 +137,10 @@ def is_falling(history: Sequence[Record]) -> bool:
     """Whether the best member's loss fell clearly in the last chunk."""
     if not history:
         return False
-    best = min(history, key=lambda record: record.judged_loss).member
-    own = [record for record in history if record.member == best]
-    last = [record.train_loss for record in own if record.stage == own[-1].stage][-2:]
+    # Losses of two stages, or of two members, do not compare.
+    stage = [record for record in history if record.stage == history[-1].stage]
+    best = min(stage, key=lambda record: record.judged_loss).member
+    last = [record.train_loss for record in stage if record.member == best][-2:]
     return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
 
 

@@ -128,9 +128,12 @@ def fit_with(
         loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
         outcomes, state = run_until_interrupted(loop, callback)
         found, outcome, best = kept(loop, outcomes, state, ensemble, run)
-        several = ensemble.size > 1
+        several, excess = ensemble.size > 1, loop.step_excess(state)
         ends = tuple(outcomes) if several else ()
-        return run.result(prepared, loop, found, outcome, state, ends, best=None if several else best)
+        worst = max(excess) if several else excess[best]
+        return run.result(
+            prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst
+        )
 
 
 def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:

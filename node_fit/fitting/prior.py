@@ -35,7 +35,9 @@ def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray])
     """
     last = data.lengths - np.maximum((HELD_BACK * data.lengths).astype(int), 1)
     early = np.arange(data.ts.shape[1])[None, :] < last[:, None]
-    beginning, end = replace(data, scored=data.scored & early), replace(data, scored=data.scored & ~early)
+    # A start may be fitted to rows that do not count; the beginnings therefore hold no value of the ends.
+    known = np.where(early[..., None], data.ys, np.nan)
+    beginning, end = replace(data, ys=known, scored=data.scored & early), replace(data, scored=data.scored & ~early)
     if not (beginning.mask.any() and end.mask.any()):
         return 0.0
     errors = [score(end, predict(beginning, ridge)).nrmse for ridge in CANDIDATES]

@@ -42,6 +42,8 @@ class Fit:
     - `data`: what it was fitted to (`train`) and chosen on (`validation`, if there was some).
     - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
     - `linear`: the linear state-space model that it began from, if it did.
+    - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
+      0 elsewhere.
     """
 
     model: NeuralODE | Ensemble
@@ -60,6 +62,7 @@ class Fit:
     options: Options = field(default_factory=Options)
     choices: tuple[Choice, ...] = ()
     linear: NeuralODE | None = None
+    step_excess: float = 0.0
 
     def predict(
         self, data: Dataset | None = None, ts: Float[np.ndarray, "..."] | None = None, **given: Any
@@ -110,7 +113,7 @@ class Fit:
         predicted = {name: self.predict(part) for name, part in splits.items()}
         simple = {name: self.simple_scores(splits["train"], part) for name, part in splits.items()}
         counted = {name: self.scored(part) for name, part in splits.items()}
-        return diagnose(self.status, self.history, counted, predicted, simple, self.options)
+        return diagnose(self.status, self.history, counted, predicted, simple, self.options, self.step_excess)
 
     def plot(self, **splits: Dataset) -> Any:
         """Data and curves against time.

@@ -70,6 +70,7 @@ class Run:
         members: tuple[Outcome, ...] = (),
         history: list[Record] | None = None,
         best: int | None = 0,
+        step_excess: float = 0.0,
     ) -> Fit:
         """What a fit returns; each compilation is counted in one of them."""
         options, choices = prepared.settled(best)
@@ -94,6 +95,7 @@ class Run:
             options=options,
             choices=tuple(choices),
             linear=None if prepared.linear is None else prepared.options.place.one(prepared.model),
+            step_excess=step_excess,
         )
 
 
@@ -133,7 +135,7 @@ def kept(
     loop: Loop, outcomes: Sequence[Outcome], state: RunState, ensemble: Members, run: Run
 ) -> tuple[NeuralODE | Ensemble, Outcome, int]:
     """The best member, or all that have not failed; how the run ended; and which member is the best."""
-    best = best_of(state)
+    best = best_of(state, validated=run.validation is not None)
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if ensemble.size == 1:
         return loop.fitted(state, best), outcomes[best], best
@@ -143,13 +145,18 @@ def kept(
     return Ensemble.of(members, run.train, run.validation), overall(outcomes), best
 
 
-def best_of(state: RunState, among: Sequence[int] | None = None) -> int:
+def best_of(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:
     """The member that is best, of all or of some."""
     among = range(len(state.members)) if among is None else among
-    return min(among, key=lambda member: judged_loss(state.members[member]))
+    return min(among, key=lambda member: rank(state.members[member], validated))
 
 
-def judged_loss(state: TrainState) -> float:
-    """What a member is ranked by; where held steps were refined in the last chunk, the chosen iterate is the best."""
-    losses = (float(state.best.loss), float(state.chosen.loss))
-    return next((loss for loss in losses if np.isfinite(loss)), np.inf)
+def rank(state: TrainState, validated: bool) -> tuple[bool, float]:
+    """What members are ordered by: those without a finite validation loss come last, by their training loss.
+
+    Where held steps were refined in the last chunk, the chosen iterate is the best.
+    """
+    best, chosen = float(state.best.loss), float(state.chosen.loss)
+    if np.isfinite(best):
+        return False, best
+    return validated, chosen if np.isfinite(chosen) else np.inf

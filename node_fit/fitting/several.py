@@ -63,13 +63,16 @@ def fit_several(
             loop = run.loop(first.options, together, starts_well=first.linear is not None)
             apart = Apart([callbacks[index] for index in group], own, overview or Callback())
             outcomes, state = loop.run(apart)
+            excess = loop.step_excess(state)
             for index, among in zip(group, own, strict=True):
-                best = best_of(state, among)
+                best = best_of(state, among, validated=validation is not None)
                 history = [renumbered(record, among) for record in loop.history if record.member in among]
                 model, outcome = loop.fitted(state, best), outcomes[best]
+                own_state, number = part_of(state, among), best - among[0]
                 fits[index] = run.result(
-                    prepared[index], loop, model, outcome, part_of(state, among), history=history, best=best - among[0]
-                )
+                    prepared[index], loop, model, outcome, own_state,
+                    history=history, best=number, step_excess=excess[best],
+                )  # fmt: skip
             run = Run(train, validation)
         return [fits[index] for index in range(len(options))]
 

@@ -36,12 +36,14 @@ class Target(eqx.Module):
     - `progress`: from 0 to 1 over a stage, for objectives that grow; the same within a chunk.
     - `error_limit`: a loss whose held steps have an error above so many times their tolerance counts as infinite, so
       that no line search profits from it.
+    - `share`: what part of all data the batch is, so that a prior counts once in all of them.
     """
 
     batch: PyTree
     grid: Shares | None
     progress: Float[Any, ""]
     error_limit: Float[Any, ""] | float = math.inf
+    share: Float[Any, ""] | float = 1.0
 
 
 # The model and the objective's auxiliary variables, from a vector of all that is trained.
@@ -144,7 +146,7 @@ class AbstractLeastSquares(AbstractObjective):
     def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
         found = self.residuals(model, auxiliary, target)
         weights = self.penalty.of_weights((model.field, model.start)).astype(found.values.dtype)
-        value = ((found.values**2).sum() + weights) / found.count
+        value = ((found.values**2).sum() + weights * target.share) / found.count
         return Loss(jnp.where(found.excess > target.error_limit, jnp.inf, value), found.failed)
 
     def prior(self, parts: PyTree) -> PyTree:

@@ -64,5 +64,9 @@ class LBFGS(AbstractGradientOptimizer):
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         return jnp.asarray(state.line.step if self.linesearch == "zoom" else optax.tree.get(state, "learning_rate"))
 
+    @property
+    def why_stuck(self) -> str:
+        return "the line search finds no lower training loss, not even along the gradient"
+
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         return state.line.failures >= HOPELESS if self.linesearch == "zoom" else jnp.zeros((), bool)

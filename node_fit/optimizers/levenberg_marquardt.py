@@ -164,6 +164,10 @@ class LevenbergMarquardt(AbstractOptimizer):
     def rate(self, state: LMState, steps: int) -> Float[Array, ""]:
         return state.damping
 
+    @property
+    def why_stuck(self) -> str:
+        return f"{STALLED} damped steps in a row lowered the sum of squares by less than {STALL:.2%} each"
+
     def stuck(self, state: LMState) -> Bool[Array, ""]:
         return state.stalled >= STALLED
 

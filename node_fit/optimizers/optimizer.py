@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -104,6 +104,15 @@ class AbstractOptimizer(eqx.Module):
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         """Whether no further step can help."""
 
+    @property
+    def why_stuck(self) -> str:
+        """What `stuck` has found, in words for the user."""
+        return "no further step lowers the training loss"
+
+    def restarted(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
+        """Returns a state that begins again from `params`, as far in a schedule as `state`."""
+        return self.init(params, steps)
+
 
 class AbstractGradientOptimizer(AbstractOptimizer):
     """An optimizer that applies an Optax transformation, which may be a line search, to the gradient."""
@@ -118,6 +127,9 @@ class AbstractGradientOptimizer(AbstractOptimizer):
 
     def init(self, params: PyTree, steps: int) -> PyTree:
         return optax.with_extra_args_support(self.transform(steps)).init(params)
+
+    def restarted(self, params: PyTree, state: PyTree, steps: int) -> PyTree:
+        return with_schedules(self.init(params, steps), state)
 
     def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
         transform = optax.with_extra_args_support(self.transform(steps))
@@ -134,6 +146,20 @@ class AbstractGradientOptimizer(AbstractOptimizer):
             sound = jnp.isfinite(value.value) & jnp.isfinite(norm)
             moved = jax.tree.map(lambda new, old: jnp.where(sound, new, old), moved, (params, state))
         return Step(moved[0], moved[1], value, norm, evaluations)
+
+
+def with_schedules(new: PyTree, old: PyTree) -> PyTree:
+    """A new Optax state whose schedules are as far as those of an old one."""
+
+    def injects(node: Any) -> bool:  # `optax.inject_hyperparams`
+        return hasattr(node, "hyperparams") and hasattr(node, "inner_state")
+
+    def merged(new: Any, old: Any) -> Any:
+        if injects(new):
+            return old._replace(inner_state=with_schedules(new.inner_state, old.inner_state))
+        return old if isinstance(new, optax.ScaleByScheduleState) else new
+
+    return jax.tree.map(merged, new, old, is_leaf=lambda x: injects(x) or isinstance(x, optax.ScaleByScheduleState))
 
 
 def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:

@@ -176,16 +176,22 @@ def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, orde
     - `steps`: to begin with. `most`: at the most.
     - `order`: of the error estimate: it falls with this power of a step.
     """
-    sizes = [size for size in BETWEEN if size <= most] or [1]
-    while steps < sizes[-1]:
+    last = most_between_rows(most)
+    sizes = [size for size in BETWEEN if size <= last]
+    while steps < last:
         errors = errors_of(steps)
         errors = np.where(np.isfinite(errors), errors, np.inf)
         excess = float(max(np.median(errors), errors.max() / SLACK))
         if excess <= 1:
             return steps
         needed = steps * min(excess, MOST**order) ** (1 / order)
-        steps = next((size for size in sizes if size >= needed and size > steps), sizes[-1])
+        steps = next((size for size in sizes if size >= needed and size > steps), last)
     return steps
+
+
+def most_between_rows(most: int) -> int:
+    """The most steps that are taken between two rows, if a solver allows `most`."""
+    return max((size for size in BETWEEN if size <= most), default=1)
 
 
 def needed_steps(errors: np.ndarray, order: int) -> float:

@@ -23,14 +23,16 @@ def judged(before: TrainState, after: TrainState, validation_loss: float | None)
     **Arguments:**
 
     - `before`, `after`: the states before and after the chunk's steps.
-    - `validation_loss`: of the chosen iterate; None if there are no validation data.
+    - `validation_loss`: of the chosen iterate; None if there are no validation data. Until one is finite, the iterate
+      with the lowest training loss is the best, and its judged loss is infinite.
     """
     if before.finished:
         return replace(after, best=before.best, stale=before.stale, reference=before.reference, plateau=before.plateau)
     loss = after.chosen.loss
     judged_loss = loss if validation_loss is None else like(loss, validation_loss)
-    better = bool(judged_loss < before.best.loss)
     falls = bool(loss < (1 - PROGRESS) * before.reference)
+    unjudged = validation_loss is not None and not np.isfinite([before.best.loss, judged_loss]).any()
+    better = falls if unjudged else bool(judged_loss < before.best.loss)
     return replace(
         after,
         best=replace(after.chosen, loss=judged_loss) if better else before.best,
@@ -49,12 +51,12 @@ def restarted(stage: Stage, state: TrainState, blocks: int) -> TrainState:
     return restart(stage, state, state.best if best else state.chosen)
 
 
-def at_lowest(stage: Stage, state: TrainState, *, validated: bool) -> TrainState:
+def at_lowest(state: TrainState, *, validated: bool) -> TrainState:
     """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
 
     When held steps are refined, the loss of the best iterate no longer compares, and it would be lost.
     """
-    if validated or stage.batch_size is not None or not state.best.loss < state.chosen.loss:
+    if validated or not state.best.loss < state.chosen.loss:
         return state
     return replace(state, chosen=state.best)
 
@@ -89,7 +91,7 @@ def renewed(
     state = replace(state, grid=grid, error_limit=error_limit)
     if state.finished:
         return state
-    state = at_lowest(stage, state, validated=validated)
+    state = at_lowest(state, validated=validated)
     infinite, zero = like(state.reference, np.inf), like(state.plateau, 0)
     # What the optimizer remembers of the last objective's values would mislead it, and us.
     reference = state.reference if has_diverged(state) and not grows else infinite

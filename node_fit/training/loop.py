@@ -15,12 +15,14 @@ from ..model import parameters
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import Placement
 from ..runtime.processes import agreed, is_first, of_first
+from ..solver.held_steps import SLACK
 from .callback import Callback, Record, RunState, Template
 from .chunk_end import at_lowest, judged, renewed, restarted
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
 from .state import Params, TrainState
-from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of
+from .step_errors import excess
+from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
 
 LOG = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Loop:
         self.history: list[Record] = []
         # Where the run was at the last chunk's end.
         self.latest: RunState | None = None
+        self._warned: set[int] = set()
         self.began = time.perf_counter()
         self._programs: dict[int, StagePrograms] = {}
 
@@ -95,6 +98,7 @@ class Loop:
             outcomes, run = self.run_stage(run, callback)
             statuses = {outcome.status for outcome in outcomes}
             if run.stage == len(self.stages) - 1 or "interrupted" in statuses or statuses == {"failed"}:
+                self.warn_of_unvalidated(run, statuses)
                 return outcomes, run
             run = self.next_stage(run, outcomes)
 
@@ -163,14 +167,29 @@ class Loop:
             for old, new, loss in zip(before, advanced.states, advanced.validation_losses, strict=True)
         ]
         found = [restarted(stage, state, programs.blocks) for state in states]
-        held = programs.refine([at_lowest(stage, state, validated=validated) for state in found])
+        held = programs.refine([at_lowest(state, validated=validated) for state in found])
         options = {"refined": held.changed, "length": programs.length, "validated": validated}
         found = [
             renewed(stage, state, grid, limit, **options)
             for state, grid, limit in zip(found, held.grids, held.limits, strict=True)
         ]
+        self.warn_of_steps(programs, found)
         host = self.setup.place.host
         return tuple(new if new is old else host(new) for old, new in zip(states, found, strict=True))
+
+    def step_excess(self, run: RunState) -> list[float]:
+        """Each member's error of held steps over the tolerance, where `solver.max_steps` keeps it high; else 0."""
+        return excess(self.programs(run.stage), run.members)
+
+    def warn_of_steps(self, programs: StagePrograms, states: Sequence[TrainState]) -> None:
+        """Says once in a stage that its solves take all steps that are allowed, and are not within the tolerance."""
+        if programs.index in self._warned:
+            return
+        worst = max(excess(programs, states))
+        if worst > SLACK:
+            self._warned.add(programs.index)
+            solver = programs.stage.objective.held_solver
+            LOG.warning("stage %s: %s", programs.stage.name, too_few_steps(solver.max_steps, worst))
 
     def records(self, run: RunState, before: Sequence[TrainState], advanced: Advanced) -> list[Record]:
         """A row of the log for each member that took part in a chunk."""
@@ -197,6 +216,16 @@ class Loop:
         """How the stage has ended for each member; None while it goes on."""
         stage, blocks = self.stages[run.stage], self.programs(run.stage).blocks
         return [outcome_of(stage, state, blocks, self.patience) for state in run.members]
+
+    def warn_of_unvalidated(self, run: RunState, statuses: set[str]) -> None:
+        """Says so if a run ends with a member that was never judged on the validation data."""
+        if self.setup.validation is None or statuses == {"failed"}:
+            return
+        if any(state.best.is_evaluated and not np.isfinite(state.best.loss) for state in run.members):
+            LOG.warning(
+                "no validation loss was finite, so the best is the one with the lowest training loss; look at where "
+                "the validation trajectories run away"
+            )
 
     def warn_of_nothing(self, programs: StagePrograms, run: RunState, outcomes: Sequence[Outcome | None]) -> None:
         """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""

@@ -41,6 +41,11 @@ def count_of(rows: PyTree) -> int:
     return jax.tree.leaves(rows)[0].shape[0]
 
 
+def taken(tree: PyTree, pool: np.ndarray | None) -> PyTree:
+    """These rows of a tree's arrays; the tree itself if there is no pool."""
+    return tree if pool is None else jax.tree.map(lambda x: x[pool], tree)
+
+
 def sample(rows: PyTree, most: int) -> PyTree:
     """At most so many rows, evenly spread over all."""
     count = count_of(rows)

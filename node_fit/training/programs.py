@@ -23,10 +23,10 @@ from ..runtime.precision import numbers_as_arrays
 from ..runtime.processes import to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .members import Member, mapped_axes, share, stack, unstack
-from .minibatches import Minibatches, count_of, sample
+from .minibatches import Minibatches, count_of, sample, taken
 from .pace import Pace
 from .state import Params, TrainState, check_carry, initial_state
-from .step import StageData, chunk, step_errors
+from .step import StageData, chunk, sample_loss, step_errors
 from .step_errors import StepErrors, even_nodes
 
 # Rows of the data by which steps are refined that all rows share.
@@ -111,7 +111,7 @@ class StagePrograms:
             eqx.partition(numbers_as_arrays(member.stages[self.index]), eqx.is_array_like)[0] for member in members
         ]
         data = [
-            StageData(part.frozen, number, batch)
+            StageData(part.frozen, number, batch, None if self.minibatches is None else np.float64(count))
             for part, number, batch in zip(self.setup.parts, numbers, seen, strict=True)
         ]
         own, shared = share(data)
@@ -165,11 +165,37 @@ class StagePrograms:
                 taken += count
                 if taken < self.length and not goes_on(taken):
                     return None
+        new = self._on_sample(self._to_the_last(new, run, drawn))
         loss = None if validate is None else validate(new.chosen.params.model, *self._validated)
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
         losses = [None] * members if loss is None else np.reshape(loss, members).tolist()
         return Advanced(unstack(new, members), rates, losses)
+
+    def _to_the_last(self, new: TrainState, run: Callable, drawn: PyTree) -> TrainState:
+        """The state in which those that took the stage's last step have been judged where it led them.
+
+        That is one more step, of which only the evaluation counts.
+        """
+        step, finished = to_host((new.step, new.finished))
+        ended = (step >= self.stage.steps) & ~finished
+        if not ended.any():
+            return new
+        members, before = len(self.setup.members), to_host(new)
+        again = replace(before, step=np.asarray(step - ended, step.dtype), finished=~ended)
+        # A span that does not begin a chunk keeps what the chunk has chosen.
+        after = to_host(run(self._placed(unstack(again, members)), self.own, self.shared, drawn, self._span(1, 2))[0])
+        judged = replace(before, chosen=after.chosen, evaluations=after.evaluations, failed=after.failed)
+        return self._placed(unstack(judged, members))
+
+    def _on_sample(self, new: TrainState) -> TrainState:
+        """The state whose chosen iterate, if it was found on minibatches, has its loss on a sample that stays."""
+        if self.minibatches is None:
+            return new
+        arguments = (new.chosen, new.grid, new.progress, self.own, self.shared)
+        axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
+        loss = PROGRAMS.get(sample_loss, self._static, arguments, Compilations(), axes=axes)(*arguments)
+        return replace(new, chosen=replace(new.chosen, loss=loss))
 
     def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
         """Held steps that keep to the tolerance.
@@ -184,7 +210,7 @@ class StagePrograms:
         if solver is None or grids[0] is None:
             return Refined(grids, limits, False)
         before, members, order = stack(grids), len(states), solver.error_order
-        errors = StepErrors(self, states, fresh)
+        errors = StepErrors.at_states(self, states, fresh=fresh)
         if objective.steps_between_rows(self.rows[0]):
             old = before.shape[-1] - 1
             steps = settle_between_rows(lambda m: errors.of(even_nodes(before, m)), old, order, solver.max_steps)
@@ -271,8 +297,3 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     solution = model.forecast(batch)
     loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
-
-
-def taken(tree: PyTree, pool: np.ndarray | None) -> PyTree:
-    """These rows of a tree's arrays; the tree itself if there is no pool."""
-    return tree if pool is None else jax.tree.map(lambda x: x[pool], tree)

@@ -28,8 +28,13 @@ class Iterate(eqx.Module):
     failed_solves: Int[Any, "*member"]
 
     def is_usable(self, blocks: int) -> bool:
-        """Whether its loss is finite and at least one of so many solves succeeded; on the host, of one member."""
-        return bool(np.isfinite(self.loss)) and int(self.failed_solves) < blocks
+        """Whether it was evaluated, and at least one of so many solves succeeded; on the host, of one member."""
+        return self.is_evaluated and int(self.failed_solves) < blocks
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether it has a finite loss, or had one in training that no finite validation loss has replaced."""
+        return bool(np.isfinite([self.loss, self.gradient_norm]).any())
 
 
 class TrainState(eqx.Module):
@@ -45,11 +50,12 @@ class TrainState(eqx.Module):
     - `error_limit`: see `objectives.Target`.
     - `progress`: how far an objective that grows has grown, from 0 to 1.
     - `opt_state`: the optimizer's state.
-    - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch, its last on minibatches.
+    - `chosen`: the chunk's iterate to be judged: its lowest loss on the full batch; on minibatches its last, whose loss
+      at the chunk's end is that on a sample of the data, the same for all chunks.
     - `evaluations`, `failed`: evaluations of the objective, and those of them in which a solve failed.
     - `rejected`: evaluations in a row without use: loss or gradient not finite, or every solve failed.
     - `restarts`: how often the stage has gone back to its best iterate for that.
-    - `best`: the iterate with the lowest judged loss so far, and that loss.
+    - `best`: the iterate with the lowest judged loss so far, and that loss; infinite until one is finite.
     - `stale`: chunks since `best` last improved.
     - `reference`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
     - `stuck`: whether the optimizer knows of no further step.

@@ -33,11 +33,17 @@ class StageData(eqx.Module):
     - `frozen`: the part of the model that is not trained.
     - `stage`: numbers of the stage.
     - `batch`: the data; a sample of them if the stage draws minibatches.
+    - `rows`: how many rows minibatches are drawn from; None if every step sees all data.
     """
 
     frozen: PyTree
     stage: PyTree
     batch: PyTree
+    rows: Float[Any, ""] | None = None
+
+    def share(self, batch: PyTree) -> Float[Any, ""] | float:
+        """What part of the data some rows of them are."""
+        return 1.0 if self.rows is None else count_of(batch) / self.rows
 
 
 def transition(
@@ -47,7 +53,7 @@ def transition(
     batch = data.batch if drawn is None else drawn
     # Only a line search can back off from an infinite loss.
     limit = state.error_limit if stage.optimizer.full_batch else jnp.inf
-    target = Target(batch, state.grid, state.progress, limit)
+    target = Target(batch, state.grid, state.progress, limit, data.share(batch))
     loss = StageLoss(model_static, data.frozen, stage.objective, target, state.params)
     step = stage.optimizer.step(loss, state.params, state.opt_state, stage.steps)
     chosen = judge(stage, state, step)
@@ -93,7 +99,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
     return replace(
         state,
         params=iterate.params,
-        opt_state=stage.optimizer.init(iterate.params, stage.steps),
+        opt_state=stage.optimizer.restarted(iterate.params, state.opt_state, stage.steps),
         chosen=replace(iterate, loss=state.chosen.loss),
         rejected=jnp.zeros((), jnp.int32),
         restarts=state.restarts + 1,
@@ -110,6 +116,18 @@ def step_errors(
     stage = eqx.combine(data.stage, stage_static)
     model: NeuralODE = eqx.combine(params.model, data.frozen, model_static)
     return stage.objective.step_errors(model, params.auxiliary, Target(data.batch, grid, progress))
+
+
+def sample_loss(
+    static: tuple, chosen: Iterate, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
+) -> Float[Array, ""]:
+    """The objective on a sample of the data, of an iterate that was found on minibatches; infinite if not finite."""
+    model_static, stage_static = static
+    data: StageData = eqx.combine(own, shared)
+    stage = eqx.combine(data.stage, stage_static)
+    target = Target(data.batch, grid, progress, share=data.share(data.batch))
+    loss = StageLoss(model_static, data.frozen, stage.objective, target, chosen.params)(chosen.params).value
+    return jnp.where(jnp.isfinite(chosen.loss) & jnp.isfinite(loss), loss, jnp.inf)
 
 
 def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..solver.held_steps import SAFETY, Shares, padded, room
+from ..solver.held_steps import SAFETY, Shares, most_between_rows, padded, room
 from .chunk_end import has_diverged
 from .members import stack
-from .state import TrainState
+from .state import Params, TrainState
 
 # A line search may go where the errors of held steps are so many times their tolerance, or so many times as large as
 # they were when the steps were refined, if that is more.
@@ -22,22 +22,29 @@ class StepErrors:
     **Arguments:**
 
     - `programs`: the `StagePrograms` of the stage.
-    - `states`: each member's, on the host.
-    - `fresh`: whether they are judged where they are, and not at their chosen iterates.
+    - `params`, `progress`: each member's, on the host.
+    - `idle`: for each member whether its errors count as being within the tolerance, whatever they are.
     """
 
-    def __init__(self, programs: Any, states: Sequence[TrainState], fresh: bool):
-        place, members = programs.setup.place, len(states)
+    def __init__(self, programs: Any, params: Sequence[Params], progress: Sequence[Any], idle: Sequence[bool]):
+        place, members = programs.setup.place, len(params)
         put = place.shard if members > 1 else place.replicate
         self.programs = programs
         self.members = members
         self.order = programs.stage.objective.held_solver.error_order
-        self.params, self.progress = put(stack([(s.params if fresh else s.chosen.params, s.progress) for s in states]))
+        self.params, self.progress = put(stack(list(zip(params, progress, strict=True))))
+        self.idle = np.array(idle)
+        self.last: Float[np.ndarray, "member block step"] = np.zeros((members, 1, 1))
+
+    @staticmethod
+    def at_states(programs: Any, states: Sequence[TrainState], *, fresh: bool) -> "StepErrors":
+        """At members' chosen iterates; or, if `fresh`, where they are."""
         # A member that waits, or that diverges, makes no steps shorter for all others; and nothing is learnt from where
         # a fit has diverged, however well that is solved.
-        waits = [members > 1 and bool(state.finished or state.chosen.failed_solves > 0) for state in states]
-        self.idle = np.array([has_diverged(state) or wait for state, wait in zip(states, waits, strict=True)])
-        self.last: Float[np.ndarray, "member block step"] = np.zeros((members, 1, 1))
+        waits = [len(states) > 1 and bool(state.finished or state.chosen.failed_solves > 0) for state in states]
+        idle = [has_diverged(state) or wait for state, wait in zip(states, waits, strict=True)]
+        params = [state.params if fresh else state.chosen.params for state in states]
+        return StepErrors(programs, params, [state.progress for state in states], idle)
 
     def of(self, grid: np.ndarray) -> Float[np.ndarray, "member block interval"]:
         """Of steps between rows, the largest in each interval."""
@@ -62,6 +69,29 @@ class StepErrors:
     def _judged(self, errors: np.ndarray) -> np.ndarray:
         self.last = np.where(self.idle[:, None, None], SAFETY**self.order, errors)
         return self.last
+
+
+def excess(programs: Any, states: Sequence[TrainState]) -> list[float]:
+    """Each member's largest error of a held step over its tolerance, at its best iterate, where the solver allows no
+    more steps; 0 elsewhere.
+
+    Blocks that can't be solved do not count: no number of steps would help.
+    """
+    objective, grids = programs.stage.objective, [state.grid for state in states]
+    solver = objective.held_solver
+    if solver is None or grids[0] is None:
+        return [0.0] * len(states)
+    between, grid = objective.steps_between_rows(programs.rows[0]), stack(grids)
+    if grid.shape[-1] - 1 < (most_between_rows(solver.max_steps) if between else solver.max_steps):
+        return [0.0] * len(states)
+    found = [(state.best.params, state.progress, False) for state in states]
+    errors = StepErrors(programs, *zip(*found, strict=True))
+    if between:
+        errors.of(grid)
+    else:
+        errors.of_padded(grid.reshape(-1, grid.shape[-1]), grid)
+    solved = np.isfinite(errors.last).all(axis=2, keepdims=True)
+    return np.where(solved, errors.last, 0).max(axis=(1, 2)).tolist()
 
 
 def even_nodes(like: np.ndarray, steps: int) -> np.ndarray:

@@ -17,6 +17,18 @@ NOTHING_SOLVED = "not one trajectory could be simulated to its end"
 ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
 
 
+def too_few_steps(most: int, error: float) -> str:
+    """Says that held steps have errors far above the tolerance, since there may be no more of them.
+
+    **Arguments:** `most`: `max_steps` of the solver. `error`: the largest of a step, over its tolerance.
+    """
+    return (
+        f"training solves take the most steps that they may (solver.max_steps={most}), and their errors are up to "
+        f"{error:.2g} times the tolerance; raise solver.max_steps, loosen solver.rtol, or use solver=kvaerno5 if the "
+        "system is stiff"
+    )
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a member's run ended: `status`, and the `reason` in a sentence."""
@@ -36,7 +48,7 @@ def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | Non
     """
     if state.finished and state.step == 0:
         return Outcome("failed", "failed in an earlier stage")
-    if state.evaluations > 0 and not (np.isfinite(state.best.loss) or np.isfinite(state.chosen.loss)):
+    if state.evaluations > 0 and not (state.best.is_evaluated or state.chosen.is_evaluated):
         return Outcome(
             "failed",
             f"no loss was finite in the first {state.evaluations} evaluations ({state.failed} failed solves); {ADVICE}",
@@ -54,13 +66,15 @@ def why_finished(stage: Stage, state: TrainState, patience: int | None) -> str |
         return f"took all {stage.steps} steps of stage {stage.name}"
     grown = not stage.objective.grows or state.progress >= 1
     if state.stuck and grown:
-        return "converged: the line search finds no lower training loss, not even along the gradient"
+        return f"converged: {stage.optimizer.why_stuck}"
     if state.rejected >= HOPELESS:
         return (
             f"{HOPELESS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
             "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
             "roots, logarithms and divisions"
         )
+    if patience is not None and state.stale >= patience and not np.isfinite(state.best.loss):
+        return f"no validation loss was finite, and the training loss has not fallen for {patience} chunks"
     if patience is not None and state.stale >= patience:
         return f"the validation loss has not improved for {patience} chunks"
     if grown and stage.optimizer.full_batch and state.plateau >= PLATEAU:
