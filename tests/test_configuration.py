@@ -144,6 +144,7 @@ def test_targets_of_the_libraries():
         "builtins.eval",
         "house.os.system",
         "house.os",
+        "node_fit.storage.disk.shutil.rmtree",
         "optax.jnp.zeros",
         "diffrax.eqx.Module",
         "node_fit.app.config.configuration.importlib.import_module",

@@ -12,7 +12,7 @@ from test_pitfalls import problem
 
 import node_fit as nf
 from node_fit.model.parameters import partition, weights
-from node_fit.objectives.objective import Target
+from node_fit.objectives.objective import Loss, Target
 from node_fit.optimizers.levenberg_marquardt import dense, matrix_free
 from node_fit.optimizers.optimizer import Linearised
 from node_fit.runtime.precision import scope
@@ -167,6 +167,9 @@ class Squares:
 
     def __init__(self, function):
         self.function = function
+
+    def __call__(self, x):
+        return Loss((self.function(x) ** 2).sum(), jnp.int32(0))
 
     def residuals(self, x):
         return self.function(x), jnp.int32(0)

@@ -1,0 +1,268 @@
+"""Removes guards one at a time, and runs the tests that must notice.
+
+python scripts/mutants.py                   # all, about a quarter of an hour on two cores
+python scripts/mutants.py carry "LM gain"   # those whose names contain one of these
+
+Each mutant is applied to a copy of the tree in a temporary folder. Before, the tests must pass there without one. The
+exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "outputs", "multirun")
+# Seconds that a mutant's tests may take. A program that no longer ends has been noticed.
+LONGEST = 600
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard's removal: in `file`, `old` becomes `new`; one of `tests` (pytest's names) must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+TRAINING, OPTIMIZERS = "node_fit/training", "node_fit/optimizers"
+MUTANTS = (
+    Mutant(
+        "carry: the loop's check",
+        f"{TRAINING}/programs.py",
+        "keeps = lambda out: check_carry(state, out[0])",
+        "keeps = lambda out: None",
+        ("tests/test_pitfalls.py::test_a_fit_refuses_a_chunk_that_changes_its_carry",),
+    ),
+    Mutant(
+        "carry: dtypes and shapes",
+        f"{TRAINING}/state.py",
+        "    if changes:\n",
+        "    if False:\n",
+        ("tests/test_pitfalls.py::test_a_changing_carry_is_refused_by_name",),
+    ),
+    Mutant(
+        "committed leaves",
+        "node_fit/runtime/precision.py",
+        "jax.device_put(eqx.filter(copied, is_array), device or jax.local_devices()[0])",
+        "jax.tree.map(jnp.asarray, eqx.filter(copied, is_array))",
+        ("tests/test_precision.py::test_leaves_are_strong_and_committed",),
+    ),
+    Mutant(
+        "dtype: leaves are cast",
+        "node_fit/runtime/precision.py",
+        "dtype=dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype",
+        "dtype=x.dtype",
+        ("tests/test_precision.py",),
+    ),
+    Mutant(
+        "dtype: mixed leaves",
+        "node_fit/runtime/precision.py",
+        "    if len(kinds) > 1:\n",
+        "    if False:\n",
+        ("tests/test_pitfalls.py::test_mixed_dtypes_are_refused_by_name",),
+    ),
+    Mutant(
+        "digest",
+        "node_fit/storage/archive.py",
+        "    if expected != digest(content, arrays):\n",
+        "    if False:\n",
+        ("tests/test_model_file.py::test_a_flipped_bit",),
+    ),
+    Mutant(
+        "rename",
+        "node_fit/storage/disk.py",
+        "        os.replace(temporary, path)\n",
+        "        path.write_bytes(content)\n        os.unlink(temporary)\n",
+        ("tests/test_disk.py",),
+    ),
+    Mutant(
+        "non-finite steps",
+        f"{OPTIMIZERS}/optimizer.py",
+        "sound = jnp.isfinite(value.value) & jnp.isfinite(norm)",
+        "sound = jnp.ones((), bool)",
+        ("tests/faults/test_numerics.py::test_what_is_not_finite_is_stepped_back_from_with_smaller_steps",),
+    ),
+    Mutant(
+        "best iterate",
+        f"{TRAINING}/chunk_end.py",
+        "best=replace(after.chosen, loss=judged_loss) if better else before.best",
+        "best=replace(after.chosen, loss=judged_loss)",
+        ("tests/test_training.py::test_the_best_parameters_have_the_best_loss",),
+    ),
+    Mutant(
+        "best iterate: the last step",
+        f"{TRAINING}/programs.py",
+        "self._on_sample(self._to_the_last(new, run, drawn))",
+        "self._on_sample(new)",
+        ("tests/test_judging.py::test_the_last_step_of_minibatches_counts",),
+    ),
+    Mutant(
+        "best iterate: the same sample",
+        f"{TRAINING}/programs.py",
+        "self._on_sample(self._to_the_last(new, run, drawn))",
+        "self._to_the_last(new, run, drawn)",
+        ("tests/test_judging.py::test_on_minibatches_the_best_is_judged_on_the_same_data",),
+    ),
+    Mutant(
+        "prior on minibatches",
+        "node_fit/objectives/objective.py",
+        "weights * target.share",
+        "weights",
+        ("tests/test_judging.py::test_a_prior_weighs_as_much_on_minibatches",),
+    ),
+    Mutant(
+        "splits: training rows by time",
+        "node_fit/data/splits.py",
+        "        train = data.until(fitted)\n",
+        "        train = data\n",
+        (
+            "tests/test_splits.py::test_every_row_is_scored_in_exactly_one_part",
+            "tests/test_splits.py::test_a_forecast_is_simulated_from_the_start_of_the_record",
+        ),
+    ),
+    Mutant(
+        "splits: trajectories drawn once",
+        "node_fit/data/splits.py",
+        "            validation, free = free[:size], free[size:]\n",
+        "            validation = free[:size]\n",
+        ("tests/test_splits.py::test_by_trajectory_whole_trajectories_are_drawn",),
+    ),
+    Mutant(
+        "scaler: training rows alone",
+        "node_fit/data/scaling.py",
+        "states = np.where(data.mask, scaler.scale_states(data.ys), np.nan)",
+        "states = scaler.scale_states(data.ys)",
+        ("tests/test_scaling.py::test_what_does_not_count_has_no_say",),
+    ),
+    Mutant(
+        "scaler: not trained",
+        "node_fit/model/parameters.py",
+        "fixed = [*freeze, *(name(path) for path, _ in nodes(model, Scaler))]",
+        "fixed = [*freeze]",
+        ("tests/test_parameters.py",),
+    ),
+    Mutant(
+        "model files: packages of classes",
+        "node_fit/storage/model_file.py",
+        "    check_package(name, (NETWORKS, *packages))\n    try:\n        cls",
+        "    try:\n        cls",
+        ("tests/test_model_file.py::test_classes_that_are_not_of_models_are_refused",),
+    ),
+    Mutant(
+        "model files: model classes alone",
+        "node_fit/storage/model_file.py",
+        "    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or stored(cls) != name:\n",
+        "    if False:\n",
+        ("tests/test_model_file.py::test_classes_that_are_not_of_models_are_refused",),
+    ),
+    Mutant(
+        "targets: allowed packages",
+        "node_fit/app/config/targets.py",
+        'if home in FINDERS or not any(f"{home}.".startswith(f"{name}.") for name in allowed):',
+        "if home in FINDERS:",
+        ("tests/test_configuration.py::test_targets_outside_the_allowed_packages_are_refused",),
+    ),
+    Mutant(
+        "curvature",
+        f"{OPTIMIZERS}/line_search.py",
+        "curved = settled & (way @ change > 0)",
+        "curved = settled",
+        ("tests/test_line_search.py::test_memory_holds_no_pair_of_negative_curvature",),
+    ),
+    Mutant(
+        "descent",
+        f"{OPTIMIZERS}/line_search.py",
+        "sound = (ascent @ gradient > 0) & jnp.isfinite(ascent).all()",
+        "sound = jnp.isfinite(ascent).all()",
+        (
+            "tests/test_line_search.py::test_an_ascent_direction_gives_way_to_the_gradient",
+            "tests/test_line_search.py::test_every_line_goes_downhill",
+        ),
+    ),
+    Mutant(
+        "LM gain ratio",
+        f"{OPTIMIZERS}/levenberg_marquardt.py",
+        "taken = jnp.isfinite(total) & (gain > SUFFICIENT)",
+        "taken = jnp.isfinite(total)",
+        ("tests/test_levenberg_marquardt.py::test_no_step_goes_uphill",),
+    ),
+    Mutant(
+        "conformal count",
+        "node_fit/model/ensemble.py",
+        "math.ceil((scores.size + 1) * p)",
+        "math.ceil((ordered.size + 1) * p)",
+        ("tests/test_ensemble.py::test_scores_that_are_not_finite_count",),
+    ),
+)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("names", nargs="*", help="parts of the names of the mutants to try; all if absent")
+    wanted = options.parse_args().names
+    chosen = [mutant for mutant in MUTANTS if not wanted or any(part in mutant.name for part in wanted)]
+    if not chosen:
+        print(f"no mutant is named {' or '.join(wanted)}; they are: {', '.join(each.name for each in MUTANTS)}")
+        return 1
+    with tempfile.TemporaryDirectory(prefix="node_fit-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
+        code, test = tested(tree, tuple(dict.fromkeys(name for mutant in chosen for name in mutant.tests)), None)
+        if code != PASSED:
+            print(f"without a mutant, the tests do not pass: {test or f'pytest ended with {code}'}")
+            return 1
+        width = max(len(mutant.name) for mutant in chosen)
+        print(f"{'mutant':<{width}}  {'seconds':>7}  result", flush=True)
+        lost = 0
+        for mutant in chosen:
+            began = time.perf_counter()
+            killed, result = tried(tree, mutant)
+            lost += not killed
+            print(f"{mutant.name:<{width}}  {time.perf_counter() - began:7.0f}  {result}", flush=True)
+    print(f"{len(chosen) - lost} of {len(chosen)} mutants killed")
+    return 1 if lost else 0
+
+
+def tried(tree: Path, mutant: Mutant) -> tuple[bool, str]:
+    """Whether the tests notice a mutant, and by which of them, in words."""
+    path = tree / mutant.file
+    original = path.read_text()
+    count = original.count(mutant.old)
+    if count != 1:
+        return False, f"error: {mutant.file} has its old text {count} times, not once"
+    try:
+        path.write_text(original.replace(mutant.old, mutant.new))
+        code, test = tested(tree, mutant.tests)
+    except subprocess.TimeoutExpired:
+        return True, f"killed: the tests take more than {LONGEST} s"
+    finally:
+        path.write_text(original)
+    if code == FAILED and test:
+        return True, f"killed by {test}"
+    return False, "survived" if code == PASSED else f"error: pytest ended with {code}"
+
+
+def tested(tree: Path, tests: tuple[str, ...], longest: float | None = LONGEST) -> tuple[int, str]:
+    """Pytest's exit code for some tests of a tree, and the first that failed."""
+    # No bytecode is written: it would outlive a mutant of the same size and second.
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=longest)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
+    return ran.returncode, found.group(1) if found else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
