@@ -104,15 +104,15 @@ MUTANTS = (
     Mutant(
         "best iterate: the last step",
         f"{TRAINING}/programs.py",
-        "self._on_sample(self._to_the_last(new, run, drawn))",
-        "self._on_sample(new)",
+        "        new = self._to_the_last(new, run, drawn)\n",
+        "",
         ("tests/test_judging.py::test_the_last_step_of_minibatches_counts",),
     ),
     Mutant(
         "best iterate: the same sample",
         f"{TRAINING}/programs.py",
-        "self._on_sample(self._to_the_last(new, run, drawn))",
-        "self._to_the_last(new, run, drawn)",
+        "if sampled is not None:",
+        "if False:",
         ("tests/test_judging.py::test_on_minibatches_the_best_is_judged_on_the_same_data",),
     ),
     Mutant(

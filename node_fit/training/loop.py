@@ -185,10 +185,9 @@ class Loop:
         """Says once in a stage that its solves take all steps that are allowed, and are not within the tolerance."""
         if programs.index in self._warned:
             return
-        worst = max(excess(programs, states))
-        if worst > SLACK:
+        worst, solver = max(excess(programs, states)), programs.stage.objective.held_solver
+        if solver is not None and worst > SLACK:
             self._warned.add(programs.index)
-            solver = programs.stage.objective.held_solver
             LOG.warning("stage %s: %s", programs.stage.name, too_few_steps(solver.max_steps, worst))
 
     def records(self, run: RunState, before: Sequence[TrainState], advanced: Advanced) -> list[Record]:

@@ -137,6 +137,7 @@ class StagePrograms:
         placed = self._placed(states)
         self._chunk_program(placed, self._drawn(states))
         self._validation_program(placed.params.model)
+        self._sample_program(placed)
         self.compile_seconds += time.perf_counter() - began
 
     def advance(
@@ -153,7 +154,7 @@ class StagePrograms:
         placed, drawn, members = self._placed(states), self._drawn(states), len(states)
         began = time.perf_counter()
         run = self._chunk_program(placed, drawn)
-        validate = self._validation_program(placed.params.model)
+        validate, sampled = self._validation_program(placed.params.model), self._sample_program(placed)
         self.compile_seconds += time.perf_counter() - began
         new, rate, taken = placed, None, 0
         with counted(self.compilations):
@@ -165,7 +166,9 @@ class StagePrograms:
                 taken += count
                 if taken < self.length and not goes_on(taken):
                     return None
-        new = self._on_sample(self._to_the_last(new, run, drawn))
+        new = self._to_the_last(new, run, drawn)
+        if sampled is not None:  # losses of two minibatches do not compare
+            new = replace(new, chosen=replace(new.chosen, loss=sampled(*self._sampled(new))))
         loss = None if validate is None else validate(new.chosen.params.model, *self._validated)
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
@@ -173,10 +176,7 @@ class StagePrograms:
         return Advanced(unstack(new, members), rates, losses)
 
     def _to_the_last(self, new: TrainState, run: Callable, drawn: PyTree) -> TrainState:
-        """The state in which those that took the stage's last step have been judged where it led them.
-
-        That is one more step, of which only the evaluation counts.
-        """
+        """Judges where a stage's last step has led, by one more step of which only the evaluation counts."""
         step, finished = to_host((new.step, new.finished))
         ended = (step >= self.stage.steps) & ~finished
         if not ended.any():
@@ -187,15 +187,6 @@ class StagePrograms:
         after = to_host(run(self._placed(unstack(again, members)), self.own, self.shared, drawn, self._span(1, 2))[0])
         judged = replace(before, chosen=after.chosen, evaluations=after.evaluations, failed=after.failed)
         return self._placed(unstack(judged, members))
-
-    def _on_sample(self, new: TrainState) -> TrainState:
-        """The state whose chosen iterate, if it was found on minibatches, has its loss on a sample that stays."""
-        if self.minibatches is None:
-            return new
-        arguments = (new.chosen, new.grid, new.progress, self.own, self.shared)
-        axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        loss = PROGRAMS.get(sample_loss, self._static, arguments, Compilations(), axes=axes)(*arguments)
-        return replace(new, chosen=replace(new.chosen, loss=loss))
 
     def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
         """Held steps that keep to the tolerance.
@@ -266,6 +257,15 @@ class StagePrograms:
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
         arguments = (params, *self._validated)
         return PROGRAMS.get(validation_loss, self._static[0], arguments, Compilations(), axes=axes)
+
+    def _sample_program(self, state: TrainState) -> Any:
+        if self.minibatches is None:
+            return None
+        axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
+        return PROGRAMS.get(sample_loss, self._static, self._sampled(state), Compilations(), axes=axes)
+
+    def _sampled(self, state: TrainState) -> tuple:
+        return state.chosen, state.grid, state.progress, self.own, self.shared
 
     def _span(self, begin: int, end: int) -> jax.Array:
         return self.setup.place.replicate(np.array([begin, end], np.int32))
