@@ -1,7 +1,9 @@
 """Scaling to order one and back, from the training data alone."""
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -184,3 +186,27 @@ def test_a_scaler_of_arrays_maps_on_the_host_in_float64():
     scaled = scaler.scale_states(data.ys)
     assert scaled.dtype == np.float64
     assert np.allclose(scaler.unscale_states(scaled), data.ys, rtol=1e-12)
+
+
+def test_inputs_may_be_logarithmic():
+    data = weather()
+    dose = np.exp(data.us / 5)
+    scaled = Scaler.from_dataset(weather(us=dose), bounds={"sun": POSITIVE})
+    plain = Scaler.from_dataset(data)
+    assert np.allclose(scaled.scale_inputs(dose), plain.scale_inputs(data.us))
+    with pytest.raises(ValueError, match=r"input 'sun' is 0 at \[0, 0\], but its bounds ask for values above 0"):
+        Scaler.from_dataset(weather(us=0 * dose), bounds={"sun": POSITIVE})
+
+
+def test_known_equations_see_a_logarithmic_input_in_its_own_unit():
+    field = functools.partial(nf.Known, equations={"pressure": "a*sun", "rain": "0*sun"}, constants={"a": 1.0})
+    model = nf.make_model(
+        weather(us=np.exp(weather().us / 5)), field=field, scaling=nf.Scaling(log=["sun"]), key=jax.random.key(0)
+    )
+    rates = model.vector_field(0.0, jnp.array([1e5, 1.0]), jnp.array([50.0]))
+    assert np.allclose(rates, [50.0, 0.0], rtol=1e-4)
+
+
+def test_a_name_that_is_neither_a_state_nor_an_input_is_refused():
+    with pytest.raises(ValueError, match=r"log names 'snu', which is not a state or an input; did you mean 'sun'\?"):
+        nf.Scaling(log=["snu"]).limits(("pressure", "rain"), ("sun",))

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .angles import based_at_end
 from .dataset import Dataset, cut
 from .scaling import Scaler
 
@@ -58,7 +59,9 @@ class Batch(eqx.Module):
         - `past`: how many rows a start is read from. Each trajectory then begins at the last of them: the row before
           the first one that counts or, where all count, the row of that number.
         """
+        data = scaler.marked(data)
         history = past_rows(data, scaler, past)
+        data = replace(data, angles={})  # They are without jumps, and stay in their turn when rows are cut off.
         if past:
             data = data_from_start(data, past)
         known = np.isfinite(data.ys)
@@ -135,7 +138,7 @@ def past_rows(data: Dataset, scaler: Scaler, past: int) -> Float[np.ndarray, "tr
     last = start_rows(data, past)
     wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
     at = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
-    ys = scaler.scale_states(data.ys[at])
+    ys = scaler.scale_states(based_at_end(data.ys[at], data.turns))
     known = np.isfinite(ys) & (wanted >= 0)[..., None]
     times = scaler.scale_times(data.ts[at])
     since = times - times[:, -1:]

@@ -1,12 +1,14 @@
 """Measured trajectories as padded, named arrays: the data that all other parts of the library take."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .angles import Turns, near_columns, turns_of, unwrapped
 from .arrays import as_series, check_shapes, padded
 
 Times = Float[np.ndarray, "trajectory time"]
@@ -32,6 +34,9 @@ class Dataset:
       determine where a trajectory starts and what its inputs were.
     - `states`, `inputs`, `trajectories`, `time`: names of the channels, the trajectories and the time.
     - `units`: units of channels, by name; may be empty.
+    - `angles`: states that are angles, each with its turn (2π if it is in radians). They may be measured modulo a turn:
+      a dataset holds them without jumps, the first one of a trajectory within half a turn of zero, and each other one
+      within half a turn of the one before.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -46,11 +51,14 @@ class Dataset:
     trajectories: tuple[str, ...] = ()
     time: str = "t"
     units: dict[str, str] = field(default_factory=dict)
+    angles: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self):
         check_names(self)
         for row in invalid_trajectories(self):
             check_trajectory(self, row, self.trajectories[row])
+        if self.angles:
+            object.__setattr__(self, "ys", unwrapped(self.ys, self.turns))
 
     @staticmethod
     def from_arrays(
@@ -63,6 +71,7 @@ class Dataset:
         trajectories: Sequence[str] | None = None,
         time: str = "t",
         units: dict[str, str] | None = None,
+        angles: dict[str, float] | None = None,
     ) -> "Dataset":
         """Builds a dataset from arrays.
 
@@ -74,6 +83,7 @@ class Dataset:
         - `us`: inputs, in the form of `ys`; omit it if there are none.
         - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
         - `time`, `units`: name of the time, and units of channels by name.
+        - `angles`: states that are angles, each with its turn.
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
@@ -97,7 +107,17 @@ class Dataset:
             trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
             time=time,
             units=dict(units or {}),
+            angles=dict(angles or {}),
         )
+
+    @property
+    def turns(self) -> Turns:
+        """The turn of each state that is an angle, None of others; empty if none is."""
+        return turns_of(self.states, self.angles)
+
+    def near(self, predicted: Values) -> Values:
+        """The measured values, of angles in the turn nearest to a prediction."""
+        return near_columns(self.ys, predicted, self.turns)
 
     @property
     def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
@@ -223,6 +243,21 @@ def check_names(data: Dataset) -> None:
     twice = sorted({name for name in channels if channels.count(name) > 1})
     if twice:
         raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
+    check_known("angles", data.angles, data.states)
+
+
+def check_known(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
+    """Refuses a name that is not among the known ones.
+
+    **Arguments:** `key`: which names it; `what`: what it should name.
+
+    **Raises:** `ValueError` that suggests the nearest name.
+    """
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
+            raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
 
 
 def invalid_trajectories(data: Dataset) -> list[int]:

@@ -1,9 +1,8 @@
 """Scaling of states, inputs and time to order one, and back."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,12 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..runtime.stored_names import stored_as
+from .angles import TURNS, Turns, gathered, near_columns
 from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
-from .dataset import Dataset
+from .dataset import Dataset, check_known
 
 Host = Float[np.ndarray, "..."]
 # Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.
 LARGEST = 1e30
+FREE: Bounds = (None, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,15 +26,47 @@ class Scaling:
 
     **Arguments:**
 
-    - `log`: names of positive states to see on a logarithmic scale.
-    - `bounds`: lower and upper bounds of states, by name; `None` for no bound.
+    - `log`: names of positive states and inputs to see on a logarithmic scale.
+    - `bounds`: lower and upper bounds of states and inputs, by name; `None` for no bound.
     - `affine`: whether to shift and scale states, inputs and time to order one. If not, the field sees the user's units
       (of bounded states, their logarithm or other map to the line).
+    - `angles`: names of states that are angles, measured modulo a turn or not. Networks see their sine and cosine, and
+      errors are taken the shorter way around, in `[-turn / 2, turn / 2)`. Two measurements that follow each other must
+      be less than half a turn apart. Predictions have no jumps, and begin within half a turn of zero.
+    - `angle_unit`: `rad` or `deg`.
     """
 
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = dataclasses.field(default_factory=dict)
     affine: bool = True
+    angles: Sequence[str] = ()
+    angle_unit: Literal["rad", "deg"] = "rad"
+
+    def __post_init__(self):
+        if self.angle_unit not in TURNS:
+            raise ValueError(f"angle_unit must be rad or deg, got {self.angle_unit!r}.")
+
+    def limits(self, states: Sequence[str], inputs: Sequence[str] = ()) -> dict[str, Bounds]:
+        """Bounds by name, of states (hidden ones included) and inputs.
+
+        **Raises:** `ValueError` that begins with the argument that names something else.
+        """
+        check_known("angles", self.angles, states)
+        limits = gather_bounds(self.log, self.bounds, states, inputs)
+        twice = sorted(set(self.angles) & set(limits))
+        if twice:
+            raise ValueError(f"angles names {twice[0]!r}, which log or bounds names too; an angle has no bounds.")
+        return limits
+
+    @property
+    def turns(self) -> dict[str, float]:
+        """The turn of each angle, in its unit."""
+        return dict.fromkeys(self.angles, TURNS[self.angle_unit])
+
+    def marked(self, data: Dataset) -> Dataset:
+        """The data with their angles named, and thus without jumps."""
+        angles = {name: turn for name, turn in self.turns.items() if name in data.states}
+        return dataclasses.replace(data, angles=data.angles | angles) if angles else data
 
 
 @stored_as("Scaler")
@@ -47,6 +80,8 @@ class Scaler(eqx.Module):
     - `time_shift`, `time_scale`: scalars, in the user's unit of time.
     - `bounds`: lower and upper bound of each state, `None` for no bound. A positive state has the lower bound 0, so the
       scaler takes its logarithm.
+    - `input_bounds`: the same of each input; empty if none has any.
+    - `turns`: the turn of each state that is an angle, in its unit, None of others; empty if none is.
     """
 
     state_shift: Float[Any, " state"]
@@ -56,6 +91,8 @@ class Scaler(eqx.Module):
     time_shift: Float[Any, ""]
     time_scale: Float[Any, ""]
     bounds: tuple[Bounds, ...] = eqx.field(static=True)
+    input_bounds: tuple[Bounds, ...] = eqx.field(static=True, default=())
+    turns: Turns = eqx.field(static=True, default=())
 
     @staticmethod
     def from_dataset(data: Dataset, *, bounds: Mapping[str, Bounds] | None = None, identity: bool = False) -> "Scaler":
@@ -63,13 +100,15 @@ class Scaler(eqx.Module):
 
         **Arguments:**
 
-        - `data`: the training trajectories; other splits do not enter.
-        - `bounds`: bounds of states, by name.
+        - `data`: the training trajectories, with their angles named; other splits do not enter.
+        - `bounds`: bounds of states and inputs, by name.
         - `identity`: whether to leave all units unchanged.
 
         **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
         """
-        limits = tuple((bounds or {}).get(name, (None, None)) for name in data.states)
+        limits, input_limits = (
+            tuple((bounds or {}).get(name, FREE) for name in names) for names in (data.states, data.inputs)
+        )
         scaler = Scaler(
             state_shift=np.zeros(len(data.states)),
             state_scale=np.ones(len(data.states)),
@@ -78,33 +117,46 @@ class Scaler(eqx.Module):
             time_shift=np.zeros(()),
             time_scale=np.ones(()),
             bounds=limits,
+            input_bounds=input_limits if set(input_limits) - {FREE} else (),
+            turns=data.turns,
         )
         scaler.check(data)
         if identity:
             return scaler
         states = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
-        inputs = data.us[data.valid]
-        shift, scale = mean_and_deviation(states.reshape(-1, len(data.states)))
+        inputs = scaler.scale_inputs(data.us[data.valid])
+        shift, scale = mean_and_deviation(around_means(states.reshape(-1, len(data.states)), data.turns))
         input_shift, input_scale = mean_and_deviation(inputs)
-        return Scaler(
+        return dataclasses.replace(
+            scaler,
             state_shift=shift,
             state_scale=scale,
             input_shift=input_shift,
             input_scale=input_scale,
             time_shift=np.asarray(data.ts.min()),
             time_scale=np.asarray(characteristic_time(data.ts, (states - shift) / scale)),
-            bounds=limits,
         )
 
-    def extended(self, bounds: Sequence[Bounds]) -> "Scaler":
-        """The scaler with additional hidden states of these bounds, not shifted and not scaled."""
+    def extended(self, bounds: Sequence[Bounds], turns: Turns = ()) -> "Scaler":
+        """The scaler with additional hidden states of these bounds and turns, not shifted and not scaled."""
         more = len(bounds)
+        own = self.turns or (None,) * len(self.bounds)
         return dataclasses.replace(
             self,
             state_shift=np.concatenate([host(self.state_shift), np.zeros(more)]),
             state_scale=np.concatenate([host(self.state_scale), np.ones(more)]),
             bounds=(*self.bounds, *bounds),
+            turns=(*own, *(turns or (None,) * more)) if self.turns or turns else (),
         )
+
+    def marked(self, data: Dataset) -> Dataset:
+        """Data of these channels with their angles named, and thus without jumps."""
+        angles = {name: turn for name, turn in zip(data.states, self.turns, strict=True) if turn} if self.turns else {}
+        return data if data.angles == angles else dataclasses.replace(data, angles=angles)
+
+    def near(self, zs: Any, to: Any) -> Any:
+        """Scaled states, shape `(..., state)`, of angles in the turn nearest to others; NumPy or JAX arrays."""
+        return near_columns(zs, to, self.turns, self.state_scale)
 
     def check(self, data: Dataset) -> None:
         """Rejects measured states outside their bounds, and numbers that floats can't hold."""
@@ -112,6 +164,8 @@ class Scaler(eqx.Module):
             check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
             check_size(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
         for index, name in enumerate(data.inputs):
+            if self.input_bounds:
+                check_inside(data.us[..., index], self.input_bounds[index], f"input {name!r}")
             check_size(data.us[..., index][data.valid], f"input {name!r}")
         gaps = np.diff(data.ts, axis=1)
         check_size(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
@@ -134,7 +188,7 @@ class Scaler(eqx.Module):
 
     def scale_inputs(self, us: Host) -> Host:
         """Scales inputs from the user's units to order one; keeps shape `(..., input)`."""
-        return (us - host(self.input_shift)) / host(self.input_scale)
+        return (columns(to_line, us, self.input_bounds) - host(self.input_shift)) / host(self.input_scale)
 
     def scale_times(self, ts: Host) -> Host:
         """Scales times from the user's units to order one, counted from the first training time."""
@@ -160,25 +214,24 @@ def check_size(values: Float[np.ndarray, " value"], what: str) -> None:
 
 def columns(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
     """Applies `function(column, bounds)` to each column of a NumPy or JAX array of shape `(..., state)`."""
-    if all(pair == (None, None) for pair in bounds):
-        return function(values, (None, None))
+    if all(pair == FREE for pair in bounds):
+        return function(values, FREE)
     xp = np if isinstance(values, np.ndarray) else jnp
     return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
 
 
 def gather_bounds(
-    log: Sequence[str], bounds: Mapping[str, Sequence[float | None]], states: Sequence[str]
+    log: Sequence[str],
+    bounds: Mapping[str, Sequence[float | None]],
+    states: Sequence[str],
+    inputs: Sequence[str] = (),
 ) -> dict[str, Bounds]:
-    """Bounds by state, from the names of positive states and from (lower, upper) pairs.
+    """Bounds by name, from the names of positive states and inputs, and from (lower, upper) pairs.
 
-    **Raises:** `ValueError` if a name is not a state or is given twice, or a value is not a pair.
+    **Raises:** `ValueError` if a name is neither a state nor an input or is given twice, or a value is not a pair.
     """
     for key, names in (("log", log), ("bounds", bounds)):
-        for name in names:
-            if name not in states:
-                near = difflib.get_close_matches(name, states, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the states are {', '.join(states)}."
-                raise ValueError(f"{key} names {name!r}, which is not a state; {hint}")
+        check_known(key, names, (*states, *inputs), "a state or an input" if inputs else "a state")
     twice = sorted(set(log) & set(bounds))
     if twice:
         raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
@@ -186,8 +239,17 @@ def gather_bounds(
         if len(pair) != 2:
             raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {list(pair)}.")
     return dict.fromkeys(log, (0.0, None)) | {
-        name: check_bounds(pair, f"state {name!r}") for name, pair in bounds.items()
+        name: check_bounds(pair, f"{'state' if name in states else 'input'} {name!r}") for name, pair in bounds.items()
     }
+
+
+def around_means(rows: Float[np.ndarray, "row state"], turns: Turns) -> Float[np.ndarray, "row state"]:
+    """Rows whose angles are within half a turn of their mean direction."""
+    rows = rows.copy()
+    for index, turn in enumerate(turns):
+        known = np.isfinite(rows[:, index])
+        rows[known, index] = gathered(rows[known, index], turn)
+    return rows
 
 
 def mean_and_deviation(rows: Host) -> tuple[Host, Host]:

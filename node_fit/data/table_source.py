@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -30,8 +31,9 @@ class Table:
     - `test_path`: files for the final score only; `path` then provides no test data.
     - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`.
     - `units`: unit of a column, by name.
-    - `log`: positive states to see on a logarithmic scale.
-    - `bounds`: lower and upper bounds of states, by name; null for no bound.
+    - `log`: positive states and inputs to see on a logarithmic scale.
+    - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
+    - `angles`: states that are angles, in `angle_unit` (`rad` or `deg`); see `Scaling`.
     - `scale`: whether to scale states, inputs and time to order one for the field.
     - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
     - `noise_seed`: seed of that noise.
@@ -55,6 +57,8 @@ class Table:
     units: dict[str, str] = field(default_factory=dict)
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    angles: Sequence[str] = ()
+    angle_unit: Literal["rad", "deg"] = "rad"
     scale: bool = True
     noise: float = 0.0
     noise_seed: int = 0
@@ -66,6 +70,7 @@ class Table:
         _ = (
             self.roles,
             self.covariate_numbers,
+            self.scaling,
         )  # raise here if they contradict each other, before any file is read
 
     @property
@@ -86,7 +91,7 @@ class Table:
     @property
     def scaling(self) -> Scaling:
         """How states, inputs and time are scaled."""
-        return Scaling(self.log, self.bounds, self.scale)
+        return Scaling(self.log, self.bounds, self.scale, self.angles, self.angle_unit)
 
     @property
     def covariate_numbers(self) -> dict[str, dict[str, float]]:
@@ -107,7 +112,7 @@ class Table:
     def read(self, path: str | Sequence[str]) -> Dataset:
         """Reads other files with the same columns; `covariates` may name trajectories that they do not contain."""
         data = read_files(path, self.roles, self.time_unit, self.units)
-        return with_covariates(data, self.covariate_numbers, self.units)
+        return self.scaling.marked(with_covariates(data, self.covariate_numbers, self.units))
 
 
 def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
-from .metrics import Score, score
+from .metrics import Score, measured, score
 
 Predicted = Float[np.ndarray, "trajectory time state"]
 
@@ -173,7 +173,11 @@ def starts(train: Dataset, target: Dataset) -> Float[np.ndarray, "trajectory sta
 def state_means(train: Dataset) -> Float[np.ndarray, " state"]:
     """Mean of the measurements that count, for each state; 0 if there are none."""
     counts = np.maximum(train.mask.sum(axis=(0, 1)), 1)
-    return np.where(train.mask, train.ys, 0.0).sum(axis=(0, 1)) / counts
+    means = np.where(train.mask, train.ys, 0.0).sum(axis=(0, 1)) / counts
+    for index, name in enumerate(train.states):
+        if name in train.angles and train.mask[..., index].any():
+            means[index] = measured(train, index).mean()
+    return means
 
 
 def check_same(train: Dataset, target: Dataset) -> None:

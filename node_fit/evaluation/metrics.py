@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..data.angles import gathered
 from ..data.dataset import Dataset
 
 Predicted = Float[np.ndarray, "trajectory time state"]
@@ -82,7 +83,7 @@ class HorizonError:
 
 
 def score(dataset: Dataset, predicted: Predicted) -> Score:
-    """Compares a prediction with the measurements that count (`dataset.mask`).
+    """Compares a prediction with the measurements that count (`dataset.mask`); errors of angles are modulo a turn.
 
     A constant channel has no scale: its NRMSE is 0 if the prediction is exact, infinite if the prediction is not
     finite, and NaN otherwise. Channels with an NRMSE of NaN, including those without measurements, are left out of the
@@ -100,7 +101,7 @@ def score(dataset: Dataset, predicted: Predicted) -> Score:
     mask = dataset.mask
     squares = squared_errors(dataset, predicted)
     channels = {
-        name: score_channel(dataset.ys[..., i][mask[..., i]], squares[..., i][mask[..., i]])
+        name: score_channel(measured(dataset, i), squares[..., i][mask[..., i]])
         for i, name in enumerate(dataset.states)
     }
     nrmse = root_mean_square(np.array([c.nrmse for c in channels.values() if not math.isnan(c.nrmse)]))
@@ -150,8 +151,13 @@ def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -
 
 def deviations(dataset: Dataset) -> Float[np.ndarray, " state"]:
     """Standard deviation of the values that count, for each state; exactly 0 where they are all equal."""
-    mask = dataset.mask
-    return np.array([deviation(dataset.ys[..., i][mask[..., i]]) for i in range(len(dataset.states))])
+    return np.array([deviation(measured(dataset, i)) for i in range(len(dataset.states))])
+
+
+def measured(dataset: Dataset, state: int) -> Float[np.ndarray, " point"]:
+    """The values of a state that count; angles around their mean direction."""
+    values = dataset.ys[..., state][dataset.mask[..., state]]
+    return gathered(values, dataset.angles.get(dataset.states[state]))
 
 
 def deviation(values: Float[np.ndarray, " point"]) -> float:
@@ -165,7 +171,8 @@ def squared_errors(dataset: Dataset, predicted: Predicted) -> Predicted:
         raise ValueError(f"predicted has shape {predicted.shape}; the dataset's states have {dataset.ys.shape}.")
     finite = np.isfinite(predicted)
     with np.errstate(over="ignore"):
-        squares = np.square(np.where(finite, predicted, 0.0).astype(np.float64) - np.nan_to_num(dataset.ys))
+        solved = np.where(finite, predicted, 0.0).astype(np.float64)
+        squares = np.square(solved - np.nan_to_num(dataset.near(solved)))
     return np.where(dataset.mask, np.where(finite, squares, np.inf), 0.0)
 
 
@@ -194,7 +201,8 @@ def root_mean_square(values: Float[np.ndarray, " channel"]) -> float:
 
 def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
     """Share of the measured values that count and lie between two edges; `None` if no values count."""
-    inside = (lower <= data.ys) & (data.ys <= upper)
+    ys = data.near((lower + upper) / 2)
+    inside = (lower <= ys) & (ys <= upper)
     return float(inside[data.mask].mean()) if data.mask.any() else None
 
 

@@ -89,6 +89,7 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         trajectories=[f"{name}/{part.trajectories[index]}" for name, part, index in pieces],
         time=any_part.time,
         units=any_part.units,
+        angles=any_part.angles,
     )
     scored = np.zeros_like(whole.scored)
     for row, (_, part, index) in enumerate(pieces):

@@ -47,7 +47,7 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
     found = []
     for index, name in enumerate(data.states):
         values = data.ys[..., index][data.mask[..., index]]
-        if name not in options.scaling.log and values.size and values.min() > 0:
+        if name not in (*options.scaling.log, *data.angles) and values.size and values.min() > 0:
             found += [name] if values.max() > DECADES * values.min() else []
     return found
 
@@ -107,5 +107,5 @@ def past_and_residuals(
         windows = steps[:, None] + np.arange(-PAST, 0)[None, :]
         usable = complete[row][windows].all(axis=1) & complete[row, steps] & data.scored[row, steps]
         features.append(whole[row][windows[usable]].reshape(int(usable.sum()), -1))
-        residuals.append((predicted - data.ys)[row, steps[usable]])
+        residuals.append((predicted - data.near(predicted))[row, steps[usable]])
     return np.concatenate(features)[-MOST_ROWS:], np.concatenate(residuals)[-MOST_ROWS:]

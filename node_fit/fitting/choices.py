@@ -8,7 +8,7 @@ import numpy as np
 
 from ..data.batch import Batch, is_driven
 from ..data.dataset import Dataset
-from ..data.scaling import Scaler, gather_bounds
+from ..data.scaling import Scaler
 from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
 from ..model.make_model import made_of
@@ -98,7 +98,7 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     if start == "auto":
         start = functools.partial(Encoder, rows=ROWS, before=True)
         found.append(Choice("start", "encoder", f"a start is read from the {ROWS} rows up to it"))
-    if made_of(field) is MLP and keyword(field, "linear") is None:
+    if made_of(field) is MLP and keyword(field, "linear") is None and not has_angles(options, train):
         field = functools.partial(field, linear=True)
     return Chosen(replace(options, hidden=hidden, start=start, field=field), choices + found, linear)
 
@@ -159,8 +159,10 @@ def choose_linear(
     measured = made_of(options.observation) is MeasuredStates
     if maker not in (MLP, Linear) or keyword(options.field, "linear") is False or not measured:
         return None, []
+    if has_angles(options, train):  # which are no linear states
+        return None, []
     names = () if isinstance(options.hidden, int | str) else options.hidden
-    limits = gather_bounds(options.scaling.log, options.scaling.bounds, (*train.states, *names))
+    limits = options.scaling.limits((*train.states, *names), train.inputs)
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
     rows = (options.training.window or WINDOWS[0]) + ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
@@ -178,6 +180,10 @@ def choose_linear(
     tried = ", ".join(f"{model.hidden}: {model.judged:.2g}" for model in models)
     text = f"NRMSE of linear models with hidden states {tried}, on {what} data and crosswise on those of training"
     return best, [Choice("hidden", best.hidden, text)]
+
+
+def has_angles(options: Options, train: Dataset) -> bool:
+    return bool(options.scaling.angles or train.angles)
 
 
 def simplest(models: list[LinearModel]) -> LinearModel:

@@ -147,6 +147,6 @@ def is_falling(history: Sequence[Record]) -> bool:
 def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
     """Whether every channel's error is about that of the measurements."""
     noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
-    residual = np.where(data.mask, predicted - data.ys, np.nan)
+    residual = np.where(data.mask, predicted - data.near(predicted), np.nan)
     error = np.sqrt(np.nanmean(residual**2, axis=(0, 1)))
     return bool((np.isfinite(noise) & (noise > 0) & (error <= NEAR_NOISE * noise)).all())

@@ -65,7 +65,7 @@ def fit(
     - `hidden`: states that nobody measured: their number, or their names.
     - `start`: where trajectories start: `First`, `Fitted`, `Encoder`, or partials of them.
     - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout`, or partials of them.
-    - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds of states.
+    - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
     - `solver`: of training: a `Solver`, the name of a method, or a `diffrax.AbstractSolver`. `evaluation`: of
       validation and prediction; if None as `solver`, but tight and of at least the fifth order.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
@@ -117,6 +117,8 @@ def fit_with(
     """`fit`, with its choices in one object."""
     check_data(train, "train")
     check_data(validation, "validation")
+    mark = options.scaling.marked if model is None else model.scaler.marked
+    train, validation = mark(train), None if validation is None else mark(validation)
     ensemble = Members(ensemble) if isinstance(ensemble, int) else ensemble
     with scope(options.kind), progress_bar(progress) as bar:
         callback = Callbacks([*check_callbacks(callbacks), *bar])

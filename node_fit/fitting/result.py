@@ -85,7 +85,11 @@ class Fit:
 
     def scored(self, data: Dataset) -> Dataset:
         """The data, of which the rows that starts are read from do not count."""
-        return self.model.typical.start.scored(data)
+        return self.model.typical.start.scored(self.marked(data))
+
+    def marked(self, data: Dataset) -> Dataset:
+        """The data with the angles of the fit named."""
+        return self.model.typical.scaler.marked(data)
 
     def simple_scores(self, train: Dataset, data: Dataset) -> dict[str, Score]:
         """Scores of simple models on the rows that count: the mean, the last known value, a linear ODE, and the linear
@@ -93,7 +97,7 @@ class Fit:
 
         **Arguments:** `train`: what they are fitted to. `data`: what they predict.
         """
-        found = baselines(train, self.scored(data))
+        found = baselines(self.marked(train), self.scored(data))
         if self.linear is not None:
             found["state-space"] = score(self.scored(data), self.linear.predict(data))
         return found
@@ -122,7 +126,7 @@ class Fit:
 
         **Returns:** a `matplotlib.figure.Figure`, which a notebook shows and `savefig` writes.
         """
-        found = simulate_splits(self.model, {**self.data, **splits})
+        found = simulate_splits(self.model, {name: self.marked(part) for name, part in {**self.data, **splits}.items()})
         return fit_figure(Curves(found.pictured, found.dense, found.dense_bands, found.left_out))
 
     def save(self, path: str | Path) -> None:

@@ -62,14 +62,16 @@ class Ensemble(eqx.Module):
             whole = Ensemble(tuple(members), *carry(blank, dtype_of(precision)), calibrated=False)
             train = train.sample(ENOUGH)
             mean, _ = whole.moments(train)
-            off = np.where(train.mask & np.isfinite(mean), mean - scaler.scale_states(train.ys), np.nan)
+            off = np.where(
+                train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
+            )
             noise = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
             whole = eqx.tree_at(lambda e: e.noise, whole, carry(noise, dtype_of(precision)))
             if validation is None:
                 return whole
             validation = validation.sample(ENOUGH)
             mean, width = whole.moments(validation)
-            scores = np.abs(scaler.scale_states(validation.ys) - mean) / width
+            scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
             return Ensemble(tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True)
 

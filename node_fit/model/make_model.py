@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
-from ..data.scaling import Scaler, Scaling, gather_bounds
+from ..data.scaling import Scaler, Scaling
 from ..runtime.precision import numbers_as_arrays
 from ..solver.solver import Solver
 from ..solver.vector_field import VectorField
@@ -49,7 +49,7 @@ def make_model(
     start_key, observation_key = jax.random.split(jax.random.fold_in(key, 1))
     names = () if isinstance(hidden, int) else hidden
     scaling = scaling or Scaling()
-    limits = gather_bounds(scaling.log, scaling.bounds, (*train.states, *names))
+    limits, train = scaling.limits((*train.states, *names), train.inputs), scaling.marked(train)
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not scaling.affine)
     system = System.from_names(
         scaler,
@@ -59,6 +59,7 @@ def make_model(
         inputs=train.inputs,
         time=train.time,
         readout=made_of(observation) is not MeasuredStates,
+        angles=scaling.turns,
     )
     return NeuralODE(
         # If there was no memory for it, that is an error here; later on it would end the process.
@@ -78,9 +79,11 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
     if isinstance(field, eqx.Module):
         return cast(VectorField, field)
     maker = cast(MakeField, field)
-    if "system" in inspect.signature(made_of(maker)).parameters:
+    parameters = inspect.signature(made_of(maker)).parameters
+    if "system" in parameters:
         return maker(system, key=key)
-    return maker(len(system.states), len(system.inputs), key=key)
+    angles = {"angles": system.scaler} if any(system.scaler.turns) and "angles" in parameters else {}
+    return maker(len(system.states), len(system.inputs), **angles, key=key)
 
 
 def check_field(field: object) -> None:

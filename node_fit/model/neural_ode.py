@@ -113,7 +113,8 @@ class NeuralODE(eqx.Module):
         """States at the first rows of any trajectories, from what is given of them."""
 
         def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
-            return self.observe(self.solver.forecast(self.problem(given, start)).ys)
+            ys = self.observe(self.solver.forecast(self.problem(given, start)).ys)
+            return self.scaler.near(ys, given.ys)
 
         return self.start.estimate(channels, batch)
 
@@ -145,7 +146,7 @@ class NeuralODE(eqx.Module):
           `(time,)` or `(trajectory, time)`.
 
         **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed. For a
-        `y0` of shape `(state,)`, shape `(time, state)`.
+        `y0` of shape `(state,)`, shape `(time, state)`. Angles have no jumps, and begin within half a turn of zero.
 
         **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
         """

@@ -1,5 +1,6 @@
 """The names of a system's states, inputs and time, and conversions between the user's units and the solver's."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..data.angles import turns_of
 from ..data.bounds import Bounds, from_line, slope, to_line
 from ..data.scaling import Scaler, columns
 from ..runtime.stored_names import stored_as
@@ -48,6 +50,7 @@ class System(eqx.Module):
         inputs: Sequence[str] = (),
         time: str = "t",
         readout: bool = False,
+        angles: dict[str, float] | None = None,
     ) -> "System":
         """Makes a system whose first states are the channels, or, with `readout`, whose channels are a readout.
 
@@ -79,7 +82,7 @@ class System(eqx.Module):
             raise ValueError(
                 f"the hidden state {duplicates[0]!r} has the name of a measured channel, input or the time; rename it."
             )
-        whole = scaler.extended([bounds.get(name, (None, None)) for name in extra])
+        whole = scaler.extended([bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {}))
         return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(whole))
 
     def in_users_units(
@@ -88,7 +91,7 @@ class System(eqx.Module):
         """Converts time, states and inputs from the solver's units to the user's."""
         s = self.scaler
         y = columns(from_line, z * s.state_scale + s.state_shift, s.bounds)
-        return t * s.time_scale + s.time_shift, y, u * s.input_scale + s.input_shift
+        return t * s.time_scale + s.time_shift, y, columns(from_line, u * s.input_scale + s.input_shift, s.input_bounds)
 
     def in_solver_units(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
@@ -96,7 +99,8 @@ class System(eqx.Module):
         """Converts time, states and inputs from the user's units to the solver's; the inverse of `in_users_units`."""
         s = self.scaler
         z = (columns(to_line, y, s.bounds) - s.state_shift) / s.state_scale
-        return (t - s.time_shift) / s.time_scale, z, (u - s.input_shift) / s.input_scale
+        v = (columns(to_line, u, s.input_bounds) - s.input_shift) / s.input_scale
+        return (t - s.time_shift) / s.time_scale, z, v
 
     def users_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
         """Converts time derivatives from the solver's units to the user's, at states in the user's units."""
@@ -123,4 +127,4 @@ def as_jax(scaler: Scaler) -> Scaler:
 def blank_scaler(scaler: Scaler) -> Scaler:
     """Drops the states of a scaler, and keeps its inputs and time."""
     none = np.zeros(0)
-    return Scaler(none, none, scaler.input_shift, scaler.input_scale, scaler.time_shift, scaler.time_scale, bounds=())
+    return dataclasses.replace(scaler, state_shift=none, state_scale=none, bounds=(), turns=())

@@ -123,7 +123,8 @@ class MultipleShooting(AbstractSimulation):
         batch, numbers = segments.batch, jnp.arange(segments.next.shape[0])
         follows = segments.next != numbers
         ends = states[numbers, segments.row]
-        gaps = jnp.where(follows[:, None] & jnp.isfinite(ends), ends - auxiliary[segments.next], 0)
+        begins = model.system.scaler.near(auxiliary[segments.next], ends)
+        gaps = jnp.where(follows[:, None] & jnp.isfinite(ends), ends - begins, 0)
         ratio = batch.mask.sum() / jnp.maximum(follows.sum() * auxiliary.shape[1], 1)
         weight = self.least * (self.most / self.least) ** target.progress
         return jnp.concatenate(

@@ -132,11 +132,16 @@ def nodes(target: Target, batch: Batch) -> Grid | None:
 def misfit(
     model: NeuralODE, batch: Batch, states: Float[Array, "block time state"]
 ) -> Float[Array, "block time channel"]:
-    """Observed states less measured ones; a state that was not solved for counts as far off."""
+    """Observed states less measured ones, angles the shorter way around.
+
+    A state that was not solved for counts as far off.
+    """
     solved = jnp.isfinite(states)
     # Neither value nor gradient of the observation may see what is not finite.
     channels = model.observe(jnp.where(solved, states, 0))
-    difference = jnp.where(solved.all(axis=2, keepdims=True), channels - batch.ys, UNSOLVED)
+    difference = jnp.where(
+        solved.all(axis=2, keepdims=True), channels - model.scaler.near(batch.ys, channels), UNSOLVED
+    )
     return jnp.where(batch.mask, difference, 0)
 
 

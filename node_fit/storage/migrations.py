@@ -11,8 +11,26 @@ Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
 
 # By the schema that a step upgrades from; the step returns the next one. Version 0.2 wrote schema 4 of models and
 # schema 1 of checkpoints: the first that every later version reads.
-MODEL_STEPS: dict[int, Step] = {}
 CHECKPOINT_STEPS: dict[int, Step] = {}
+
+
+def with_angles(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
+    """Before schema 5, no state was an angle, and no input had bounds."""
+
+    def upgraded(node: Any) -> Any:
+        if isinstance(node, list):
+            return [upgraded(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        node = {key: upgraded(value) for key, value in node.items()}
+        if node.get("class") == "Scaler":
+            node["fields"] = {**node["fields"], "input_bounds": {"tuple": []}, "turns": {"tuple": []}}
+        return node
+
+    return {**content, "model": upgraded(content["model"])}, arrays
+
+
+MODEL_STEPS: dict[int, Step] = {4: with_angles}
 
 
 class OtherSchema(ValueError):

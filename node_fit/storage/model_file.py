@@ -34,7 +34,7 @@ from .archive import BadFile, pack, unpack
 from .migrations import MODEL_STEPS, OtherSchema, migrated
 
 # Version of the file format. Any change to it needs a step in `migrations` that upgrades files of the previous version.
-SCHEMA = 4
+SCHEMA = 5
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
 FUNCTIONS: dict[str, Callable] = {
@@ -288,3 +288,7 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
     shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
     if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
+    turns = [turn for turn in scaler.turns if turn is not None]
+    sizes = (len(scaler.turns) in (0, states), len(scaler.input_bounds) in (0, inputs))
+    if not (all(sizes) and all(isinstance(turn, float) and 0 < turn < np.inf for turn in turns)):
+        raise ModelFileError("its scaler has angles or bounds of inputs that make no sense.")

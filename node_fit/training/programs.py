@@ -295,5 +295,5 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
-    loss = masked_mean((solution.ys - batch.ys) ** 2, batch.mask)
+    loss = masked_mean((solution.ys - model.scaler.near(batch.ys, solution.ys)) ** 2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

@@ -69,7 +69,7 @@ FORGED = {
     "again": array_again_and_again,
     "deep": deep,
     "enormous": enormous,
-    "older": lambda header, _: header.update(schema=SCHEMA - 1),
+    "older": lambda header, _: header.update(schema=3),
     "newer": lambda header, _: header.update(schema=SCHEMA + 1),
     "strange": lambda header, _: header.update(schema=[10**400]),
 }

@@ -15,7 +15,7 @@ from ...fitting.options import TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.members import Members
-from .configuration import build
+from .configuration import build, errors_at
 from .targets import ConfigError, parameters_of
 
 # Groups of the config that name a constructor.
@@ -47,7 +47,15 @@ def build_parts(config: DictConfig) -> Parts:
         device=Devices(config.device.kind, config.device.count),
         seed=config.seed,
     )
+    check_scaling(data, options)
     return Parts(data, options, ensemble)
+
+
+def check_scaling(data: Table, options: Options) -> None:
+    """Refuses a logarithm, a bound or an angle of something that is neither a state nor an input."""
+    hidden = () if isinstance(options.hidden, int | str) else options.hidden
+    with errors_at("data", Table):
+        data.scaling.limits((*data.states, *hidden), (*data.inputs, *(data.covariates or ())))
 
 
 @contextmanager

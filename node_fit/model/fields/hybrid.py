@@ -12,7 +12,7 @@ from ..system import System
 from .equations import check_name
 from .field import AbstractVectorField
 from .known import ConstantConfig, Known
-from .mlp import Activation, Layers
+from .mlp import Activation, Layers, make_layers
 
 
 @stored_as("Hybrid")
@@ -66,8 +66,10 @@ class Hybrid(AbstractVectorField):
         outputs = len(self.terms) + len(self.rest)
         if outputs == 0:
             raise ValueError("rest and terms leave the network without outputs; use the field `known`.")
-        self.network = Layers(
-            len(self.sees), outputs, width=width, depth=depth, activation=activation, key=key
+        turns = dict(zip(system.states, system.scaler.turns, strict=False))
+        angles = {at: system.states.index(name) for at, name in enumerate(self.sees) if turns.get(name)}
+        self.network = make_layers(
+            len(self.sees), outputs, system.scaler, angles, width=width, depth=depth, activation=activation, key=key
         ).silenced()
 
     def __call__(

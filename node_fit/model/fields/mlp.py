@@ -1,14 +1,16 @@
 """A multilayer perceptron as a vector field."""
 
 import itertools
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ...data.scaling import Scaler
 from ...runtime.stored_names import stored_as
 from .field import AbstractVectorField
 from .linear import Linear
@@ -57,6 +59,46 @@ class Layers(eqx.Module):
         return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
 
 
+@stored_as("AngularLayers")
+class AngularLayers(Layers):
+    """Layers that see the sine and cosine of angles in place of their scaled values.
+
+    **Arguments:**
+
+    - `inputs`, `outputs`, `options`: as of `Layers`.
+    - `scaler`: of all states.
+    - `angles`: places of angles among the inputs, each with the number of its state.
+    """
+
+    scaler: Scaler
+    angles: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, *, scaler: Scaler, angles: Mapping[int, int], **options: Any):
+        super().__init__(inputs + len(angles), outputs, **options)
+        self.scaler = scaler
+        self.angles = tuple(angles.items())
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        places, states = map(np.array, zip(*self.angles, strict=True))
+        turns = jnp.asarray([self.scaler.turns[state] for state in states], x.dtype)
+        phases = (x[places] * self.scaler.state_scale[states] + self.scaler.state_shift[states]) * (2 * jnp.pi / turns)
+        others = np.setdiff1d(np.arange(x.shape[0]), places)
+        return super().__call__(jnp.concatenate([x[others], jnp.sin(phases), jnp.cos(phases)]))
+
+
+def make_layers(inputs: int, outputs: int, scaler: Scaler | None, angles: Mapping[int, int], **options: Any) -> Layers:
+    """Layers that see angles, if there are some, by sine and cosine; arguments as of `AngularLayers`."""
+    if scaler is None or not angles:
+        return Layers(inputs, outputs, **options)
+    return AngularLayers(inputs, outputs, scaler=scaler, angles=angles, **options)
+
+
+def angles_after(offset: int, scaler: Scaler | None) -> dict[int, int]:
+    """Places of angles in a list of so many numbers and all states, each with the number of its state."""
+    turns = () if scaler is None else scaler.turns
+    return {offset + state: state for state, turn in enumerate(turns) if turn}
+
+
 @eqx.filter_jit
 def initial_layers(sizes: tuple[int, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
     """Layers as Equinox draws them; compiled as one, which takes a fraction of the time of all of its draws."""
@@ -78,6 +120,7 @@ class MLP(AbstractVectorField):
     - `time`: whether the field sees the time.
     - `linear`: whether there is a linear path beside the network, which then begins at zero. In `fit`, None stands for
       whether it begins with a linear model.
+    - `angles`: the scaler of the states, if some are angles, whose sine and cosine the network sees; given by `fit`.
     - `key`: for the initial weights.
 
     **Raises:** `ValueError` if a size is out of range or the activation is unknown.
@@ -97,11 +140,23 @@ class MLP(AbstractVectorField):
         activation: Activation = "tanh",
         time: bool = False,
         linear: bool | None = None,
+        angles: Scaler | None = None,
         key: PRNGKeyArray,
     ):
         width = (16 if linear else 64) if width is None else width
         depth = (1 if linear else 2) if depth is None else depth
-        network = Layers(int(time) + states + inputs, states, width=width, depth=depth, activation=activation, key=key)
+        if linear and angles is not None:
+            raise ValueError("linear=true does not go with angles, of which nothing is linear; leave linear out.")
+        network = make_layers(
+            int(time) + states + inputs,
+            states,
+            angles,
+            angles_after(int(time), angles),
+            width=width,
+            depth=depth,
+            activation=activation,
+            key=key,
+        )
         self.network = network.silenced() if linear else network
         self.path = Linear(states, inputs, key=jax.random.fold_in(key, 1)) if linear else None
         self.time = time

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ...runtime.stored_names import stored_as
 from ..system import System
 from .field import AbstractVectorField
-from .mlp import Activation, Layers
+from .mlp import Activation, Layers, angles_after, make_layers
 
 
 @stored_as("SecondOrder")
@@ -48,8 +48,15 @@ class SecondOrder(AbstractVectorField):
                 f"states {', '.join(system.states)} are measured; if these are positions, set "
                 f"hidden={system.measured}."
             )
-        self.network = Layers(
-            int(time) + states + len(system.inputs), half, width=width, depth=depth, activation=activation, key=key
+        self.network = make_layers(
+            int(time) + states + len(system.inputs),
+            half,
+            system.scaler,
+            angles_after(int(time), system.scaler),
+            width=width,
+            depth=depth,
+            activation=activation,
+            key=key,
         )
         self.system = system
         self.time = time
