@@ -8,6 +8,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from .app.config.configuration import build
+from .app.config.parts import errors_of_data
 from .app.console import counted
 from .app.run_directory import RunDirectory, predictions_frame
 from .data.dataset import Dataset
@@ -52,7 +53,9 @@ def predict(run: Path, data: list[str], out: Path) -> None:
     table = build(config.data, "data", extensions=extensions)
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"the folder {out.parent} for {out.name} does not exist; create it first.")
-    dataset = table.read(data if len(data) > 1 else data[0])
+    unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
+    with errors_of_data():
+        dataset = table.read(data if len(data) > 1 else data[0], unit)
     check_starts(model.typical, dataset)
     predicted = model.bands(dataset, level=OmegaConf.select(config, "evaluation.level", default=0.9))
     gone = where_not_finite(model.typical.start.scored(dataset), predicted.ys)

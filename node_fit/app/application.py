@@ -34,7 +34,7 @@ from ..storage.disk import explain_disk
 from ..training.callback import Callback
 from ..training.members import Members
 from .config.composition import explain
-from .config.parts import build_parts, check_top, errors_of_training, placement_of
+from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .console import counted, make_console, print_bands, print_constants, print_scores
 from .drawing import DRAWING, Pictures, warn_on_error
 from .interruption import Interruption
@@ -131,6 +131,7 @@ class Job:
         self.trial = trial
         self.hydra = HydraConfig.get()
         self.splits: Splits
+        self.notes: list[str] = []
 
     def run(self) -> int:
         with scope(self.config.precision):
@@ -171,7 +172,8 @@ class Job:
         keep_programs(self.config.compile_cache)
         placement_of(self.config)
         parts = build_parts(self.config)
-        loaded = parts.data.load()
+        with errors_of_data():
+            loaded, self.notes = parts.data.load_and_tell()
         # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
         # the end for their score.
         self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
@@ -206,6 +208,8 @@ class Job:
             f"{self.config.precision} on {used}",
             soft_wrap=True,
         )
+        for note in self.notes:
+            self.console.print(note, soft_wrap=True)
 
     @property
     def number(self) -> int | None:
@@ -225,6 +229,7 @@ class Job:
         summary = summarise(fit, judged, simulated, simple, diagnosis, placement_of(self.config))
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
+        summary["data"] = self.notes
         self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
         print_scores(self.console, summary)
         print_bands(self.console, summary["ensemble"])

@@ -188,7 +188,7 @@ def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None 
     at = data.valid & data.scored
     columns: dict[str, Any] = {} if split is None else {"split": [split] * int(at.sum())}
     columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
-    columns[data.time] = data.ts[at]
+    columns[data.time] = data.ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], data.ts[at])
     columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}
     for index, name in enumerate(data.states):
         columns[name] = data.ys[at][:, index]

@@ -1,8 +1,7 @@
 """Measured trajectories as padded, named arrays: the data that all other parts of the library take."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,12 @@ from jaxtyping import Bool, Float, Int
 
 from .angles import Turns, near_columns, turns_of, unwrapped
 from .arrays import as_series, check_shapes, padded
+from .checks import check_names, check_trajectory, invalid_trajectories
+from .dates import Dates
 
 Times = Float[np.ndarray, "trajectory time"]
 Values = Float[np.ndarray, "trajectory time state"]
+Cut = float | Float[np.ndarray, " trajectory"]
 Inputs = Float[np.ndarray, "trajectory time input"]
 
 
@@ -37,6 +39,7 @@ class Dataset:
     - `angles`: states that are angles, each with its turn (2π if it is in radians). They may be measured modulo a turn:
       a dataset holds them without jumps, the first one of a trajectory within half a turn of zero, and each other one
       within half a turn of the one before.
+    - `dates`: the instants at which times are zero, if they were timestamps.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -52,6 +55,7 @@ class Dataset:
     time: str = "t"
     units: dict[str, str] = field(default_factory=dict)
     angles: dict[str, float] = field(default_factory=dict)
+    dates: Dates | None = None
 
     def __post_init__(self):
         check_names(self)
@@ -148,6 +152,7 @@ class Dataset:
             lengths=self.lengths[index],
             scored=self.scored[index, :length],
             trajectories=tuple(self.trajectories[i] for i in index),
+            dates=self.dates and self.dates.of(index),
         )
 
     def sample(self, most: int) -> "Dataset":
@@ -155,27 +160,27 @@ class Dataset:
         count = len(self.trajectories)
         return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
 
-    def until(self, end: float) -> "Dataset":
-        """The rows with time at most `end` [unit of time]; drops trajectories without such rows."""
-        lengths = (self.valid & (self.ts <= end)).sum(axis=1)
+    def until(self, end: Cut) -> "Dataset":
+        """The rows with time at most `end` [unit of time], for all or for each trajectory; drops those without any."""
+        lengths = (self.valid & (self.ts <= np.reshape(end, (-1, 1)))).sum(axis=1)
         kept = np.flatnonzero(lengths)
         if kept.size == 0:
-            raise ValueError(f"no row has {self.time} <= {end:g}; the data begin at {self.ts.min():g}.")
+            raise ValueError(f"no row has {self.time} <= {np.max(end):g}; the data begin at {self.ts.min():g}.")
         pieces = [(int(row), 0, int(lengths[row])) for row in kept]
         return cut(self, pieces, [self.trajectories[row] for row in kept])
 
-    def after(self, start: float) -> "Dataset":
-        """The rows with time later than `start` [unit of time]; drops trajectories without such rows."""
-        begins = (self.valid & (self.ts <= start)).sum(axis=1)
+    def after(self, start: Cut) -> "Dataset":
+        """The rows with time later than `start` [unit of time], for all or for each; drops those without any."""
+        begins = (self.valid & (self.ts <= np.reshape(start, (-1, 1)))).sum(axis=1)
         kept = np.flatnonzero(begins < self.lengths)
         if kept.size == 0:
-            raise ValueError(f"no row has {self.time} > {start:g}; the data end at {self.ts.max():g}.")
+            raise ValueError(f"no row has {self.time} > {np.min(start):g}; the data end at {self.ts.max():g}.")
         pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
         return cut(self, pieces, [self.trajectories[row] for row in kept])
 
-    def scored_after(self, start: float) -> "Dataset":
-        """The same trajectories, with only the rows later than `start` [unit of time] scored."""
-        return replace(self, scored=self.scored & (self.ts > start))
+    def scored_after(self, start: Cut) -> "Dataset":
+        """The same trajectories, with only the rows later than `start` [unit of time], for all or for each, scored."""
+        return replace(self, scored=self.scored & (self.ts > np.reshape(start, (-1, 1))))
 
     def windows(self, rows: int, stride: int | None = None) -> "Dataset":
         """Cuts each trajectory into windows of `rows` rows, each a trajectory of its own.
@@ -228,73 +233,5 @@ def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[s
         lengths=lengths,
         scored=data.scored[at] & valid,
         trajectories=tuple(names),
+        dates=data.dates and data.dates.of(row),
     )
-
-
-def check_names(data: Dataset) -> None:
-    for kind, names, size in (
-        ("states", data.states, data.ys.shape[2]),
-        ("inputs", data.inputs, data.us.shape[2]),
-        ("trajectories", data.trajectories, data.ys.shape[0]),
-    ):
-        if len(names) != size:
-            raise ValueError(f"{kind} has the names {list(names)}, but needs {size}, one for each.")
-    channels = (data.time, *data.states, *data.inputs)
-    twice = sorted({name for name in channels if channels.count(name) > 1})
-    if twice:
-        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
-    check_known("angles", data.angles, data.states)
-
-
-def check_known(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
-    """Refuses a name that is not among the known ones.
-
-    **Arguments:** `key`: which names it; `what`: what it should name.
-
-    **Raises:** `ValueError` that suggests the nearest name.
-    """
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
-            raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
-
-
-def invalid_trajectories(data: Dataset) -> list[int]:
-    """Indices of trajectories that break a rule of `Dataset`."""
-    valid = data.valid
-    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
-    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
-    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
-
-
-def check_trajectory(data: Dataset, row: int, name: str) -> None:
-    length = data.lengths[row]
-    t, u = data.ts[row, :length], data.us[row, :length]
-    if not np.isfinite(t).all():
-        raise ValueError(
-            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
-        )
-    steps = np.diff(t)
-    if (steps <= 0).any():
-        at = first_true(steps <= 0) + 1
-        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
-        raise ValueError(
-            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
-            "Sort the rows, and remove or average the duplicates."
-        )
-    if not np.isfinite(u).all():
-        at, channel = np.argwhere(~np.isfinite(u))[0]
-        raise ValueError(
-            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
-            "Fill it, or remove the row."
-        )
-    if np.isinf(data.ys[row, :length]).any():
-        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
-        raise ValueError(
-            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
-        )
-
-
-def first_true(flags: np.ndarray) -> int:
-    return int(np.flatnonzero(flags)[0])

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from ..runtime.stored_names import stored_as
 from .angles import TURNS, Turns, gathered, near_columns
 from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
-from .dataset import Dataset, check_known
+from .checks import check_known
+from .dataset import Dataset
 
 Host = Float[np.ndarray, "..."]
 # Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.

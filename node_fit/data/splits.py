@@ -5,12 +5,22 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
-from .dataset import Dataset
+from .dataset import Cut, Dataset
 from .tables.roles import as_names
 from .tables.table import hint, shown
 
 By = Literal["auto", "trajectory", "time"]
+# With fewer trajectories, whole ones would be too much to leave out.
+FEW = 5
+
+
+class How(NamedTuple):
+    """How data are split (each trajectory at a share of its `own` time, if not at common ones), and the `reason`."""
+
+    by: Literal["trajectory", "time", "own"]
+    reason: str
 
 
 class Splits(NamedTuple):
@@ -41,7 +51,8 @@ class Split:
 
     **Arguments:**
 
-    - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time.
+    - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time. There, trajectories
+      that have no time in common are each cut at the same share of their own time.
     - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
       validation part before it; 0 for none.
     - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
@@ -94,10 +105,24 @@ class Split:
 
     def __call__(self, data: Dataset) -> Splits:
         """Splits `data`."""
-        few = len(data.trajectories) < 5 and not self.named
-        if self.by == "time" or (self.by == "auto" and (self.timed or few)):
-            return self.by_time(data)
-        return self.by_trajectory(data)
+        split = {"trajectory": self.by_trajectory, "time": self.by_time, "own": self.by_own_time}
+        return split[self.how(data).by](data)
+
+    def how(self, data: Dataset) -> How:
+        """How it splits `data`, and why."""
+        count = len(data.trajectories)
+        if self.by != "auto":
+            return How(self.by, f"by {self.by}, as split.by says")
+        if self.named:
+            return How("trajectory", "by trajectory, since trajectories are named")
+        if self.timed:
+            return How("time", "by time, since times are given")
+        if count >= FEW:
+            return How("trajectory", f"by trajectory, since there are {count}")
+        there = "there is 1 trajectory" if count == 1 else f"there are {count} trajectories"
+        if count > 1 and data.ts[:, 0].max() > data.ts.max(axis=1).min():
+            return How("own", f"each trajectory by its own time, since {there} without a common time")
+        return How("time", f"by time, since {there}")
 
     def by_trajectory(self, data: Dataset) -> Splits:
         count = len(data.trajectories)
@@ -138,11 +163,22 @@ class Split:
                 f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
             )
         fitted = before(data, validation_from) if self.validation_from is not None or self.validation else rest
-        train = data.until(fitted)
+        return self.cut_at(data, fitted, rest, end)
+
+    def by_own_time(self, data: Dataset) -> Splits:
+        begin, end = data.ts[:, 0], data.ts.max(axis=1)
+        span = end - begin
+        rest = last_before(data, end - self.test * span) if self.test else end
+        held = self.test + self.validation
+        fitted = last_before(data, end - held * span) if self.validation else rest
+        return self.cut_at(data, fitted, rest, end)
+
+    def cut_at(self, data: Dataset, fitted: Cut, rest: Cut, end: Cut) -> Splits:
+        """Parts up to the times `fitted`, `rest` and `end`, of all trajectories or of each."""
         later = Dataset.after if self.restart else Dataset.scored_after
-        validation = later(data.until(rest), fitted) if fitted < rest else None
-        test = later(data, rest) if rest < end else None
-        return Splits(train, validation, test)
+        validation = later(data.until(rest), fitted) if np.any(fitted < rest) else None
+        test = later(data, rest) if np.any(rest < end) else None
+        return Splits(data.until(fitted), validation, test)
 
 
 def find(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:
@@ -160,6 +196,22 @@ def find(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int
                 f"{hint(name, data.trajectories)}"
             )
     return [data.trajectories.index(name) for name in wanted]
+
+
+def last_before(data: Dataset, times: Float[np.ndarray, " trajectory"]) -> Float[np.ndarray, " trajectory"]:
+    """The last measured time of each trajectory before one of its own; its first if there is none."""
+    earlier = np.where(data.valid & (data.ts < times[:, None]), data.ts, -np.inf)
+    return np.maximum(earlier.max(axis=1), data.ts[:, 0])
+
+
+def counts(parts: Splits) -> str:
+    """How many rows that count, of how many trajectories, each part has."""
+    texts = []
+    for name, part in parts.named().items():
+        of = np.flatnonzero(part.scored.any(axis=1)).size
+        texts.append(f"{name} {int(part.scored.sum())} rows of {of} {'trajectory' if of == 1 else 'trajectories'}")
+    missing = [name for name, part in parts._asdict().items() if part is None]
+    return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
 
 
 def before(data: Dataset, time: float) -> float:

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from .dataset import Dataset
+from .dates import SECONDS
 from .scaling import Scaling
-from .splits import Split, Splits
+from .splits import Split, Splits, counts
 from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
 from .tables.reading import make_roles, read_files
 from .tables.roles import Roles
@@ -29,7 +30,8 @@ class Table:
     - `series`: patterns of the trajectory columns, in a table with one column per trajectory.
     - `observable`, `value`: columns of a table with one row per measurement.
     - `test_path`: files for the final score only; `path` then provides no test data.
-    - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`.
+    - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`; chosen by their spacing if null.
+    - `day_first`: whether 01.03.2024 is a day in March (or in January).
     - `units`: unit of a column, by name.
     - `log`: positive states and inputs to see on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
@@ -54,6 +56,7 @@ class Table:
     step: float | None = None
     test_path: str | Sequence[str] | None = None
     time_unit: str | None = None
+    day_first: bool | None = None
     units: dict[str, str] = field(default_factory=dict)
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
@@ -100,19 +103,40 @@ class Table:
 
     def load(self) -> Splits:
         """Reads and splits the data."""
+        return self.load_and_tell()[0]
+
+    def load_and_tell(self) -> tuple[Splits, list[str]]:
+        """`load`, and sentences on what was chosen: the unit of timestamps, and how the data are split."""
         data = self.read(self.path)
-        test = None if self.test_path is None else self.read(self.test_path)
+        unit = None if data.dates is None else data.dates.unit
+        test = None if self.test_path is None else self.read(self.test_path, unit)
         check_trajectories(self.covariate_numbers, (*data.trajectories, *(test.trajectories if test else ())))
         data = add_noise(data, self.noise, self.noise_seed)
-        if test is None:
-            return self.split(data)
-        rest = replace(self.split, test=0.0, test_from=None, test_trajectories=None)
-        return rest(data)._replace(test=test)
+        split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
+        parts = split(data) if test is None else split(data)._replace(test=test)
+        notes = [] if data.dates is None else [data.dates.told(data.time, chosen=self.time_unit is None)]
+        return parts, [*notes, f"split: {split.how(data).reason}: {counts(parts)}"]
 
-    def read(self, path: str | Sequence[str]) -> Dataset:
-        """Reads other files with the same columns; `covariates` may name trajectories that they do not contain."""
-        data = read_files(path, self.roles, self.time_unit, self.units)
+    def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
+        """Reads other files with the same columns; `covariates` may name trajectories that they do not contain.
+
+        **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
+        """
+        data = read_files(path, self.roles, self.time_unit, self.units, self.day_first)
+        data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         return self.scaling.marked(with_covariates(data, self.covariate_numbers, self.units))
+
+
+def counted_in(data: Dataset, unit: str) -> Dataset:
+    """Data whose times come from timestamps, with times in another unit."""
+    assert data.dates is not None
+    factor = SECONDS[data.dates.unit] / SECONDS[unit]
+    return replace(
+        data,
+        ts=data.ts if factor == 1 else data.ts * factor,
+        dates=data.dates._replace(unit=unit),
+        units={**data.units, data.time: unit},
+    )
 
 
 def add_noise(data: Dataset, noise: float, seed: int) -> Dataset:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 from omegaconf import DictConfig, OmegaConf
 
+from ...data.splits import Split
 from ...data.table_source import Table
 from ...fitting.options import TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
@@ -56,6 +57,25 @@ def check_scaling(data: Table, options: Options) -> None:
     hidden = () if isinstance(options.hidden, int | str) else options.hidden
     with errors_at("data", Table):
         data.scaling.limits((*data.states, *hidden), (*data.inputs, *(data.covariates or ())))
+
+
+# Arguments of a table and of its split, with their keys.
+KEYS = {name: f"data.split.{name}" for name in parameters_of(Split)} | {
+    name: f"data.{name}" for name in parameters_of(Table)
+}
+
+
+@contextmanager
+def errors_of_data() -> Iterator[None]:
+    """Names the keys of the config in a `ValueError` of the data, which names arguments: `step=1` is `data.step=1`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        text = re.sub(r"(?<![\w.'/])(\w+)(?==)", lambda found: KEYS.get(found[1], found[1]), str(error))
+        first = re.split(r"\W", text, maxsplit=1)[0]
+        raise ConfigError(KEYS.get(first, first) + text[len(first) :]) from error
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def read_table(
     value: str | None = None,
     step: float | None = None,
     time_unit: str | None = None,
+    day_first: bool | None = None,
     units: dict[str, str] | None = None,
 ) -> Dataset:
     """Reads trajectories from files; by default a table has one row per time.
@@ -62,8 +63,10 @@ def read_table(
       its value. `states` are then names of observables, and so are `inputs` that are not columns. Rows of other
       observables are ignored.
     - `step`: time between two rows, in place of `time`; each trajectory begins at 0.
-    - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table.
-      Without `trajectory`, each file is a table of its own.
+    - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table; if
+      None, the largest that is not longer than the time between two rows. Without `trajectory`, each file is a table of
+      its own.
+    - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
     - `units`: unit of a column, by name; only recorded, nothing is converted.
 
     **Returns:** the dataset, with trajectories in order of appearance.
@@ -73,7 +76,7 @@ def read_table(
     """
     roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
     constants = as_numbers(covariates)
-    data = read_files(path, roles, time_unit, units or {})
+    data = read_files(path, roles, time_unit, units or {}, day_first)
     check_trajectories(constants, data.trajectories)
     return with_covariates(data, constants, units or {})
 
@@ -91,6 +94,7 @@ def from_frame(
     value: str | None = None,
     step: float | None = None,
     time_unit: str | None = None,
+    day_first: bool | None = None,
     units: dict[str, str] | None = None,
     origin: str = "data frame",
 ) -> Dataset:
@@ -110,7 +114,7 @@ def from_frame(
     if in_index:
         raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
     columns = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
-    data = assemble(as_rows([RawTable(origin, columns)], roles), ["0"], roles, time_unit, units or {})
+    data = assemble(as_rows([RawTable(origin, columns)], roles), ["0"], roles, time_unit, units or {}, day_first)
     check_trajectories(constants, data.trajectories)
     return with_covariates(data, constants, units or {})
 
@@ -141,13 +145,17 @@ def make_roles(
 
 
 def read_files(
-    path: str | Path | Sequence[str | Path], roles: Roles, time_unit: str | None, units: dict[str, str]
+    path: str | Path | Sequence[str | Path],
+    roles: Roles,
+    time_unit: str | None,
+    units: dict[str, str],
+    day_first: bool | None = None,
 ) -> Dataset:
     """Reads trajectories from files like `read_table`, but without covariates given as numbers."""
     check_unit(time_unit, roles.time is not None)
     files = find_files(path)
     tables = as_rows([read_file(file, roles) for file in files], roles)
-    return assemble(tables, names_of(files), roles, time_unit, units)
+    return assemble(tables, names_of(files), roles, time_unit, units, day_first)
 
 
 def read_file(path: Path, roles: Roles) -> RawTable:

@@ -4,13 +4,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..dates import UNITS
 from .table import RawTable
 from .values import is_absent, numbers, quote
 
 TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 or 2020-12-31T23:59:00."
-UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
 NO_ZONE = "not given"
 DATE = re.compile(r"\s*\d{4}-\d{2}")
+YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?!\d)")
 ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})?)\s*$")
 
 
@@ -21,8 +22,12 @@ class Stamps(NamedTuple):
     zone: str
 
 
-def read_times(table: RawTable, name: str, unit: str | None) -> Float[np.ndarray, " row"] | Stamps:
+def read_times(
+    table: RawTable, name: str, unit: str | None, day_first: bool | None
+) -> Float[np.ndarray, " row"] | Stamps:
     """The times of a table, as numbers or as timestamps that are not yet converted.
+
+    **Arguments:** `day_first`: whether 01.03.2024 is in March (or in January); None if no date is written like that.
 
     **Raises:** `ValueError` at the first invalid or missing time, or if `unit` does not fit the kind of time.
     """
@@ -34,12 +39,7 @@ def read_times(table: RawTable, name: str, unit: str | None) -> Float[np.ndarray
                 "out, and give the unit of the numbers in units."
             )
         return values
-    if unit is None:
-        raise ValueError(
-            f"{table.origin}, column {name!r} holds timestamps; choose the unit to convert them to: "
-            "time_unit=s, min, h or d."
-        )
-    return read_stamps(table, name)
+    return read_stamps(table, name, day_first)
 
 
 def check_unit(unit: str | None, has_column: bool) -> None:
@@ -64,10 +64,20 @@ def holds_stamps(column: Any) -> bool:
     if column.dtype.kind == "M":
         return True
     first = next((value for value in column.to_numpy(dtype=object) if not is_blank(value)), None)
-    return isinstance(first, datetime.date) or (isinstance(first, str) and DATE.match(first) is not None)
+    dated = isinstance(first, str) and (DATE.match(first) or YEAR_LAST.match(first))
+    return isinstance(first, datetime.date) or bool(dated)
 
 
-def read_stamps(table: RawTable, name: str) -> Stamps:
+def year_first(value: Any, day_first: bool | None) -> Any:
+    """A timestamp whose year comes last, as ISO 8601; any other value as it is."""
+    found = YEAR_LAST.match(value) if isinstance(value, str) and day_first is not None else None
+    if found is None:
+        return value
+    day, month = found[1 if day_first else 2], found[2 if day_first else 1]
+    return f"{found[3]}-{month:0>2}-{day:0>2}{value[found.end() :]}"
+
+
+def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
     import pandas as pd
 
     column = table.columns[name]
@@ -75,14 +85,19 @@ def read_stamps(table: RawTable, name: str) -> Stamps:
         zones = np.array([str(getattr(column.dtype, "tz", None) or NO_ZONE)] * len(column))
         values = column
     else:
-        values = column.astype(object)
+        values = column.astype(object).map(lambda value: year_first(value, day_first))
         zones = np.array([zone(value) for value in values])
-    # Only ISO 8601 is accepted: 03/04/2020 may be a day in March or in April.
+    # Only ISO 8601 is accepted by itself: 03/04/2020 may be a day in March or in April.
     instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))
     wrong = np.flatnonzero(instants.isna())
     if wrong.size:
         row = int(wrong[0])
         value = column.iloc[row]
+        if day_first is None and isinstance(value, str) and YEAR_LAST.match(value):
+            raise ValueError(
+                f"{table.at(row, name)}: {quote(value)} begins with a day or with a month; say which, day_first=true "
+                "or day_first=false, or write the year first."
+            )
         fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
         raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
     other = np.flatnonzero(zones != zones[0])

@@ -1,27 +1,36 @@
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..dataset import Dataset
+from ..dates import Dates, unit_for
 from .merging import fill_constant, merge_inputs, merge_states, place, same_times, where
 from .roles import Roles
 from .table import RawTable
-from .times import Stamps, count, read_times
+from .times import NO_ZONE, Stamps, count, read_times
 from .values import INPUT_FIX, UNKNOWN_FIX, names, numbers
 
 
 def assemble(
-    tables: Sequence[RawTable], own_names: Sequence[str], roles: Roles, time_unit: str | None, units: dict[str, str]
+    tables: Sequence[RawTable],
+    own_names: Sequence[str],
+    roles: Roles,
+    time_unit: str | None,
+    units: dict[str, str],
+    day_first: bool | None = None,
 ) -> Dataset:
     """Assembles all tables into one dataset; each table is one trajectory unless a column identifies trajectories.
 
-    **Arguments:** `own_names`: a name for each table, used if there is no such column.
+    **Arguments:** `own_names`: a name for each table, used if there is no such column; `time_unit`: of timestamps,
+    chosen by their spacing if None; `day_first`: as of `read_table`.
 
     **Raises:** `ValueError` at the first invalid value, with its table, row and column.
     """
     codes, trajectories = number_trajectories(tables, own_names, roles)
-    t, has_stamps = clock(tables, codes, roles, time_unit)
+    t, dates = clock(tables, codes, roles, time_unit, day_first)
     tidy = roles.observable is not None
     y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
     u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=tidy) for table in tables])
@@ -39,7 +48,7 @@ def assemble(
     inputs = (*roles.inputs, *roles.covariates)
     u = np.concatenate([u, c], axis=1)
     known = {name: unit for name, unit in units.items() if name in (roles.clock, *roles.states, *inputs)}
-    return Dataset.from_arrays(
+    data = Dataset.from_arrays(
         [t[row] for row in rows],
         [y[row] for row in rows],
         [u[row] for row in rows],
@@ -47,39 +56,74 @@ def assemble(
         inputs=inputs,
         trajectories=trajectories,
         time=roles.clock,
-        units=known | ({roles.clock: str(time_unit)} if has_stamps else {}),
+        units=known | ({} if dates is None else {roles.clock: dates.unit}),
     )
+    return replace(data, dates=dates)
 
 
 def clock(
-    tables: Sequence[RawTable], codes: Int[np.ndarray, " row"], roles: Roles, unit: str | None
-) -> tuple[Float[np.ndarray, " row"], bool]:
-    """The time of each row, and whether it was converted from timestamps."""
+    tables: Sequence[RawTable],
+    codes: Int[np.ndarray, " row"],
+    roles: Roles,
+    unit: str | None,
+    day_first: bool | None,
+) -> tuple[Float[np.ndarray, " row"], Dates | None]:
+    """The time of each row, and the dates of the trajectories if they come from timestamps."""
     import pandas as pd
 
     if roles.step is not None:
-        return roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64), False
-    times = [read_times(table, roles.clock, unit) for table in tables]
-    return np.concatenate(count_all(times, tables, roles, unit)), isinstance(times[0], Stamps)
-
-
-def count_all(
-    times: Sequence[np.ndarray | Stamps], tables: Sequence[RawTable], roles: Roles, unit: str | None
-) -> list[Float[np.ndarray, " row"]]:
-    """Times as numbers. Timestamps count from the first of their table; files that share trajectories are one table."""
+        return roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64), None
+    times = [read_times(table, roles.clock, unit, day_first) for table in tables]
     stamps = [each for each in times if isinstance(each, Stamps)]
-    if unit is None or not stamps:
-        return [each for each in times if not isinstance(each, Stamps)]
+    numbers = [each for each in times if not isinstance(each, Stamps)]
+    if stamps and numbers:
+        other = next(table for table, each in zip(tables, times, strict=True) if isinstance(each, Stamps))
+        raise ValueError(
+            f"{other.origin}, column {roles.clock!r} holds timestamps, but other files hold numbers; write all times "
+            "in one way."
+        )
+    if not stamps:
+        return np.concatenate(numbers), None
+    unit = unit or unit_for(spacing(stamps, codes))
+    firsts = first_instants(stamps, tables, roles)
+    zeros = np.concatenate(
+        [np.full(len(each.instants), utc(first)) for each, first in zip(stamps, firsts, strict=True)]
+    )
+    zero = zeros[np.unique(codes, return_index=True)[1]]
+    zone = None if stamps[0].zone == NO_ZONE else stamps[0].zone
+    times = [count(each, first, unit) for each, first in zip(stamps, firsts, strict=True)]
+    return np.concatenate(times), Dates(zero, unit, "UTC" if zone == "Z" else zone)
+
+
+def utc(instant: Any) -> np.datetime64:
+    return np.datetime64(instant.tz_convert(None), "us")
+
+
+def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
+    """The median time between two rows of a trajectory [s]; 1 if there is none."""
+    seconds = np.concatenate(
+        [
+            (each.instants - each.instants[0]).total_seconds().to_numpy()
+            + (each.instants[0] - stamps[0].instants[0]).total_seconds()
+            for each in stamps
+        ]
+    )
+    order = np.lexsort((seconds, codes))
+    steps = np.diff(seconds[order])[np.diff(codes[order]) == 0]
+    return float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+
+
+def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> list[Any]:
+    """The instant that each table counts from: its first, or that of all tables if they may share trajectories."""
     if roles.trajectory is None:
-        return [count(each, each.instants.min(), unit) for each in stamps]
+        return [each.instants.min() for each in stamps]
     for table, each in zip(tables, stamps, strict=True):
         if each.zone != stamps[0].zone:
             raise ValueError(
                 f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
                 f"{stamps[0].zone}; write all times in one zone, such as UTC."
             )
-    first = min(each.instants.min() for each in stamps)
-    return [count(each, first, unit) for each in stamps]
+    return [min(each.instants.min() for each in stamps)] * len(stamps)
 
 
 def block(table: RawTable, channels: Sequence[str], fix: str, *, may_miss: bool) -> Float[np.ndarray, "row channel"]:
