@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from commands import driven, node_fit, read_table, spirals, write_table
+from commands import driven, in_process, node_fit, read_table, spirals, write_table
 
 import node_fit as nf
+from node_fit.__main__ import main as run
 from node_fit.predict import main
 
 
@@ -96,3 +97,28 @@ def test_nowhere_to_write(folder, monkeypatch, capsys):
     arguments = ("run", "--data", "mine.csv", "--out", "nowhere/predictions.csv")
     sentence = refused(monkeypatch, capsys, folder, *arguments)
     assert "nowhere" in sentence and "Errno" not in sentence
+
+
+def test_dates_come_back_as_dates_and_count_in_the_unit_of_the_fit(tmp_path, monkeypatch):
+    rows = [{"when": f"{1 + hour // 24:02}.03.2024 {hour % 24:02}:00", "x": 0.9**hour} for hour in range(30)]
+    write_table(tmp_path / "hours.csv", rows)
+    write_table(
+        tmp_path / "days.csv", [{"when": f"2024-05-0{day}", "x": 0.9 ** (24 * day) * 10} for day in range(1, 4)]
+    )
+    table = [
+        "data=table",
+        "data.path=hours.csv",
+        "data.time=when",
+        "data.states=[x]",
+        "field=linear",
+        "train.steps=100",
+    ]
+    ran = in_process(run, tmp_path, *table)
+    assert ran.code == 1 and "data.day_first=true or data.day_first=false" in ran.err
+    ran = in_process(run, tmp_path, *table, "data.day_first=true", "hydra.run.dir=run")
+    assert "time: when counts in h from 2024-03-01 00:00:00, chosen by its rows' spacing (data.time_unit=h)" in ran.out
+    assert read_table(tmp_path / "run" / "predictions.csv")[25]["when"] == "2024-03-02 01:00:00"
+    ran = in_process(main, tmp_path, "run", "--data", "days.csv", "--out", "out.csv")
+    found = read_table(tmp_path / "out.csv")
+    assert [row["when"] for row in found] == ["2024-05-01", "2024-05-02", "2024-05-03"]
+    assert float(found[1]["x_predicted"]) == pytest.approx(float(found[0]["x"]) * 0.9**24, rel=0.05)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
+from node_fit.data.splits import counts
 
 SMALL = settings(max_examples=60, deadline=None)
 
@@ -275,3 +276,30 @@ def test_windows_begin_half_a_window_apart_and_the_last_ends_with_the_record():
     for rows, stride in ((0, None), (3, 0), (3, -1)):
         with pytest.raises(ValueError, match="must be at least 1"):
             years().windows(rows, stride)
+
+
+def test_records_without_a_common_time_are_each_cut_at_a_share_of_their_own():
+    data = records([(10, 0.0), (10, 100.0), (20, 1000.0)])
+    parts = nf.Split()(data)
+    assert nf.Split().how(data).reason == (
+        "each trajectory by its own time, since there are 3 trajectories without a common time"
+    )
+    for part, rows in zip(parts, ([6, 6, 12], [2, 2, 4], [2, 2, 4]), strict=True):
+        assert part.trajectories == data.trajectories and part.scored.sum(axis=1).tolist() == rows
+    restarted = nf.Split(restart=True)(data)
+    assert [part.lengths.tolist() for part in restarted] == [[6, 6, 12], [2, 2, 4], [2, 2, 4]]
+    assert nf.Split(by="time").how(data).by == "time", "unless the user says so"
+    assert nf.Split().how(records([(10, 0.0), (10, 5.0)])).by == "time"
+
+
+def test_what_is_said_of_a_split_counts_rows_and_trajectories():
+    parts = nf.Split()(records([(10, 0.0), (10, 100.0)]))
+    assert counts(parts) == (
+        "train 12 rows of 2 trajectories, validation 4 rows of 2 trajectories, test 4 rows of 2 trajectories"
+    )
+    assert counts(parts._replace(validation=None, test=None)) == (
+        "train 12 rows of 2 trajectories; no validation and no test data"
+    )
+    five = records([(3, 0.0)] * 5)
+    assert nf.Split().how(five).reason == "by trajectory, since there are 5"
+    assert nf.Split(by="time").how(five).reason == "by time, as split.by says"

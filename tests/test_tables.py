@@ -145,6 +145,50 @@ def test_timestamps_of_files_and_of_shared_trajectories(tmp_path):
         read_table([one, zoned], time="date", states=["x"], time_unit="d", trajectory="id")
 
 
+@pytest.mark.parametrize(
+    ("step", "unit"), [("200ms", "s"), ("10s", "s"), ("60s", "min"), ("10min", "min"), ("1h", "h"), ("7D", "d")]
+)
+def test_the_unit_of_timestamps_is_chosen_by_their_spacing(step, unit):
+    stamps = pd.date_range("2024-03-01", periods=5, freq=step)
+    data = from_frame(pd.DataFrame({"day": stamps, "x": 1.0}), time="day", states=["x"])
+    assert data.units == {"day": unit}
+    steps = np.diff(data.ts[0]) * pd.Timedelta(1, {"d": "D"}.get(unit, unit)).total_seconds()
+    np.testing.assert_allclose(steps, pd.Timedelta(step).total_seconds(), rtol=1e-12)
+
+
+def test_pauses_between_trajectories_say_nothing_of_the_unit(tmp_path):
+    text = "date,x,id\n2020-01-01T00:00,1,a\n2020-01-01T00:10,1,a\n2020-06-01T00:00,1,b\n2020-06-01T00:10,1,b\n"
+    data = read_table(write(tmp_path, "a.csv", text), time="date", states=["x"], trajectory="id")
+    assert data.units == {"date": "min"}
+
+
+def test_dates_whose_year_comes_last_need_a_word(tmp_path):
+    path = write(tmp_path, "a.csv", "date;x\n01.03.2024 12:00;1\n1.3.2024 13:00;2,5\n")
+    options = {"time": "date", "states": ["x"]}
+    with pytest.raises(
+        ValueError, match=r"'01\.03\.2024 12:00' begins with a day or .*, day_first=true or day_first=false"
+    ):
+        read_table(path, **options)
+    for day_first, first in ((True, "2024-03-01T12:00"), (False, "2024-01-03T12:00")):
+        data = read_table(path, **options, day_first=day_first)
+        assert data.dates.zero[0] == np.datetime64(first) and data.ts.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00", "+0530", "-03"])
+def test_times_lead_back_to_their_dates(tmp_path, zone):
+    texts = [f"2024-03-0{day}T1{day}:20:30.25{zone}" for day in (1, 2, 5)]
+    path = write(tmp_path, "a.csv", "date,x\n" + "".join(f"{each},1\n" for each in texts))
+    data = read_table(path, time="date", states=["x"])
+    later = data.windows(2, 1).select([1])
+    assert list(later.dates.stamps(np.zeros(2, int), later.ts[0])) == list(pd.to_datetime(texts[1:]))
+
+
+def test_timestamps_and_numbers_do_not_go_together(tmp_path):
+    one, two = write(tmp_path, "one.csv", "t,x\n0,1\n"), write(tmp_path, "two.csv", "t,x\n2020-01-01,1\n")
+    with pytest.raises(ValueError, match=r"two\.csv, column 't' holds timestamps, but other files hold numbers"):
+        read_table([one, two], time="t", states=["x"])
+
+
 def test_timestamps_of_frames():
     days = [datetime.date(2020, 1, 1), datetime.date(2020, 1, 4)]
     index = pd.to_datetime(days)
@@ -250,7 +294,6 @@ BAD_TEXTS = {
     "endless_field": Bad("t,x\n0," + "1" * 200_000, ("line 2", "field limit")),
     "year_and_month_repeat": Bad("t,x\n2020-01,1\n2020-01,1\n", ("line 3", "column 't'", "repeats"), DAYS),
     "open_quote": Bad('t,x\n0,1\n1,"2\n3,4\n', ("line 3", "quotation mark")),
-    "stamps_without_unit": Bad("t,x\n2020-01-01,1\n", ("column 't'", "timestamps", "time_unit=s, min, h or d")),
     "unit_without_stamps": Bad("t,x\n0,1\n", ("column 't'", "numbers", "time_unit='d'"), DAYS),
     "wrong_stamp": Bad("t,x\n2020-01-01,1\n2020-13-01,1\n", ("line 3", "column 't'", "'2020-13-01'"), DAYS),
     "missing_stamp": Bad("t,x\n2020-01-01,1\n ,1\n", ("line 3", "column 't'", "missing"), DAYS),

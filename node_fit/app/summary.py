@@ -53,6 +53,7 @@ def summarise(
         },
         "rows": {name: int(part.scored.sum()) for name, part in splits.items()},
         "choices": {each.key: {"value": str(each.value), "reason": each.reason} for each in fit.choices},
+        "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(diagnosis),
         "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),

@@ -41,6 +41,7 @@ class Fit:
     - `devices`: over how many its arrays were spread.
     - `data`: what it was fitted to (`train`) and chosen on (`validation`, if there was some).
     - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
+    - `warnings`: what looked wrong in the training data.
     - `linear`: the linear state-space model that it began from, if it did.
     - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
       0 elsewhere.
@@ -61,6 +62,7 @@ class Fit:
     data: Mapping[str, Dataset] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
     linear: NeuralODE | None = None
     step_excess: float = 0.0
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.oddities import check_measured, oddities
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
@@ -31,15 +32,22 @@ class Run:
     """
 
     def __init__(self, train: Dataset, validation: Dataset | None):
+        check_measured(train)
         self.train = train
         self.validation = validation
         self.loops: list[Loop] = []
         self.began = time.perf_counter()
         self.counted = 0
+        self.warnings: list[str] = []
 
     def prepare(self, options: Options, earlier: NeuralODE | None = None) -> Prepared:
         """What the fit begins with; see `preparation.prepare`."""
-        return prepare(options, self.train, self.validation, earlier, self.predicted)
+        prepared = prepare(options, self.train, self.validation, earlier, self.predicted)
+        for odd in oddities(self.train, options.scaling, prepared.options.training.window):
+            if odd not in self.warnings:
+                LOG.warning("%s", odd)
+                self.warnings.append(odd)
+        return prepared
 
     def predicted(self, options: Options, part: Dataset) -> np.ndarray:
         """Predictions at all times of data to which a short fit was made."""
@@ -94,6 +102,7 @@ class Run:
             data={"train": self.train, **held},
             options=options,
             choices=tuple(choices),
+            warnings=tuple(self.warnings),
             linear=None if prepared.linear is None else prepared.options.place.one(prepared.model),
             step_excess=step_excess,
         )

@@ -45,6 +45,8 @@ def fit_several(
     if len({each.kind for each in options}) > 1:
         raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
     with scope(options[0].kind):
+        mark = options[0].scaling.marked
+        train, validation = mark(train), None if validation is None else mark(validation)
         run = Run(train, validation)
         fits: dict[int, Fit | ValueError] = {}
         prepared: dict[int, Prepared] = {}

@@ -96,7 +96,7 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
         if day_first is None and isinstance(value, str) and YEAR_LAST.match(value):
             raise ValueError(
                 f"{table.at(row, name)}: {quote(value)} begins with a day or with a month; say which, day_first=true "
-                "or day_first=false, or write the year first."
+                "or day_first=false, or write the year first, as in 2020-12-31."
             )
         fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
         raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
@@ -116,6 +116,21 @@ def zone(value: Any) -> str:
         found = ZONE.search(value)
         return found[1] if found else NO_ZONE
     return str(getattr(value, "tzinfo", None) or NO_ZONE)
+
+
+def zone_name(zone: str) -> str | None:
+    """The name that pandas has for a zone as it was written; None if none was given, UTC if pandas knows it not."""
+    import pandas as pd
+
+    if zone == NO_ZONE:
+        return None
+    offset = re.fullmatch(r"([+-]\d{2}):?(\d{2})?", zone)
+    name = f"{offset[1]}:{offset[2] or '00'}" if offset else zone
+    try:
+        pd.Timestamp(0, tz=name)
+    except (KeyError, ValueError):
+        return "UTC"
+    return name
 
 
 def is_blank(value: Any) -> bool:

@@ -10,7 +10,7 @@ from ..dates import Dates, unit_for
 from .merging import fill_constant, merge_inputs, merge_states, place, same_times, where
 from .roles import Roles
 from .table import RawTable
-from .times import NO_ZONE, Stamps, count, read_times
+from .times import Stamps, count, read_times, zone_name
 from .values import INPUT_FIX, UNKNOWN_FIX, names, numbers
 
 
@@ -90,9 +90,8 @@ def clock(
         [np.full(len(each.instants), utc(first)) for each, first in zip(stamps, firsts, strict=True)]
     )
     zero = zeros[np.unique(codes, return_index=True)[1]]
-    zone = None if stamps[0].zone == NO_ZONE else stamps[0].zone
     times = [count(each, first, unit) for each, first in zip(stamps, firsts, strict=True)]
-    return np.concatenate(times), Dates(zero, unit, "UTC" if zone == "Z" else zone)
+    return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone))
 
 
 def utc(instant: Any) -> np.datetime64:

@@ -52,6 +52,9 @@ class Known(AbstractVectorField):
         if duplicates:
             raise ValueError(f"constants: {duplicates[0]!r} is used twice among states, inputs, time and constants.")
         self.equations.check(names)
+        unused = sorted(set(self.constants.names) - self.equations.names_used())
+        if unused:
+            raise ValueError(f"constants names {unused[0]!r}, which occurs in no equation; leave it out.")
 
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]

@@ -1,0 +1,87 @@
+"""What is odd about training data: what nothing can be learnt from is refused, the rest is said."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from .dataset import Dataset
+from .scaling import Scaling
+from .smoothing import FEWEST
+
+# Magnitudes beyond this, or below its reciprocal, are hardly meant.
+HUGE = 1e18
+# Values, at the most, that are so many times farther from the median than all the others.
+LONELY, FAR = 3, 10.0
+
+
+def check_measured(data: Dataset) -> None:
+    """Refuses training data without a measured value.
+
+    **Raises:** `ValueError` that names the states.
+    """
+    if not data.mask.any():
+        names = ", ".join(data.states)
+        raise ValueError(
+            f"no state ({names}) has a measured value that counts in the training data; check the columns that states "
+            "names, and where the training data end."
+        )
+
+
+def oddities(data: Dataset, scaling: Scaling, window: int | str | None = None) -> list[str]:
+    """What looks wrong in training data, each in a sentence with its remedy.
+
+    **Arguments:** `scaling`: of the fit. `window`: rows of its windows.
+    """
+    found = []
+    for index, name in enumerate(data.states):
+        found += odd_state(data, index, name, logarithmic=name in scaling.log)
+    for index, name in enumerate(data.inputs):
+        values = data.us[..., index][data.valid]
+        if np.ptp(values) == 0:
+            found.append(f"input {name!r} is {values[0]:g} throughout the training data, so its effect can't be learnt")
+    longest = int(data.lengths.max())
+    if longest < FEWEST:
+        found.append(
+            f"the longest training trajectory has {longest} rows, and fewer than {FEWEST} hardly show how states move"
+        )
+    if isinstance(window, int) and window > longest:
+        found.append(
+            f"train.window={window} is more than the {longest} rows of the longest training trajectory, so every "
+            "window is a whole one; leave it out, or lower it"
+        )
+    return found
+
+
+def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> list[str]:
+    """What looks wrong in a state."""
+    values = data.ys[..., index][data.mask[..., index]]
+    if values.size == 0:
+        return [f"state {name!r} has no measured value in the training data; leave it out, or make it a hidden state"]
+    if np.ptp(values) == 0:
+        rows = f"all {values.size} training values" if values.size > 1 else "its only training value"
+        return [f"state {name!r} is {values[0]:g} in {rows}, so its motion can't be learnt; leave it out"]
+    largest = float(np.abs(values).max())
+    if name not in data.angles and not 1 / HUGE < largest < HUGE:
+        return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if that is what it is"]
+    at = lonely(np.log(values) if logarithmic and values.min() > 0 else values)
+    if not at:
+        return []
+    row, column = np.argwhere(data.mask[..., index])[at[0]]
+    others = np.delete(values, at)
+    some = "a value" if len(at) == 1 else f"{len(at)} values"
+    return [
+        f"state {name!r} has {some} far from all others ({values[at[0]]:g} at {data.time} = {data.ts[row, column]:g} "
+        f"of trajectory {data.trajectories[row]!r}, the others lie from {others.min():g} to {others.max():g}); "
+        "leave it empty if it is wrong"
+    ]
+
+
+def lonely(values: Float[np.ndarray, " value"]) -> Sequence[int]:
+    """Indices of a few values that are much farther from the median than all the others; the farthest first."""
+    away = np.abs(values - np.median(values))
+    order = np.argsort(away)[::-1]
+    for count in range(1, min(LONELY, values.size // 10) + 1):
+        if away[order[count - 1]] > FAR * away[order[count]] > 0:
+            return order[:count].tolist()
+    return []

@@ -1,0 +1,105 @@
+"""Training data from which little can be learnt: refused, or told at the start and in the result."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+from commands import node_fit, read_summary, write_table
+from conftest import fit_to, rotation
+
+import node_fit as nf
+from node_fit.data.oddities import oddities
+
+
+def with_values(change) -> nf.Dataset:
+    data = rotation(trajectories=2, times=40)
+    ys = data.ys.copy()
+    change(ys)
+    return dataclasses.replace(data, ys=ys)
+
+
+def outlier(ys):
+    ys[1, 7, 0] = 500.0
+
+
+def nothing(ys):
+    ys[..., 0] = np.nan
+
+
+def constant(ys):
+    ys[..., 0] = 3.0
+
+
+def enormous(ys):
+    ys *= 1e25
+
+
+ODD = {
+    outlier: "state 'x' has a value far from all others (500 at t = 0.538462 of trajectory '1', the others lie from -",
+    nothing: "state 'x' has no measured value in the training data; leave it out, or make it a hidden state",
+    constant: "state 'x' is 3 in all 80 training values, so its motion can't be learnt; leave it out",
+    enormous: "state 'x' has magnitudes of 1e+25; use another unit if that is what it is",
+}
+
+
+@pytest.mark.parametrize("change", ODD, ids=lambda change: change.__name__)
+def test_a_column_that_looks_wrong_is_told(change):
+    assert oddities(with_values(change), nf.Scaling())[0].startswith(ODD[change])
+
+
+def test_data_in_order_are_not_talked_about():
+    decay = np.exp(-np.arange(40) / 2)[None, :, None]
+    spread = np.exp(3 * np.random.default_rng(0).standard_normal((1, 200, 1)))
+    for ys, log in ((decay, ()), (decay[:, ::-1], ()), (spread, ("y0",)), (rotation(2, 40).ys, ())):
+        data = nf.Dataset.from_arrays(np.arange(float(ys.shape[1])), ys)
+        assert oddities(data, nf.Scaling(log=log), 5) == []
+
+
+def test_short_records_constant_inputs_and_long_windows_are_told():
+    ts = np.arange(2.0)
+    data = nf.Dataset.from_arrays(ts, ts[:, None], 0 * ts[:, None] + 4)
+    told = oddities(data, nf.Scaling(), 50)
+    assert [each.split(",")[0] for each in told] == [
+        "input 'u0' is 4 throughout the training data",
+        "the longest training trajectory has 2 rows",
+        "train.window=50 is more than the 2 rows of the longest training trajectory",
+    ]
+
+
+def test_data_without_a_measured_value_are_refused():
+    data = rotation()
+    with pytest.raises(ValueError, match=r"no state \(x, y\) has a measured value that counts in the training data"):
+        nf.fit(dataclasses.replace(data, ys=np.full_like(data.ys, np.nan)))
+
+
+def test_a_fit_warns_and_remembers(caplog):
+    with caplog.at_level(logging.WARNING):
+        fit = fit_to(with_values(constant), field=nf.Linear, recipe="direct", steps=2, chunk_steps=2, ridge=0.0)
+    assert fit.warnings == (ODD[constant],) and ODD[constant] in caplog.text
+
+
+def test_a_constant_that_no_equation_has_is_refused():
+    import jax
+
+    equations = {"x": "-a*y", "y": "a*x"}
+    field = lambda system, *, key: nf.Known(system, equations=equations, constants={"a": 1.0, "b": 2.0})  # noqa: E731
+    with pytest.raises(ValueError, match="constants names 'b', which occurs in no equation"):
+        nf.make_model(rotation(), field=field, key=jax.random.key(0))
+
+
+def test_a_run_says_how_its_data_are_split_and_what_is_odd(tmp_path):
+    rows = [{"t": t / 4, "x": np.cos(t / 4), "y": 5.0} for t in range(20)]
+    write_table(tmp_path / "mine.csv", rows)
+    ran = node_fit(
+        tmp_path, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "hydra.run.dir=run",
+        "field=linear", "recipe=direct", "train.steps=2",
+    )  # fmt: skip
+    said = "split: by time, since there is 1 trajectory: train 12 rows of 1 trajectory, validation 4 rows"
+    assert ran.code == 0 and said in ran.out, ran
+    summary = read_summary(tmp_path / "run")
+    assert summary["data"][0].startswith(said)
+    assert summary["warnings"] == [
+        "state 'y' is 5 in all 12 training values, so its motion can't be learnt; leave it out"
+    ]
+    assert summary["warnings"][0] in ran.err
