@@ -8,10 +8,11 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import pytest
 from commands import DIRECT, ENVIRONMENT, Ran, node_fit, read_summary, read_table, spirals, write_table
 
-from node_fit.runtime.compile_cache import prune, user_folder
+from node_fit.runtime.compile_cache import LARGEST, OURS, keep_programs, prune, user_folder
 
 # The environment of a user's process, unlike that of the other tests.
 USER = {"JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONWARNINGS": "error::UserWarning"}
@@ -146,7 +147,7 @@ def test_what_the_user_says(tmp_path):
     assert counts(small(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(own)))[1] == 0
     assert len(list(own.glob("*-cache"))) == PROGRAMS
     assert counts(small(tmp_path / "cache", setting=repr(str(chosen)), JAX_COMPILATION_CACHE_DIR=str(own)))[1] == 0
-    assert len(list(chosen.glob("*-cache"))) == PROGRAMS
+    assert len(list((chosen / OURS).glob("*-cache"))) == PROGRAMS
     assert counts(small(tmp_path / "cache", setting="False", JAX_COMPILATION_CACHE_DIR=str(own))) == [PROGRAMS, 0]
     assert not (tmp_path / "cache").exists()
 
@@ -160,6 +161,26 @@ def test_the_library_leaves_the_process_alone(tmp_path):
     )
     environment = {**ENVIRONMENT, **USER, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_only_files_of_our_own_are_ever_removed(tmp_path):
+    """A folder that the user names may hold anything, also more of it than a cache may hold."""
+    for name in ("thesis.txt", "jit_mine-0-cache"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(LARGEST)
+    (tmp_path / OURS).mkdir()
+    (tmp_path / OURS / "notes.txt").write_text("mine")
+    setting, before = str(tmp_path), jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_enable_compilation_cache", True)
+        keep_programs(setting)
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / OURS)
+    finally:
+        jax.config.update("jax_enable_compilation_cache", False)
+        jax.config.update("jax_compilation_cache_dir", before)
+    prune(tmp_path / OURS, 0)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"thesis.txt", "jit_mine-0-cache", f"{OURS}/notes.txt"}
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):

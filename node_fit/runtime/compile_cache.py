@@ -18,6 +18,10 @@ LOG = logging.getLogger(__name__)
 
 # Room for about ten thousand programs [bytes].
 LARGEST = 2 << 30
+# The folder of our own inside a folder that the user names: files are removed there and nowhere else.
+OURS = "node_fit-programs"
+# How JAX ends the names of its files.
+ENTRIES = ("-cache", "-atime")
 CACHE_WARNING = re.compile(r"Error (reading|writing) persistent compilation cache entry for '(.*?)': (.*)", re.DOTALL)
 
 
@@ -29,8 +33,8 @@ def keep_programs(setting: str | Literal[False]) -> None:
 
     **Arguments:**
 
-    - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder; or
-      False for none.
+    - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder, in which a
+      folder of our own is made; or False for none.
     """
     if not isinstance(setting, str):
         return jax.config.update("jax_enable_compilation_cache", False)
@@ -42,7 +46,7 @@ def keep_programs(setting: str | Literal[False]) -> None:
     if setting == "auto" and jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return
     try:
-        folder = user_folder() if setting == "auto" else Path(setting).expanduser().absolute()
+        folder = user_folder() if setting == "auto" else Path(setting).expanduser().absolute() / OURS
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"room")
@@ -62,20 +66,25 @@ def user_folder() -> Path:
 
 
 def prune(folder: Path, most: int) -> None:
-    """Removes the least recently used programs.
+    """Removes the least recently used programs, and no other file.
 
     **Arguments:**
 
+    - `folder`: a folder of our own.
     - `most`: size that may stay [bytes].
     """
     with os.scandir(folder) as entries:
-        files = [(entry.stat(), entry.path) for entry in entries if entry.is_file()]
+        files = [(entry.stat(), entry.path) for entry in entries if is_program(entry)]
     excess = sum(stat.st_size for stat, _ in files) - most
     for stat, path in sorted(files, key=lambda file: max(file[0].st_atime, file[0].st_mtime)):
         if excess <= 0:
             return
         Path(path).unlink(missing_ok=True)  # another process may have removed it first
         excess -= stat.st_size
+
+
+def is_program(entry: os.DirEntry) -> bool:
+    return entry.name.endswith(ENTRIES) and entry.is_file(follow_symlinks=False)
 
 
 def drop_broken_entries(folder: Path) -> None:
