@@ -1,14 +1,17 @@
 """The command `python -m node_fit.predict`: predicts trajectories of new data with a fitted model."""
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
 
-from .app.config.configuration import build
+from .app.config.configuration import checked
 from .app.config.parts import errors_of_data
+from .app.config.stored import read_config, stored_table
 from .app.console import counted
 from .app.run_directory import RunDirectory, predictions_frame
 from .data.dataset import Dataset
@@ -16,7 +19,7 @@ from .evaluation.failures import what_is_gone, where_not_finite
 from .model.neural_ode import NeuralODE
 from .runtime.compile_cache import keep_programs
 from .runtime.version import __version__
-from .storage.disk import write
+from .storage.disk import is_stream, write_output
 from .storage.model_file import load
 
 
@@ -31,41 +34,89 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME")
     parser.add_argument("--data", required=True, nargs="+", help="files with the same columns as the training data")
     parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
-    arguments = parser.parse_args()
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --out if it exists")
+    parser.add_argument(
+        "--extensions",
+        nargs="+",
+        default=[],
+        metavar="PACKAGE",
+        help="packages whose classes the model may use; importing a package runs its code",
+    )
+    given = parser.parse_args()
     try:
-        predict(arguments.run, arguments.data, arguments.out)
+        predict(given.run, given.data, given.out, overwrite=given.overwrite, extensions=given.extensions)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def predict(run: Path, data: list[str], out: Path) -> None:
-    """Predicts the trajectories in the files `data` with the model of the run directory `run`; writes them to `out`."""
+def predict(
+    run: Path, data: Sequence[str], out: Path, *, overwrite: bool = False, extensions: Sequence[str] = ()
+) -> None:
+    """Predicts the trajectories of new data, and writes them to a CSV file.
+
+    The run directory may come from a stranger: nothing that it names is imported or called.
+
+    **Arguments:**
+
+    - `run`: the run directory of the model.
+    - `data`: files with the columns of the training data.
+    - `out`: the file to write; a device such as `/dev/stdout` is written through.
+    - `overwrite`: whether to replace `out` if it exists; never if it is one of `data`.
+    - `extensions`: further packages whose classes the model may use.
+
+    **Raises:** `ValueError` or `OSError` with a sentence.
+    """
     config_file = run / "config.yaml"
     if not config_file.is_file():
         raise FileNotFoundError(
             f"{run} is not a run directory: it has no config.yaml; name a directory such as outputs/DATE/TIME."
         )
-    config = DictConfig(OmegaConf.load(config_file))
-    keep_programs(config.get("compile_cache", "auto"))
-    extensions = list(config.extensions)
+    check_output(out, data, overwrite)
+    config = read_config(config_file)
+    # A folder that the run names is not used: it would hold machine code.
+    keep_programs(False if config.get("compile_cache") is False else "auto")
+    table, level = stored_table(config, config_file), stored_level(config)
     model = load(RunDirectory(run).model, extensions=extensions)
-    table = build(config.data, "data", extensions=extensions)
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"the folder {out.parent} for {out.name} does not exist; create it first.")
     unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
     with errors_of_data():
-        dataset = table.read(data if len(data) > 1 else data[0], unit)
+        dataset = table.read(list(data) if len(data) > 1 else data[0], unit)
     check_starts(model.typical, dataset)
-    predicted = model.bands(dataset, level=OmegaConf.select(config, "evaluation.level", default=0.9))
+    predicted = model.bands(dataset, level=level)
     gone = where_not_finite(model.typical.start.scored(dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
-    write(out, frame.to_csv(index=False).encode())
+    told = sys.stderr if is_stream(out) else sys.stdout
+    write_output(out, frame.to_csv(index=False).encode())
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
-    print(f"{', '.join(sizes)}: {out}")
+    print(f"{', '.join(sizes)}: {out}", file=told)
     if gone:
         print(f"warning: {what_is_gone(dataset, gone)}; its later predictions are left empty.", file=sys.stderr)
+
+
+def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
+    """Refuses an output that would replace a file of the user's.
+
+    **Raises:** `ValueError` if it is one of the data files, or exists; `FileNotFoundError` if its folder does not.
+    """
+    if is_stream(out):
+        return
+    folder = Path(os.path.realpath(out)).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {folder} for {out.name} does not exist; create it first.")
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder; name a file in it, such as {out / 'predictions.csv'}.")
+    if any(Path(name).exists() and out.exists() and out.samefile(name) for name in data):
+        raise ValueError(f"--out {out} is also one of the files of --data; choose another name.")
+    if out.exists() and not overwrite:
+        raise ValueError(f"--out {out} exists; choose another name, or add --overwrite to replace it.")
+
+
+def stored_level(config: dict[str, Any]) -> float:
+    """The level of an ensemble's bands."""
+    evaluation = config.get("evaluation")
+    found = evaluation.get("level", 0.9) if isinstance(evaluation, dict) else 0.9
+    return checked(found, float, "evaluation.level")
 
 
 def finite(ys: np.ndarray) -> np.ndarray:

@@ -128,7 +128,10 @@ class Search:
         if importlib.util.find_spec("optuna") is None:
             raise ConfigError("a search needs Optuna; install it with pip install 'node_fit[tune]'.")
         settings = self.config.tune
-        return tuple(build(settings[key], f"tune.{key}", extensions=["optuna"]) for key in ("sampler", "pruner"))
+        # Optuna's other modules open databases and files.
+        return tuple(
+            build(settings[key], f"tune.{key}", extensions=[f"optuna.{key}s"]) for key in ("sampler", "pruner")
+        )
 
     def check(self) -> dict[str, Any]:
         """Checks the settings that every trial needs, before any trial runs.

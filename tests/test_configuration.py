@@ -22,17 +22,20 @@ import node_fit as nf
 from node_fit.app.config.composition import RENAMED, explain
 from node_fit.app.config.configuration import build, checked
 from node_fit.app.config.parts import build_parts
-from node_fit.app.config.targets import ConfigError, hints_of, located, parameters_of
+from node_fit.app.config.targets import ConfigError, constructors, hints_of, located, parameters_of
 from node_fit.fitting.recipes import RECIPES, make_stage
 
 # A user package. `built` records constructor calls; `os` is a module that the package only imports.
 HOUSE = """
 import abc
 import os
+import shutil
 import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from jaxtyping import Array, Float
+from node_fit import MLP
+from node_fit.storage.disk import write
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -143,10 +146,25 @@ def test_targets_of_the_libraries():
         "subprocess.call",
         "builtins.eval",
         "house.os.system",
+        "house.os.makedirs",
+        "house.shutil.rmtree",
+        "house.write",
         "house.os",
         "node_fit.storage.disk.shutil.rmtree",
         "optax.jnp.zeros",
         "diffrax.eqx.Module",
+        "node_fit.load",
+        "node_fit.fit",
+        "node_fit.read_table",
+        "node_fit.AbstractVectorField",
+        "node_fit.disk.write",
+        "node_fit.storage.disk.write",
+        "node_fit.storage.disk.shutil.rmtree",
+        "node_fit.runtime.compile_cache.prune",
+        "node_fit.app.leaderboard.Leaderboard",
+        "optax.contrib.optax.adam",
+        "optax.tree_utils.functools.partial",
+        "diffrax.citation",
         "node_fit.app.config.configuration.importlib.import_module",
         "node_fit.app.config.configuration.functools.partial",
         "node_fit.app.config.configuration.build.__globals__",
@@ -169,6 +187,17 @@ def test_targets_of_the_libraries():
 )
 def test_targets_outside_the_allowed_packages_are_refused(target):
     assert "thing._target_" in refusal({"_target_": target})
+
+
+def test_every_target_of_the_shipped_configs_is_a_public_constructor():
+    text = "\n".join(path.read_text() for path in CONF.rglob("*.yaml"))
+    named = set(re.findall(r"_target_: (node_fit\.\w+)\s", text))
+    assert len(named) > 20 and named <= set(constructors())
+    assert all(inspect.isclass(each) for name, each in constructors().items() if name.startswith("node_fit."))
+
+
+def test_an_extension_may_pass_on_a_public_constructor():
+    assert located("house.MLP", "key", ["house"]) is nf.MLP
 
 
 def test_a_target_needs_its_extension():

@@ -73,7 +73,7 @@ def test_predictions_compile_nothing_either(runs):
     cache = {"XDG_CACHE_HOME": str(runs / "cache"), "JAX_EXPLAIN_CACHE_MISSES": "true"}
     said = []
     for _ in range(2):
-        arguments = ("second", "--data", "mine.csv", "--out", "predicted.csv")
+        arguments = ("second", "--data", "mine.csv", "--out", "predicted.csv", "--overwrite")
         ran = node_fit(runs, *arguments, module="node_fit.predict", **USER, **cache)
         assert ran.code == 0, ran
         said.append(ran.err)

@@ -4,12 +4,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra._internal import hydra as loading
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, OmegaConf
 
 from ..storage.disk import explain_disk
 from .config.composition import explain
+from .config.targets import check_hydra
 from .drawing import DRAWING
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
@@ -28,6 +32,15 @@ def shipped(folder: str, holds: str) -> Path:
 def register() -> None:
     """Registers `${shipped:FILE}` with OmegaConf; every process that reads a config must call it."""
     OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
+
+
+class CheckedLoader(ConfigLoaderImpl):
+    """Hydra's loader, which refuses configs that name targets for Hydra itself to call."""
+
+    def load_configuration(self, *arguments: Any, **keywords: Any) -> DictConfig:
+        config = super().load_configuration(*arguments, **keywords)
+        check_hydra(config)
+        return config
 
 
 def wants_tracebacks() -> bool:
@@ -53,6 +66,7 @@ def launch(
     - `prepare`: maps the given arguments to those that Hydra composes.
     """
     register()
+    loading.ConfigLoaderImpl = CheckedLoader
     # Makes Hydra raise errors instead of printing them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv[0] = name

@@ -3,10 +3,13 @@
 import errno
 import logging
 import os
+import re
+import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOG = logging.getLogger(__name__)
@@ -15,23 +18,46 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ACCESS = (errno.EROFS, errno.EACCES, errno.EPERM)
 OCCUPIED = (errno.ENOTDIR, errno.EEXIST)
 PROBE = ".room."
+# The names of files that a process has open; they can't be replaced.
+OPEN_FILE = re.compile(r"/dev/(fd/\d+|stdout|stderr)|/proc/[^/]+/fd/\d+")
 # Writing a larger probe would make the user wait [bytes].
 MOST_WRITTEN = 64 << 20
 
 
 def write(path: Path, content: bytes) -> None:
-    """Writes to a temporary name, flushes, and renames: a kill leaves the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Writes to a temporary name, flushes, and renames: a kill leaves the old file or the new one.
+
+    A new file has the permissions that the user's umask gives; another keeps its own.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        with suppress(OSError):  # no such file yet
+            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Writes a file that the user has named: through a symbolic link to its target, and straight into a device."""
+    if is_stream(path):
+        with open(path, "wb") as file:
+            file.write(content)
+    else:
+        write(Path(os.path.realpath(path)), content)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe or an open file, such as `/dev/stdout`, rather than a file of its own."""
+    if OPEN_FILE.fullmatch(str(path.absolute())):
+        return True
+    return path.exists() and not path.is_dir() and not path.is_file()
 
 
 def sweep(directory: Path, name: str) -> None:

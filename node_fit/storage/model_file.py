@@ -8,6 +8,7 @@ can only instantiate these, classes of `equinox.nn`, and classes of packages tha
 import dataclasses
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -52,7 +53,7 @@ class ModelFileError(ValueError):
 
 
 def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
-    """Writes a model; replaces an older file at `path` only once the new one is complete.
+    """Writes a model; replaces an older file at `path`, or at its target if it is a symbolic link, once it is complete.
 
     **Raises:** `ValueError` that names a part that a file can't hold, such as a lambda.
     """
@@ -70,7 +71,7 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
         "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
         "model": structure,
     }
-    pack(Path(path), content, tensors)
+    pack(Path(os.path.realpath(path)), content, tensors)
 
 
 def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ensemble:

@@ -1,6 +1,7 @@
-"""The targets that a config may name: classes and functions of allowed packages, and their arguments."""
+"""The targets that a config may name: public constructors and what extensions define, and their arguments."""
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -8,13 +9,30 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ALLOWED = ("node_fit", "diffrax", "optax")
-# The modules that look up and call targets. A config that could name them could call anything.
-FINDERS = tuple(f"{__package__}.{name}" for name in ("targets", "composition", "configuration"))
+from omegaconf import OmegaConf
+
+# Callbacks of Hydra that conf/config.yaml names.
+CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
+# What launchers and sweepers of Hydra are made of.
+PLUGINS = ("hydra_plugins", "hydra._internal.core_plugins", "optuna.samplers")
+# Modules whose public classes are constructors; optax's functions make transformations and schedules.
+MODULES = (
+    "node_fit",
+    "diffrax",
+    "optax",
+    "optax.contrib",
+    "optax.losses",
+    "optax.perturbations",
+    "optax.projections",
+    "optax.schedules",
+    "optax.transforms",
+)
+ALLOWED = tuple(dict.fromkeys(name.partition(".")[0] for name in MODULES))
 
 
 class ConfigError(ValueError):
@@ -25,23 +43,65 @@ class ConfigError(ValueError):
 
 
 def located(path: Any, key: str, allowed: Sequence[str]) -> Callable:
-    """Looks up a class or function by its dotted name; an allowed package must define it under a public name."""
+    """Looks up a class or function by its dotted name: a public constructor, or one of a package of the user's own."""
     package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
     if package is None:
         prefixes = ", ".join(f"{name}." for name in allowed)
         raise ConfigError(f"{key} must start with {prefixes} or a package named in extensions=[...], got {path!r}")
+    if package not in ALLOWED:
+        return defined_in(package, path, key)
+    known = constructors()
+    if path not in known:
+        names = [name for name in known if name.startswith(f"{package}.")]
+        raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest(path, names)}")
+    return known[path]
+
+
+@functools.cache
+def constructors() -> dict[str, Callable]:
+    """All that a config may call without an extension, by dotted name."""
+    found: dict[str, Callable] = {}
+    for name in MODULES:
+        module, package = importlib.import_module(name), name.partition(".")[0]
+        for each in getattr(module, "__all__", dir(module)):
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that nobody wrote
+                target = getattr(module, each)
+            # Libraries also expose what they import from others.
+            if not each.startswith("_") and is_constructor(target, package) and is_in(target.__module__, package):
+                found[f"{name}.{each}"] = target
+    return found
+
+
+def is_constructor(target: Any, package: str) -> bool:
+    made = package == "optax" and inspect.isfunction(target)
+    return made or (inspect.isclass(target) and not inspect.isabstract(target))
+
+
+def is_in(module: str | None, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def defined_in(package: str, path: str, key: str) -> Callable:
+    """Looks up a class or function that a package of the user's own defines under a public name."""
+    make_importable()
     found = imported(package, key)
     for name in path[len(package) + 1 :].split("."):
         if not name.isidentifier() or name.startswith("_"):
             raise ConfigError(f"{key} must be a dotted name with only public parts, got {path!r}")
         found = member(found, name, path, key)
-        # Packages also expose modules that they import (`diffrax.eqx`, `optax.jnp`); these do not count.
+        # A package also exposes modules that it imports; these do not count.
         home = found.__name__ if inspect.ismodule(found) else getattr(found, "__module__", None)
-        if home in FINDERS or not any(f"{home}.".startswith(f"{name}.") for name in allowed):
-            raise ConfigError(f"{key} must be defined in {', '.join(allowed)}, but {path!r} leaves {package}")
+        if not is_in(home, package) and not any(found is known for known in constructors().values()):
+            raise ConfigError(f"{key} must be defined in {package}, but {path!r} leaves it")
     if not (inspect.isclass(found) or inspect.isfunction(found)) or inspect.isabstract(found):
         raise ConfigError(f"{key} must name a function, or a class that is not abstract, but {path!r} is neither")
     return found
+
+
+def make_importable() -> None:
+    """Lets extensions be modules in the current folder, which `python -m` searches and a script does not."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
 
 
 def member(owner: Any, name: str, path: str, key: str) -> Any:
@@ -54,12 +114,36 @@ def member(owner: Any, name: str, path: str, key: str) -> Any:
 
 
 def imported(name: str, key: str) -> types.ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # `python -m` searches the current folder; a script does not.
     try:
         return importlib.import_module(name)
     except Exception as error:
         raise ConfigError(f"{key}: {name!r} can't be imported, {type(error).__name__}: {error}") from error
+
+
+def check_hydra(config: Any) -> None:
+    """Refuses targets in Hydra's node of a config, which Hydra calls before a job begins.
+
+    **Raises:** `ConfigError` unless they are node_fit's own callbacks, Hydra's plugins, or defined by extensions.
+    """
+    named = config.get("extensions") or ()
+    extensions = named if all(isinstance(name, str) for name in named) and not isinstance(named, str) else ()
+    for key, target in targets_in(OmegaConf.to_container(config.hydra), "hydra"):
+        plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(target, name) for name in PLUGINS)
+        if not (plugin or target in CALLBACKS or any(is_in(target, name) for name in extensions)):
+            raise ConfigError(
+                f"{key} must be one of {', '.join(CALLBACKS)}, a plugin of Hydra, or defined in a package named in "
+                f"extensions=[...], got {target!r}"
+            )
+
+
+def targets_in(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """The targets within a node of plain Python, with their keys."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, child in children:
+        if name == "_target_":
+            yield f"{key}.{name}", child
+        else:
+            yield from targets_in(child, f"{key}.{name}")
 
 
 def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:

@@ -1,0 +1,160 @@
+"""Files of strangers and files of the user's own: nothing in a run directory is run, and no file is lost."""
+
+import functools
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from commands import ENVIRONMENT, in_process, node_fit, read_table, write_table
+from omegaconf import OmegaConf
+
+import node_fit as nf
+from node_fit.predict import main as predict
+from node_fit.runtime.precision import carry
+from node_fit.storage.disk import write
+from node_fit.storage.model_file import save
+
+TABLE = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
+# A module that leaves a file behind when it is imported.
+EVIL = "open('ran', 'w')\nimport node_fit as nf\ndef table(**_): return nf.Table(path='mine.csv', time='t', states=['x'])\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a small run of a known model, and a table."""
+    ts, ys = np.linspace(0.0, 1.0, 4), np.exp(-np.linspace(0.0, 1.0, 4))[None, :, None]
+    data = nf.Dataset.from_arrays(ts, ys, states=("x",))
+    field = functools.partial(nf.Known, equations={"x": "-x"}, constants={})
+    run = tmp_path / "run"
+    run.mkdir()
+    save(carry(nf.make_model(data, field=field, key=jax.random.key(0)), np.float32), run / "model.safetensors")
+    put_config(tmp_path)
+    write_table(tmp_path / "mine.csv", [{"id": "A", "t": t, "x": y} for t, y in zip(ts, ys[0, :, 0], strict=True)])
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("evil", None)
+
+
+def put_config(folder: Path, **change) -> None:
+    content = {"extensions": [], "data": TABLE, **change}
+    (folder / "run" / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(content)))
+
+
+def predicting(folder: Path, *arguments: str, data: str = "mine.csv", out: str = "out.csv"):
+    return in_process(predict, folder, "run", "--data", data, "--out", out, *arguments)
+
+
+# Nothing in a run directory is run.
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"extensions": ["evil"]}, None),
+        ({"extensions": ["evil"], "data": {**TABLE, "_target_": "evil.table"}}, ["data._target_", "'evil.table'"]),
+        ({"data": {**TABLE, "_target_": "node_fit.Fit"}}, ["data._target_", "node_fit.Table"]),
+        ({"data": {**TABLE, "units": {"_target_": "node_fit.Split"}}}, ["names a constructor"]),
+        ({"data": {**TABLE, "split": {"_target_": "evil.table"}}, "extensions": ["evil"]}, None),
+        ({"data": [1, 2]}, ["does not describe the data"]),
+        ({"data": {**TABLE, "qqq": 1}}, ["data.qqq"]),
+        ({"data": {**TABLE, "states": 3}}, ["data.states"]),
+        ({"evaluation": {"level": "high"}}, ["evaluation.level"]),
+    ],
+)
+def test_nothing_that_a_run_directory_names_is_called(folder, change, words):
+    put_config(folder, **change)
+    ran = predicting(folder)
+    if words is None:
+        assert ran.code == 0, ran
+    else:
+        assert ran.code == 1 and all(word in ran.sentence for word in words), ran
+    assert "evil" not in sys.modules and not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"a: [1,",
+        b"- 1",
+        b"data: " + b"[" * 600,
+        b"a: &a [x,x]\n" + b"".join(b"%c: &%c [*%c,*%c]\n" % (b, b, b - 1, b - 1) for b in range(98, 122)),
+        b"#" * (5 << 20),
+        b"data: ${oc.env:HOME}",
+        b"data: {_target_: node_fit.Table, path: x, time: t, states: ['${oc.env:HOME}']}",
+        b"data: !!python/object/apply:os.system [touch ran]",
+    ],
+    ids=range(10),
+)
+def test_a_config_that_is_none_is_refused_in_a_sentence(folder, text):
+    (folder / "run" / "config.yaml").write_bytes(text)
+    ran = predicting(folder)
+    assert ran.code == 1 and len(ran.sentence) < 500, ran
+    assert not (folder / "out.csv").exists() and not (folder / "ran").exists()
+    assert str(Path.home()) not in ran.sentence or str(folder).startswith(str(Path.home()))
+
+
+def test_the_programs_of_a_run_directory_are_not_run(folder, monkeypatch):
+    """A folder of compiled programs is machine code."""
+    used = []
+    monkeypatch.setattr("node_fit.predict.keep_programs", used.append)
+    put_config(folder, compile_cache=str(folder / "run"))
+    assert predicting(folder).code == 0
+    put_config(folder, compile_cache=False)
+    assert predicting(folder, "--overwrite").code == 0
+    assert used == ["auto", False]
+
+
+# No file of the user's is lost.
+
+
+def test_an_output_that_exists_is_replaced_only_if_asked(folder):
+    before = (folder / "mine.csv").read_bytes()
+    for arguments in ((), ("--overwrite",)):
+        assert "--data" in predicting(folder, *arguments, out="mine.csv").sentence
+    (folder / "link.csv").symlink_to("mine.csv")
+    assert "--data" in predicting(folder, "--overwrite", out="link.csv").sentence
+    (folder / "out.csv").write_text("mine")
+    assert "--overwrite" in predicting(folder).sentence
+    assert (folder / "out.csv").read_text() == "mine" and (folder / "mine.csv").read_bytes() == before
+    assert predicting(folder, "--overwrite").code == 0
+    assert len(read_table(folder / "out.csv")) == 4
+
+
+def test_links_are_followed_and_devices_written_through(folder):
+    (folder / "target.csv").write_text("mine")
+    (folder / "link.csv").symlink_to("target.csv")
+    assert predicting(folder, "--overwrite", out="link.csv").code == 0
+    assert (folder / "link.csv").is_symlink() and len(read_table(folder / "target.csv")) == 4
+    command = [sys.executable, "-m", "node_fit.predict", "run", "--data", "mine.csv", "--out"]
+    told = {"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True, "check": False}
+    ran = subprocess.run([*command, "/dev/stdout"], **told)
+    assert (ran.returncode, ran.stdout.count("\n")) == (0, 5) and "4 rows" in ran.stderr
+    os.mkfifo(folder / "pipe")
+    before = os.stat("/dev/null")
+    ran = subprocess.run(["sh", "-c", f"cat pipe > got & {' '.join(command)} pipe; wait"], **told)
+    assert len(read_table(folder / "got")) == 4 and stat.S_ISFIFO(os.stat(folder / "pipe").st_mode), ran
+    assert predicting(folder, out="/dev/null").code == 0
+    assert os.stat("/dev/null").st_rdev == before.st_rdev and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_new_files_have_the_permissions_of_the_umask_and_others_their_own(tmp_path):
+    before = os.umask(0o077)
+    try:
+        write(tmp_path / "private", b"1")
+        os.umask(0o022)
+        write(tmp_path / "public", b"1")
+        (tmp_path / "public").chmod(0o640)
+        write(tmp_path / "public", b"2")
+        write(tmp_path / "open", b"1")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"private": 0o600, "public": 0o640, "open": 0o644}
