@@ -142,6 +142,7 @@ class Search:
 
         self.tools()
         self.check_numbers()
+        self.check_foreign()
         examples = {parameter.key: parameter.examples() for parameter in self.space}
         first = {key: words[0] for key, words in examples.items()}
         splits = self.build_trial(first).load()
@@ -160,6 +161,14 @@ class Search:
             **{key: value for key, value in facts.items() if key not in FREE},
             **{f"the {name} data": digest for name, digest in digests.items()},
         }
+
+    def check_foreign(self) -> None:
+        """Refuses a directory with a file that the search would replace, and that no search has written."""
+        others = [path for name in ("best.sh", "leaderboard.csv") if (path := self.path / name).exists()]
+        if others and not (self.path / "study.journal").exists():
+            raise ConfigError(
+                f"{others[0]} is in the way, and no search has written it; choose another tune.study, or move it."
+            )
 
     def check_numbers(self) -> None:
         """Refuses a trial count or a timeout that is out of range."""

@@ -2,6 +2,8 @@
 
 import functools
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from commands import ENVIRONMENT, in_process, node_fit, read_table, write_table
 from omegaconf import OmegaConf
 
 import node_fit as nf
+from node_fit.app.run_directory import RunDirectory, RunExists
 from node_fit.predict import main as predict
 from node_fit.runtime.precision import carry
 from node_fit.storage.disk import write
@@ -21,7 +24,7 @@ from node_fit.storage.model_file import save
 
 TABLE = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
 # A module that leaves a file behind when it is imported.
-EVIL = "open('ran', 'w')\nimport node_fit as nf\ndef table(**_): return nf.Table(path='mine.csv', time='t', states=['x'])\n"
+EVIL = "open('ran', 'w')\ndef table(**_): ...\n"
 
 
 @pytest.fixture
@@ -158,3 +161,40 @@ def test_new_files_have_the_permissions_of_the_umask_and_others_their_own(tmp_pa
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"private": 0o600, "public": 0o640, "open": 0o644}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.csv", "model.safetensors", "predictions.csv", "config.yaml", "summary.json", "plots/fit.png",
+        "checkpoints/last.pt",
+    ],
+)  # fmt: skip
+def test_a_new_run_replaces_no_file_of_the_users(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(RunExists, match=re.escape(str(tmp_path / name.partition("/")[0]))):
+        RunDirectory(tmp_path).check_unused()
+
+
+def test_what_a_run_of_ours_left_is_in_nobodys_way(tmp_path):
+    RunDirectory(tmp_path).write_summary({"status": "failed", "reason": "a typo", "overrides": []})
+    RunDirectory(tmp_path).check_unused()
+    RunDirectory(tmp_path).write_record({}, {})
+    (tmp_path / "metrics.csv").write_text("step\n")
+    RunDirectory(tmp_path).check_unused()
+
+
+def test_a_run_among_the_users_files_is_refused_before_work(folder):
+    shutil.rmtree(folder / "run")
+    mine = {"predictions.csv": "mine", "summary.json": "[]", "leaderboard.csv": "place,name\n"}
+    for name, text in mine.items():
+        (folder / name).write_text(text)
+    table = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "data.trajectory=id")
+    for wrong in ((), ("precision=x16",)):
+        ran = node_fit(folder, *table, "hydra.run.dir=.", *wrong)
+        assert ran.code == 1 and ("predictions.csv is in the way" in ran.sentence or wrong), ran
+    ran = node_fit(folder, "-m", *table, "seed=-1,-2", "hydra.sweep.dir=.")
+    assert ran.code == 1 and "leaderboard.csv is not written" in ran.err, ran
+    assert {name: (folder / name).read_text() for name in mine} == mine
+    assert not (folder / "metrics.csv").exists()

@@ -105,7 +105,7 @@ def report_failure(
     if tracebacks or config.verbose:
         traceback.print_exception(error)
     make_console(stderr=True).print(f"error: {reason}", style="red", soft_wrap=True, markup=False)
-    mine = files is not None and (files.ours or not files.holds_run())
+    mine = files is not None and (files.ours or not (files.holds_run() or files.foreign()))
     if files and mine and not (config.resume or isinstance(error, RunExists)):  # An existing run keeps its summary.
         with suppress(OSError):  # For example a full disk, which the printed error already reports.
             files.write_summary({"status": "failed", "reason": reason, "overrides": overrides})
@@ -180,8 +180,9 @@ class Job:
         if self.config.resume:
             self.files.check_data(self.splits.named())
         else:
-            OmegaConf.save(self.config, self.files.config, resolve=True)
+            # The record comes first, since it says that the other files are a run's.
             self.files.write_record(command_record(self.hydra), self.splits.named())
+            OmegaConf.save(self.config, self.files.config, resolve=True)
         return parts.options, parts.ensemble
 
     def resolve_auto(self) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import math
 import signal
 import time
@@ -16,6 +17,8 @@ from rich.table import Table as RichTable
 
 from ..storage.disk import write as write_whole
 from .console import figure, make_console
+
+LOG = logging.getLogger(__name__)
 
 COLUMNS: tuple[str, ...] = (
     "job",
@@ -82,9 +85,17 @@ def runs_here(hydra: Any) -> bool:
 def publish(directory: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Writes and prints the rows of a leaderboard, best first."""
     ranked = sorted(rows, key=rank)
+    if is_foreign(directory / "leaderboard.csv"):
+        LOG.warning("%s is not written, since another file has that name", directory / "leaderboard.csv")
+        return show(ranked)
     write(directory / "leaderboard.csv", ranked)
     show(ranked)
-    make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+    return make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether there is such a file, and it is no leaderboard."""
+    return path.exists() and not path.read_bytes().startswith(COLUMNS[0].encode() + b",")
 
 
 def row(job: Path, status: str | None = None) -> dict[str, Any]:

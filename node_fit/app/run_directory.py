@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
@@ -69,6 +70,26 @@ class RunDirectory:
             self.sweep()
             yield
 
+    def check_foreign(self) -> None:
+        """Checks that a new run would replace no file that node_fit has not written here.
+
+        **Raises:** `RunExists` that names the first such file.
+        """
+        others = self.foreign()
+        if others:
+            raise RunExists(
+                f"{others[0]} is in the way, and no run of node_fit has written it; choose another hydra.run.dir, or "
+                "move it."
+            )
+
+    def foreign(self) -> list[Path]:
+        """What is here under the names of a run's files, though no run has begun here."""
+        if self.record.is_file():
+            return []
+        written = (self.metrics, self.model, self.plots, self.predictions, self.config, self.checkpoints)
+        others = [path for path in written if path.exists() or path.is_symlink()]
+        return others + ([self.summary] if self.summary.exists() and not is_summary(self.summary) else [])
+
     def sweep(self) -> None:
         """Removes half-written files of a killed process."""
         for path in (self.metrics, self.model, self.predictions, self.summary, self.record):
@@ -86,6 +107,7 @@ class RunDirectory:
                 f"{self.path} already holds a run; resume it with resume={self.path} or resume=auto, "
                 "or choose another hydra.run.dir."
             )
+        self.check_foreign()
         self.ours = True
 
     def holds_run(self) -> bool:
@@ -93,9 +115,17 @@ class RunDirectory:
         return bool(steps_in(self.checkpoints))
 
     def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
-        """Writes how the run was started, and the fingerprints of its data."""
-        content = {**command, "data": {name: fingerprint(part) for name, part in data.items()}}
+        """Writes a new identity, how the run was started, and the fingerprints of its data."""
+        content = {
+            "run": secrets.token_hex(16),
+            **command,
+            "data": {name: fingerprint(part) for name, part in data.items()},
+        }
         write(self.record, (json.dumps(content, indent=2) + "\n").encode())
+
+    def identity(self) -> str | None:
+        """What the run's checkpoints carry; `None` for a run of an earlier version."""
+        return json.loads(self.record.read_text()).get("run") if self.record.is_file() else None
 
     def check_data(self, data: Mapping[str, Dataset]) -> None:
         """Checks that the training and validation data are those of the record; test data may change.
@@ -155,6 +185,15 @@ class RunDirectory:
             frames.append(frame)
 
         write(self.predictions, pd.concat(frames).to_csv(index=False).encode())
+
+
+def is_summary(path: Path) -> bool:
+    """Whether a file is a summary of node_fit's, which a run that could not begin leaves alone in its directory."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"status", "overrides"} <= set(content)
 
 
 def fingerprint(data: Dataset) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class RunLogger(Callback):
 
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
         describe(model, "model", {})  # Raises before training if the model file can't hold the model.
-        self.checkpoints = Checkpoints(self.files.checkpoints)
+        self.checkpoints = Checkpoints(self.files.checkpoints, run=self.files.identity())
         for note in notes:
             self.console.print(note, soft_wrap=True, markup=False)
 

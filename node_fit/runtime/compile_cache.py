@@ -33,8 +33,8 @@ def keep_programs(setting: str | Literal[False]) -> None:
 
     **Arguments:**
 
-    - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder, in which a
-      folder of our own is made; or False for none.
+    - `setting`: `auto` for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, the user's cache folder; a folder, in
+      which a folder of our own is made; or False for none.
     """
     if not isinstance(setting, str):
         return jax.config.update("jax_enable_compilation_cache", False)

@@ -40,13 +40,15 @@ class Checkpoints:
 
     - `directory`: where they are stored; created if absent.
     - `keep`: how many of the newest to keep.
+    - `run`: the identity of the run that they belong to; `None` for a run of an earlier version, which has none.
     """
 
-    def __init__(self, directory: str | Path, keep: int = 3):
+    def __init__(self, directory: str | Path, keep: int = 3, run: str | None = None):
         self.directory = Path(directory).absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         sweep(self.directory, f"*{SUFFIX}")
         self.keep = keep
+        self.run = run
         self._merits = {step: merit_on_disk(self._path(step)) for step in steps_in(self.directory)}
 
     def check_room(self, members: Sequence[TrainState]) -> None:
@@ -81,6 +83,7 @@ class Checkpoints:
             "offset": run.offset,
             "nodes": run.nodes,
             "loss": loss if np.isfinite(loss) else None,
+            **({} if self.run is None else {"run": self.run}),
         }
         try:
             pack(self._path(step), meta, arrays)
@@ -105,9 +108,11 @@ class Checkpoints:
           steps.
         - `which`: `latest`, or `best` for the lowest loss of the latest stage.
 
-        **Raises:** `CheckpointError` if all are damaged, or they belong to another model or optimizer.
+        **Raises:** `CheckpointError` if all are damaged, or they belong to another run, model or optimizer.
         """
         steps = sorted(self._merits, reverse=True)
+        for step in steps:
+            self._check_run(step)
         damaged = []
         for step in steps if which == "latest" else sorted(steps, key=self._rank, reverse=True):
             try:
@@ -118,8 +123,7 @@ class Checkpoints:
                 damaged.append(f"{self._path(step)} ({error})")
                 LOG.warning("checkpoint %s is damaged; the one before it is used", damaged[-1])
                 continue
-            members = template(meta["stage"], meta["nodes"])
-            self._check_kinds(step, kinds(to_arrays(members)), kinds(arrays))
+            members = self._members(step, template, meta, arrays)
             for later in [other for other in steps if other > step]:
                 self._delete(later)
             return RunState(meta["stage"], meta["offset"], from_arrays(arrays, members))
@@ -145,6 +149,35 @@ class Checkpoints:
     def _delete(self, step: int) -> None:
         self._path(step).unlink(missing_ok=True)
         del self._merits[step]
+
+    def _check_run(self, step: int) -> None:
+        """Rejects an intact checkpoint of another run, which looks like one of this run if their models are alike."""
+        path = self._path(step)
+        try:
+            if peek(path).get("run") != self.run and unpack(path)[0].get("run") != self.run:
+                raise CheckpointError(
+                    f"checkpoint {path} belongs to another run, not to {self.directory.parent}; move it away."
+                )
+        except BadFile:  # said where it is restored
+            return
+
+    def _members(
+        self, step: int, template: Template, meta: dict[str, Any], arrays: dict[str, np.ndarray]
+    ) -> tuple[TrainState, ...]:
+        """States of the kind that a checkpoint describes, which may be anything with a valid digest."""
+        numbers = [meta.get(key) for key in ("stage", "offset", "nodes")]
+        longest = max((size for array in arrays.values() for size in array.shape), default=0)
+        if not all(type(number) is int and 0 <= number < 2**31 for number in numbers) or meta["nodes"] > longest:
+            raise CheckpointError(f"checkpoint {self._path(step)} does not describe a state; remove it.")
+        try:
+            members = template(meta["stage"], meta["nodes"])
+        except IndexError:
+            raise CheckpointError(
+                f"checkpoint {self._path(step)} belongs to another recipe: it is in stage {meta['stage'] + 1}, which "
+                "this run does not have."
+            ) from None
+        self._check_kinds(step, kinds(to_arrays(members)), kinds(arrays))
+        return members
 
     def _check_kinds(self, step: int, mine: dict, saved: dict) -> None:
         """Rejects leaves of other shapes or kinds; warns if floats of another precision will be cast."""
@@ -183,7 +216,10 @@ def merit(meta: dict[str, Any]) -> tuple[int, float]:
 
     A loss that is not finite was saved as `None`, and never ranks best.
     """
-    return NO_MERIT if meta["loss"] is None else (meta["stage"], -meta["loss"])
+    stage, loss = meta["stage"], meta["loss"]
+    if not isinstance(stage, int) or not isinstance(loss, int | float):  # None, or a file of a stranger's
+        return NO_MERIT
+    return stage, -loss
 
 
 def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ can only instantiate these, classes of `equinox.nn`, and classes of packages tha
 import dataclasses
 import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -21,18 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..data.batch import Batch
-from ..data.scaling import Scaler
-from ..model.ensemble import LEVELS, Ensemble
+from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..model.starts.start import AbstractStart
-from ..model.system import System
 from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..runtime.stored_names import CLASSES, stored_name
 from ..runtime.version import __version__
-from ..solver.solver import Solver
 from .archive import BadFile, pack, unpack
 from .migrations import MODEL_STEPS, OtherSchema, migrated
+from .model_checks import ModelFileError, check, check_fields, check_size
 
 # Version of the file format. Any change to it needs a step in `migrations` that upgrades files of the previous version.
 SCHEMA = 5
@@ -48,12 +43,8 @@ FUNCTIONS: dict[str, Callable] = {
 }
 
 
-class ModelFileError(ValueError):
-    """A file that is not a model, is damaged, or asks for something that is not allowed."""
-
-
 def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
-    """Writes a model; replaces an older file at `path`, or at its target if it is a symbolic link, once it is complete.
+    """Writes a model; replaces an older file at `path` only once the new one is complete.
 
     **Raises:** `ValueError` that names a part that a file can't hold, such as a lambda.
     """
@@ -71,7 +62,7 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
         "versions": {name: version(name) for name in ("jax", "equinox", "diffrax")},
         "model": structure,
     }
-    pack(Path(os.path.realpath(path)), content, tensors)
+    pack(Path(path), content, tensors)
 
 
 def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ensemble:
@@ -90,6 +81,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
     try:
         content, tensors = migrated(*unpack(path), MODEL_STEPS, SCHEMA)
         with scope(content["precision"]):
+            check_size(content["model"])
             model = rebuild(content["model"], tensors, extensions)
             check(model)
             return carry(model, dtype_of(content["precision"]))
@@ -153,6 +145,8 @@ def assemble(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray],
     instance = object.__new__(cls)
     for key, member in members.items():
         object.__setattr__(instance, key, rebuild(member, tensors, packages))
+    if stored_name(cls):
+        check_fields(instance)
     return instance
 
 
@@ -197,99 +191,3 @@ def check_package(name: str, packages: Sequence[str]) -> None:
 def resolve(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def check(model: Any) -> None:
-    """Rejects a model or an ensemble whose parts can't be called with its states, channels and inputs."""
-    if isinstance(model, Ensemble):
-        return check_ensemble(model)
-    if not isinstance(model, NeuralODE):
-        raise ModelFileError("it does not hold a neural ODE.")
-    if not isinstance(model.system, System):
-        raise ModelFileError("its system is not a System.")
-    check_solver(model.solver)
-    check_scaler(model.scaler, len(model.states), len(model.inputs))
-    check_scaler(model.system.scaler, len(model.latent), len(model.inputs))
-    if not isinstance(model.start, AbstractStart):
-        raise ModelFileError("its start is not a node_fit start.")
-    dtype = dtype_of(precision_of(model))
-    time, state, inputs = (
-        jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.latent),), (len(model.inputs),))
-    )
-    check_part("field", len(model.latent), f"{len(model.latent)} states", model.field, time, state, inputs)
-    check_part("observation", len(model.states), f"{len(model.states)} channels", model.observation, state)
-    check_part("start", len(model.latent), f"{len(model.latent)} states", model.start, one_trajectory(model, dtype))
-
-
-def check_ensemble(ensemble: Ensemble) -> None:
-    """Rejects members that differ in more than their arrays, and bands of other channels."""
-    members = ensemble.members
-    if not isinstance(members, tuple) or not members:
-        raise ModelFileError("its members are not models.")
-    for member in members:
-        check(member)
-    kinds = [eqx.filter_eval_shape(lambda member: member, member) for member in members]
-    if any(not eqx.tree_equal(kind, kinds[0]) for kind in kinds):
-        raise ModelFileError("its members differ in more than their arrays.")
-    shapes = (np.shape(ensemble.noise), np.shape(ensemble.factors))
-    if shapes != ((len(members[0].states),), (len(LEVELS),)):
-        raise ModelFileError(f"its bands have the shapes {shapes}.")
-
-
-def check_part(name: str, size: int, what: str, part: Any, *arguments: Any) -> None:
-    """Rejects a part that does not return an array whose last axis has this size."""
-    try:
-        out = eqx.filter_eval_shape(part, *arguments)
-    except Exception as error:  # an absurd architecture may raise anything
-        raise ModelFileError(f"its {name} can't be evaluated ({type(error).__name__}).") from None
-    if out.shape[-1:] != (size,):
-        raise ModelFileError(f"its {name} gives shape {out.shape} for {what}.")
-
-
-def one_trajectory(model: NeuralODE, dtype: Any) -> Batch:
-    """The shapes of a batch with one trajectory of two rows."""
-    channels, inputs = len(model.states), len(model.inputs)
-
-    def array(*shape: int, kind: Any = dtype) -> Any:
-        return jax.ShapeDtypeStruct(shape, kind)
-
-    return Batch(
-        ts=array(1, 2),
-        ys=array(1, 2, channels),
-        us=array(1, 2, inputs),
-        mask=array(1, 2, channels, kind=bool),
-        known=array(1, 2, channels, kind=bool),
-        first=array(1, channels),
-        seen=array(1, channels, kind=bool),
-        past=array(1, model.start.past, 2 * channels + inputs + 1),
-        index=array(1, kind=jnp.int32),
-        origin=array(1),
-        joint=False,
-        driven=False,
-    )
-
-
-def check_solver(solver: Any) -> None:
-    """Rejects a solver that its own constructor would reject."""
-    if not isinstance(solver, Solver):
-        raise ModelFileError("its solver is not a Solver.")
-    settings: dict[str, Any] = {
-        key: getattr(solver, key) for key in ("method", "stepping", "max_steps", "adjoint", "inputs")
-    }
-    tolerances: dict[str, Any] = {
-        key: tuple(map(float, value)) if isinstance(value, tuple) else float(value)
-        for key, value in (("rtol", solver.rtol), ("atol", solver.atol))
-    }
-    Solver(**settings, **tolerances)
-
-
-def check_scaler(scaler: Any, states: int, inputs: int) -> None:
-    if not isinstance(scaler, Scaler):
-        raise ModelFileError("its scaler is not a Scaler.")
-    shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
-    if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
-        raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
-    turns = [turn for turn in scaler.turns if turn is not None]
-    sizes = (len(scaler.turns) in (0, states), len(scaler.input_bounds) in (0, inputs))
-    if not (all(sizes) and all(isinstance(turn, float) and 0 < turn < np.inf for turn in turns)):
-        raise ModelFileError("its scaler has angles or bounds of inputs that make no sense.")

@@ -1,7 +1,8 @@
-"""A process that loads untrusted model files, and reports the memory and the side effects of each load."""
+"""A process that loads untrusted model files, and reports the memory, the time and the side effects of each load."""
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import node_fit as nf
@@ -48,6 +49,12 @@ if __name__ == "__main__":
         reset()
         before = memory("VmRSS")
         deeds.clear()
+        began = time.process_time()
         sentence = taken(path)
-        told[path.name] = {"sentence": sentence, "megabytes": memory("VmHWM") - before, "deeds": list(deeds)}
+        told[path.name] = {
+            "sentence": sentence,
+            "seconds": time.process_time() - began,
+            "megabytes": memory("VmHWM") - before,
+            "deeds": list(deeds),
+        }
     print(json.dumps(told))

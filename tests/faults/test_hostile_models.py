@@ -20,6 +20,8 @@ from node_fit.storage.model_file import SCHEMA, save
 WEIGHT = "model.field.network.layers.0.weight"
 # Memory limit for loading a file of a few kB [MB]. Some files ask for arrays of a hundred times that size.
 MOST = 100
+# Limit on the processor's time for it [s].
+LONGEST = 1.0
 
 
 def forged(good: Path, change: Callable[[dict, dict], None]) -> bytes:
@@ -57,7 +59,32 @@ def enormous(header: dict, _: dict) -> None:
     header["model"]["fields"]["start"]["fields"]["guess"]["fields"]["measured"] = 10**15
 
 
+def scaler_of(header: dict) -> dict:
+    return header["model"]["fields"]["scaler"]["fields"]
+
+
+def in_scaler(**fields):
+    return lambda header, _: scaler_of(header).update(fields)
+
+
+def many_layers(header: dict, tensors: dict) -> None:
+    """A description of 13 MB."""
+    layers = field_of(header)["fields"]["network"]["fields"]["layers"]["tuple"]
+    layers += [json.loads(json.dumps(layers[-1]).replace("layers.1.", f"layers.{n}.")) for n in range(2, 30_000)]
+
+
 FORGED = {
+    "bounds of text": in_scaler(bounds="xy"),
+    "bounds of texts": in_scaler(bounds={"tuple": ["x", "y"]}),
+    "bounds of one": in_scaler(bounds={"tuple": [{"tuple": [0.0]}, {"tuple": [0.0]}]}),
+    "bounds upside down": in_scaler(bounds={"tuple": [{"tuple": [1.0, 0.0]}, {"tuple": [None, None]}]}),
+    "bounds beyond": in_scaler(bounds={"tuple": [{"tuple": [1e300, None]}, {"tuple": [None, None]}]}),
+    "time of text": in_scaler(time_scale="1"),
+    "scale of zero": lambda header, tensors: tensors.update({"model.scaler.time_scale": np.array(0, np.float32)}),
+    "shift of nan": lambda header, tensors: tensors.update({"model.scaler.time_shift": np.array(np.nan, np.float32)}),
+    "units": lambda header, _: header["model"]["fields"].update(units={"tuple": ["x"]}),
+    "names": lambda header, _: header["model"]["fields"].update(states={"tuple": [1, 2]}),
+    "layers": many_layers,
     "shell": calls("os:system"),
     "dunder": calls("node_fit.model.fields.mlp:MLP.__init__.__globals__"),
     "dunder of a stored name": calls("MLP.__init__.__globals__"),
@@ -118,10 +145,11 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 
 @pytest.mark.parametrize("name", [*FORGED, *RAW, "truncated", "sparse"])
 def test_a_hostile_file_is_only_ever_read(told, name):
-    sentence, megabytes, deeds = (told[name][key] for key in ("sentence", "megabytes", "deeds"))
+    sentence, megabytes, deeds, seconds = (told[name][key] for key in ("sentence", "megabytes", "deeds", "seconds"))
     assert sentence.startswith(name) and "\n" not in sentence and len(sentence) < 500
     assert deeds == []
     assert megabytes < MOST
+    assert seconds < LONGEST
 
 
 @pytest.mark.usefixtures("no_fault")
