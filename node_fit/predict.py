@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from .app.config.configuration import checked
+from .app.config.configuration import build, checked
 from .app.config.parts import errors_of_data
-from .app.config.stored import read_config, stored_table
+from .app.config.stored import read_config
+from .app.config.targets import ConfigError
 from .app.console import counted
 from .app.run_directory import RunDirectory, predictions_frame
 from .data.dataset import Dataset
+from .data.table_source import Table
 from .evaluation.failures import what_is_gone, where_not_finite
 from .model.neural_ode import NeuralODE
 from .runtime.compile_cache import keep_programs
 from .runtime.version import __version__
 from .storage.disk import is_stream, write_output
 from .storage.model_file import load
+
+TABLE = "node_fit.Table"
 
 
 def main() -> None:
@@ -110,6 +114,36 @@ def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
         raise ValueError(f"--out {out} is also one of the files of --data; choose another name.")
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out} exists; choose another name, or add --overwrite to replace it.")
+
+
+def stored_table(config: dict[str, Any], path: Path) -> Table:
+    """The description of a run's columns, without its split; for new data with the same columns.
+
+    **Arguments:**
+
+    - `config`: as read.
+    - `path`: its file, for errors.
+
+    **Raises:** `ConfigError` if it does not describe the columns of a table.
+    """
+    data = config.get("data")
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} does not describe the data; name the directory of a run.")
+    target = data.get("_target_", TABLE)
+    if target != TABLE:
+        raise ConfigError(
+            f"data._target_ in {path} is {target!r}, and only {TABLE} is read from a run; read the data yourself, and "
+            "predict with node_fit.load(...).predict(...)."
+        )
+    known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
+    if any(holds_target(value) for value in known.values()):
+        raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
+    return build({"_target_": TABLE, **known}, "data")
+
+
+def holds_target(node: Any) -> bool:
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return (isinstance(node, dict) and "_target_" in node) or any(holds_target(child) for child in children)
 
 
 def stored_level(config: dict[str, Any]) -> float:

@@ -1,12 +1,14 @@
 """Files of strangers and files of the user's own: nothing in a run directory is run, and no file is lost."""
 
 import functools
+import json
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -16,6 +18,8 @@ from commands import ENVIRONMENT, in_process, node_fit, read_table, write_table
 from omegaconf import OmegaConf
 
 import node_fit as nf
+from node_fit.app.config.targets import CALLBACKS, ConfigError, check_hydra
+from node_fit.app.resuming import with_resumed
 from node_fit.app.run_directory import RunDirectory, RunExists
 from node_fit.predict import main as predict
 from node_fit.runtime.precision import carry
@@ -113,6 +117,55 @@ def test_the_programs_of_a_run_directory_are_not_run(folder, monkeypatch):
     put_config(folder, compile_cache=False)
     assert predicting(folder, "--overwrite").code == 0
     assert used == ["auto", False]
+
+
+def refused_resume(folder: Path, *arguments: str, **change) -> str:
+    """Why a run whose record was changed is not resumed."""
+    record = {"overrides": ["seed=1"], "config_dirs": [], "cwd": str(folder), "data": {}, **change}
+    (folder / "run" / ".run.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError) as caught:
+        with_resumed([f"resume={folder / 'run'}", *arguments])
+    return str(caught.value)
+
+
+def test_a_record_gives_no_options_to_hydra(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    for change in (
+        {"overrides": ["--experimental-rerun=evil.pickle"]},
+        {"overrides": ["-cn", "evil"]},
+        {"overrides": ["+hydra.callbacks.a._target_=evil.table"]},
+        {"overrides": ["++hydra/launcher=evil"]},
+        {"overrides": [["seed=1"]]},
+        {"config_dirs": ["--config-path"]},
+        {"cwd": 3},
+    ):
+        assert ".run.json can't be read" in refused_resume(folder, **change)
+
+
+def test_what_runs_code_comes_from_the_caller_alone(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    put_config(folder, extensions=["evil"], compile_cache=str(folder / "run"))
+    record = {"overrides": ["extensions=[evil]", "compile_cache=run"]}
+    assert "'extensions=[evil]'" in refused_resume(folder, **record)
+    resume = f"resume={folder / 'run'}"
+    assert with_resumed([resume, "extensions=[evil]"])[2:4] == ["compile_cache=auto", "extensions=[evil]"]
+    put_config(folder, compile_cache=False)
+    assert with_resumed([resume])[2:4] == ["extensions=[]", "compile_cache=false"]
+    assert "evil" not in sys.modules
+
+
+def test_hydra_calls_no_target_of_a_config_group(folder):
+    (folder / "conf" / "experiment").mkdir(parents=True)
+    group = "# @package _global_\nhydra: {callbacks: {mine: {_target_: node_fit.storage.disk.write, path: x}}}\n"
+    (folder / "conf" / "experiment" / "mine.yaml").write_text(group)
+    ran = node_fit(folder, "--config-dir", "conf", "experiment=mine")
+    assert ran.code == 1 and "hydra.callbacks.mine._target_ must be one of" in ran.sentence, ran
+    for key in ("hydra.callbacks.mine", "hydra.launcher.mine", "hydra.job_logging.handlers.mine"):
+        config = OmegaConf.create({"extensions": ["house"], "hydra": {}})
+        for target, is_allowed in (("house.Callback", True), (CALLBACKS[0], True), ("shutil.rmtree", False)):
+            OmegaConf.update(config, key, {"_target_": target})
+            with nullcontext() if is_allowed else pytest.raises(ConfigError, match=re.escape(key)):
+                check_hydra(config)
 
 
 # No file of the user's is lost.

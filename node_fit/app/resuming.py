@@ -2,16 +2,28 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from .config.stored import read_config
 from .config.targets import ConfigError
 
 # Keys that may change when a run resumes; any other change would make it a different run.
-CHANGEABLE = ("train.steps", "train.patience", "precision", "device", "verbose", "resume_from", "hydra.")
+CHANGEABLE = (
+    "train.steps",
+    "train.patience",
+    "precision",
+    "device",
+    "verbose",
+    "resume_from",
+    "hydra.",
+    "extensions",
+    "compile_cache",
+)
 # A file in the run's directory. Hydra's own record is not safe: an attempt to start a second run there overwrites it.
 RECORD = ".run.json"
 
@@ -48,9 +60,28 @@ def with_resumed(arguments: list[str]) -> list[str]:
         os.chdir(record["cwd"])
     folders = [word for path in record["config_dirs"] for word in ("--config-dir", path)]
     earlier = [word for word in record["overrides"] if not word.startswith(("resume=", "resume_from="))]
+    changes = [*what_runs_code(directory, changes), *changes]
     # Keep Hydra from overwriting the run's record of its start.
     place = [f"resume='{directory}'", f"hydra.run.dir='{directory}'", "hydra.output_subdir=null"]
     return [*folders, *earlier, *changes, *place]
+
+
+def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
+    """Overrides for the keys of a run that name code, which come from the caller alone.
+
+    **Raises:** `ConfigError` if the run needs extensions that the caller does not name.
+    """
+    stored = read_config(directory / "config.yaml") if (directory / "config.yaml").is_file() else {}
+    given = {word.lstrip("+~").partition("=")[0] for word in changes}
+    if stored.get("extensions") and "extensions" not in given:
+        named = ",".join(map(str, stored["extensions"]))
+        raise ConfigError(
+            f"the run in {directory} uses packages, whose code would run; if you trust them, resume it with "
+            f"'extensions=[{named}]'."
+        )
+    # A cache holds machine code.
+    defaults = {"extensions": "[]", "compile_cache": "false" if stored.get("compile_cache") is False else "auto"}
+    return [f"{key}={value}" for key, value in defaults.items() if key not in given]
 
 
 def read_record(directory: Path, name: str) -> dict[str, Any]:
@@ -60,12 +91,25 @@ def read_record(directory: Path, name: str) -> dict[str, Any]:
     """
     try:
         record = json.loads((directory / RECORD).read_text())
+        check_words(record)
         return {key: record[key] for key in ("overrides", "config_dirs", "cwd")}
     except OSError:
         fault = f"it has no {RECORD}" if directory.exists() else "there is no such directory"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         fault = f"its {RECORD} can't be read"
     raise ConfigError(f"resume={name} is not a run: {fault}; name a directory such as outputs/DATE/TIME.")
+
+
+def check_words(record: dict[str, Any]) -> None:
+    """Checks that a record holds overrides and folders, and nothing that Hydra would take as an option of its own.
+
+    **Raises:** `ValueError` otherwise.
+    """
+    words = [*record["overrides"], *record["config_dirs"], record["cwd"]]
+    if not all(isinstance(word, str) and word and not word.startswith("-") for word in words):
+        raise ValueError("not words")
+    if any(re.match(r"[+~]*hydra\b", word) for word in record["overrides"]):
+        raise ValueError("keys of Hydra's")
 
 
 def check_changes(changes: list[str]) -> None:

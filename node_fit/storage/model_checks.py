@@ -176,9 +176,3 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
     for index, bounds in enumerate(scaler.bounds):
         check_bounds(bounds, f"state {index}")
-    shifts, scales = (
-        np.concatenate([np.ravel(np.asarray(getattr(scaler, f"{kind}_{word}"))) for kind in ("state", "input", "time")])
-        for word in ("shift", "scale")
-    )
-    if not (np.isfinite(shifts).all() and np.isfinite(scales).all() and (scales > 0).all()):
-        raise ModelFileError("its scaler has a shift that is not finite, or a scale that is not positive.")

@@ -80,8 +80,6 @@ FORGED = {
     "bounds upside down": in_scaler(bounds={"tuple": [{"tuple": [1.0, 0.0]}, {"tuple": [None, None]}]}),
     "bounds beyond": in_scaler(bounds={"tuple": [{"tuple": [1e300, None]}, {"tuple": [None, None]}]}),
     "time of text": in_scaler(time_scale="1"),
-    "scale of zero": lambda header, tensors: tensors.update({"model.scaler.time_scale": np.array(0, np.float32)}),
-    "shift of nan": lambda header, tensors: tensors.update({"model.scaler.time_shift": np.array(np.nan, np.float32)}),
     "units": lambda header, _: header["model"]["fields"].update(units={"tuple": ["x"]}),
     "names": lambda header, _: header["model"]["fields"].update(states={"tuple": [1, 2]}),
     "layers": many_layers,
