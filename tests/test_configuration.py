@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 import node_fit as nf
 from node_fit.app.config.composition import RENAMED, explain
 from node_fit.app.config.configuration import build, checked
-from node_fit.app.config.parts import build_parts
+from node_fit.app.config.parts import build_parts, check_top
 from node_fit.app.config.targets import ConfigError, constructors, hints_of, located, parameters_of
 from node_fit.fitting.recipes import RECIPES, make_stage
 
@@ -534,3 +534,48 @@ def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shippe
     assert run.evaluation is fit.evaluation is None
     assert ensemble == nf.Members(1)
     assert config.evaluation.level == parameters_of(nf.NeuralODE.bands)["level"].default
+
+
+# Keys that nothing reads.
+
+
+@pytest.mark.parametrize(
+    "word, near",
+    [
+        ("+nonsense=3", "choose from"),
+        ("+sede=3", "did you mean seed?"),
+        ("+evaluation.levle=0.5", "did you mean evaluation.level?"),
+        ("+device.cuont=2", "did you mean device.count?"),
+        ("+hiden={a: 1}", "did you mean hidden?"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(shipped, word, near):
+    with pytest.raises(ConfigError) as caught:
+        check_top(shipped(word))
+    key = word.strip("+").partition("=")[0]
+    assert str(caught.value).startswith(f"{key} is not a config key; ") and near in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("experiment=spiral",), ("+wide=3", "field.width=${wide}"), ("+data.scale=false",), ("device=cpu",)]
+)
+def test_keys_that_something_reads_are_taken(shipped, words):
+    check_top(shipped(*words))
+
+
+def test_an_experiment_that_does_not_exist_names_the_nearest(shipped):
+    with pytest.raises(Exception) as caught:
+        shipped("experiment=robertsn")
+    assert explain(caught.value) == "experiment=robertsn does not exist; did you mean experiment=robertson?"
+
+
+def test_a_kind_of_device_that_does_not_exist_gets_no_bad_hint(shipped):
+    with pytest.raises(Exception) as caught:
+        shipped("device=tpu")
+    assert explain(caught.value) == "device=tpu does not exist; choose from auto, cpu, gpu."
+
+
+@pytest.mark.parametrize("word", ["steps=0", "window=1", "stride=0", "batch_size=0", "chunk_steps=0", "patience=0"])
+def test_numbers_of_training_that_are_out_of_range_are_refused_before_data_are_read(shipped, word):
+    with pytest.raises(ConfigError, match=f"^train.{word.partition('=')[0]} must be at least"):
+        build_parts(shipped(f"train.{word}", "data.path=not there.csv"))

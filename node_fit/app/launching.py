@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -13,20 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..storage.disk import explain_disk
 from .config.composition import explain
+from .config.shipped import shipped
 from .config.targets import check_hydra
 from .drawing import DRAWING
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
-
-PACKAGE = Path(__file__).parents[1]
-
-
-def shipped(folder: str, holds: str) -> Path:
-    """Finds a shipped folder: inside the package in an installed wheel, next to it in a checkout."""
-    for parent in (PACKAGE / "shipped", PACKAGE.parent):
-        if (parent / folder / holds).is_file():
-            return parent / folder
-    raise FileNotFoundError(f"the installation is missing {folder}/{holds}; reinstall node_fit.")
 
 
 def register() -> None:

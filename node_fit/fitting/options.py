@@ -61,10 +61,12 @@ class Training:
     freeze: Sequence[str] = ()
 
     def __post_init__(self):
-        for name in ("chunk_steps", "patience"):
+        least = {"steps": 1, "window": 2, "stride": 1, "batch_size": 1, "chunk_steps": 1, "patience": 1}
+        for name, bound in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+            if isinstance(value, int) and value < bound:
+                rows = " rows" if name == "window" else ""
+                raise ValueError(f"{name} must be at least {bound}{rows}, got {value}.")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Errors of Hydra and OmegaConf as one sentence, with the full key and the nearest valid name."""
 
-import difflib
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +10,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
-from .targets import ALLOWED, ConfigError, located, nearest, one_line, parameters_of
+from .targets import ALLOWED, ConfigError, closest, located, nearest, one_line, parameters_of
 
 PHRASES = {
     r"Ambiguous value .*?'(.*?)'\n": r"\1 gives several values; add --multirun to run each, or [] for one list.",
@@ -107,7 +106,7 @@ def unknown_key(key: str, parent: Any) -> str:
     if not siblings:
         return f"{key} is not a config key; {owner} holds a value, not keys; write +{key}=VALUE to add one."
     namesakes = [known for known in all_keys(parent) if known.endswith(f".{name}")]
-    if namesakes and not difflib.get_close_matches(name, siblings, 1):
+    if namesakes and not closest(name, siblings):
         return f"{key} is not a config key; did you mean {namesakes[0]}?"
     return f"{key} is not a config key; {nearest(name, siblings, owner and f'{owner}.')}"
 

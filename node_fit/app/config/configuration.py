@@ -1,6 +1,5 @@
 """Builds objects from a composed config; the constructor that a config names is its only schema."""
 
-import difflib
 import functools
 import re
 import textwrap
@@ -21,7 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf import errors as omegaconf
 
 from .composition import check_names, explain
-from .targets import ALLOWED, ConfigError, hints_of, located, nearest, parameters_of
+from .targets import ALLOWED, ConfigError, closest, hints_of, located, nearest, parameters_of
 
 ARRAYS = (AbstractArray, jax.Array, np.ndarray)
 LISTS = (tuple, Sequence, list)
@@ -156,7 +155,7 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         hints = members(hint)
         choices = [str(choice) for member in hints if get_origin(member) is Literal for choice in get_args(member)]
         fix = ""
-        if isinstance(value, str) and difflib.get_close_matches(value, choices, 1):
+        if isinstance(value, str) and closest(value, choices):
             fix = f"; {nearest(value, choices)}"
         elif isinstance(value, str) and any(get_origin(member) in LISTS for member in hints):
             fix = f"; write [{value}]"

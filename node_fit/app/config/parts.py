@@ -17,7 +17,8 @@ from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.members import Members
 from .configuration import build, errors_at
-from .targets import ConfigError, parameters_of
+from .shipped import known_keys
+from .targets import ConfigError, nearest, parameters_of
 
 # Groups of the config that name a constructor.
 PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "penalty", "train", "ensemble")
@@ -134,7 +135,8 @@ def placement_of(config: DictConfig) -> Placement:
 
 
 def check_top(config: DictConfig) -> None:
-    """Refuses top-level keys that are null or have the wrong type or value."""
+    """Refuses keys that nothing reads, and top-level keys that are null or have the wrong type or value."""
+    check_known(config)
     for key in (*PARTS, "evaluation", "device"):
         if OmegaConf.select(config, key) is None:
             raise ConfigError(f"{key} must not be null; leave it out for its default.")
@@ -152,3 +154,14 @@ def check_top(config: DictConfig) -> None:
         raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
     if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
         raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")
+
+
+def check_known(config: DictConfig) -> None:
+    """Refuses keys that nothing reads: no constructor takes them, no command, and no other key refers to them."""
+    text = OmegaConf.to_yaml(config)
+    for group, known in known_keys().items():
+        node = config[group] if group else config
+        for key in node if OmegaConf.is_dict(node) else ():
+            if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
+                prefix = group and f"{group}."
+                raise ConfigError(f"{prefix}{key} is not a config key; {nearest(key, known, prefix)}")

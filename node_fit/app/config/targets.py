@@ -163,8 +163,13 @@ def hints_of(target: Callable) -> dict[str, Any]:
 def nearest(name: Any, names: Iterable[str], prefix: str = "") -> str:
     """A clause with the nearest name, or with all names if none is near."""
     names = sorted(names)
-    match = difflib.get_close_matches(str(name), names, 1)
-    return f"did you mean {prefix}{match[0]}?" if match else f"choose from {textwrap.shorten(', '.join(names), 200)}"
+    match = closest(name, names)
+    return f"did you mean {prefix}{match}?" if match else f"choose from {textwrap.shorten(', '.join(names), 200)}"
+
+
+def closest(name: Any, names: Iterable[str]) -> str | None:
+    """The name of which this one may be a misspelling, or `None`; words of three letters that share two are not."""
+    return next(iter(difflib.get_close_matches(str(name), list(names), 1, cutoff=0.7)), None)
 
 
 def one_line(text: str) -> str:

@@ -1,0 +1,36 @@
+"""The shipped folders, and the keys of the shipped config."""
+
+import functools
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def shipped(folder: str, holds: str) -> Path:
+    """Finds a shipped folder: inside the package in an installed wheel, next to it in a checkout."""
+    for parent in (PACKAGE / "shipped", PACKAGE.parent):
+        if (parent / folder / holds).is_file():
+            return parent / folder
+    raise FileNotFoundError(f"the installation is missing {folder}/{holds}; reinstall node_fit.")
+
+
+@functools.cache
+def shipped_config() -> DictConfig:
+    """The shipped `config.yaml` as written, without its groups and Hydra's node."""
+    config = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml")
+    assert isinstance(config, DictConfig)
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("defaults", "hydra")])
+
+
+@functools.cache
+def known_keys() -> dict[str, frozenset[str]]:
+    """The keys that the commands read: those at the top, under `""`, and those of groups without a constructor."""
+    conf = shipped("conf", "config.yaml")
+    groups = {
+        path.name for path in conf.iterdir() if path.is_dir() and path.name not in ("experiment", "hydra", "tune")
+    }
+    config, device = shipped_config(), OmegaConf.load(conf / "device" / "auto.yaml")
+    nodes = {"": [*config, *groups], "evaluation": config.evaluation, "device": device}
+    return {name: frozenset(map(str, node)) for name, node in nodes.items()}
