@@ -14,7 +14,14 @@ from .startup import BEGAN
 
 
 def main() -> None:
-    """Composes the config, runs one job or a multirun, and exits with 0 or with the code of what failed."""
+    """Composes the config, runs one job or a multirun, and exits with 0 or with the code of what failed.
+
+    `open` as the first word makes and shows the page of a run instead.
+    """
+    if sys.argv[1:2] == ["open"]:
+        from .report.__main__ import main as report
+
+        return report(sys.argv[2:], "node-fit open", show=True)
     imported = time.perf_counter() - BEGAN
     codes: list[int] = []
     tracebacks = wants_tracebacks()

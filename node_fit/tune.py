@@ -32,7 +32,7 @@ from .startup import BEGAN
 from .storage.disk import write
 
 # Keys that may differ between the processes of one search.
-FREE = ("device", "verbose", "resume", "resume_from")
+FREE = ("device", "verbose", "report", "resume", "resume_from")
 
 
 def main() -> None:
@@ -227,7 +227,7 @@ class Search:
         """Writes and shows the leaderboard, and the command that repeats the best trial."""
         if not self.study.records():
             return
-        publish(self.path, self.study.rows())
+        publish(self.path, self.study.rows(), report=self.config.report)
         best = self.study.best()
         if best is None:
             self.say("no trial has completed yet")

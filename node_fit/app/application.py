@@ -36,7 +36,7 @@ from ..training.members import Members
 from .config.composition import explain
 from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .console import counted, make_console, print_bands, print_constants, print_scores
-from .drawing import DRAWING, Pictures, warn_on_error
+from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
 from .resuming import check_same, command_record
@@ -226,7 +226,7 @@ class Job:
         self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
         diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options, fit.step_excess)
-        self.draw(fit, simulated)
+        page = self.draw(fit, simulated)
         summary = summarise(fit, judged, simulated, simple, diagnosis, placement_of(self.config))
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
@@ -240,17 +240,33 @@ class Job:
         if fit.is_linear:
             self.console.print(LINEAR_IS_BEST, soft_wrap=True)
         self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)
+        if self.config.report and page is not None:
+            self.draw_page(page)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
-    def draw(self, fit: Fit, simulated: Simulated) -> None:
-        """Draws the plots; a multirun in this process draws them in background processes."""
-        with warn_on_error(self.files.plots):
+    def draw(self, fit: Fit, simulated: Simulated) -> Page | None:
+        """Draws the plots; a multirun in this process draws them in background processes.
+
+        **Returns:** what the run's page shows, or `None` if it can't be had.
+        """
+        page = None
+        with warn_on_error(f"the plots in {self.files.plots} were"):
             curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))
-            pictures = Pictures(self.files.plots, self.files.read_metrics(), curves, slopes)
-            if self.number is not None and runs_here(self.hydra):
-                DRAWING.draw(pictures)
-            else:
-                pictures.draw()
+            sweep = None if self.number is None else self.files.path.absolute().parent
+            page = Page(self.files.path.absolute(), curves, slopes, sweep)
+            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes))
+        return page
+
+    def draw_page(self, page: Page) -> None:
+        with warn_on_error(page.title):
+            self.beside(page)
+            self.console.print(f"report: {page.path}", soft_wrap=True, markup=False)
+
+    def beside(self, drawn: Pictures | Page) -> None:
+        if self.number is not None and runs_here(self.hydra):
+            DRAWING.draw(drawn)
+        else:
+            drawn.draw()

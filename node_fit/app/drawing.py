@@ -1,4 +1,4 @@
-"""The plots of a run, drawn in this process or, for the jobs of a multirun, in background processes."""
+"""The plots and the page of a run, made in this process or, for the jobs of a multirun, in background processes."""
 
 import logging
 import multiprocessing
@@ -18,6 +18,8 @@ from ..plots.curves import Curves
 from ..plots.fit import plot_fit
 from ..plots.loss import plot_loss
 from ..plots.phase import plot_phase
+from ..report.index_page import make_member_index, refresh_index
+from ..report.run_page import NAME, make_run_page
 
 LOG = logging.getLogger(__name__)
 # Drawing takes about as long as a small fit. Each process needs the memory of the imports.
@@ -39,6 +41,10 @@ class Pictures:
     curves: Curves
     slopes: np.ndarray | None
 
+    @property
+    def title(self) -> str:
+        return f"the plots in {self.folder} were"
+
     def draw(self) -> None:
         self.folder.mkdir(exist_ok=True)
         plot_loss(self.rows, self.folder / "loss.png")
@@ -47,12 +53,41 @@ class Pictures:
             plot_phase(self.curves, self.slopes, self.folder / "phase.png")
 
 
+@dataclass(frozen=True)
+class Page:
+    """The picklable content of a run's page that its directory does not hold yet.
+
+    - `folder`: the run's directory.
+    - `curves`, `slopes`: as of `Pictures`.
+    - `sweep`: the directory of the multirun that the run belongs to, or `None`.
+    """
+
+    folder: Path
+    curves: Curves
+    slopes: np.ndarray | None
+    sweep: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / NAME
+
+    @property
+    def title(self) -> str:
+        return f"the page {self.path} was"
+
+    def draw(self) -> None:
+        make_run_page(self.folder, self.curves, self.slopes)
+        make_member_index(self.folder)
+        if self.sweep is not None:
+            refresh_index(self.sweep)
+
+
 class Drawing:
     """Draws in background processes, which end with this one."""
 
     def __init__(self):
         self.pool: ProcessPoolExecutor | None = None
-        self.under_way: list[tuple[Path, Future]] = []
+        self.under_way: list[tuple[str, Future]] = []
 
     def begin(self) -> None:
         """Starts the processes early, since their imports take a while."""
@@ -60,13 +95,13 @@ class Drawing:
             for _ in range(PROCESSES):
                 self.submit(load)
 
-    def draw(self, pictures: Pictures) -> None:
+    def draw(self, pictures: Pictures | Page) -> None:
         try:
             future = self.submit(pictures.draw)
         except BrokenExecutor:  # A worker was killed, for example out of memory; the pool's unfinished plots are lost.
             self.pool = None
             future = self.submit(pictures.draw)
-        self.under_way.append((pictures.folder, future))
+        self.under_way.append((pictures.title, future))
 
     def submit(self, task: Callable[[], None]) -> Future:
         if self.pool is None:
@@ -80,9 +115,9 @@ class Drawing:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def finish(self) -> None:
-        """Waits for all plots, and warns about those that failed."""
-        for folder, future in self.under_way:
-            with warn_on_error(folder):
+        """Waits for all plots and pages, and warns about those that failed."""
+        for title, future in self.under_way:
+            with warn_on_error(title):
                 future.result()
         self.under_way = []
         if self.pool is not None:
@@ -97,12 +132,12 @@ def load() -> None:
 
 
 @contextmanager
-def warn_on_error(folder: Path):
-    """Turns an exception into a warning, since a run is worth keeping without plots."""
+def warn_on_error(title: str):
+    """Turns an exception into a warning, since a run is worth keeping without plots or its page."""
     try:
         yield
     except Exception as error:
-        LOG.warning("the plots in %s were not drawn: %s: %s", folder, type(error).__name__, error)
+        LOG.warning("%s not drawn: %s: %s", title, type(error).__name__, error)
 
 
 def exit_with_parent() -> None:

@@ -15,8 +15,10 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
+from ..report.index_page import make_index
 from ..storage.disk import write as write_whole
 from .console import figure, make_console
+from .drawing import DRAWING, warn_on_error
 
 LOG = logging.getLogger(__name__)
 
@@ -49,9 +51,11 @@ class Leaderboard(Callback):
     def __init__(self):
         self.began = time.time()
         self.directory = Path()
+        self.report = True
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.directory = Path(config.hydra.sweep.dir).absolute()
+        self.report = bool(config.report)
         Leaderboard.under_way = self
         if not runs_here(config.hydra):
             # The launcher ends its worker processes when it gets a KeyboardInterrupt.
@@ -71,7 +75,7 @@ class Leaderboard(Callback):
         begun = (path.parent.parent for path in self.directory.glob("*/.hydra/overrides.yaml") if self.is_new(path))
         rows = [row(job, "lost" if not self.is_new(job / "summary.json") else None) for job in begun]
         Leaderboard.failures = sum(entry["status"] in FAILURES for entry in rows)
-        publish(self.directory, rows)
+        publish(self.directory, rows, report=self.report)
 
     def is_new(self, path: Path) -> bool:
         return path.is_file() and path.stat().st_mtime >= self.began - TICK
@@ -82,15 +86,20 @@ def runs_here(hydra: Any) -> bool:
     return hydra.launcher._target_.endswith("BasicLauncher")
 
 
-def publish(directory: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes and prints the rows of a leaderboard, best first."""
+def publish(directory: Path, rows: Iterable[dict[str, Any]], *, report: bool) -> None:
+    """Writes and prints the rows of a leaderboard, best first, and makes the jobs' page if `report` is true."""
     ranked = sorted(rows, key=rank)
     if is_foreign(directory / "leaderboard.csv"):
         LOG.warning("%s is not written, since another file has that name", directory / "leaderboard.csv")
         return show(ranked)
     write(directory / "leaderboard.csv", ranked)
     show(ranked)
-    return make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+    make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
+    if report:
+        DRAWING.finish()  # The page links to the pages of the jobs.
+        with warn_on_error(f"the page of the jobs in {directory} was"):
+            path = make_index(directory, {entry["job"]: entry["status"] for entry in ranked})
+            make_console().print(f"report: {path}", soft_wrap=True, markup=False)
 
 
 def is_foreign(path: Path) -> bool:

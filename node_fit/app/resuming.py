@@ -19,6 +19,7 @@ CHANGEABLE = (
     "precision",
     "device",
     "verbose",
+    "report",
     "resume_from",
     "hydra.",
     "extensions",

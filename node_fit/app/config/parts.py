@@ -147,6 +147,8 @@ def check_top(config: DictConfig) -> None:
     ):
         if config[key] not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
+    if not isinstance(config.report, bool):
+        raise ConfigError(f"report must be true or false, got {config.report!r}.")
     if config.compile_cache is not False and not isinstance(config.compile_cache, str):
         raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
     window = OmegaConf.select(config, "evaluation.window")

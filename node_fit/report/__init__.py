@@ -1,0 +1,1 @@
+"""Pages of runs and of several runs, which open in a browser and need no network."""

@@ -1,0 +1,64 @@
+"""The command `python -m node_fit.report`, also `node-fit open`: makes pages again, and shows them."""
+
+import argparse
+import sys
+import webbrowser
+from pathlib import Path
+
+from ..runtime.version import __version__
+from .index_page import NAME as INDEX
+from .index_page import is_run, make_index, make_member_index
+from .run_page import NAME, make_run_page
+
+
+def main(arguments: list[str] | None = None, command: str = "python -m node_fit.report", *, show: bool = False) -> None:
+    """Parses the command line, makes the page and prints its path.
+
+    **Arguments:**
+
+    - `arguments`: of the command line; by default those of this process.
+    - `command`: its name.
+    - `show`: whether a browser shall show the page, unless the user says otherwise.
+    """
+    parser = argparse.ArgumentParser(
+        prog=command, description="Make the page of a run, a multirun or a search again, from what its directory holds."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("run", type=Path, help="a directory, such as outputs/DATE/TIME or multirun/DATE/TIME")
+    parser.add_argument("--show", action=argparse.BooleanOptionalAction, default=show, help="open it in a browser")
+    given = parser.parse_args(arguments)
+    try:
+        path = make(given.run.absolute())
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    print(f"report: {path}")
+    if given.show and not webbrowser.open(path.as_uri()):
+        print("no browser was found; open the file by hand.", file=sys.stderr)
+
+
+def make(directory: Path) -> Path:
+    """Makes the pages of a directory, and returns the path of the one to look at.
+
+    **Raises:** `FileNotFoundError` if it is neither that of a run nor that of several.
+    """
+    if not directory.is_dir():
+        raise FileNotFoundError(f"there is no directory {directory}; name one such as outputs/DATE/TIME.")
+    if (directory / "config.yaml").is_file():
+        make_member_index(directory)
+        return make_run_page(directory)
+    runs = [path for path in directory.iterdir() if is_run(path)]
+    if not runs:
+        raise FileNotFoundError(
+            f"{directory} holds no run: it has no config.yaml, nor has a folder in it; name a directory such as "
+            "outputs/DATE/TIME."
+        )
+    for run in runs:
+        if not (run / NAME).is_file():
+            make_run_page(run)
+    make_index(directory)
+    return directory / INDEX
+
+
+if __name__ == "__main__":
+    main()

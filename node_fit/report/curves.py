@@ -1,0 +1,100 @@
+"""Smooth curves of a model and its vector field, kept in a run's directory so that its page can be made again."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from jaxtyping import Float
+
+from ..plots.curves import Curves
+from ..plots.phase import SIDE, phase_points
+from ..storage.disk import write
+from .predictions import Predictions
+
+NAME = ".curves.npz"
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A vector field of two states at the points of a grid, in the user's units.
+
+    - `xs`, `ys`: coordinates of the grid.
+    - `slopes`: time derivatives, shape `(len(ys), len(xs), 2)`.
+    """
+
+    xs: Float[np.ndarray, " n"]
+    ys: Float[np.ndarray, " n"]
+    slopes: Float[np.ndarray, "n n 2"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A model's curve between measurements, with the edges of its bands, if it has some."""
+
+    ts: Float[np.ndarray, " n"]
+    ys: Float[np.ndarray, "n state"]
+    bands: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def save_curves(folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key]) -> None:
+    """Writes the curves of the wanted splits and trajectories, and the vector field."""
+    arrays: dict[str, Any] = {}
+    for role, data in curves.splits.items():
+        rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
+        ts, ys = (part[rows] for part in curves.dense[role])
+        arrays[f"{role}/names"] = np.array([data.trajectories[i] for i in rows], dtype=str)
+        arrays |= {f"{role}/ts": ts, f"{role}/ys": ys.astype(np.float32)}
+        if role in curves.bands:
+            lower, upper = (edge[rows].astype(np.float32) for edge in curves.bands[role])
+            arrays |= {f"{role}/lower": lower, f"{role}/upper": upper}
+    if slopes is not None:
+        arrays |= {"points": phase_points(curves), "slopes": slopes}
+    file = io.BytesIO()
+    with np.errstate(over="ignore"):
+        np.savez_compressed(file, **arrays)
+    write(folder / NAME, file.getvalue())
+
+
+def load_curves(folder: Path) -> tuple[dict[Key, Curve], Field | None]:
+    """Reads what `save_curves` wrote; nothing if there is no such file, or if it is damaged."""
+    try:
+        with np.load(folder / NAME, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, EOFError, BadZipFile):
+        return {}, None
+    found = {}
+    for key in [key for key in arrays if key.endswith("/names")]:
+        role = key.removesuffix("/names")
+        edges = [arrays.get(f"{role}/{side}") for side in ("lower", "upper")]
+        for i, name in enumerate(arrays[key]):
+            bands = None if edges[0] is None or edges[1] is None else (edges[0][i], edges[1][i])
+            found[role, str(name)] = Curve(arrays[f"{role}/ts"][i], arrays[f"{role}/ys"][i], bands)
+    return found, grid(arrays["points"], arrays["slopes"]) if "slopes" in arrays else None
+
+
+def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:
+    whole = points.reshape(SIDE, SIDE, 2)
+    return Field(whole[0, :, 0], whole[:, 0, 1], slopes.reshape(SIDE, SIDE, 2))
+
+
+def field_of_model(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:
+    """The vector field of a model file around the data; `None` unless there are two states, both of them measured."""
+    from ..storage.model_file import load
+
+    if len(predictions.states) != 2 or not path.is_file():
+        return None
+    model = load(path, extensions=extensions).typical
+    if not model.is_measured:
+        return None
+    sides = []
+    for values in predictions.ys.T:
+        low, high = np.nanmin(values), np.nanmax(values)
+        room = 0.12 * ((high - low) or 1.0)
+        sides.append(np.linspace(low - room, high + room, SIDE))
+    points = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2)
+    return grid(points, np.asarray(model.derivative(points)))

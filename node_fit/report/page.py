@@ -1,0 +1,110 @@
+"""A page as one HTML file: a template, its style and scripts, Plotly and the data, all inside of the file."""
+
+import base64
+import functools
+import gzip
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..runtime.version import __version__
+from ..storage.disk import write
+
+TEMPLATES = Path(__file__).parent / "templates"
+# Significant digits of numbers that are drawn.
+DIGITS = 6
+
+
+def write_page(path: Path, template: str, data: dict[str, Any], **words: Any) -> Path:
+    """Writes a page; returns `path`.
+
+    **Arguments:**
+
+    - `path`: the HTML file.
+    - `template`: its name without a suffix. A script and a template of this name are in `templates/`.
+    - `data`: what the scripts draw, as plain values that JSON can hold.
+    - `words`: what the template shows. It is escaped, so names may hold any characters.
+    """
+    text = (
+        environment()
+        .get_template(f"{template}.html")
+        .render(
+            words,
+            version=__version__,
+            style=source("style.css"),
+            scripts=source("charts.js") + source(f"{template}.js"),
+            data=squeezed(json.dumps(data, allow_nan=False, separators=(",", ":")).encode()),
+            plotly=plotly(),
+        )
+    )
+    write(path, text.encode())
+    return path
+
+
+@functools.cache
+def environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"figure": figure, "counted": lambda number: f"{number:,}"}
+    return made
+
+
+def source(name: str) -> Any:
+    """A style or script of ours, which is not escaped."""
+    from markupsafe import Markup
+
+    return Markup((TEMPLATES / name).read_text())
+
+
+@functools.cache
+def plotly() -> str:
+    """Plotly's script. Compressed, it is 2 MB instead of 5; every current browser can unpack it."""
+    return squeezed(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes())
+
+
+def squeezed(content: bytes) -> str:
+    """Compressed content as text. Equal contents give equal texts."""
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
+
+
+def figure(number: float | None) -> str:
+    """A number with three digits; a dash for none."""
+    if number is None:
+        return "–"
+    return f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+
+
+def numbers(values: Any, digits: int = DIGITS) -> list:
+    """An array as nested lists of rounded numbers, with `None` for those that are not finite."""
+    exact = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(exact) & (np.abs(exact) < 1e30)
+    known = np.where(finite, exact, 1.0)
+    places = np.clip(digits - 1 - np.floor(np.log10(np.where(known == 0, 1.0, np.abs(known)))), -300, 300)
+    # Powers of ten up to 22 are exact, so the quotient is the double nearest to the rounded number.
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    rounded = np.round(known * up / down) * down / up
+    return with_none(rounded, finite)
+
+
+def times(ts: Any) -> list:
+    """Times as a list, rounded to a millionth of their span; these may be large, such as seconds since 1970."""
+    exact = np.asarray(ts, dtype=np.float64)
+    span = float(np.ptp(exact)) if exact.size else 0.0
+    places = int(np.clip(6 - np.floor(np.log10(span)), -300, 300)) if span > 0 else 9
+    return with_none(np.round(exact, places), np.isfinite(exact))
+
+
+def with_none(values: np.ndarray, known: np.ndarray) -> list:
+    if known.all():
+        return values.tolist()
+    return np.where(known, values.astype(object), None).tolist()

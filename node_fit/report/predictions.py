@@ -1,0 +1,178 @@
+"""What `predictions.csv` holds: measurements beside predictions, by split and trajectory."""
+
+import csv
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All rows of `predictions.csv`.
+
+    - `states`, `inputs`, `time`: names of columns.
+    - `ts`, `us`, `ys`, `predicted`: the columns; NaN where a value is missing.
+    - `bands`: lower and upper edges of the states; `None` without bands.
+    - `scored`: rows that count in the score.
+    - `roles`, `names`, `starts`: split, trajectory and first row of each segment. A segment is a trajectory's rows in
+      one split.
+    """
+
+    states: tuple[str, ...]
+    inputs: tuple[str, ...]
+    time: str
+    ts: Float[np.ndarray, " row"]
+    us: Float[np.ndarray, "row input"]
+    ys: Float[np.ndarray, "row state"]
+    predicted: Float[np.ndarray, "row state"]
+    bands: tuple[np.ndarray, np.ndarray] | None
+    scored: Bool[np.ndarray, " row"]
+    roles: list[str]
+    names: list[str]
+    starts: Int[np.ndarray, " segment"]
+
+    @property
+    def ends(self) -> Int[np.ndarray, " segment"]:
+        return np.append(self.starts[1:], len(self.ts))
+
+    @property
+    def residuals(self) -> Float[np.ndarray, "row state"]:
+        """Measured minus predicted; NaN where nothing counts, infinite where the prediction is not finite."""
+        counted = self.scored[:, None] & np.isfinite(self.ys)
+        with np.errstate(invalid="ignore", over="ignore"):
+            misses = np.where(np.isfinite(self.predicted), self.ys - self.predicted, np.inf)
+        return np.where(counted, misses, np.nan)
+
+    def rows_of(self, role: str) -> Bool[np.ndarray, " row"]:
+        """The rows of a split."""
+        return np.repeat(np.array([each == role for each in self.roles], dtype=bool), self.ends - self.starts)
+
+    def errors(self) -> Float[np.ndarray, " segment"]:
+        """NRMSE of each segment, with the standard deviations of its split; NaN where nothing counts."""
+        squares, counted = np.zeros_like(self.ys), np.isfinite(self.residuals) | np.isinf(self.residuals)
+        for role in dict.fromkeys(self.roles):
+            rows = self.rows_of(role)
+            for state in range(len(self.states)):
+                here = rows & counted[:, state]
+                scale = self.ys[here, state].std() if here.any() else 0.0
+                with np.errstate(over="ignore"):
+                    squares[here, state] = (self.residuals[here, state] / scale) ** 2 if scale > 0 else 0.0
+        sums, counts = (np.add.reduceat(each, self.starts, axis=0) for each in (squares, counted.astype(float)))
+        with np.errstate(invalid="ignore"):
+            means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+            known = (~np.isnan(means)).sum(axis=1)
+            return np.sqrt(np.where(known > 0, np.nansum(means, axis=1) / np.maximum(known, 1), np.nan))
+
+
+@dataclass
+class Record:
+    """A trajectory as drawn: its segments in the order of time, the later ones being forecasts of the first.
+
+    - `segments`: indices of segments.
+    - `errors`: NRMSE by role.
+    - `rank`: `best`, `median`, `worst` or empty.
+    """
+
+    name: str
+    segments: list[int]
+    errors: dict[str, float] = field(default_factory=dict)
+    end: float = -np.inf
+    rank: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether any of it was held out from the fit."""
+        return any(role != TRAIN for role in self.errors)
+
+    @property
+    def error(self) -> float:
+        """What ranks it: the error of what was held out, if something was; infinite if it is unknown."""
+        known = {role: error for role, error in self.errors.items() if not np.isnan(error)}
+        held = [error for role, error in known.items() if role != TRAIN]
+        return max(held) if held else known.get(TRAIN, np.inf)
+
+
+def read_predictions(path: Path) -> Predictions | None:
+    """Reads `predictions.csv`; `None` if it is missing or has no rows."""
+    if not path.is_file():
+        return None
+    with open(path, newline="") as file:
+        header = next(csv.reader(file), [])
+    # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
+    places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
+    columns = read_columns(path, header)
+    if not places or not len(columns[0]):
+        return None
+    has_bands = header[places[0] + 2 : places[0] + 3] == [f"{header[places[0]]}_lower"]
+    labels = np.array([f"{role}\n{name}" for role, name in zip(columns[0], columns[1], strict=True)])
+    starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
+
+    def stacked(offset: int) -> np.ndarray:
+        return np.stack([columns[place + offset] for place in places], axis=1)
+
+    inputs = range(3, places[0])
+    return Predictions(
+        states=tuple(header[place] for place in places),
+        inputs=tuple(header[i] for i in inputs),
+        time=header[2],
+        ts=columns[2],
+        us=np.stack([columns[i] for i in inputs], axis=1) if inputs else np.zeros((len(columns[2]), 0)),
+        ys=stacked(0),
+        predicted=stacked(1),
+        bands=(stacked(2), stacked(3)) if has_bands else None,
+        scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(columns[2]), dtype=bool),
+        roles=[columns[0][i] for i in starts],
+        names=[columns[1][i] for i in starts],
+        starts=starts,
+    )
+
+
+def read_columns(path: Path, header: list[str]) -> list[Any]:
+    """The columns of a CSV file: texts of the first two, and numbers."""
+    from pyarrow import csv as reader
+    from pyarrow import float64, string
+
+    kinds = {name: float64() for name in header[2:]} | {name: string() for name in header[:2]}
+    table = reader.read_csv(
+        path,
+        parse_options=reader.ParseOptions(newlines_in_values=True),
+        convert_options=reader.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=False),
+    )
+    texts = [column.to_pylist() for column in table.columns[:2]]
+    return texts + [column.to_numpy() for column in table.columns[2:]]
+
+
+def join(predictions: Predictions) -> list[Record]:
+    """One record per trajectory; rows of another split that follow on a trajectory join its record."""
+    records: list[Record] = []
+    latest: dict[str, Record] = {}
+    errors = predictions.errors()
+    begins, finishes = predictions.ts[predictions.starts], predictions.ts[predictions.ends - 1]
+    for segment, (role, name) in enumerate(zip(predictions.roles, predictions.names, strict=True)):
+        record = latest.get(name)
+        if record is None or begins[segment] < record.end or role in record.errors:
+            record = latest[name] = Record(name, [])
+            records.append(record)
+        record.segments.append(segment)
+        record.errors[role] = float(errors[segment])
+        record.end = float(finishes[segment])
+    return records
+
+
+def rank(records: list[Record]) -> list[Record]:
+    """Marks the best, the median and the worst of the fitted and of the held-out records, and returns these."""
+    marked = []
+    for held in (True, False):
+        group = sorted((record for record in records if record.held == held), key=lambda record: record.error)
+        if len(group) < 3:
+            marked += group
+            continue
+        for name, place in (("median", (len(group) - 1) // 2), ("worst", len(group) - 1), ("best", 0)):
+            group[place].rank = name
+            marked.append(group[place])
+    return marked

@@ -1,0 +1,86 @@
+"""What a page needs of a run's directory besides its predictions: texts, scores and losses."""
+
+import csv
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..storage.archive import BadFile, peek
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none, or if it can't be read."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """A config as keys and values, and as text."""
+    try:
+        text = path.read_text()
+        content = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}, ""
+    return (content if isinstance(content, dict) else {}), text
+
+
+def read_losses(path: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.csv`; numbers are finite or `None`."""
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(line for line in file if line.endswith("\n")))
+    except OSError:
+        return []
+    return [{key: value if key == "stage" else number(value) for key, value in row.items()} for row in rows]
+
+
+def number(text: Any) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_versions(model: Path) -> dict[str, str]:
+    """Versions of the packages that wrote a model file."""
+    try:
+        content = peek(model)
+    except (BadFile, OSError):
+        return {}
+    return {"node_fit": str(content.get("node_fit", "?")), **content.get("versions", {})}
+
+
+def command_of(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The command that repeats a run."""
+    words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
+    given = record.get("overrides", summary.get("overrides", []))
+    words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
+    lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
+    return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])
+
+
+def stages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Losses by stage, and in it by member.
+
+    **Returns:** for each stage its `name` and `members`: dicts with lists `step`, `seconds`, `train`, `validation`.
+    """
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if not found or found[-1]["name"] != row.get("stage"):
+            found.append({"name": row.get("stage"), "members": {}})
+        empty: dict[str, list] = {"step": [], "seconds": [], "train": [], "validation": []}
+        member = found[-1]["members"].setdefault(int(row.get("member") or 0), empty)
+        member["step"].append(row.get("step"))
+        member["seconds"].append(row.get("seconds"))
+        member["train"].append(row.get("train_loss"))
+        member["validation"].append(row.get("validation_loss"))
+    return [{"name": each["name"], "members": list(each["members"].values())} for each in found]

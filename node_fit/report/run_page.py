@@ -1,0 +1,213 @@
+"""The page of a run, made from what its directory holds."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..plots.curves import Curves
+from .curves import Curve, Field, Key, field_of_model, load_curves, save_curves
+from .page import numbers, times, write_page
+from .predictions import TRAIN, Predictions, Record, join, rank, read_predictions
+from .residuals import check_residuals
+from .run_directory import command_of, read_config, read_json, read_losses, read_versions, stages
+
+NAME = "report.html"
+# Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
+MOST_NUMBERS = 500_000
+# Trajectories to pick from, and rows of each.
+MOST_RECORDS, MOST_ROWS = 400, 4000
+# Points of the picture of all trajectories' errors.
+MOST_ERRORS = 2000
+BASELINES = {
+    "mean": "mean",
+    "persistence": "last value",
+    "linear": "linear ODE",
+    "state-space": "state-space model",
+}
+
+
+def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray | None = None) -> Path:
+    """Makes the page of a run.
+
+    **Arguments:**
+
+    - `folder`: the run's directory.
+    - `curves`, `slopes`: the model's curves between measurements, and its vector field at `phase_points(curves)`. They
+      are kept in the directory, where later pages find them. Without them, curves join the measurements' times.
+
+    **Returns:** the path of the page.
+    """
+    predictions = read_predictions(folder / "predictions.csv")
+    summary = read_json(folder / "summary.json")
+    config, config_text = read_config(folder / "config.yaml")
+    data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
+    words: dict[str, Any] = {"records": 0, "checks": [], "split": ""}
+    if predictions is not None:
+        records = join(predictions)
+        chosen = choose(predictions, records)
+        if curves is not None:
+            save_curves(folder, curves, slopes, keys_of(predictions, chosen))
+        smooth, field = load_curves(folder)
+        if field is None:
+            extensions = list(config.get("extensions") or [])
+            field = field_of_model(folder / "model.safetensors", predictions, extensions)
+        checks = check_residuals(predictions)
+        data |= describe(predictions, records, chosen, smooth) | {"checks": checks, "field": describe_field(field)}
+        data["units"] = (config.get("data") or {}).get("units") or {}
+        words["records"] = len(records)
+        words["checks"] = checks
+        words["split"] = split_in_words(predictions, records, summary.get("rows", {}))
+    return write_page(
+        folder / NAME,
+        "run",
+        data,
+        **words,
+        name=f"{folder.parent.name}/{folder.name}" if folder.parent.name else folder.name,
+        folder=str(folder),
+        summary=summary,
+        kind=summary.get("diagnosis", {}).get("kind", summary.get("status", "unknown")),
+        sentence=summary.get("diagnosis", {}).get("sentence") or summary.get("reason") or "There is no summary yet.",
+        scores=score_table(summary),
+        baselines=[BASELINES.get(name, name) for name in summary.get("baselines", {})],
+        stages=[stage["name"] for stage in data["stages"]],
+        shown=len(data.get("records", [])),
+        has_field=data.get("field") is not None,
+        predictions=predictions,
+        config=config_text,
+        versions=read_versions(folder / "model.safetensors"),
+        command=command_of(read_json(folder / ".run.json"), summary),
+    )
+
+
+def choose(predictions: Predictions, records: list[Record]) -> list[Record]:
+    """The records that are drawn: best, median and worst, and an even choice of the others if they are many."""
+    marked = rank(records)
+    widths = len(predictions.inputs) + len(predictions.states) * (2 if predictions.bands is None else 4)
+    lengths = np.minimum(predictions.ends - predictions.starts, MOST_ROWS)
+
+    def cost(record: Record) -> int:
+        return (int(sum(lengths[i] for i in record.segments)) + 300 * len(record.segments)) * (1 + widths)
+
+    left = MOST_NUMBERS - sum(map(cost, marked))
+    others = [record for record in records if all(record is not each for each in marked)]
+    most = max(min(int(left / max(np.mean([cost(each) for each in others]), 1)), MOST_RECORDS), 0) if others else 0
+    if len(others) > most:
+        others = [others[i] for i in np.linspace(0, len(others) - 1, most).astype(int)]
+    return marked + sorted(others, key=lambda record: record.error)
+
+
+def keys_of(predictions: Predictions, records: list[Record]) -> set[Key]:
+    return {(predictions.roles[i], predictions.names[i]) for record in records for i in record.segments}
+
+
+def describe(
+    predictions: Predictions, records: list[Record], chosen: list[Record], smooth: Mapping[Key, Curve]
+) -> dict[str, Any]:
+    """What the page draws of data and predictions."""
+    places = {id(record): index for index, record in enumerate(chosen)}
+    known = sorted((record for record in records if np.isfinite(record.error)), key=lambda record: record.error)
+    ranked = {kind: [each for each in known if each.held == held] for kind, held in (("fitted", False), ("held", True))}
+    return {
+        "states": list(predictions.states),
+        "inputs": list(predictions.inputs),
+        "time": predictions.time,
+        "records": [describe_record(predictions, record, smooth) for record in chosen],
+        "errors": {
+            kind: [
+                [(i + 0.5) / len(group), float(f"{group[i].error:.4g}"), group[i].name, places.get(id(group[i]), -1)]
+                for i in np.unique(np.linspace(0, len(group) - 1, min(len(group), MOST_ERRORS)).astype(int))
+            ]
+            for kind, group in ranked.items()
+            if group
+        },
+    }
+
+
+def describe_record(predictions: Predictions, record: Record, smooth: Mapping[Key, Curve]) -> dict[str, Any]:
+    segments = []
+    past = -np.inf
+    for index in record.segments:
+        rows = slice(int(predictions.starts[index]), int(predictions.ends[index]))
+        step = -(-(rows.stop - rows.start) // MOST_ROWS)
+        rows = slice(rows.start, rows.stop, step)
+        role, ts = predictions.roles[index], predictions.ts[rows]
+        edges = None if predictions.bands is None else (predictions.bands[0][rows], predictions.bands[1][rows])
+        curve = smooth.get((role, record.name), Curve(ts, predictions.predicted[rows], edges))
+        # A forecast is simulated from the record's beginning; its earlier part is drawn already.
+        new = slice(max(int(np.searchsorted(curve.ts, past)) - 1, 0), None)
+        past = float(ts[-1])
+        segments.append(
+            {
+                "role": role,
+                "step": step,
+                "ts": times(ts),
+                "ys": columns(predictions.ys[rows]),
+                "us": columns(predictions.us[rows]),
+                "residuals": columns(predictions.residuals[rows]),
+                "curve": {
+                    "ts": times(curve.ts[new]),
+                    "ys": columns(curve.ys[new]),
+                    "bands": None if curve.bands is None else [columns(edge[new]) for edge in curve.bands],
+                },
+            }
+        )
+    held = [segment for segment in segments if segment["role"] != TRAIN]
+    forecast = segments[0]["ts"][-1] if held and len(held) < len(segments) else None
+    errors = {role: error if np.isfinite(error) else None for role, error in record.errors.items()}
+    return {
+        "name": record.name,
+        "rank": record.rank,
+        "held": record.held,
+        "errors": errors,
+        "forecast": forecast,
+        "segments": segments,
+    }
+
+
+def columns(values: np.ndarray) -> list[list]:
+    """Rows of states as a list for each state."""
+    return [numbers(column) for column in values.T]
+
+
+def describe_field(field: Field | None) -> dict[str, Any] | None:
+    if field is None:
+        return None
+    return {"xs": numbers(field.xs), "ys": numbers(field.ys), "slopes": numbers(field.slopes, 4)}
+
+
+def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A line for each split and channel: its scores, and the NRMSE of each baseline."""
+    lines = []
+    for split, own in (summary.get("metrics") or {}).items():
+        if own is None:
+            continue
+        simple = [figures.get(split) or {"channels": {}} for figures in summary.get("baselines", {}).values()]
+        whole = [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
+        channels = [
+            (name, channel, [each["channels"].get(name, {}).get("nrmse") for each in simple])
+            for name, channel in own["channels"].items()
+        ]
+        for channel, scores, others in whole + channels:
+            known = [value for value in (scores["nrmse"], *others) if value is not None]
+            line = {"split": split, "channel": channel, "others": others, "best": min(known, default=None)}
+            lines.append(line | {key: scores[key] for key in ("rmse", "nrmse", "r2")})
+    return lines
+
+
+def split_in_words(predictions: Predictions, records: list[Record], rows: Mapping[str, int]) -> str:
+    """How the data were split."""
+    counts = {role: sum(each == role for each in predictions.roles) for role in dict.fromkeys(predictions.roles)}
+    uses = {"train": "fitted", "validation": "used to choose the best iterate", "test": "held out for the score"}
+    joined = any(len(record.segments) > 1 for record in records)
+    parts = []
+    for role, count in counts.items():
+        scored = f"{rows[role]:,} rows" if role in rows else ""
+        of = "" if joined else f"{count:,} {'trajectory' if count == 1 else 'trajectories'}"
+        size = f"{of} ({scored})" if of and scored else of or scored
+        parts.append(f"{size} {uses.get(role, role)}")
+    if len(counts) == 1:
+        return f"{parts[0][:1].upper()}{parts[0][1:]}; nothing was held out."
+    how = "By time: the past is fitted, the rest is forecast" if joined else "By trajectory"
+    return f"{how}. {', '.join(parts)}."

@@ -1,0 +1,84 @@
+"use strict";
+// What both pages draw with: unpacking, colours of the light and the dark theme, and pictures that follow them.
+
+const $ = id => document.getElementById(id);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const drawings = new Map();
+const MONO = {displayModeBar: false, responsive: true};
+const BAR = {displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]};
+
+async function unpack(id) {
+  const packed = Uint8Array.from(atob($(id).textContent), c => c.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+
+async function begin(page) {
+  const script = document.createElement("script");
+  script.textContent = await unpack("plotly");
+  document.head.append(script);
+  page(JSON.parse(await unpack("data")));
+  dark.addEventListener("change", () => drawings.forEach(draw => draw()));
+  document.body.dataset.ready = "true";
+}
+
+// Plotly reads some HTML in texts; names are to be shown as they are.
+function esc(text) {
+  return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function accent(index) {
+  return colour("abcdef"[index % 6]);
+}
+
+function faded(hex, alpha) {
+  const part = i => parseInt(hex.slice(i, i + 2), 16);
+  return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
+}
+
+function axis(more = {}) {
+  return {gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("quiet"), tickcolor: colour("quiet"),
+    automargin: true, ticks: "outside", ticklen: 3, exponentformat: "power", ...more};
+}
+
+function layout(more = {}) {
+  const card = colour("card");
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: {l: 8, r: 8, t: 12, b: 8},
+    font: {family: "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif", size: 12, color: colour("ink")},
+    hoverlabel: {bgcolor: card, bordercolor: colour("quiet"), font: {color: colour("ink"), size: 12}},
+    modebar: {color: colour("quiet"), activecolor: colour("ink"), bgcolor: "rgba(0,0,0,0)"},
+    showlegend: false, hovermode: "closest", dragmode: "zoom",
+    legend: {orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", font: {size: 12}},
+    ...more,
+  };
+}
+
+// Draws a picture, and again when the theme changes. `make` gives traces and layout.
+function show(id, make, config = BAR) {
+  if (!$(id)) return;
+  const draw = () => { const [traces, shape] = make(); return Plotly.react(id, traces, shape, config); };
+  drawings.set(id, draw);
+  return draw();
+}
+
+// A logarithmic axis, whose ticks are whole numbers; two of them at least where values are close.
+function logarithmic(values, more = {}) {
+  const known = values.filter(value => value > 0), low = Math.min(...known), high = Math.max(...known);
+  const room = Math.max(0.06 * Math.log10(high / low), 0.05);
+  return axis({type: "log", tickformat: "~g", nticks: 6, range: known.length ? [Math.log10(low) - room, Math.log10(high) + room] : undefined, ...more});
+}
+
+function positive(values) {
+  return values.every(value => value === null || value > 0) && values.some(value => value !== null);
+}
+
+function option(value, text) {
+  const made = document.createElement("option");
+  made.value = value;
+  made.textContent = text;
+  return made;
+}

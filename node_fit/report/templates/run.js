@@ -1,0 +1,222 @@
+const ROLES = {train: "fitted", validation: "validation", test: "test"};
+const SYMBOLS = {train: "circle", validation: "diamond-open", test: "circle-open"};
+
+function runPage(data) {
+  const {states = [], inputs = [], units = {}, records = []} = data;
+  const named = name => esc(units[name] ? `${name} [${units[name]}]` : name);
+  let current = 0;
+
+  // Stacked panels that share the time: one for each state or input. `place` gives the names of a panel's axes.
+  function panels(heights) {
+    const gap = 34, total = heights.reduce((a, b) => a + b, 0) + gap * (heights.length - 1), shape = {};
+    let top = total;
+    heights.forEach((height, i) => {
+      const n = i ? i + 1 : "";
+      shape[`yaxis${n}`] = axis({domain: [Math.max(top - height, 0) / total, top / total], anchor: "x", nticks: 6, zeroline: false});
+      top -= height + gap;
+    });
+    return {shape, total, place: i => ({xaxis: "x", yaxis: i ? `y${i + 1}` : "y"}), ref: i => i ? `y${i + 1}` : "y"};
+  }
+
+  function frame(made, titles, record, count) {
+    const annotations = titles.map((text, i) => ({text: `<b>${text}</b>`, xref: "paper", x: 0, xanchor: "left", yref: `${made.ref(i)} domain`, y: 1,
+      yanchor: "bottom", yshift: 2, showarrow: false, font: {size: 12.5}}));
+    const shapes = [];
+    const all = record.segments.flatMap(segment => [segment.ts[0], segment.ts.at(-1)]);
+    const left = Math.min(...all), right = Math.max(...all), room = 0.015 * ((right - left) || 1);
+    const from = record.forecast ?? (record.held ? left - room : null);
+    for (let i = 0; from !== null && i < count; i++) {
+      shapes.push({type: "rect", xref: "x", x0: from, x1: right + room, yref: `${made.ref(i)} domain`, y0: 0, y1: 1, fillcolor: colour("shade"),
+        line: {width: 0}, layer: "below"});
+    }
+    if (record.forecast !== null) {
+      annotations.push({text: "<i>forecast</i>", xref: "x", x: record.forecast, xanchor: "left", yref: `${made.ref(0)} domain`, y: 1, yanchor: "top",
+        showarrow: false, font: {size: 11.5, color: colour("quiet")}});
+    }
+    return {annotations, shapes, xaxis: axis({title: {text: named(data.time), standoff: 6}, anchor: made.ref(count - 1), range: [left - room, right + room],
+      zeroline: false})};
+  }
+
+  function fit() {
+    const record = records[current], narrow = innerWidth < 600;
+    const heights = [...states.map(() => states.length > 3 ? 150 : narrow ? 190 : 230), ...inputs.map(() => 90)];
+    const made = panels(heights), traces = [], listed = new Set();
+    const add = (name, trace) => {
+      traces.push({...trace, name, legendgroup: name, showlegend: !listed.has(name)});
+      listed.add(name);
+    };
+    states.forEach((_, i) => {
+      const ink = accent(i), where = made.place(i);
+      for (const {role, ts, curve, ys} of record.segments) {
+        if (curve.bands) {
+          const [low, high] = curve.bands.map(edge => edge[i]);
+          traces.push({...where, x: curve.ts, y: low, mode: "lines", line: {width: 0}, hoverinfo: "skip", showlegend: false});
+          add("band", {...where, x: curve.ts, y: high, mode: "lines", line: {width: 0}, fill: "tonexty", fillcolor: faded(ink, 0.22), hoverinfo: "skip"});
+        }
+        const many = ts.length > 300, crowd = ts.length > 1000;
+        const marks = {...where, x: ts, y: ys[i], mode: crowd ? "lines" : "markers", hovertemplate: "%{y:.5g}", line: {color: ink, width: 1.2},
+          marker: {symbol: SYMBOLS[role] ?? "circle", color: faded(ink, many ? 0.45 : 0.9), size: many ? 4 : 7, line: {width: many ? 1 : 1.4}}};
+        const line = {...where, x: curve.ts, y: curve.ys[i], mode: "lines", hovertemplate: "%{y:.5g}",
+          line: {color: many ? faded(colour("ink"), crowd ? 0.75 : 1) : ink, width: crowd ? 1 : many ? 1.3 : 2}};
+        add(ROLES[role] ?? role, marks);
+        add("model", line);
+      }
+    });
+    inputs.forEach((_, k) => {
+      for (const {ts, us} of record.segments)
+        traces.push({...made.place(states.length + k), x: ts, y: us[k], mode: "lines", line: {color: colour("quiet"), width: 1}, name: "input",
+          hovertemplate: "%{y:.5g}", showlegend: false});
+    });
+    const base = frame(made, [...states, ...inputs].map(named), record, heights.length);
+    return [traces, layout({...made.shape, ...base, height: made.total + 110, margin: {l: 8, r: 8, t: 56, b: 8}, showlegend: true, hovermode: "x unified",
+      legend: {orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", itemsizing: "constant"}})];
+  }
+
+  function residuals() {
+    const record = records[current], made = panels(states.map(() => 110)), traces = [];
+    states.forEach((_, i) => {
+      for (const {role, ts, residuals: each} of record.segments)
+        traces.push({...made.place(i), x: ts, y: each[i], mode: ts.length > 300 ? "lines" : "lines+markers", name: ROLES[role] ?? role,
+          line: {color: faded(accent(i), 0.8), width: 1}, marker: {symbol: SYMBOLS[role] ?? "circle", size: 5}, hovertemplate: "%{y:.4g}"});
+      made.shape[`yaxis${i ? i + 1 : ""}`].zeroline = true;
+      made.shape[`yaxis${i ? i + 1 : ""}`].zerolinecolor = colour("quiet");
+      made.shape[`yaxis${i ? i + 1 : ""}`].nticks = 5;
+    });
+    const base = frame(made, states.map(name => `${named(name)}: measured − predicted`), record, states.length);
+    return [traces, layout({...made.shape, ...base, height: made.total + 80, margin: {l: 8, r: 8, t: 26, b: 8}, hovermode: "x unified"})];
+  }
+
+  const dashes = {train: "solid", validation: "dot", test: "dash"};
+  function correlation() {
+    const traces = [], shapes = [];
+    for (const {role, correlations, limit} of data.checks) {
+      correlations.forEach((values, i) => traces.push({x: values.map((_, lag) => lag), y: values, mode: "lines+markers", marker: {size: 4},
+        name: `${esc(states[i])}, ${role}`, line: {color: accent(i), width: 1.5, dash: dashes[role]}, hovertemplate: "%{y:.2f} at lag %{x}"}));
+      shapes.push({type: "rect", xref: "paper", x0: 0, x1: 1, y0: -limit, y1: limit, fillcolor: faded(colour("quiet"), 0.12), line: {width: 0}, layer: "below"});
+    }
+    return [traces, layout({shapes, showlegend: traces.length < 7, xaxis: axis({title: {text: "rows apart"}, zeroline: false}), yaxis: axis({range: [-1.05, 1.05]}),
+      margin: {l: 8, r: 8, t: 40, b: 8}})];
+  }
+
+  function distribution() {
+    const traces = [], bins = 41, at = Array.from({length: bins}, (_, k) => -4 + 8 * (k + 0.5) / bins);
+    for (const {role, counts} of data.checks)
+      counts.forEach((values, i) => values.length && traces.push({x: at, y: values, mode: "lines", line: {shape: "hvh", color: accent(i), width: 1.5, dash: dashes[role]},
+        name: `${esc(states[i])}, ${role}`, hovertemplate: "%{y:.2f}"}));
+    traces.push({x: at, y: at.map(x => Math.exp(-x * x / 2) / Math.sqrt(2 * Math.PI)), mode: "lines", name: "normal", hoverinfo: "skip",
+      line: {color: colour("quiet"), width: 1.2}});
+    return [traces, layout({showlegend: false, xaxis: axis({title: {text: "residual, in standard deviations (grey: normal)"}, zeroline: false}),
+      yaxis: axis({rangemode: "tozero", showticklabels: false, ticks: ""}), margin: {l: 8, r: 8, t: 40, b: 8}})];
+  }
+
+  // The vector field as arrows of equal length, and the lines on which a state stands still.
+  function arrows({xs, ys, slopes}) {
+    const every = 2, dx = (xs.at(-1) - xs[0]) / xs.length * every, dy = (ys.at(-1) - ys[0]) / ys.length * every, x = [], y = [];
+    for (let j = 1; j < ys.length; j += every) for (let i = 1; i < xs.length; i += every) {
+      const [u, v] = slopes[j][i];
+      if (u === null || v === null) continue;
+      const a = u / dx, b = v / dy, size = Math.hypot(a, b);
+      if (!size) continue;
+      const p = 0.33 * a / size, q = 0.33 * b / size;
+      const put = (s, t) => { x.push(xs[i] + s * dx); y.push(ys[j] + t * dy); };
+      put(-p, -q); put(p, q);
+      x.push(null); y.push(null);
+      put(p - 0.36 * p + 0.24 * q, q - 0.36 * q - 0.24 * p); put(p, q); put(p - 0.36 * p - 0.24 * q, q - 0.36 * q + 0.24 * p);
+      x.push(null); y.push(null);
+    }
+    return {x, y, mode: "lines", line: {color: faded(colour("quiet"), 0.55), width: 1}, hoverinfo: "skip", name: "vector field"};
+  }
+
+  function phase() {
+    const record = records[current], {xs, ys, slopes} = data.field, traces = [arrows(data.field)];
+    [0, 1].forEach(k => traces.push({type: "contour", x: xs, y: ys, z: slopes.map(row => row.map(each => each[k])), showscale: false, hoverinfo: "skip",
+      contours: {type: "levels", coloring: "none", start: 0, end: 0, size: 1}, line: {color: faded(accent(k + 2), 0.8), width: 1.4, dash: "dot"}, ncontours: 1,
+      name: `${named(states[k])} stands still`, showlegend: true}));
+    const listed = new Set();
+    for (const {role, ts, ys: measured, curve} of record.segments) {
+      const held = role !== "train", ink = accent(held ? 1 : 0);
+      const hover = "%{x:.4g}, %{y:.4g}";
+      traces.push({x: curve.ys[0], y: curve.ys[1], mode: "lines", line: {color: ink, width: 2}, name: held ? "model, held out" : "model, fitted",
+        showlegend: !listed.has(held), hovertemplate: hover});
+      listed.add(held);
+      traces.push({x: measured[0], y: measured[1], mode: "markers", name: ROLES[role] ?? role, hovertemplate: hover, marker: {color: ink, symbol: SYMBOLS[role] ?? "circle",
+        size: ts.length > 300 ? 3 : 6, opacity: ts.length > 300 ? 0.5 : 1}});
+    }
+    const start = record.segments[0].curve.ys;
+    traces.push({x: [start[0][0]], y: [start[1][0]], mode: "markers", name: "start", hoverinfo: "skip",
+      marker: {symbol: "square", size: 8, color: colour("card"), line: {color: colour("ink"), width: 1.5}}});
+    return [traces, layout({height: innerWidth < 600 ? 420 : 560, showlegend: true, margin: {l: 8, r: 8, t: 70, b: 8},
+      xaxis: axis({title: {text: named(states[0])}, range: [xs[0], xs.at(-1)], zeroline: false, showgrid: false}),
+      yaxis: axis({title: {text: named(states[1])}, range: [ys[0], ys.at(-1)], zeroline: false, showgrid: false})})];
+  }
+
+  function errors() {
+    const traces = Object.entries(data.errors).map(([kind, points], k) => ({x: points.map(p => p[0]), y: points.map(p => p[1]), customdata: points.map(p => p[3]),
+      text: points.map(p => esc(p[2])), mode: "markers", name: kind === "held" ? "held out" : "fitted", hovertemplate: "%{text}<br>NRMSE %{y:.3g}<extra></extra>",
+      marker: {color: accent(k), size: 6, symbol: kind === "held" ? "circle-open" : "circle"}}));
+    return [traces, layout({showlegend: true, xaxis: axis({title: {text: "share of trajectories"}, tickformat: ".0%", range: [-0.02, 1.02], zeroline: false}),
+      yaxis: positive(traces.flatMap(t => t.y)) ? logarithmic(traces.flatMap(t => t.y), {title: {text: "NRMSE"}}) : axis({title: {text: "NRMSE"}}), margin: {l: 8, r: 8, t: 40, b: 8}})];
+  }
+
+  function loss(stage) {
+    const traces = [], one = stage.members.length === 1;
+    stage.members.forEach(({step, train, validation}, m) => {
+      [["training", train, 0], ["validation", validation, 1]].forEach(([name, values, k]) => {
+        if (values.some(value => value !== null))
+          traces.push({x: step, y: values.map(value => value > 0 ? value : null), mode: step.length > 60 ? "lines" : "lines+markers", marker: {size: 4},
+            name, legendgroup: name, showlegend: m === 0, line: {color: one ? accent(k) : faded(accent(k), 0.75), width: one ? 1.8 : 1.2},
+            hovertemplate: one ? "%{y:.3g}" : `%{y:.3g}, member ${m}`});
+      });
+    });
+    const judged = stage.members.flatMap(({step, train, validation}) =>
+      (validation.some(v => v !== null) ? validation : train).map((value, i) => [value, step[i]])).filter(([value]) => value > 0);
+    if (judged.length) {
+      const best = judged.reduce((a, b) => b[0] < a[0] ? b : a);
+      traces.push({x: [best[1]], y: [best[0]], mode: "markers", name: "best", hovertemplate: "%{y:.3g} at step %{x}<extra>best</extra>",
+        marker: {symbol: "circle-open", size: 11, color: colour("ink"), line: {width: 1.6}}});
+    }
+    return [traces, layout({showlegend: true, xaxis: axis({title: {text: "step"}, zeroline: false}), yaxis: logarithmic(traces.flatMap(trace => trace.y)), margin: {l: 8, r: 8, t: 40, b: 8}})];
+  }
+
+  function label({name, rank, errors: each}) {
+    const shown = Object.entries(each).map(([role, error]) => `${role} ${error === null ? "–" : error.toPrecision(2)}`).join(", ");
+    return `${name}${rank ? ` (${rank})` : ""} · NRMSE ${shown}`;
+  }
+
+  function pick(index) {
+    current = (index + records.length) % records.length;
+    if ($("pick")) $("pick").value = current;
+    const step = Math.max(...records[current].segments.map(segment => segment.step));
+    $("said").textContent = [records.length === 1 ? label(records[current]) : "", step > 1 ? `every ${step}th row is drawn` : ""].filter(Boolean).join("; ");
+    show("fit", fit);
+    show("residuals", residuals, MONO);
+    if (data.field) show("phase", phase);
+  }
+
+  function offer() {
+    for (const [title, held] of [["held out", true], ["fitted", false]]) {
+      const group = document.createElement("optgroup");
+      group.label = title;
+      records.forEach((record, index) => record.held === held && group.append(option(index, label(record))));
+      if (group.childElementCount) $("pick").append(group);
+    }
+    $("pick").addEventListener("change", event => pick(Number(event.target.value)));
+    $("back").addEventListener("click", () => pick(current - 1));
+    $("next").addEventListener("click", () => pick(current + 1));
+  }
+
+  if (records.length > 1) offer();
+  if (records.length) pick(0);
+  if (data.checks?.length) { show("correlation", correlation, MONO); show("distribution", distribution, MONO); }
+  if ($("errors")) {
+    show("errors", errors);
+    $("errors").on("plotly_click", ({points: [point]}) => point.customdata >= 0 && pick(point.customdata));
+  }
+  (data.stages ?? []).forEach((stage, i) => show(`loss${i}`, () => loss(stage), MONO));
+  $("copy").addEventListener("click", () => {
+    navigator.clipboard?.writeText($("command").textContent);
+    $("copy").textContent = "copied";
+  });
+}
+
+begin(runPage);
