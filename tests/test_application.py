@@ -61,6 +61,7 @@ def test_run_directory(fitted):
     names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
     assert names == {
         "summary.json", "metrics.csv", "model.safetensors", "checkpoints", "predictions.csv", "plots", "config.yaml",
+        "report.html",
     }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def squeezed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
-def figure(number: float | None) -> str:
+def figure(number: float | int | None) -> str:
     """A number with three digits; a dash for none."""
     if number is None:
         return "–"

@@ -1,6 +1,7 @@
 """What `predictions.csv` holds: measurements beside predictions, by split and trajectory."""
 
 import csv
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class Predictions:
     def ends(self) -> Int[np.ndarray, " segment"]:
         return np.append(self.starts[1:], len(self.ts))
 
-    @property
+    @functools.cached_property
     def residuals(self) -> Float[np.ndarray, "row state"]:
         """Measured minus predicted; NaN where nothing counts, infinite where the prediction is not finite."""
         counted = self.scored[:, None] & np.isfinite(self.ys)

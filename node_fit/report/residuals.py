@@ -8,7 +8,9 @@ from jaxtyping import Float
 from .page import numbers
 from .predictions import Predictions
 
-LAGS, BINS = 40, 41
+LAGS = 40
+# Bins of a distribution: so many at the most, and as many as the root of the number of residuals.
+BINS = 41
 # Rows that the checks look at; more would tell nothing new and take seconds.
 MOST_ROWS = 200_000
 # Fewer rows say nothing; a correlation below this leaves little to gain.
@@ -40,7 +42,7 @@ def check_residuals(predictions: Predictions) -> list[dict[str, Any]]:
                 "role": role,
                 "limit": limit,
                 "correlations": numbers(correlations, 4),
-                "counts": [histogram(residuals[:, i]) for i in range(residuals.shape[1])],
+                "densities": [density(residuals[:, i]) for i in range(residuals.shape[1])],
                 "first": numbers(first, 2),
                 "says": in_words(first, limit, count),
             }
@@ -64,13 +66,14 @@ def autocorrelation(residuals: Float[np.ndarray, " row"], segment: np.ndarray, l
     return np.array(found)
 
 
-def histogram(residuals: Float[np.ndarray, " row"]) -> list[float]:
-    """Share of residuals in bins that span four standard deviations to each side."""
+def density(residuals: Float[np.ndarray, " row"]) -> list[float]:
+    """Density of residuals in bins that span four standard deviations to each side; empty for few rows."""
     known = residuals[np.isfinite(residuals)]
-    if not known.size or known.std() == 0:
+    if known.size < FEW or known.std() == 0:
         return []
-    counts, _ = np.histogram((known - known.mean()) / known.std(), BINS, (-4, 4))
-    return numbers(counts / known.size / (8 / BINS), 4)
+    bins = min(BINS, int(known.size**0.5) | 1)
+    counts, _ = np.histogram((known - known.mean()) / known.std(), bins, (-4, 4))
+    return numbers(counts / known.size / (8 / bins), 4)
 
 
 def in_words(first: Float[np.ndarray, " state"], limit: float, count: int) -> str:
@@ -82,4 +85,4 @@ def in_words(first: Float[np.ndarray, " state"], limit: float, count: int) -> st
         return "like noise"
     if worst < NEARLY:
         return "nearly noise"
-    return "no noise: the model misses something that lasts longer than a row"
+    return "no noise: the model misses something"

@@ -62,7 +62,7 @@ def read_versions(model: Path) -> dict[str, str]:
 def command_of(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """The command that repeats a run."""
     words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
-    given = record.get("overrides", summary.get("overrides", []))
+    given = record.get("overrides", summary["overrides"] or [])
     words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
     lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
     return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])

@@ -20,6 +20,11 @@ MOST_NUMBERS = 500_000
 MOST_RECORDS, MOST_ROWS = 400, 4000
 # Points of the picture of all trajectories' errors.
 MOST_ERRORS = 2000
+# What `summary.json` may hold; that of a run which has failed, or of an older version, may lack some of it.
+SUMMARY = (
+    *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
+    *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
+)
 BASELINES = {
     "mean": "mean",
     "persistence": "last value",
@@ -40,7 +45,8 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
     **Returns:** the path of the page.
     """
     predictions = read_predictions(folder / "predictions.csv")
-    summary = read_json(folder / "summary.json")
+    summary = dict.fromkeys(SUMMARY) | read_json(folder / "summary.json")
+    diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config(folder / "config.yaml")
     data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
     words: dict[str, Any] = {"records": 0, "checks": [], "split": ""}
@@ -58,7 +64,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         data["units"] = (config.get("data") or {}).get("units") or {}
         words["records"] = len(records)
         words["checks"] = checks
-        words["split"] = split_in_words(predictions, records, summary.get("rows", {}))
+        words["split"] = split_in_words(predictions, records, summary["rows"] or {})
     return write_page(
         folder / NAME,
         "run",
@@ -67,10 +73,10 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         name=f"{folder.parent.name}/{folder.name}" if folder.parent.name else folder.name,
         folder=str(folder),
         summary=summary,
-        kind=summary.get("diagnosis", {}).get("kind", summary.get("status", "unknown")),
-        sentence=summary.get("diagnosis", {}).get("sentence") or summary.get("reason") or "There is no summary yet.",
+        kind=diagnosis.get("kind") or summary["status"] or "unknown",
+        sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),
-        baselines=[BASELINES.get(name, name) for name in summary.get("baselines", {})],
+        baselines=[BASELINES.get(name, name) for name in summary["baselines"] or {}],
         stages=[stage["name"] for stage in data["stages"]],
         shown=len(data.get("records", [])),
         has_field=data.get("field") is not None,
@@ -180,10 +186,10 @@ def describe_field(field: Field | None) -> dict[str, Any] | None:
 def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A line for each split and channel: its scores, and the NRMSE of each baseline."""
     lines = []
-    for split, own in (summary.get("metrics") or {}).items():
+    for split, own in (summary["metrics"] or {}).items():
         if own is None:
             continue
-        simple = [figures.get(split) or {"channels": {}} for figures in summary.get("baselines", {}).values()]
+        simple = [figures.get(split) or {"channels": {}} for figures in (summary["baselines"] or {}).values()]
         whole = [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
         channels = [
             (name, channel, [each["channels"].get(name, {}).get("nrmse") for each in simple])

@@ -5,7 +5,7 @@ const $ = id => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const drawings = new Map();
 const MONO = {displayModeBar: false, responsive: true};
-const BAR = {displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]};
+const BAR = {displaylogo: false, responsive: true, displayModeBar: innerWidth < 600 ? false : "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]};
 
 async function unpack(id) {
   const packed = Uint8Array.from(atob($(id).textContent), c => c.charCodeAt(0));
@@ -39,6 +39,12 @@ function faded(hex, alpha) {
   return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
 }
 
+// A colour between two others.
+function mixed(from, to, share) {
+  const part = i => Math.round(parseInt(from.slice(i, i + 2), 16) * (1 - share) + parseInt(to.slice(i, i + 2), 16) * share);
+  return `#${[1, 3, 5].map(i => part(i).toString(16).padStart(2, "0")).join("")}`;
+}
+
 function axis(more = {}) {
   return {gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("quiet"), tickcolor: colour("quiet"),
     automargin: true, ticks: "outside", ticklen: 3, exponentformat: "power", ...more};
@@ -65,11 +71,18 @@ function show(id, make, config = BAR) {
   return draw();
 }
 
-// A logarithmic axis, whose ticks are whole numbers; two of them at least where values are close.
+// Steps; a single one is not to fill the axis.
+function steps(values, more = {}) {
+  const low = Math.min(...values), high = Math.max(...values), room = 0.03 * (high - low);
+  return axis({zeroline: false, title: {text: "step"}, range: low < high ? [low - room, high + room] : [0, 1.1 * high], ...more});
+}
+
+// A logarithmic axis around the values that are positive, with few ticks.
 function logarithmic(values, more = {}) {
   const known = values.filter(value => value > 0), low = Math.min(...known), high = Math.max(...known);
   const room = Math.max(0.06 * Math.log10(high / low), 0.05);
-  return axis({type: "log", tickformat: "~g", nticks: 6, range: known.length ? [Math.log10(low) - room, Math.log10(high) + room] : undefined, ...more});
+  const decades = Math.log10(high / low);
+  return axis({type: "log", tickformat: "~g", nticks: 6, ...(decades > 3 ? {dtick: Math.ceil(decades / 6)} : decades > 0.6 ? {dtick: "D2"} : {}), range: known.length ? [Math.log10(low) - room, Math.log10(high) + room] : undefined, ...more});
 }
 
 function positive(values) {

@@ -22,7 +22,8 @@ function indexPage(data) {
     const at = value => value === null || value === "" ? null : high > low ? (f(Number(value)) - f(low)) / (f(high) - f(low)) : 0.5;
     const unique = [...new Set(known)].sort((a, b) => a - b);
     const middle = wide ? Math.sqrt(low * high) : (low + high) / 2;
-    const ticks = unique.length <= 6 ? unique : [low, middle, high];
+    const apart = unique.every((value, i) => !i || at(value) - at(unique[i - 1]) > 0.06);
+    const ticks = apart ? unique : [low, wide ? middle : null, high].filter(value => value !== null);
     return {at, ticks: ticks.map(value => [value, String(Number(value.toPrecision(3)))])};
   }
 
@@ -32,11 +33,8 @@ function indexPage(data) {
     return job => each.of(job) === null ? 1 : known.length > 1 ? known.indexOf(each.of(job)) / (known.length - 1) : 0;
   }
 
-  const mixed = (from, to, share) => `rgb(${[1, 3, 5].map(i => {
-    const [p, q] = [from, to].map(hex => parseInt(hex.slice(i, i + 2), 16));
-    return Math.round(p + (q - p) * share);
-  }).join(",")})`;
-  const shaded = (place, last) => mixed(colour("a"), last ?? colour("line"), Math.min(1, place ** 0.6));
+  // The best job in full colour, the others towards grey.
+  const shaded = place => mixed(colour("a"), mixed(colour("line"), colour("quiet"), 0.2), Math.min(1, place ** 0.7));
 
   function describe(job) {
     const words = [`<b>${noun} ${esc(job.name)}</b> ${esc(job.status)}`];
@@ -49,12 +47,13 @@ function indexPage(data) {
   function parallel() {
     const chosen = titled[$("score").value] ?? measures[0], seconds = titled.seconds;
     const dimensions = [...keys, chosen, ...(chosen === seconds ? [] : [seconds])];
-    const scales = dimensions.map(each => scale(values(each))), place = standing(chosen), traces = [], annotations = [], shapes = [];
+    const place = standing(chosen), traces = [], annotations = [], shapes = [];
     const drawn = jobs.filter(job => chosen.of(job) !== null).sort((a, b) => place(b) - place(a));
+    const scales = dimensions.map(each => scale(drawn.map(each.of)));
     for (const job of drawn) {
       const y = dimensions.map((each, i) => scales[i].at(each.of(job)));
       traces.push({x: dimensions.map((_, i) => i), y, mode: "lines+markers", connectgaps: true, marker: {size: 5}, text: dimensions.map(() => describe(job)),
-        hovertemplate: "%{text}<extra></extra>", line: {color: shaded(place(job), mixed(colour("line"), colour("quiet"), 0.25)), width: place(job) === 0 ? 3 : 1.5},
+        hovertemplate: "%{text}<extra></extra>", line: {color: shaded(place(job)), width: place(job) === 0 ? 3 : 1.5},
         meta: job.page});
     }
     dimensions.forEach((each, i) => {
@@ -80,7 +79,7 @@ function indexPage(data) {
     const [x, y] = [titled[$("across").value], titled[$("up").value]], place = standing(measures[0]);
     const drawn = jobs.filter(job => x.of(job) !== null && y.of(job) !== null);
     return [[{x: drawn.map(x.of), y: drawn.map(y.of), mode: "markers", text: drawn.map(describe), customdata: drawn.map(job => job.page),
-      hovertemplate: "%{text}<extra></extra>", marker: {size: 10, color: drawn.map(job => shaded(place(job), mixed(colour("line"), colour("quiet"), 0.5))),
+      hovertemplate: "%{text}<extra></extra>", marker: {size: 10, color: drawn.map(job => shaded(place(job))),
         line: {width: 1, color: colour("card")}}}], layout({height: 380, xaxis: ruler(x), yaxis: ruler(y)})];
   }
 
@@ -89,8 +88,8 @@ function indexPage(data) {
     const drawn = jobs.filter(job => job.curve && job.curve[kind].some(value => value > 0)).sort((a, b) => place(b) - place(a));
     const traces = drawn.map(job => ({x: job.curve[against], y: job.curve[kind].map(value => value > 0 ? value : null), customdata: job.curve.step.map(() => job.page),
       mode: job.curve.step.length > 1 ? "lines" : "markers", text: job.curve.step.map(() => describe(job)), hovertemplate: "%{y:.3g}<br>%{text}<extra></extra>",
-      line: {color: shaded(place(job), mixed(colour("line"), colour("quiet"), 0.25)), width: place(job) === 0 ? 2.6 : 1.4}}));
-    return [traces, layout({height: 360, xaxis: axis({title: {text: against}, zeroline: false}), yaxis: logarithmic(traces.flatMap(trace => trace.y), {title: {text: `${kind} loss`}})})];
+      line: {color: shaded(place(job)), width: place(job) === 0 ? 2.6 : 1.4}}));
+    return [traces, layout({height: 360, xaxis: steps(traces.flatMap(trace => trace.x), {title: {text: against}}), yaxis: logarithmic(traces.flatMap(trace => trace.y), {title: {text: `${kind} loss`}})})];
   }
 
   function sortable(table) {
@@ -126,9 +125,8 @@ function indexPage(data) {
 
   sortable($("table"));
   if ($("scatter")) {
-    const first = keys[0]?.title ?? "seconds";
     offer("score", measures.map(each => each.title), measures[0].title, () => show("parallel", parallel, MONO));
-    offer("across", [...keys, ...measures].map(each => each.title), first, () => show("scatter", scatter));
+    offer("across", [...keys, ...measures].map(each => each.title), keys[0]?.title ?? "seconds", () => show("scatter", scatter));
     offer("up", measures.map(each => each.title), measures[0].title, () => show("scatter", scatter));
     show("parallel", parallel, MONO);
     show("scatter", scatter);

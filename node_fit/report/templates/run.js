@@ -41,6 +41,8 @@ function runPage(data) {
     const record = records[current], narrow = innerWidth < 600;
     const heights = [...states.map(() => states.length > 3 ? 150 : narrow ? 190 : 230), ...inputs.map(() => 90)];
     const made = panels(heights), traces = [], listed = new Set();
+    // Many points are small and pale under the curve; a crowd of them is a line.
+    const rows = record.segments.reduce((sum, {ts}) => sum + ts.length, 0), many = rows > 300, crowd = rows > 1000;
     const add = (name, trace) => {
       traces.push({...trace, name, legendgroup: name, showlegend: !listed.has(name)});
       listed.add(name);
@@ -53,12 +55,11 @@ function runPage(data) {
           traces.push({...where, x: curve.ts, y: low, mode: "lines", line: {width: 0}, hoverinfo: "skip", showlegend: false});
           add("band", {...where, x: curve.ts, y: high, mode: "lines", line: {width: 0}, fill: "tonexty", fillcolor: faded(ink, 0.22), hoverinfo: "skip"});
         }
-        const many = ts.length > 300, crowd = ts.length > 1000;
         const marks = {...where, x: ts, y: ys[i], mode: crowd ? "lines" : "markers", hovertemplate: "%{y:.5g}", line: {color: ink, width: 1.2},
           marker: {symbol: SYMBOLS[role] ?? "circle", color: faded(ink, many ? 0.45 : 0.9), size: many ? 4 : 7, line: {width: many ? 1 : 1.4}}};
         const line = {...where, x: curve.ts, y: curve.ys[i], mode: "lines", hovertemplate: "%{y:.5g}",
           line: {color: many ? faded(colour("ink"), crowd ? 0.75 : 1) : ink, width: crowd ? 1 : many ? 1.3 : 2}};
-        add(ROLES[role] ?? role, marks);
+        add(crowd ? "measured" : ROLES[role] ?? role, marks);
         add("model", line);
       }
     });
@@ -68,8 +69,8 @@ function runPage(data) {
           hovertemplate: "%{y:.5g}", showlegend: false});
     });
     const base = frame(made, [...states, ...inputs].map(named), record, heights.length);
-    return [traces, layout({...made.shape, ...base, height: made.total + 110, margin: {l: 8, r: 8, t: 56, b: 8}, showlegend: true, hovermode: "x unified",
-      legend: {orientation: "h", x: 1, xanchor: "right", y: 1, yanchor: "bottom", itemsizing: "constant"}})];
+    return [traces, layout({...made.shape, ...base, height: made.total + 130, margin: {l: 8, r: 8, t: 76, b: 8}, showlegend: true, hovermode: "x unified",
+      legend: {orientation: "h", x: 0, xanchor: "left", y: 1 + 20 / made.total, yanchor: "bottom"}})];
   }
 
   function residuals() {
@@ -82,7 +83,7 @@ function runPage(data) {
       made.shape[`yaxis${i ? i + 1 : ""}`].zerolinecolor = colour("quiet");
       made.shape[`yaxis${i ? i + 1 : ""}`].nticks = 5;
     });
-    const base = frame(made, states.map(name => `${named(name)}: measured − predicted`), record, states.length);
+    const base = frame(made, states.map(named), record, states.length);
     return [traces, layout({...made.shape, ...base, height: made.total + 80, margin: {l: 8, r: 8, t: 26, b: 8}, hovermode: "x unified"})];
   }
 
@@ -99,9 +100,9 @@ function runPage(data) {
   }
 
   function distribution() {
-    const traces = [], bins = 41, at = Array.from({length: bins}, (_, k) => -4 + 8 * (k + 0.5) / bins);
-    for (const {role, counts} of data.checks)
-      counts.forEach((values, i) => values.length && traces.push({x: at, y: values, mode: "lines", line: {shape: "hvh", color: accent(i), width: 1.5, dash: dashes[role]},
+    const traces = [], centres = bins => Array.from({length: bins}, (_, k) => -4 + 8 * (k + 0.5) / bins), at = centres(81);
+    for (const {role, densities} of data.checks)
+      densities.forEach((values, i) => values.length && traces.push({x: centres(values.length), y: values, mode: "lines", line: {shape: "hvh", color: accent(i), width: 1.5, dash: dashes[role]},
         name: `${esc(states[i])}, ${role}`, hovertemplate: "%{y:.2f}"}));
     traces.push({x: at, y: at.map(x => Math.exp(-x * x / 2) / Math.sqrt(2 * Math.PI)), mode: "lines", name: "normal", hoverinfo: "skip",
       line: {color: colour("quiet"), width: 1.2}});
@@ -175,7 +176,7 @@ function runPage(data) {
       traces.push({x: [best[1]], y: [best[0]], mode: "markers", name: "best", hovertemplate: "%{y:.3g} at step %{x}<extra>best</extra>",
         marker: {symbol: "circle-open", size: 11, color: colour("ink"), line: {width: 1.6}}});
     }
-    return [traces, layout({showlegend: true, xaxis: axis({title: {text: "step"}, zeroline: false}), yaxis: logarithmic(traces.flatMap(trace => trace.y)), margin: {l: 8, r: 8, t: 40, b: 8}})];
+    return [traces, layout({showlegend: true, xaxis: steps(traces.flatMap(trace => trace.x)), yaxis: logarithmic(traces.flatMap(trace => trace.y)), margin: {l: 8, r: 8, t: 40, b: 8}})];
   }
 
   function label({name, rank, errors: each}) {
