@@ -4,6 +4,9 @@ It runs the whole command on each record and seed and prints a row for each reco
 of simple models, and the seconds of the command. The measured records are read from `--data`, each from a folder of
 its own (docs/recipes.md says where they are published); those that are absent are left out. The others are in `data/`.
 Nothing looks at the test rows before the end. Further words go to the command: `-- penalty.ridge=0`.
+
+`--ablate` runs each record again without one of the parts that the defaults consist of, with the hidden states that
+the whole found, and prints a column for each.
 """
 
 import argparse
@@ -18,6 +21,13 @@ from pathlib import Path
 import numpy as np
 
 SHIPPED = Path(__file__).parents[1] / "data"
+PARTS = {
+    "all parts": (),
+    "no linear stage": ("field.linear=false",),
+    "no start from rows before": ("start=first",),
+    "no windows": ("train.window=null",),
+    "no prior": ("penalty.ridge=0",),
+}
 
 
 @dataclass(frozen=True)
@@ -62,18 +72,39 @@ def run(record: Record, words: list[str], seed: int) -> tuple[dict, float]:
         return json.loads(Path(folder, "run", "summary.json").read_text()), time.perf_counter() - began
 
 
+def ablate(given: dict[str, Record], words: list[str], seeds: int) -> None:
+    """Prints the median test NRMSE of each record, whole and without one part."""
+    print("| record | " + " | ".join(PARTS) + " |")
+    print("|---|" + "---|" * len(PARTS), flush=True)
+    for name, record in given.items():
+        fixed: list[str] = []
+        cells = []
+        for part in PARTS.values():
+            found = [run(record, [*fixed, *part, *words], seed)[0] for seed in range(seeds)]
+            cells.append(f"{np.median([s['metrics']['test']['nrmse'] or np.inf for s in found]):.3g}")
+            if "hidden" in found[0]["choices"]:
+                fixed = [f"hidden={found[0]['choices']['hidden']['value']}"]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fits driven records from their columns alone.")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", help="names of records")
     parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records")
+    parser.add_argument("--ablate", action="store_true", help="what each part is worth")
     parser.add_argument("words", nargs="*", help="further words of the command, for an ablation")
     options = parser.parse_args()
+    given = {
+        name: record
+        for name, record in records(options.data).items()
+        if record.path.is_file() and (not options.only or name in options.only)
+    }
+    if options.ablate:
+        return ablate(given, options.words, options.seeds)
     print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | verdicts |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    for name, record in records(options.data).items():
-        if not record.path.is_file() or (options.only and name not in options.only):
-            continue
+    for name, record in given.items():
         found = [run(record, options.words, seed) for seed in range(options.seeds)]
         scores = [summary["metrics"]["test"] for summary, _ in found]
         nrmse, rmse = (np.array([score[key] for score in scores], float) for key in ("nrmse", "rmse"))

@@ -173,9 +173,7 @@ def test_a_fit_refuses_a_chunk_that_changes_its_carry(monkeypatch, members):
     """Before anything is compiled; the second chunk could not be called."""
     monkeypatch.setattr("node_fit.training.programs.chunk", widened)
     stage = nf.Stage(Quadratic(), nf.Adam(1e-2), 4)
-    with pytest.raises(
-        TypeError, match=r"a training step changes its state: .*evaluations from int32.* to float32"
-    ):
+    with pytest.raises(TypeError, match=r"a training step changes its state: .*evaluations from int32.* to float32"):
         fit_to(rotation(), field=SMALL, recipe=[stage], chunk_steps=4, ensemble=members)
 
 

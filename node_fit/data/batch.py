@@ -50,7 +50,7 @@ class Batch(eqx.Module):
         return self.origin[:, None] + self.ts
 
     @staticmethod
-    def from_dataset(data: Dataset, scaler: Scaler, past: int = 0) -> "Batch":
+    def from_dataset(data: Dataset, scaler: Scaler, past: int = 0, washout: int = 0) -> "Batch":
         """Scales a dataset, on the host in float64.
 
         **Arguments:**
@@ -58,12 +58,13 @@ class Batch(eqx.Module):
         - `data`, `scaler`: the measurements, and their units.
         - `past`: how many rows a start is read from. Each trajectory then begins at the last of them: the row before
           the first one that counts or, where all count, the row of that number.
+        - `washout`: how many rows earlier than the row before the first that counts it begins.
         """
         data = scaler.marked(data)
-        history = past_rows(data, scaler, past)
+        history = past_rows(data, scaler, past, washout)
         data = replace(data, angles={})  # They are without jumps, and stay in their turn when rows are cut off.
         if past:
-            data = data_from_start(data, past)
+            data = data_from_start(data, past, washout)
         known = np.isfinite(data.ys)
         times = scaler.scale_times(data.ts)
         return Batch(
@@ -107,26 +108,35 @@ def is_driven(data: Dataset) -> bool:
     return bool(changes.any())
 
 
-def start_rows(data: Dataset, past: int) -> Int[np.ndarray, " trajectory"]:
-    """The row of each trajectory at which it starts, if a start is read from so many rows up to there."""
+def start_rows(data: Dataset, past: int, washout: int = 0) -> Int[np.ndarray, " trajectory"]:
+    """The row of each trajectory at which it starts.
+
+    **Arguments:**
+
+    - `past`: how many rows up to there a start is read from.
+    - `washout`: how many rows are simulated between there and the first that counts, if there are so many.
+    """
     if past == 0:
         return np.zeros(len(data.lengths), int)
     counted = np.asarray(data.mask.any(axis=2))
     first = np.where(counted.any(axis=1), counted.argmax(axis=1), 0)
     alone = np.minimum(past - 1, np.maximum(data.lengths - 2, 0))
-    return np.where(first > 0, first - 1, alone)
+    before = np.maximum(first - 1 - washout, np.minimum(first - 1, alone))
+    return np.where(first > 0, before, alone)
 
 
-def data_from_start(data: Dataset, past: int) -> Dataset:
+def data_from_start(data: Dataset, past: int, washout: int = 0) -> Dataset:
     """The rows from each trajectory's start on; the first one, which the start is read from, does not count."""
-    rows = start_rows(data, past)
+    rows = start_rows(data, past, washout)
     pieces = [(row, int(begin), int(end)) for row, (begin, end) in enumerate(zip(rows, data.lengths, strict=True))]
     later = cut(data, pieces, data.trajectories)
     later.scored[:, 0] = False
     return later
 
 
-def past_rows(data: Dataset, scaler: Scaler, past: int) -> Float[np.ndarray, "trajectory row feature"]:
+def past_rows(
+    data: Dataset, scaler: Scaler, past: int, washout: int = 0
+) -> Float[np.ndarray, "trajectory row feature"]:
     """What the rows up to each trajectory's start say: channels, whether they were measured, inputs, and time.
 
     A channel that was not measured has its last value before that, else the next one. Time is counted back from the
@@ -135,7 +145,7 @@ def past_rows(data: Dataset, scaler: Scaler, past: int) -> Float[np.ndarray, "tr
     channels, inputs = data.ys.shape[2], data.us.shape[2]
     if past == 0:
         return np.zeros((len(data.lengths), 0, 2 * channels + inputs + 1))
-    last = start_rows(data, past)
+    last = start_rows(data, past, washout)
     wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
     at = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
     ys = scaler.scale_states(based_at_end(data.ys[at], data.turns))

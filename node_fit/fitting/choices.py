@@ -8,11 +8,13 @@ import numpy as np
 
 from ..data.batch import Batch, is_driven
 from ..data.dataset import Dataset
+from ..data.resampling import evenly_sampled, median_step
 from ..data.scaling import Scaler
 from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
 from ..model.make_model import made_of
 from ..model.observations.measured import MeasuredStates
+from ..model.observations.network import NetworkReadout
 from ..model.starts.encoder import Encoder
 from ..model.starts.first import First
 from .linear_model import WORTH, LinearModel, linear_models
@@ -26,8 +28,10 @@ MOST_WINDOWS, FEWER_WINDOWS = 128, 64
 NEAREST, FARTHEST = 8, 32
 # Windows that a linear model is found from, which is cheaper with few and needs many different starts.
 LINEAR_WINDOWS = 64
-# Rows that a start is read from.
-ROWS = 10
+# Rows that a start is read from: more of them if the inputs alone tell of it.
+ROWS, MORE_ROWS = 10, 30
+# Rows that such a start has to settle in.
+WASHOUT = 20
 # Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
 LEVELS, RARELY = 8, 0.5
 # Tolerances of steps beside a linear model: this share of its error [standard deviations], within these limits.
@@ -36,8 +40,8 @@ SMALL, TOLERANCES = 1 / 200, (1e-5, 1e-3)
 TIGHTER = 10
 STEPS, CHUNK = 2000, 100
 STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
-# Records of so many rows tell of finer details, which take longer to find.
-MANY_ROWS, STEPS_OF_MANY = 10_000, 1000
+# Records of so many rows tell of finer details, and filters of the inputs are a rough beginning: both take longer.
+MANY_ROWS, MANY_STEPS = 10_000, 1000
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     if window == "auto":
         window = fitting
         choices.append(Choice("train.window", window, f"the longest record has {longest} rows"))
-    options = replace(options, training=in_windows(options.training, window, int(train.lengths.sum())))
+    by_filters = made_of(options.observation) is NetworkReadout
+    many = by_filters or int(train.lengths.sum()) >= MANY_ROWS
+    options = replace(options, training=in_windows(options.training, window, int(train.lengths.sum()), many=many))
     linear, found = choose_linear(options, train, validation, kind)
     if linear is not None and options.solver.rtol is None:
         rtol = float(f"{np.clip(linear.error * SMALL, *TOLERANCES):.1g}")
@@ -96,8 +102,9 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     hidden = (linear.hidden if linear else 0) if options.hidden == "auto" else options.hidden
     start, field = options.start, options.field
     if start == "auto":
-        start = functools.partial(Encoder, rows=ROWS, before=True)
-        found.append(Choice("start", "encoder", f"a start is read from the {ROWS} rows up to it"))
+        rows, washout = (MORE_ROWS, WASHOUT) if by_filters else (ROWS, 0)
+        start = functools.partial(Encoder, rows=rows, before=True, washout=washout)
+        found.append(Choice("start", "encoder", f"a start is read from the {rows} rows up to it"))
     if made_of(field) is MLP and keyword(field, "linear") is None and not has_angles(options, train):
         field = functools.partial(field, linear=True)
     return Chosen(replace(options, hidden=hidden, start=start, field=field), choices + found, linear)
@@ -125,11 +132,11 @@ def closed(options: Options) -> Options:
     )
 
 
-def in_windows(training: Training, window: int | None, rows: int) -> Training:
-    """The training of a long driven record, in windows of which there are not too many."""
+def in_windows(training: Training, window: int | None, rows: int, *, many: bool) -> Training:
+    """The training of a long driven record in windows of which there are not too many, in few steps or in many."""
     return replace(
         training,
-        steps=training.steps or (STEPS_OF_MANY if rows >= MANY_ROWS else STEPS_IN_WINDOWS),
+        steps=training.steps or (MANY_STEPS if many else STEPS_IN_WINDOWS),
         chunk_steps=training.chunk_steps or CHUNK_IN_WINDOWS,
         window=window,
         stride=training.stride or (None if window is None else stride_of(rows)),
@@ -154,7 +161,7 @@ def look_of_inputs(data: Dataset) -> tuple[str, str]:
 def choose_linear(
     options: Options, train: Dataset, validation: Dataset | None, kind: str
 ) -> tuple[LinearModel | None, list[Choice]]:
-    """The linear model that validates best, if the field has a place for one and rows are even."""
+    """The linear model that validates best, if the field has a place for one; uneven rows are interpolated for it."""
     maker = made_of(options.field)
     measured = made_of(options.observation) is MeasuredStates
     if maker not in (MLP, Linear) or keyword(options.field, "linear") is False or not measured:
@@ -164,6 +171,9 @@ def choose_linear(
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = options.scaling.limits((*train.states, *names), train.inputs)
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
+    step = median_step(train)
+    train = evenly_sampled(train, step, kind)
+    validation = None if validation is None else evenly_sampled(validation, step, kind)
     rows = (options.training.window or WINDOWS[0]) + ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ROWS)

@@ -7,12 +7,14 @@ import numpy as np
 
 from ..data.batch import is_driven
 from ..data.dataset import Dataset
+from ..data.resampling import evenly_sampled, median_step
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
 from ..training.members import Member, Members
 from ..training.stage import Stage
 from .choices import Choice, choose
 from .continuing import continued
+from .filters import begun_with_filters, has_place
 from .linear_model import LinearModel
 from .linear_start import begun_linear
 from .options import Options
@@ -74,7 +76,7 @@ class Prepared:
             return [Member(placed, self.stages(train, ridge), options.seed) for ridge in self.ridges]
         stages = self.stages(train, self.middle)
         seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.size)]
-        models = [self.model, *(first_model(replace(options, seed=seed), train, self.linear) for seed in seeds[1:])]
+        models = [self.model, *(first_model(replace(options, seed=seed), train, self.linear)[0] for seed in seeds[1:])]
         return [
             Member(options.place.one(model), stages, seed, ensemble.resample(options.seed, index))
             for index, (model, seed) in enumerate(zip(models, seeds, strict=True))
@@ -98,7 +100,8 @@ def prepare(
         options, choices, linear = choose(options, train, validation, look=False)
     else:
         options, choices, linear = choose(options, train, validation)
-        model = first_model(options, train, linear)
+        model, more = first_model(options, train, linear)
+        choices = choices + more
     if validation is not None:
         model.check_channels(validation)
     assert isinstance(options.penalty, Penalty)
@@ -134,13 +137,18 @@ def chosen_ridges(
     return (ridge,), [Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
 
 
-def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> NeuralODE:
-    """The model with its initial parameters, which may be those of a linear one."""
+def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> tuple[NeuralODE, list[Choice]]:
+    """The model with its initial parameters, which may be those of a linear one or of filters of the inputs."""
     model = options.model(train)
-    if linear is None:
-        return model
-    steps = np.diff(model.scaler.scale_times(train.ts), axis=1)[train.valid[:, 1:]]
-    return begun_linear(model, linear, float(np.median(steps)))
+    if linear is None and not (has_place(model) and is_driven(train)):
+        return model, []
+    rows = median_step(train)
+    step = rows / float(model.scaler.time_scale)
+    if linear is not None:
+        return begun_linear(model, linear, step), []
+    even = evenly_sampled(train, rows, options.solver.inputs)
+    model, error = begun_with_filters(model, even, options.solver.inputs, step, options.seed)
+    return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
 
 
 def stages_of(options: Options, model: NeuralODE, train: Dataset) -> tuple[Sequence[Stage], list[str]]:

@@ -120,7 +120,7 @@ class NeuralODE(eqx.Module):
 
     def batch(self, data: Dataset) -> Batch:
         """Data as arrays in scaled units, with the rows that starts are read from apart."""
-        return Batch.from_dataset(data, self.scaler, self.start.past)
+        return Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout)
 
     def predict(
         self,

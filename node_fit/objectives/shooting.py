@@ -71,7 +71,7 @@ class MultipleShooting(AbstractSimulation):
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Segments:
         past = model.batch(data).past
-        data = data_from_start(data, model.start.past) if model.start.past else data
+        data = data_from_start(data, model.start.past, model.start.washout) if model.start.past else data
         pieces = data.pieces(self.rows + 1, self.rows)
         parts = cut(data, pieces, [f"{row}[{begin}]" for row, begin, _ in pieces])
         batch = Batch.from_dataset(parts, model.scaler)

@@ -14,8 +14,12 @@ Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
 CHECKPOINT_STEPS: dict[int, Step] = {}
 
 
-def with_angles(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
-    """Before schema 5, no state was an angle, and no input had bounds."""
+# What parts lacked before schema 5: angles, bounds of inputs, rows between a start and the first that counts.
+ADDED = {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}}
+
+
+def with_added_fields(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
+    """Gives parts of schema 4 the fields that they have had since."""
 
     def upgraded(node: Any) -> Any:
         if isinstance(node, list):
@@ -23,14 +27,14 @@ def with_angles(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Conte
         if not isinstance(node, dict):
             return node
         node = {key: upgraded(value) for key, value in node.items()}
-        if node.get("class") == "Scaler":
-            node["fields"] = {**node["fields"], "input_bounds": {"tuple": []}, "turns": {"tuple": []}}
+        if node.get("class") in ADDED:
+            node["fields"] |= ADDED[node["class"]]
         return node
 
     return {**content, "model": upgraded(content["model"])}, arrays
 
 
-MODEL_STEPS: dict[int, Step] = {4: with_angles}
+MODEL_STEPS: dict[int, Step] = {4: with_added_fields}
 
 
 class OtherSchema(ValueError):

@@ -31,6 +31,8 @@ class Encoder(AbstractStart):
     - `rows`: number of rows that it reads.
     - `before`: whether these are the rows up to the start, so that a trajectory is simulated from the last of them on;
       by default if the training trajectories have at least eight times as many.
+    - `washout`: rows that are simulated between the start and the first one that counts, where there are so many: the
+      system's own damping takes away a part of the start's error.
     - `width`, `depth`, `activation`: of the network.
     - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units; its
       training mean if None.
@@ -45,6 +47,7 @@ class Encoder(AbstractStart):
     network: Layers
     rows: int = eqx.field(static=True)
     before: bool = eqx.field(static=True)
+    washed: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Encoder(AbstractStart):
         *,
         rows: int = 10,
         before: bool | None = None,
+        washout: int = 0,
         width: int = 32,
         depth: int = 1,
         activation: Activation = "tanh",
@@ -61,6 +65,8 @@ class Encoder(AbstractStart):
     ):
         if rows < 1:
             raise ValueError(f"rows must be at least 1, got {rows}.")
+        if washout < 0:
+            raise ValueError(f"washout must be at least 0, got {washout}.")
         self.guess = Guess.of(system, absent)
         features = rows * (2 * batch.ys.shape[2] + batch.us.shape[2] + 1)
         layers = Layers(features, len(system.states), width=width, depth=depth, activation=activation, key=key)
@@ -68,6 +74,7 @@ class Encoder(AbstractStart):
         self.shift = jnp.zeros(len(system.states))
         self.network = layers.silenced()
         self.rows = rows
+        self.washed = washout
         lengths = np.sum(np.diff(np.asarray(batch.ts), axis=1) > 0, axis=1) + 1
         self.before = bool(np.median(lengths) >= LONG * rows) if before is None else before
 
@@ -93,6 +100,10 @@ class Encoder(AbstractStart):
     @property
     def past(self) -> int:
         return self.rows if self.before else 0
+
+    @property
+    def washout(self) -> int:
+        return self.washed if self.before else 0
 
     @property
     def given_rows(self) -> int | None:

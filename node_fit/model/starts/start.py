@@ -81,6 +81,11 @@ class AbstractStart(eqx.Module):
         return 0
 
     @property
+    def washout(self) -> int:
+        """How many rows are simulated between the start and the first row that counts, if there are so many."""
+        return 0
+
+    @property
     def given_rows(self) -> int | None:
         """How many rows of a trajectory are given, and are no test of a model that starts from them; all if None."""
         return 1
@@ -94,7 +99,7 @@ class AbstractStart(eqx.Module):
         given = self.past or self.given_rows
         rows = np.arange(data.ts.shape[1])[None, :]
         if self.past:
-            last = start_rows(data, self.past)
+            last = start_rows(data, self.past, self.washout)
         else:
             opens = data.mask[:, 0].any(axis=1) | ~(data.valid & ~data.scored).any(axis=1)
             last = np.where(opens, data.ts.shape[1] if given is None else given - 1, -1)

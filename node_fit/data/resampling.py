@@ -1,0 +1,78 @@
+"""Records on even times, for methods that know rows alone."""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from .arrays import padded
+from .dataset import Dataset
+
+# Steps between rows differ by more than this share in a record that is not even.
+EVEN = 0.01
+# A measurement is not interpolated between neighbours more than so many steps apart.
+FARTHEST = 3
+
+
+def median_step(data: Dataset) -> float:
+    """The median time between two rows [unit of time]."""
+    return float(np.median(np.diff(data.ts, axis=1)[data.valid[:, 1:]]))
+
+
+def evenly_sampled(data: Dataset, step: float, inputs: str) -> Dataset:
+    """The same trajectories on even times, interpolated from their rows; data that are even stay as they are.
+
+    **Arguments:**
+
+    - `step`: time between two rows [unit of time].
+    - `inputs`: `hold` or `linear`, what inputs do between rows. States are linear between rows that are near each
+      other, and missing elsewhere.
+    """
+    steps = np.diff(data.ts, axis=1)[data.valid[:, 1:]]
+    if np.allclose(steps, step, rtol=EVEN, atol=0):
+        return data
+    parts = [resampled(data, row, step, inputs) for row in range(len(data.lengths))]
+    lengths = np.array([len(ts) for ts, *_ in parts])
+    longest = int(lengths.max())
+    ts, ys, us, scored = zip(*parts, strict=True)
+    return replace(
+        data,
+        ts=padded(list(ts), longest, None),
+        ys=padded(list(ys), longest, np.nan),
+        us=padded(list(us), longest, None),
+        lengths=lengths,
+        scored=padded(list(scored), longest, 0.0) > 0,
+    )
+
+
+def resampled(data: Dataset, row: int, step: float, inputs: str) -> tuple[np.ndarray, ...]:
+    """Times, states, inputs and whether a row counts, of one trajectory."""
+    rows = slice(int(data.lengths[row]))
+    t, y, u = data.ts[row, rows], data.ys[row, rows], data.us[row, rows]
+    # A rounding error must not cost the last row.
+    times = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)
+    before = np.searchsorted(t, times + EVEN * step, side="right") - 1
+    states = np.stack([interpolated(times, t, y[:, channel], step) for channel in range(y.shape[1])], axis=1)
+    held = u[before]
+    controls = (
+        held if inputs == "hold" else np.stack([np.interp(times, t, each) for each in u.T], axis=1).reshape(held.shape)
+    )
+    return times, states, controls, data.scored[row, rows][before]
+
+
+def interpolated(
+    times: Float[np.ndarray, " wanted"],
+    t: Float[np.ndarray, " row"],
+    values: Float[np.ndarray, " row"],
+    step: float,
+) -> Float[np.ndarray, " wanted"]:
+    """A channel at times between its measurements; NaN where these are far apart."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(len(times), np.nan)
+    t, values = t[known], values[known]
+    after = np.clip(np.searchsorted(t, times - EVEN * step), 0, len(t) - 1)
+    before = np.clip(np.searchsorted(t, times + EVEN * step, side="right") - 1, 0, len(t) - 1)
+    near = t[after] - t[before] <= FARTHEST * step
+    inside = (times >= t[0] - EVEN * step) & (times <= t[-1] + EVEN * step)
+    return np.where(near & inside, np.interp(times, t, values), np.nan)

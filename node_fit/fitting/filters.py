@@ -1,0 +1,197 @@
+"""A model whose readout is a network begins with states that are filters of the inputs.
+
+What is measured may then be any function of the states, such as a speed without its direction, of which no linear model
+says anything. Filters of the inputs do; and which function of them is measured is a linear problem, once the filters
+and all layers of the readout but the last are drawn (Schoukens and Tiels, Identification of block-oriented nonlinear
+systems starting from linear approximations, Automatica 85, 2017).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Complex, Float
+
+from ..data.batch import past_rows, start_rows
+from ..data.dataset import Dataset, cut
+from ..model.fields.mlp import MLP
+from ..model.neural_ode import NeuralODE
+from ..model.observations.network import NetworkReadout
+from ..model.starts.encoder import Encoder
+from .linear_model import LinearModel
+from .linear_simulation import LinearSystem
+from .linear_start import begun_linear
+
+# Sets of filters that are drawn, and rows of each trajectory that they are tried on.
+DRAWS, MOST_ROWS = 300, 3_000
+# Time constants [rows]: at least, and at most this share of the longest trajectory. Frequencies [1/time constant].
+FASTEST, SLOWEST, FREQUENCIES = 2.0, 0.2, (0.2, 3.0)
+# Standard deviation of the states, which should reach the bends of the readout's network.
+SPREAD = 2.0
+# The share of each trajectory, at its end, that tells which filters are the best.
+HELD_BACK = 0.3
+# Weight of squared coefficients, as a share of the features' squares.
+RIDGE = 1e-3
+
+
+class Filters(NamedTuple):
+    """First-order filters `x' = p x - p w.u` with complex poles `p` [1/row], whose real and imaginary parts are states.
+
+    `imaginary`: whether a state is the imaginary part of its filter.
+    """
+
+    poles: Complex[np.ndarray, " state"]
+    weights: Float[np.ndarray, "state input"]
+    imaginary: np.ndarray
+
+    @staticmethod
+    def drawn(rng: np.random.Generator, states: int, inputs: int, slowest: float) -> "Filters":
+        """So many states: some of them pairs that swing, the others with a real pole each."""
+        pairs = int(rng.integers(0, states // 2 + 1))
+        number = states - pairs
+        times = np.exp(rng.uniform(np.log(FASTEST), np.log(max(slowest, 2 * FASTEST)), number))
+        swing = np.where(np.arange(number) < pairs, rng.uniform(*FREQUENCIES, number), 0)
+        weights = rng.normal(size=(number, inputs))
+        weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+        of = np.repeat(np.arange(number), np.where(np.arange(number) < pairs, 2, 1))
+        imaginary = np.concatenate([[False], of[1:] == of[:-1]])
+        return Filters(((-1 + 1j * swing) / times)[of], weights[of], imaginary)
+
+    def states(self, us: Float[np.ndarray, "trajectory time input"]) -> Float[np.ndarray, "trajectory time state"]:
+        """The states at all rows, from rest; `us` over the step that begins at each row."""
+        from scipy.signal import lfilter
+
+        found = []
+        for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
+            gain = np.exp(pole)
+            path = lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1)
+            found.append(path.imag if imaginary else path.real)
+        return np.stack(found, axis=2)
+
+    def system(self, sizes: Float[np.ndarray, " state"], e: np.ndarray, f: np.ndarray) -> LinearSystem:
+        """The linear system of the states, each divided by its size."""
+        count = len(self.poles)
+        a, b = np.diag(self.poles.real), np.zeros(self.weights.shape)
+        for state in range(count):
+            pole, weight = self.poles[state], self.weights[state]
+            b[state] = (-pole.imag if self.imaginary[state] else -pole.real) * weight
+            if self.imaginary[state]:
+                a[state, state - 1], a[state - 1, state] = pole.imag, -pole.imag
+        return LinearSystem(a * sizes[None, :] / sizes[:, None], b / sizes[:, None], np.zeros(count), e, f)
+
+
+class Tried(NamedTuple):
+    """Filters, the size of their states, coefficients of the readout, and its NRMSE on rows that were held back."""
+
+    filters: Filters
+    sizes: Float[np.ndarray, " state"]
+    readout: Float[np.ndarray, "feature channel"]
+    error: float
+
+
+def has_place(model: NeuralODE) -> bool:
+    """Whether a model can begin with filters."""
+    field, start = model.field, model.start
+    linear = isinstance(field, MLP) and field.path is not None and not field.time
+    return linear and isinstance(start, Encoder) and start.before and isinstance(model.observation, NetworkReadout)
+
+
+def begun_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
+    """The model whose states are the filters of the inputs that tell the channels best, and the NRMSE of these.
+
+    **Arguments:**
+
+    - `model`: one that `has_place`. `train`: what it is fitted to.
+    - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: of the draws.
+    """
+    scaler, observation = model.scaler, model.observation
+    assert isinstance(observation, NetworkReadout)
+    us = scaler.scale_inputs(train.us)
+    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    features = features_of(observation)
+    rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
+    states = model.start.matrix.shape[0]
+    draws = [Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)]
+    scaled = scaler.scale_states(train.ys)
+    tried = [try_filters(each, train, scaled, over, features) for each in draws]
+    best = min(tried, key=lambda each: each.error)
+    path = best.filters.states(over) / best.sizes
+    system = best.filters.system(best.sizes, *start_map(path, train, model))
+    model = begun_linear(model, LinearModel(system, scaled.shape[2], best.error, best.error, best.error), step)
+    last = best.readout
+    return eqx.tree_at(
+        lambda m: (
+            m.observation.linear.matrix,
+            m.observation.linear.shift,
+            m.observation.network.layers[-1].weight,
+        ),
+        model,
+        tuple(
+            jnp.asarray(x, observation.linear.matrix.dtype)
+            for x in (last[1 : states + 1].T, last[0], last[states + 1 :].T)
+        ),
+    ), best.error
+
+
+def features_of(observation: NetworkReadout) -> Callable[[np.ndarray], np.ndarray]:
+    """What the readout is linear in: 1, the states, and the network's last hidden layer; shape `(..., feature)`."""
+    network = observation.network
+    hidden = eqx.tree_at(
+        lambda n: (n.layers[-1].weight, n.layers[-1].bias),
+        network,
+        (jnp.eye(network.layers[-1].in_features), jnp.zeros(network.layers[-1].in_features)),
+    )
+    drawn = eqx.filter_jit(eqx.filter_vmap(hidden))
+
+    def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows feature"]:
+        rows = path.reshape(-1, path.shape[-1])
+        found = np.asarray(drawn(jnp.asarray(rows, network.layers[0].weight.dtype)), float)
+        return np.concatenate([np.ones((len(rows), 1)), rows, found], axis=1).reshape(*path.shape[:-1], -1)
+
+    return features
+
+
+def try_filters(filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable) -> Tried:
+    """How well a readout of the states of filters tells the ends of the trajectories."""
+    rows = slice(MOST_ROWS)
+    path, mask = filters.states(over[:, rows]), train.mask[:, rows]
+    valid = mask.any(axis=2)
+    sizes = np.maximum(path[valid].std(axis=0), 1e-9) / SPREAD
+    table = features(path / sizes)
+    held = np.arange(mask.shape[1])[None, :] >= (1 - HELD_BACK) * np.minimum(train.lengths, mask.shape[1])[:, None]
+    target = np.nan_to_num(scaled[:, rows])
+    early = solved(table, target, mask & ~held[..., None])
+    off = np.where(mask & held[..., None], table @ early - target, 0)
+    error = float(np.sqrt((off**2).sum() / max(1.0, float((mask & held[..., None]).sum()))))
+    return Tried(filters, sizes, solved(table, target, mask), error if np.isfinite(error) else np.inf)
+
+
+def solved(table: np.ndarray, target: np.ndarray, mask: np.ndarray) -> Float[np.ndarray, "feature channel"]:
+    """Coefficients of the readout, channel by channel, since each has rows of its own."""
+    channels = range(target.shape[2])
+    return np.stack([least_squares(table[mask[..., c]], target[mask[..., c], c]) for c in channels], axis=1)
+
+
+def start_map(path: np.ndarray, train: Dataset, model: NeuralODE) -> tuple[np.ndarray, np.ndarray]:
+    """The affine map from the rows before a start to the states there, beyond the start's own guess."""
+    start = model.start
+    assert isinstance(start, Encoder)
+    stride = max(int(train.lengths.sum()) // MOST_ROWS, 1)
+    pieces = train.pieces(start.rows + 1, stride)
+    windows = cut(train, pieces, [str(number) for number in range(len(pieces))])
+    past = past_rows(windows, model.scaler, start.rows)
+    row, begin, _ = np.array(pieces).T
+    states = path[row, begin + start_rows(windows, start.rows)]
+    channels = train.ys.shape[2]
+    states[:, :channels] -= past[:, -1, :channels]
+    features = np.concatenate([past.reshape(len(past), -1), np.ones((len(past), 1))], axis=1)
+    found = least_squares(features, states)
+    return found[:-1].T, found[-1]
+
+
+def least_squares(x: Float[np.ndarray, "row feature"], y: Float[np.ndarray, "row *channel"]) -> np.ndarray:
+    """Coefficients of least squares, with a little weight on their own squares."""
+    normal = x.T @ x
+    return np.linalg.solve(normal + RIDGE * len(x) * np.eye(len(normal)), x.T @ y)
