@@ -13,6 +13,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -20,7 +21,7 @@ from conftest import SMALL, rotation
 
 import node_fit as nf
 from node_fit.objectives.custom import CustomLoss
-from node_fit.runtime.precision import carry, dtype_of, scope
+from node_fit.runtime.precision import dtype_of, scope
 
 ROOT = Path(__file__).parent.parent
 SHORT = {"field": nf.Linear, "recipe": "direct", "penalty": nf.Penalty()}
@@ -103,7 +104,7 @@ def test_a_function_that_returns_no_scalar_is_refused():
 
 # Runs in a process without the tests' type checker, which would raise first.
 WRONG = """
-import json, numpy as np, pandas as pd, node_fit as nf
+import json, jax, numpy as np, pandas as pd, node_fit as nf
 
 data = nf.Dataset.from_arrays(np.arange(4.0), np.random.default_rng(0).normal(size=(4, 2)))
 frame = pd.DataFrame({"t": [0.0, 1.0], "x": [1.0, 2.0]})
@@ -122,6 +123,40 @@ calls = {
     "solver": lambda: nf.fit(data, solver=5),
     "objective": lambda: nf.Stage("mse", nf.Adam(), 5),
     "model": lambda: nf.fit(data, model="model.safetensors"),
+    "scaling": lambda: nf.fit(data, scaling=5),
+    "training": lambda: nf.fit(data, training=5),
+    "ensemble": lambda: nf.fit(data, ensemble="3"),
+    "start": lambda: nf.fit(data, start="first"),
+    "observation": lambda: nf.fit(data, observation="linear"),
+    "hidden": lambda: nf.fit(data, hidden="h"),
+    "device": lambda: nf.fit(data, device=5),
+    "evaluation": lambda: nf.fit(data, evaluation=5),
+    "seed": lambda: nf.fit(data, seed=-1),
+    "progress": lambda: nf.fit(data, progress="bar"),
+    "options": lambda: nf.fit_several(data, nf.Options()),
+    "overview": lambda: nf.fit_several(data, [nf.Options()], overview=print),
+    "key": lambda: nf.make_model(data, key=0),
+    "load": lambda: nf.load(5),
+    "path": lambda: nf.read_table(5, time="t", states=["x"]),
+    "frame": lambda: nf.from_frame("data.csv", time="t", states=["x"]),
+    "states": lambda: nf.Dataset.from_arrays(np.arange(4.0), np.zeros((4, 2)), states="xy"),
+    "Training": lambda: nf.Training(batch_size=1.5),
+    "Training range": lambda: nf.Training(stride=0),
+    "Devices": lambda: nf.Devices(count="many"),
+    "Scaling": lambda: nf.Scaling(log="x"),
+    "Penalty": lambda: nf.Penalty(smoothness="weak"),
+    "Solver": lambda: nf.Solver(rtol="tight"),
+    "Solver method": lambda: nf.Solver(5),
+    "Adam": lambda: nf.Adam("fast"),
+    "LBFGS": lambda: nf.LBFGS(memory=None),
+    "LevenbergMarquardt": lambda: nf.LevenbergMarquardt(tries=2.5),
+    "Optax": lambda: nf.Optax("adam"),
+    "Stage": lambda: nf.Stage(nf.TrajectoryMatching(), nf.Adam(), "many"),
+    "TrajectoryMatching": lambda: nf.TrajectoryMatching(penalty=5),
+    "MultipleShooting": lambda: nf.MultipleShooting(rows="ten"),
+    "Plan": lambda: nf.Plan(steps="many"),
+    "Recipe": lambda: nf.Recipe([nf.Plan()]),
+    "MLP": lambda: nf.MLP(2, width="wide", key=jax.random.key(0)),
 }
 said = {}
 for name, call in calls.items():
@@ -146,6 +181,40 @@ SENTENCES = {
     "solver": r"solver must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",
     "objective": r"objective must be an objective such as .*, or a function loss\(model, batch\) .*, got 'mse'\.",
     "model": r"model must be a NeuralODE to go on from, such as fit\.model or node_fit\.load\(path\), got a str; .*\.",
+    "scaling": r"scaling must be a node_fit\.Scaling such as Scaling\(log=\['x'\]\), got 5\.",
+    "training": r"training must be a node_fit\.Training such as Training\(steps=500\), got 5\.",
+    "ensemble": r"ensemble must be a number of members or a node_fit\.Members, got '3'\.",
+    "start": r"start must be auto, node_fit\.First, Fitted or Encoder, or a functools\.partial of one, got 'first'\.",
+    "observation": r"observation must be node_fit\.MeasuredStates, LinearReadout or .*, got 'linear'\.",
+    "hidden": r"hidden must be auto, a number of states or a list of their names, got 'h'\.",
+    "device": r"device must be auto, cpu, gpu or a node_fit\.Devices, got 5\.",
+    "evaluation": r"evaluation must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",
+    "seed": r"seed must be an integer of at least 0, got -1\.",
+    "progress": r"progress must be True or False or None, got 'bar'\.",
+    "options": r"options must be a list of node_fit\.Options, got Options\(.*\.",
+    "overview": r"overview must be a node_fit\.Callback or None, got <built-in function print>\.",
+    "key": r"key must be a JAX random key such as jax\.random\.key\(0\), got 0\.",
+    "load": r"path must be the name of a file that a model was saved to, got 5\.",
+    "path": r"path must be a file, a list of files or a glob, got 5\.",
+    "frame": r"frame must be a pandas\.DataFrame, got a str; read files with node_fit\.read_table, and .*\.",
+    "states": r"states must be a list of names, got 'xy'\.",
+    "Training": r"batch_size must be an integer or None, got 1\.5\.",
+    "Training range": r"stride must be at least 1, got 0\.",
+    "Devices": r"count must be an integer or auto or None, got 'many'\.",
+    "Scaling": r"log must be a list \(each a string\), got 'x'\.",
+    "Penalty": r"smoothness must be a number or an array or None, got 'weak'\.",
+    "Solver": r"rtol must be a number or a list \(each a number\) or None, got 'tight'\.",
+    "Solver method": r"method must be a string or a diffrax\.AbstractSolver, got 5\.",
+    "Adam": r"learning_rate must be a number or an array, got 'fast'\.",
+    "LBFGS": r"memory must be an integer, got None\.",
+    "LevenbergMarquardt": r"tries must be an integer, got 2\.5\.",
+    "Optax": r"transformation must be an Optax transformation such as optax\.adam\(1e-3\), got 'adam'\.",
+    "Stage": r"steps must be an integer, got 'many'\.",
+    "TrajectoryMatching": r"penalty must be a node_fit\.Penalty, got 5\.",
+    "MultipleShooting": r"rows must be an integer, got 'ten'\.",
+    "Plan": r"steps must be an integer or None, got 'many'\.",
+    "Recipe": r"stages must be a dict of names and node_fit\.Plan objects, got \[Plan\(.*\.",
+    "MLP": r"width must be an integer or None, got 'wide'\.",
 }
 
 
@@ -215,9 +284,23 @@ def driven(trajectories: int = 3) -> nf.Dataset:
     return nf.Dataset.from_arrays(ts, ys, us, states=("x", "y"), inputs=("force",))
 
 
-def untrained(precision: str = "x32", **options) -> nf.NeuralODE:
+def untrained(precision: str = "x32", seed: int = 0, **options) -> nf.NeuralODE:
     with scope(precision):
-        return carry(nf.make_model(driven(), field=SMALL, key=jax.random.key(0), **options), dtype_of(precision))
+        return nf.make_model(driven(), field=SMALL, key=jax.random.key(seed), **options)
+
+
+@pytest.mark.parametrize("precision", ["x32", "x64"])
+def test_a_new_model_has_one_precision_and_predicts(precision):
+    model = untrained(precision, start=nf.Encoder)
+    assert {x.dtype for x in jax.tree.leaves(model) if eqx.is_inexact_array(x)} == {dtype_of(precision)}
+    assert np.isfinite(model.predict(driven())).all()
+
+
+def test_numbers_of_numpy_and_jax_are_numbers(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # The tests' type checker knows Python's alone.
+    assert nf.Training(steps=np.int64(5), patience=np.int32(3)).steps == 5
+    assert nf.Adam(np.float32(0.5)).learning_rate == nf.Adam(jnp.float32(0.5)).learning_rate == 0.5
+    assert nf.Solver(rtol=np.float32(0.5)).rtol == nf.Solver(rtol=np.array(0.5)).rtol == 0.5
 
 
 @pytest.mark.parametrize("log", [(), ("y",)])
@@ -298,6 +381,26 @@ def test_a_model_is_solved_by_diffrax(exact):
         model = untrained("x64", scaling=nf.Scaling(log=("y",)))
         solved = model.solve(START[:2], ts, 0.3 * ts[:, None]).ys
     np.testing.assert_allclose(model.predict(y0=START[:2], ts=ts, u=0.3 * ts[:, None]), solved, rtol=1e-3)
+
+
+def test_an_ensemble_predicts_and_solves_from_plain_arrays():
+    data = driven()
+    members = [untrained("x64", seed) for seed in (0, 1)]
+    ensemble = nf.Ensemble.of(members, data, None)
+    found = ensemble.predict(y0=data.ys[:, 0], ts=data.ts, u=data.us)
+    np.testing.assert_array_equal(found, ensemble.predict(data))
+    np.testing.assert_allclose(ensemble.predict(y0=data.ys[1, 0], ts=data.ts[1], u=data.us[1]), found[1], rtol=1e-6)
+    starts = data.ys[[0, 1], 0]
+    with scope("x64"):
+        both = ensemble.solve(starts[0], data.ts[0], data.us[0])
+        assert isinstance(both, diffrax.Solution)
+        each = ensemble.solve(starts, data.ts[0], data.us[0]).ys
+        for index, member in enumerate(members):
+            alone = [member.solve(start, data.ts[0], data.us[0]).ys for start in (starts[0], starts[index])]
+            np.testing.assert_allclose(both.ys[index], alone[0], rtol=1e-9)
+            np.testing.assert_allclose(each[index], alone[1], rtol=1e-9)
+    assert both.ys.shape == each.shape == (2, 12, 2)
+    assert np.abs(both.ys[0] - both.ys[1]).max() > 1e-3, "the members agree, so the test is void"
 
 
 class Chunks(nf.Callback):

@@ -1,5 +1,6 @@
 """Console output of a run, and the tables at its end."""
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -31,8 +32,9 @@ class TolerantConsole(Console):
 
 def make_console(stderr: bool = False) -> Console:
     """A console on standard output or standard error, 120 columns wide if it is not a terminal."""
-    with suppress(AttributeError):  # a stream that is none of Python's own
-        (sys.stderr if stderr else sys.stdout).reconfigure(errors="backslashreplace")
+    stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):  # One of Python's own.
+        stream.reconfigure(errors="backslashreplace")
     # Names of states may hold brackets, which are no markup.
     options: dict[str, Any] = {"highlight": False, "markup": False, "stderr": stderr}
     console = TolerantConsole(**options)

@@ -1,12 +1,13 @@
 """Measured trajectories as padded, named arrays: the data that all other parts of the library take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..runtime.arguments import check_argument
 from .angles import Turns, near_columns, turns_of, unwrapped
 from .arrays import as_series, check_shapes, padded
 from .checks import check_names, check_trajectory, invalid_trajectories
@@ -91,6 +92,9 @@ class Dataset:
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
+        for name, given in (("states", states), ("inputs", inputs), ("trajectories", trajectories)):
+            check_argument(name, given, Sequence[str] | None, "a list of names")
+        check_argument("units", units, Mapping | None, "a dict of units by name")
         series = as_series(ys, rank=2, name="ys")
         grids = as_series(ts, rank=1, name="ts")
         controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
@@ -235,3 +239,15 @@ def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[s
         trajectories=tuple(names),
         dates=data.dates and data.dates.of(row),
     )
+
+
+def check_data(data: Any, name: str) -> None:
+    """Refuses what is no dataset.
+
+    **Raises:** `ValueError` that says how to make one.
+    """
+    if not isinstance(data, Dataset):
+        raise ValueError(
+            f"{name} must be a node_fit.Dataset, got a {type(data).__name__}; make one with "
+            "node_fit.from_frame(frame, time=..., states=[...]) or node_fit.Dataset.from_arrays(ts, ys)."
+        )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..runtime.arguments import check_fields
 from ..runtime.stored_names import stored_as
 from .angles import TURNS, Turns, gathered, near_columns
 from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
@@ -68,6 +69,9 @@ class Scaling:
         """The data with their angles named, and thus without jumps."""
         angles = {name: turn for name, turn in self.turns.items() if name in data.states}
         return dataclasses.replace(data, angles=data.angles | angles) if angles else data
+
+    def __post_init__(self):
+        check_fields(self)
 
 
 @stored_as("Scaler")
@@ -237,8 +241,8 @@ def gather_bounds(
     if twice:
         raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
     for name, pair in bounds.items():
-        if len(pair) != 2:
-            raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {list(pair)}.")
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {pair}.")
     return dict.fromkeys(log, (0.0, None)) | {
         name: check_bounds(pair, f"{'state' if name in states else 'input'} {name!r}") for name, pair in bounds.items()
     }

@@ -174,7 +174,7 @@ def choose_linear(
     step = median_step(train)
     train = evenly_sampled(train, step, kind)
     validation = None if validation is None else evenly_sampled(validation, step, kind)
-    rows = (options.training.window or WINDOWS[0]) + ROWS - 1
+    rows = (options.training.budget.window or WINDOWS[0]) + ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ROWS)
     held = windows if validation is None else Batch.from_dataset(validation, scaler, ROWS)

@@ -5,18 +5,19 @@ from typing import Any, Literal
 
 import optax
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaling
 from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
 from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.arguments import check_argument
 from ..runtime.precision import Precision, scope
 from ..solver.solver import Solver
 from ..solver.vector_field import VectorField
 from ..training.callback import Callback, Callbacks, RunState
 from ..training.loop import Loop
-from ..training.members import Members
+from ..training.members import Members, as_members
 from ..training.stage import Stage
 from ..training.stopping import Outcome
 from .options import Devices, Options, Training
@@ -116,15 +117,17 @@ def fit_with(
 ) -> Fit:
     """`fit`, with its choices in one object."""
     check_data(train, "train")
-    check_data(validation, "validation")
+    if validation is not None:
+        check_data(validation, "validation")
+    check_argument("progress", progress, bool | None)
     mark = options.scaling.marked if model is None else model.scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
-    ensemble = Members(ensemble) if isinstance(ensemble, int) else ensemble
+    ensemble = as_members(ensemble)
     with scope(options.kind), progress_bar(progress) as bar:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         run = Run(train, validation)
         prepared = run.prepare(options, model)
-        ensemble.check(train, prepared.options.training.window)
+        ensemble.check(train, prepared.options.training.budget.window)
         callback.on_fit_start(prepared.model, prepared.said)
         members = prepared.members(train, ensemble)
         loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
@@ -146,17 +149,6 @@ def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome]
         if loop.latest is None:
             raise
         return [Outcome("interrupted", "by Ctrl-C") for _ in loop.latest.members], loop.latest
-
-
-def check_data(data: Any, name: str) -> None:
-    """Refuses what is no dataset."""
-    if data is None and name == "validation":
-        return
-    if not isinstance(data, Dataset):
-        raise ValueError(
-            f"{name} must be a node_fit.Dataset, got a {type(data).__name__}; make one with "
-            "node_fit.from_frame(frame, time=..., states=[...]) or node_fit.Dataset.from_arrays(ts, ys)."
-        )
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:

@@ -49,14 +49,14 @@ class Record(NamedTuple):
     def of(batch: Batch, kind: str) -> "Record":
         us = np.swapaxes(np.asarray(batch.us, float), 0, 1)
         us = us[:-1] if kind == "hold" else np.concatenate([us[:-1], us[1:]], axis=2)
-        later = [np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask)]
+        ys, mask = (np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask))
         past = np.asarray(batch.past, float)
-        return Record(us, *later, past[:, -1, : later[0].shape[2]], past.reshape(len(past), -1))
+        return Record(us, ys, mask, past[:, -1, : ys.shape[2]], past.reshape(len(past), -1))
 
     def part(self, trajectories: slice) -> "Record":
         """Some of the trajectories."""
-        by_step = (x[:, trajectories] for x in (self.us, self.ys, self.mask))
-        return Record(*by_step, self.first[trajectories], self.past[trajectories])
+        us, ys, mask = (x[:, trajectories] for x in (self.us, self.ys, self.mask))
+        return Record(us, ys, mask, self.first[trajectories], self.past[trajectories])
 
     @property
     def variance(self) -> float:
@@ -108,7 +108,7 @@ def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unkno
     tiny = 1e-30
     system = np.tile(np.concatenate([m.a, m.b, m.c[:, None]], axis=1).astype(complex), (states * width, 1, 1))
     system.reshape(states * width, -1)[np.diag_indices(states * width)] += 1j * tiny
-    return step_matrix(system[..., :states], system[..., states:-1], system[..., -1], held=held).imag / tiny
+    return np.imag(step_matrix(system[..., :states], system[..., states:-1], system[..., -1], held=held)) / tiny
 
 
 def simulated(m: LinearSystem, record: Record) -> Float[np.ndarray, "row trajectory state"]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,17 +12,26 @@ import optax
 from ..data.dataset import Dataset
 from ..data.scaling import Scaling
 from ..model.fields.mlp import MLP
-from ..model.make_model import MakeField, MakeObservation, MakeStart, check_field, make_model
+from ..model.make_model import (
+    OBSERVATION,
+    START,
+    MakeField,
+    MakeObservation,
+    MakeStart,
+    check_field,
+    make_model,
+)
 from ..model.neural_ode import NeuralODE
 from ..model.observations.measured import MeasuredStates
-from ..objectives.penalty import Penalty
+from ..objectives.penalty import Number, Penalty
 from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.adam import Adam
 from ..optimizers.custom import as_optimizer
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.arguments import check_fields
 from ..runtime.placement import Placement
-from ..runtime.precision import Precision, ambient, find_device, precision_of
+from ..runtime.precision import Precision, ambient, find_device
 from ..solver.solver import Solver, as_solver
 from ..solver.vector_field import VectorField
 from ..training.stage import Stage
@@ -32,6 +41,14 @@ from .recipes import Recipe, as_recipe
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
 LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
+
+
+class Budget(NamedTuple):
+    """Steps of the main stage and of a chunk, and rows of a window."""
+
+    steps: int
+    chunk_steps: int
+    window: int | None
 
 
 @dataclass(frozen=True)
@@ -61,12 +78,19 @@ class Training:
     freeze: Sequence[str] = ()
 
     def __post_init__(self):
+        check_fields(self)
         least = {"steps": 1, "window": 2, "stride": 1, "batch_size": 1, "chunk_steps": 1, "patience": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             if isinstance(value, int) and value < bound:
                 rows = " rows" if name == "window" else ""
                 raise ValueError(f"{name} must be at least {bound}{rows}, got {value}.")
+
+    @property
+    def budget(self) -> Budget:
+        """The numbers that `fit` may choose, once they are chosen."""
+        assert self.steps is not None and self.chunk_steps is not None and self.window != "auto"
+        return Budget(self.steps, self.chunk_steps, self.window)
 
 
 @dataclass(frozen=True)
@@ -82,6 +106,22 @@ class Devices:
 
     kind: str = "auto"
     count: int | Literal["auto"] | None = "auto"
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+# What to pass, where a type says too little.
+PASS = {
+    "hidden": "auto, a number of states or a list of their names",
+    "start": f"auto, {START}",
+    "observation": OBSERVATION,
+    "scaling": "a node_fit.Scaling such as Scaling(log=['x'])",
+    "training": "a node_fit.Training such as Training(steps=500)",
+    "precision": "x32 or x64",
+    "device": "auto, cpu, gpu or a node_fit.Devices",
+    "seed": "an integer of at least 0",
+}
 
 
 @dataclass(frozen=True)
@@ -112,11 +152,14 @@ class Options:
 
         check_field(self.field)
         put("solver", as_solver(self.solver))
-        put("evaluation", None if self.evaluation is None else as_solver(self.evaluation))
+        put("evaluation", None if self.evaluation is None else as_solver(self.evaluation, "evaluation"))
         put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
         put("penalty", as_penalty(self.penalty))
         put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
         put("recipe", as_recipe(self.recipe))
+        check_fields(self, PASS)
+        if self.seed < 0:
+            raise ValueError(f"seed must be {PASS['seed']}, got {self.seed}.")
 
     @property
     def kind(self) -> Precision:
@@ -138,7 +181,8 @@ class Options:
 
     def model(self, data: Dataset) -> NeuralODE:
         """The model with its initial parameters."""
-        model = make_model(
+        assert not isinstance(self.start, str) and not isinstance(self.hidden, str)
+        return make_model(
             data,
             field=self.field,
             hidden=self.hidden,
@@ -148,22 +192,20 @@ class Options:
             scaling=self.scaling,
             key=jax.random.split(jax.random.key(self.seed))[0],
         )
-        precision_of(model.field)
-        return model
 
     def main_stage(self) -> Stage:
         """The stage that takes the options' own optimizer and budget, on trajectories or windows of them."""
-        training, penalty = self.training, self.penalty
+        training, penalty, budget = self.training, self.penalty, self.training.budget
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
-        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride)
+        objective = TrajectoryMatching(penalty, self.solver, budget.window, training.stride)
         optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
-        return Stage(objective, optimizer, training.steps, "main", training.batch_size)
+        return Stage(objective, optimizer, budget.steps, "main", training.batch_size)
 
     def shortened(self, steps: int) -> "Options":
         """The same with at most so many steps in the main stage."""
         return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
 
-    def with_ridge(self, weight: float) -> "Options":
+    def with_ridge(self, weight: Number) -> "Options":
         assert isinstance(self.penalty, Penalty)
         return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
 

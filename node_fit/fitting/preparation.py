@@ -9,7 +9,7 @@ from ..data.batch import is_driven
 from ..data.dataset import Dataset
 from ..data.resampling import evenly_sampled, median_step
 from ..model.neural_ode import NeuralODE
-from ..objectives.penalty import Penalty
+from ..objectives.penalty import Number, Penalty
 from ..training.members import Member, Members
 from ..training.stage import Stage
 from .choices import Choice, choose
@@ -40,7 +40,7 @@ class Prepared:
 
     options: Options
     model: NeuralODE
-    ridges: tuple[float, ...]
+    ridges: tuple[Number, ...]
     choices: list[Choice]
     notes: list[str]
     linear: LinearModel | None
@@ -50,11 +50,11 @@ class Prepared:
         """What is told of the choices."""
         return [*map(str, self.choices), *self.notes]
 
-    def stages(self, train: Dataset, ridge: float) -> Sequence[Stage]:
+    def stages(self, train: Dataset, ridge: Number) -> Sequence[Stage]:
         return stages_of(self.options.with_ridge(ridge), self.model, train)[0]
 
     @property
-    def middle(self) -> float:
+    def middle(self) -> Number:
         """The weight of the prior in an ensemble."""
         return self.ridges[len(self.ridges) // 2]
 
@@ -105,8 +105,10 @@ def prepare(
     if validation is not None:
         model.check_channels(validation)
     assert isinstance(options.penalty, Penalty)
-    ridges = (options.penalty.ridge,)
-    if options.penalty.ridge == "auto":
+    ridge = options.penalty.ridge
+    if not isinstance(ridge, str):
+        ridges = (ridge,)
+    else:
         ridges, more = chosen_ridges(options, model, train, validation, linear, trial)
         choices = choices + more
     _, notes = stages_of(options.with_ridge(0.0), model, train)

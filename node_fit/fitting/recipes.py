@@ -17,6 +17,7 @@ from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.custom import as_optimizer
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.arguments import check_fields
 from ..training.stage import Stage
 
 
@@ -39,6 +40,9 @@ class Plan:
     batch_size: int | None = None
     instead_of: str | None = None
 
+    def __post_init__(self):
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -50,6 +54,7 @@ class Recipe:
     stages: Mapping[str, Plan]
 
     def __post_init__(self):
+        check_fields(self, {"stages": "a dict of names and node_fit.Plan objects"})
         if not self.stages:
             raise ValueError("a recipe must hold at least one stage.")
         before: list[str] = []
@@ -112,6 +117,8 @@ def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
 
 def make_objective(plan: Plan, main: AbstractObjective) -> Any:
     """The objective of a plan: as it is, or made with the main objective's solver, penalty and windows."""
+    if isinstance(plan.objective, AbstractObjective):
+        return plan.objective
     maker, given = plan.objective, {}
     if isinstance(maker, functools.partial):
         maker, given = maker.func, maker.keywords

@@ -123,7 +123,7 @@ def make_loop(
         validation,
         options.placed(len(members)),
         freeze=training.freeze,
-        chunk_steps=training.chunk_steps,
+        chunk_steps=training.budget.chunk_steps,
         patience=training.patience,
         starts_well=starts_well,
     )

@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, check_data
+from ..runtime.arguments import check_argument
 from ..runtime.precision import scope
 from ..training.callback import Callback, Record, RunState, Template
 from ..training.members import Member, Members, kind_of
 from ..training.state import TrainState
-from .fit import check_data
 from .options import Options
 from .preparation import Prepared
 from .result import Fit
@@ -40,8 +40,16 @@ def fit_several(
     **Raises:** `ValueError` if the precisions differ, or the data are none.
     """
     check_data(train, "train")
-    check_data(validation, "validation")
+    if validation is not None:
+        check_data(validation, "validation")
+    check_argument("options", options, Sequence[Options], "a list of node_fit.Options")
+    check_argument("callbacks", callbacks, Sequence[Callback] | None, "a list of node_fit.Callback objects")
+    check_argument("overview", overview, Callback | None)
     callbacks = callbacks or [Callback() for _ in options]
+    if not options:
+        raise ValueError("options is empty; pass a node_fit.Options for each fit.")
+    if len(callbacks) != len(options):
+        raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
     if len({each.kind for each in options}) > 1:
         raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
     with scope(options[0].kind):

@@ -95,7 +95,7 @@ def in_continuous_time(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Rates:
     """The continuous system that takes the steps `a z + b u + c` from row to row, under inputs held over each."""
     values, vectors = np.linalg.eig(a)
     # The negative real axis has no logarithm of a real system; what sits there is over within a few rows.
-    values = np.where(np.abs(values.imag) < 1e-9, np.abs(values), values)
+    values = np.where(np.abs(np.imag(values)) < 1e-9, np.abs(values), values)
     logs = np.log(np.maximum(np.abs(values), np.exp(-FASTEST))) + 1j * np.angle(values)
     still = np.abs(logs) < 1e-9
     gain = np.where(still, 1, (np.exp(logs) - 1) / np.where(still, 1, logs))

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -76,13 +78,43 @@ class Ensemble(eqx.Module):
             return Ensemble(tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True)
 
     def predict(
-        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
-    ) -> Float[np.ndarray, "trajectory saved state"]:
-        """The mean of the members' simulated trajectories, in the user's units; see `NeuralODE.predict`.
+        self,
+        data: Dataset | None = None,
+        ts: Float[np.ndarray, "..."] | None = None,
+        *,
+        y0: Any = None,
+        u: Any = None,
+    ) -> Float[np.ndarray, "... state"]:
+        """The mean of the members' simulated trajectories, in the user's units.
 
-        It is taken in scaled units, so that it keeps to bounds, over the members that have a finite solution there.
+        The mean is taken in scaled units, so that it respects bounds, over the members whose solution is finite there.
+        Arguments, shapes and errors are those of `NeuralODE.predict`.
         """
+        if data is None:
+            found = self.predict(self.typical.starting_from(y0, ts, u))
+            return found[0] if np.ndim(y0) == 1 else found
         return self.bands(data, ts).ys
+
+    def solve(self, y0: Any, ts: Any, u: Any = None, **options: Any) -> diffrax.Solution:
+        """Solves each member's vector field in the user's units with Diffrax; see `NeuralODE.solve`.
+
+        **Arguments:**
+
+        - `y0`: all states at the first time, shape `(state,)`, or `(member, state)`: each member has hidden states of
+          its own.
+        - `ts`, `u`, `options`: as in `NeuralODE.solve`.
+
+        **Returns:** a `diffrax.Solution` whose arrays have an axis for the members before all others: `ys` has the
+        shape `(member, time, state)`.
+        """
+        y0 = jnp.asarray(y0, float)
+        arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
+
+        def one(arrays: NeuralODE, y0: Array) -> diffrax.Solution:
+            return eqx.combine(arrays, static[0]).solve(y0, ts, u, **options)
+
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+        return eqx.filter_vmap(one, in_axes=(0, 0 if y0.ndim == 2 else None))(stacked, y0)
 
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9

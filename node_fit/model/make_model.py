@@ -10,9 +10,10 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from ..data.batch import Batch
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaler, Scaling
-from ..runtime.precision import numbers_as_arrays
+from ..runtime.arguments import check_argument
+from ..runtime.precision import ambient, carry, dtype_of, numbers_as_arrays, precision_of
 from ..solver.solver import Solver
 from ..solver.vector_field import VectorField
 from .fields.mlp import MLP
@@ -26,6 +27,9 @@ from .system import System
 MakeField = Callable[..., VectorField]
 MakeStart = Callable[..., AbstractStart]
 MakeObservation = Callable[..., AbstractObservation]
+# What to pass for these.
+START = "node_fit.First, Fitted or Encoder, or a functools.partial of one"
+OBSERVATION = "node_fit.MeasuredStates, LinearReadout or NetworkReadout, or a functools.partial of one"
 
 
 def make_model(
@@ -39,13 +43,34 @@ def make_model(
     scaling: Scaling | None = None,
     key: PRNGKeyArray,
 ) -> NeuralODE:
-    """A model that has not been trained.
+    """Makes a model that has not been trained yet.
 
-    **Arguments:** `train`: what scales and sizes are taken from; `solver`: of predictions; `key`: for the initial
-    parameters; the others as of `fit`.
+    ```python
+    model = node_fit.make_model(train, field=node_fit.MLP, key=jax.random.key(0))
+    ```
 
-    **Raises:** `ValueError` if an argument does not fit the data.
+    **Arguments:**
+
+    - `train`: the data that give the scales and the numbers of states and inputs.
+    - `solver`: the solver of predictions.
+    - `key`: a JAX random key for the initial parameters.
+    - `field`, `hidden`, `start`, `observation`, `scaling`: as in `fit`.
+
+    **Returns:** the model, with all arrays in the process's precision.
+
+    **Raises:** `ValueError` if an argument has the wrong type or does not fit the data.
     """
+    check_data(train, "train")
+    check_field(field)
+    for name, value, hint, text in (
+        ("hidden", hidden, int | Sequence[str], "a number of states or a list of their names"),
+        ("start", start, MakeStart, START),
+        ("observation", observation, MakeObservation, OBSERVATION),
+        ("solver", solver, Solver | None, None),
+        ("scaling", scaling, Scaling | None, None),
+        ("key", key, PRNGKeyArray, "a JAX random key such as jax.random.key(0)"),
+    ):
+        check_argument(name, value, hint, text)
     start_key, observation_key = jax.random.split(jax.random.fold_in(key, 1))
     names = () if isinstance(hidden, int) else hidden
     scaling = scaling or Scaling()
@@ -61,9 +86,11 @@ def make_model(
         readout=made_of(observation) is not MeasuredStates,
         angles=scaling.turns,
     )
-    return NeuralODE(
-        # If there was no memory for it, that is an error here; later on it would end the process.
-        field=jax.block_until_ready(make_field(field, system, key)),
+    # If there was no memory for it, that is an error here; later on it would end the process.
+    made = jax.block_until_ready(make_field(field, system, key))
+    precision_of(made)
+    model = NeuralODE(
+        field=made,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
         observation=observation(system, key=observation_key),
         scaler=scaler,
@@ -72,6 +99,7 @@ def make_model(
         states=train.states,
         units=tuple(sorted(train.units.items())),
     )
+    return carry(model, dtype_of(ambient()))
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:

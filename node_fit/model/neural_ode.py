@@ -151,7 +151,7 @@ class NeuralODE(eqx.Module):
         **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
         """
         if data is None:
-            found = self.predict(from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time))
+            found = self.predict(self.starting_from(y0, ts, u))
             return found[0] if np.ndim(y0) == 1 else found
         self.check_channels(data)
         precision = precision_of(self)
@@ -169,6 +169,10 @@ class NeuralODE(eqx.Module):
         with scope(precision):
             ys = in_slices(at_times, *self.asked(data, ts))
         return self.scaler.unscale_states(ys)
+
+    def starting_from(self, y0: Any, ts: Any, u: Any) -> Dataset:
+        """A dataset that holds the first row of each trajectory, for predictions; arguments as of `predict`."""
+        return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
 
     @property
     def vector_field(self) -> Callable[..., Float[Array, " state"]]:

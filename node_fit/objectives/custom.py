@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_fields
 from .objective import AbstractObjective, Loss, Target
 
 
@@ -31,6 +32,9 @@ class CustomLoss(AbstractObjective):
     """
 
     function: Callable[[NeuralODE, Batch], Any] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_fields(self)
 
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         return None

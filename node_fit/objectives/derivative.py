@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, PyTree
 from ..data.dataset import Dataset, cut
 from ..data.smoothing import FEWEST, smooth
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_fields
 from .objective import AbstractLeastSquares, Target, measured_count
 from .penalty import Penalty
 from .residuals import Residuals
@@ -45,6 +46,9 @@ class DerivativeMatching(AbstractLeastSquares):
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
     most: int = eqx.field(static=True, default=8192)
+
+    def __check_init__(self):
+        check_fields(self)
 
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         if not model.is_measured:

@@ -133,9 +133,9 @@ class AbstractObjective(eqx.Module):
         """
         return forward(lambda x: self.residuals(*build(x), target), x)
 
-    def prior(self, field: PyTree) -> PyTree:
-        """The weight of each parameter's square in the sum of squares, in the structure of the field's parameters."""
-        return jax.tree.map(jnp.zeros_like, field)
+    def prior(self, parts: PyTree) -> PyTree:
+        """The weight of each parameter's square in the sum of squares, in the structure of `parts`."""
+        return jax.tree.map(jnp.zeros_like, parts)
 
 
 class AbstractLeastSquares(AbstractObjective):

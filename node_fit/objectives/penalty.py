@@ -12,10 +12,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ..data.batch import Batch
 from ..model.fields.hybrid import Hybrid
 from ..model.parameters import weights
+from ..runtime.arguments import check_fields
 from ..solver.vector_field import VectorField
 
 Points = tuple[Float[Array, "block point"], Float[Array, "block point state"], Float[Array, "block point input"]]
-Weight = float | Float[Array, ""] | None
+Number = float | Float[Array, ""]
+Weight = Number | None
 
 
 class Penalty(eqx.Module):
@@ -36,21 +38,21 @@ class Penalty(eqx.Module):
     **Raises:** `ValueError` if a weight is negative or not finite.
     """
 
-    ridge: float | Float[Array, ""] | Literal["auto"] = 0.0
+    ridge: Number | Literal["auto"] = 0.0
     smoothness: Weight = None
     kinetic_energy: Weight = None
     physics: Weight = None
 
     def __check_init__(self):
+        check_fields(self, {"ridge": "a number or auto"})
         for name in ("ridge", "smoothness", "kinetic_energy", "physics"):
             weight = getattr(self, name)
             if isinstance(weight, float | int) and not 0 <= weight < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {weight}.")
-        if isinstance(self.ridge, str) and self.ridge != "auto":
-            raise ValueError(f"ridge must be a number or auto, got {self.ridge!r}.")
 
     def of_weights(self, parts: PyTree) -> Float[Array, ""]:
         """The weighted sum of the squared weights of a model's field and start."""
+        assert not isinstance(self.ridge, str)
         return self.ridge * sum(((leaf**2).sum() for leaf in weights(parts)), jnp.zeros(()))
 
     def prior(self, parts: PyTree) -> PyTree:

@@ -11,8 +11,9 @@ from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset, cut
 from ..data.smoothing import smooth
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_fields
 from ..solver.held_steps import Grid, Shares
-from ..solver.solver import Solver
+from ..solver.solver import Solver, as_solver
 from .objective import Target
 from .penalty import Penalty
 from .simulation import AbstractSimulation, misfit, nodes, rows
@@ -51,12 +52,13 @@ class MultipleShooting(AbstractSimulation):
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
-    solver: Solver = eqx.field(default_factory=Solver)
+    solver: Solver = eqx.field(converter=as_solver, default_factory=Solver)
     rows: int = eqx.field(static=True, default=10)
     least: float | Float[Array, ""] = 0.01
     most: float | Float[Array, ""] = 10.0
 
     def __check_init__(self):
+        check_fields(self)
         if self.rows < 1:
             raise ValueError(f"rows of a segment must be at least 1, got {self.rows}.")
         weights = self.least, self.most

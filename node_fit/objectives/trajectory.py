@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, PyTree
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_fields
 from ..solver.held_steps import Grid, Shares
-from ..solver.solver import Solver
+from ..solver.solver import Solver, as_solver
 from .objective import Target
 from .penalty import Penalty
 from .simulation import AbstractSimulation, misfit, nodes, rows
@@ -34,12 +35,13 @@ class TrajectoryMatching(AbstractSimulation):
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
-    solver: Solver = eqx.field(default_factory=Solver)
+    solver: Solver = eqx.field(converter=as_solver, default_factory=Solver)
     window: int | None = eqx.field(static=True, default=None)
     stride: int | None = eqx.field(static=True, default=None)
     horizon: float | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        check_fields(self)
         if self.window is not None and self.window < 2:
             raise ValueError(f"window must be at least 2 rows, got {self.window}.")
         if self.stride is not None and (self.window is None or self.stride < 1):

@@ -1,6 +1,7 @@
 """Adam, with decoupled weight decay and learning-rate schedules."""
 
 import math
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import equinox as eqx
@@ -8,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from ..runtime.arguments import check_fields
 from .optimizer import AbstractGradientOptimizer
 
 Schedule = Literal["constant", "cosine", "warmup_cosine"]
-SCHEDULES = ("constant", "cosine", "warmup_cosine")
 
 
 class Adam(AbstractGradientOptimizer):
@@ -29,43 +30,26 @@ class Adam(AbstractGradientOptimizer):
     **Raises:** `ValueError` if a number is out of range or the schedule is unknown.
     """
 
-    learning_rate: float | Float[Array, ""]
-    weight_decay: float | Float[Array, ""]
-    b1: float | Float[Array, ""]
-    b2: float | Float[Array, ""]
-    clip: float | Float[Array, ""] | None
-    schedule: str = eqx.field(static=True)
-    warmup: float = eqx.field(static=True)
+    learning_rate: float | Float[Array, ""] = 3e-3
+    _: KW_ONLY
+    schedule: Schedule = eqx.field(static=True, default="cosine")
+    warmup: float = eqx.field(static=True, default=0.05)
+    weight_decay: float | Float[Array, ""] = 0.0
+    b1: float | Float[Array, ""] = 0.9
+    b2: float | Float[Array, ""] = 0.999
+    clip: float | Float[Array, ""] | None = None
 
-    def __init__(
-        self,
-        learning_rate: float = 3e-3,
-        *,
-        schedule: Schedule = "cosine",
-        warmup: float = 0.05,
-        weight_decay: float = 0.0,
-        b1: float = 0.9,
-        b2: float = 0.999,
-        clip: float | None = None,
-    ):
-        if not 0 < learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}.")
-        if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be finite and not negative, got {weight_decay}.")
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
-        if clip is not None and not clip > 0:
-            raise ValueError(f"clip must be positive, got {clip}.")
-        for key, number in (("warmup", warmup), ("b1", b1), ("b2", b2)):
+    def __check_init__(self):
+        check_fields(self)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be finite and not negative, got {self.weight_decay}.")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}.")
+        for key, number in (("warmup", self.warmup), ("b1", self.b1), ("b2", self.b2)):
             if not 0 <= number < 1:
                 raise ValueError(f"{key} must be at least 0 and below 1, got {number}.")
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.b1 = b1
-        self.b2 = b2
-        self.clip = clip
-        self.schedule = schedule
-        self.warmup = warmup
 
     @property
     def full_batch(self) -> bool:

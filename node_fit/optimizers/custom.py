@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from ..runtime.arguments import check_fields
 from .optimizer import AbstractGradientOptimizer, AbstractOptimizer
 
 # What to suggest to users who pass a name.
@@ -27,6 +28,9 @@ class Optax(AbstractGradientOptimizer):
     """
 
     transformation: optax.GradientTransformation = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_fields(self, {"transformation": "an Optax transformation such as optax.adam(1e-3)"})
 
     @property
     def full_batch(self) -> bool:

@@ -1,5 +1,6 @@
 """L-BFGS on the full batch."""
 
+from dataclasses import KW_ONLY
 from typing import Literal
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
+from ..runtime.arguments import check_fields
 from .custom import forget_value
 from .line_search import lbfgs_by_evaluation, renew
 from .optimizer import AbstractGradientOptimizer
@@ -33,20 +35,17 @@ class LBFGS(AbstractGradientOptimizer):
     **Raises:** `ValueError` if a number is out of range or the line search is unknown.
     """
 
-    memory: int = eqx.field(static=True)
-    linesearch: str = eqx.field(static=True)
-    tries: int = eqx.field(static=True)
+    _: KW_ONLY
+    memory: int = eqx.field(static=True, default=50)
+    linesearch: LineSearch = eqx.field(static=True, default="zoom")
+    tries: int = eqx.field(static=True, default=20)
 
-    def __init__(self, *, memory: int = 50, linesearch: LineSearch = "zoom", tries: int = 20):
-        if memory < 1:
-            raise ValueError(f"memory must be at least 1, got {memory}.")
-        if tries < 2:
-            raise ValueError(f"tries must be at least 2, got {tries}.")
-        if linesearch not in ("zoom", "backtracking"):
-            raise ValueError(f"linesearch must be zoom or backtracking, got {linesearch!r}.")
-        self.memory = memory
-        self.linesearch = linesearch
-        self.tries = tries
+    def __check_init__(self):
+        check_fields(self, {"linesearch": "zoom or backtracking"})
+        if self.memory < 1:
+            raise ValueError(f"memory must be at least 1, got {self.memory}.")
+        if self.tries < 2:
+            raise ValueError(f"tries must be at least 2, got {self.tries}.")
 
     @property
     def full_batch(self) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Literal, NamedTuple, cast
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..objectives.objective import Loss
+from ..runtime.arguments import check_fields
 from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunction, Step
 
 Vector = Float[Array, " parameter"]
@@ -69,33 +71,20 @@ class LevenbergMarquardt(AbstractOptimizer):
     **Raises:** `ValueError` if a number is out of range.
     """
 
-    damping: float | Float[Array, ""]
-    geodesic: bool = eqx.field(static=True)
-    form: str = eqx.field(static=True)
-    memory: float = eqx.field(static=True)
-    tries: int = eqx.field(static=True)
+    _: KW_ONLY
+    damping: float | Float[Array, ""] = 1e-3
+    geodesic: bool = eqx.field(static=True, default=True)
+    form: Form = eqx.field(static=True, default="auto")
+    memory: float = eqx.field(static=True, default=1e9)
+    tries: int = eqx.field(static=True, default=10)
 
-    def __init__(
-        self,
-        *,
-        damping: float = 1e-3,
-        geodesic: bool = True,
-        form: Form = "auto",
-        memory: float = 1e9,
-        tries: int = 10,
-    ):
-        for key, number in (("damping", damping), ("memory", memory)):
-            if not 0 < number < math.inf:
-                raise ValueError(f"{key} must be positive and finite, got {number}.")
-        if tries < 1:
-            raise ValueError(f"tries must be at least 1, got {tries}.")
-        if form not in ("auto", "dense", "cg"):
-            raise ValueError(f"form must be auto, dense or cg, got {form!r}.")
-        self.damping = damping
-        self.geodesic = geodesic
-        self.form = form
-        self.memory = memory
-        self.tries = tries
+    def __check_init__(self):
+        check_fields(self, {"form": "auto, dense or cg"})
+        for key in ("damping", "memory"):
+            if not 0 < getattr(self, key) < math.inf:
+                raise ValueError(f"{key} must be positive and finite, got {getattr(self, key)}.")
+        if self.tries < 1:
+            raise ValueError(f"tries must be at least 1, got {self.tries}.")
 
     @property
     def full_batch(self) -> bool:

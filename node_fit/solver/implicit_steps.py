@@ -29,7 +29,7 @@ def advance(
     budget = max_steps + intervals.end.shape[1]
 
     def one(own: Intervals, origin: Array, at: Front, rtol: Any, atol: Any) -> tuple[Array, Front]:
-        def rates(t: Array, y: Array, args: Any) -> Array:
+        def rates(t: Any, y: Array, args: Any) -> Array:
             # At the end of an interval its own inputs still hold; after a jump, Diffrax begins just behind it.
             index = jnp.clip(jnp.searchsorted(own.end, t, side="left"), 0, own.end.shape[0] - 1)
             here = jax.tree.map(lambda x: x[index][None], own)

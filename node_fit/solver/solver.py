@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..runtime.arguments import checks_arguments
 from ..runtime.stored_names import stored_as
 from . import held_steps, implicit_steps, row_steps
 from .adjoints import ADJOINTS, Adjoint
@@ -63,6 +64,7 @@ class Solver(eqx.Module):
     adjoint: Adjoint = eqx.field(static=True)
     inputs: str = eqx.field(static=True)
 
+    @checks_arguments
     def __init__(
         self,
         method: str | diffrax.AbstractSolver = "tsit5",
@@ -127,17 +129,17 @@ class Solver(eqx.Module):
         - `adjoint`: in place of the solver's own.
         """
         p, inputs = problem, self.interpolation
-        saved = p.ts if saved is None else saved
+        wanted: Any = p.ts if saved is None else saved
         adjoint = adjoint or self.adjoint
         if joint:
             driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
-            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, saved[0], adjoint)
+            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, wanted[0], adjoint)
             return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, p.y0.shape[:1]))
 
         def one(ts, y0, us, origin, saved):
             return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, saved, adjoint)
 
-        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin, saved))
+        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin, wanted))
 
     def solve_held(self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False) -> HeldSolution:
         """Solves all trajectories over held steps.
@@ -285,7 +287,7 @@ class Solver(eqx.Module):
         return ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all()
 
 
-def as_solver(given: Any) -> Solver:
+def as_solver(given: Any, name: str = "solver") -> Solver:
     """A solver; the name of a method or a `diffrax.AbstractSolver` becomes one.
 
     **Raises:** `ValueError` that says what to pass.
@@ -293,5 +295,5 @@ def as_solver(given: Any) -> Solver:
     if isinstance(given, Solver):
         return given
     if not isinstance(given, str | diffrax.AbstractSolver):
-        raise ValueError(f"solver must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
+        raise ValueError(f"{name} must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
     return Solver(given)

@@ -22,6 +22,7 @@ from jaxtyping import Array
 
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_argument
 from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..runtime.stored_names import CLASSES, stored_name
 from ..runtime.version import __version__
@@ -75,6 +76,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
 
     **Raises:** `FileNotFoundError`, or `ModelFileError` that says what is wrong with the file.
     """
+    check_argument("path", path, str | Path, "the name of a file that a model was saved to")
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")

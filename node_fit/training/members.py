@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
+from ..runtime.arguments import check_argument, check_fields
 from ..runtime.compilation import fingerprint
 from ..runtime.precision import is_key
 from .stage import Stage
@@ -37,7 +38,8 @@ class Members:
     keep: str = "all"
 
     def __post_init__(self):
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+        check_fields(self, {"size": "an integer of at least 1", **dict.fromkeys(("vary", "keep"), "a string")})
+        if self.size < 1:
             raise ValueError(f"size of an ensemble must be an integer of at least 1, got {self.size!r}.")
         if self.vary not in ("seeds", "data", "both"):
             raise ValueError(f"vary must be seeds, data or both, got {self.vary!r}.")
@@ -61,6 +63,15 @@ class Members:
     def resample(self, seed: int, member: int) -> int | None:
         """Of the draw of a member's data."""
         return None if self.size == 1 or self.vary == "seeds" else seed + member
+
+
+def as_members(given: Any) -> Members:
+    """Several fits, from their number or as they are.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    check_argument("ensemble", given, Members | int, "a number of members or a node_fit.Members")
+    return given if isinstance(given, Members) else Members(given)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from ..objectives.custom import as_objective
 from ..objectives.objective import AbstractObjective
 from ..optimizers.custom import as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.arguments import check_fields
 
 
 class Stage(eqx.Module):
@@ -29,6 +30,7 @@ class Stage(eqx.Module):
     batch_size: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
+        check_fields(self)
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}.")
         if self.batch_size is not None and self.batch_size < 1:

@@ -15,23 +15,15 @@ import numpy as np
 from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException, BeartypeWarning
-from jaxtyping import AbstractArray
 from omegaconf import OmegaConf
 from omegaconf import errors as omegaconf
 
+from ...runtime.arguments import ARRAYS, LISTS, WORDS, describe, members
 from .composition import check_names, explain
 from .targets import ALLOWED, ConfigError, closest, hints_of, located, nearest, parameters_of
 
-ARRAYS = (AbstractArray, jax.Array, np.ndarray)
-LISTS = (tuple, Sequence, list)
-WORDS = {
-    **dict.fromkeys((bool, np.bool), "true or false"),
-    **dict.fromkeys((float, complex, np.number), "a number"),
-    int: "an integer",
-    str: "a string",
-    type(None): "null",
-    Callable: "a function",
-}
+# As in a config file.
+YAML = WORDS | {type(None): "null"} | dict.fromkeys((bool, np.bool), "true or false")
 
 
 @dataclass(frozen=True)
@@ -162,7 +154,7 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         elif isinstance(value, float) and value.is_integer() and int in hints:
             fix = f"; write {value:.0f}"
         shown = textwrap.shorten(repr(value), 80)
-        raise ConfigError(f"{key} must be {describe(hint)}, got {shown}{fix}") from None
+        raise ConfigError(f"{key} must be {describe(hint, YAML)}, got {shown}{fix}") from None
 
 
 def converted(value: Any, hint: Any) -> Any:
@@ -207,21 +199,3 @@ def converted_list(values: Sequence[Any], kind: Any, inner: tuple[Any, ...]) -> 
     hints = [inner[0] if inner else Any] * len(values) if many else inner
     items = [converted(value, hint) for value, hint in zip(values, hints, strict=True)]
     return items if kind is list else tuple(items)
-
-
-def members(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def describe(hint: Any) -> str:
-    """Describes a type hint in the terms of a config file."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(describe(member) for member in inner))
-    if kind is Literal:
-        return f"one of {', '.join(str(choice) for choice in inner)}"
-    if isinstance(kind, type) and issubclass(kind, ARRAYS):
-        return "an array"
-    if kind in LISTS:
-        return "a list" + (f" (each {describe(inner[0])})" if inner else "")
-    return WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"

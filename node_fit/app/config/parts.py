@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from omegaconf import DictConfig, OmegaConf
@@ -106,7 +106,7 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
 
     **Raises:** `ConfigError` if it is neither.
     """
-    hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
+    hidden: Any = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
     if hidden == "auto" or (isinstance(hidden, int) and not isinstance(hidden, bool)):
         return hidden
     if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):

@@ -3,12 +3,15 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from ...runtime.arguments import check_argument
+
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
     """The files that a path, a list of paths or a glob names; those of a glob in alphabetical order.
 
     **Raises:** `FileNotFoundError` with the nearest existing file; `ValueError` for a folder or a file named twice.
     """
+    check_argument("path", path, str | Path | Sequence[str | Path], "a file, a list of files or a glob")
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     files = [file for each in paths for file in expand(Path(each).expanduser())]
     if not files:

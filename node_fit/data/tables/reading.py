@@ -106,6 +106,11 @@ def from_frame(
 
     **Raises:** `ValueError` with one sentence that names the row and the column.
     """
+    if not hasattr(frame, "iloc"):
+        raise ValueError(
+            f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, and "
+            "pass frame.to_pandas() for frames of other libraries."
+        )
     roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
     constants = as_numbers(covariates)
     check_unit(time_unit, roles.time is not None)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.scaling import Scaler
+from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from .field import AbstractVectorField
 from .linear import Linear
@@ -39,6 +40,7 @@ class Layers(eqx.Module):
     layers: tuple[eqx.nn.Linear, ...]
     activation: str = eqx.field(static=True)
 
+    @checks_arguments
     def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, activation: Activation, key: PRNGKeyArray):
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}.")
@@ -130,6 +132,7 @@ class MLP(AbstractVectorField):
     path: Linear | None
     time: bool = eqx.field(static=True)
 
+    @checks_arguments
     def __init__(
         self,
         states: int,

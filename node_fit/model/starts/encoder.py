@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.batch import Batch, first_rows
+from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ..fields.mlp import Activation, Layers
 from ..system import System
@@ -49,6 +50,7 @@ class Encoder(AbstractStart):
     before: bool = eqx.field(static=True)
     washed: int = eqx.field(static=True)
 
+    @checks_arguments
     def __init__(
         self,
         system: System,
@@ -75,7 +77,7 @@ class Encoder(AbstractStart):
         self.network = layers.silenced()
         self.rows = rows
         self.washed = washout
-        lengths = np.sum(np.diff(np.asarray(batch.ts), axis=1) > 0, axis=1) + 1
+        lengths = np.sum(np.diff(np.asarray(batch.ts, np.float64), axis=1) > 0, axis=1) + 1
         self.before = bool(np.median(lengths) >= LONG * rows) if before is None else before
 
     def __call__(self, batch: Batch) -> Starts:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.batch import Batch
+from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ..system import System
 from .start import AbstractStart, Guess, Simulate, Starts
@@ -23,6 +24,7 @@ class First(AbstractStart):
     guess: Guess
     hidden: Float[Array, " hidden"] | None
 
+    @checks_arguments
     def __init__(self, system: System, batch: Batch, *, absent: float | None = None, key: PRNGKeyArray | None = None):
         self.guess = Guess.of(system, absent)
         count = len(system.states) - system.measured

@@ -8,6 +8,7 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ...data.batch import Batch, first_rows
+from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ..system import System
 from .start import AbstractStart, Guess, Simulate, Starts
@@ -36,6 +37,7 @@ class Fitted(AbstractStart):
     rows: int | None = eqx.field(static=True)
     holds_absent: bool = eqx.field(static=True)
 
+    @checks_arguments
     def __init__(
         self,
         system: System,
