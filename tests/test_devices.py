@@ -73,7 +73,7 @@ def test_devices_that_stay_idle_are_told_of():
     assert fit_to(rotation(8), device=nf.Devices(count=8), **options).devices == 8 and not said
     assert fit_to(rotation(5), device=nf.Devices(count=8), **options).devices == 5
     (record,) = said
-    assert "5 of 8 devices are in use" in record.getMessage()
+    assert "using 5 of 8 devices" in record.getMessage()
     """)
 
 

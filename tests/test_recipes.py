@@ -67,7 +67,7 @@ def test_a_stage_instead_of_another():
     )
     assert taken(recipe).names == ["derivative", "main"]
     assert taken(recipe, hidden=1).names == ["shooting", "main"]
-    with pytest.raises(ValueError, match="'main' is instead of 'derivative', which is no stage before it"):
+    with pytest.raises(ValueError, match="'main' has instead_of='derivative', which is not an earlier stage"):
         nf.Recipe({"main": nf.Plan(instead_of="derivative")})
     with pytest.raises(ValueError, match="at least one stage"):
         nf.Recipe({})

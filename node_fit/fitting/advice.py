@@ -1,4 +1,4 @@
-"""What would help a fit that is not good, from what its data show and what it has tried."""
+"""Advice for a fit that is not good, from its data and its options."""
 
 from collections.abc import Sequence
 
@@ -11,22 +11,23 @@ from ..training.callback import Record
 from .options import Options
 from .recipes import DIRECT
 
-# Positive values that span so many times their smallest are told to be fitted on a logarithmic scale.
+# Positive values whose largest is this many times their smallest should be fitted on a logarithmic scale.
 DECADES = 100.0
-# Rows before a residual that may tell of it, and the share of its variance that they have to explain.
+# Rows before a residual that may predict it, and the share of its variance that they have to explain.
 PAST, EXPLAINED = 10, 0.2
-# Rows of a regression, at the most, and its ridge in standardised units.
+# Maximum number of rows in a regression, and its ridge in standardised units.
 MOST_ROWS, RIDGE = 20_000, 1e-3
 
 
 def what_helps(
     options: Options, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], *, overfits: bool
 ) -> str:
-    """What to try next: what is not on already, and what the training data speak for.
+    """What to try next: what is not in use yet, and what the training data suggest.
 
     **Arguments:**
 
-    - `options`: of the fit. `data`, `predicted`: of training.
+    - `options`: those of the fit.
+    - `data`, `predicted`: the training data, and the fit's predictions of them.
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
     """
     found = []
@@ -38,12 +39,12 @@ def what_helps(
     elif remembers(data, predicted):
         found.append(more_states(options))
     else:
-        found.append("a longer record, or more of them, for past rows say nothing of what is left")
+        found.append("a longer record, or more of them, since past rows do not predict the residuals")
     return "; or ".join(found)
 
 
 def spanning_decades(options: Options, data: Dataset) -> list[str]:
-    """Channels of positive values that span decades, and are not fitted on a logarithmic scale."""
+    """Channels whose positive values span decades, and that are not fitted on a logarithmic scale."""
     found = []
     for index, name in enumerate(data.states):
         values = data.ys[..., index][data.mask[..., index]]
@@ -61,25 +62,25 @@ def against_overfitting(options: Options) -> str:
 
 
 def more_states(options: Options) -> str:
-    """Says so where the past tells of what a fit leaves."""
+    """The advice where past rows predict the residuals."""
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
     if count == 0:
-        return "hidden=1 start=encoder, for past rows tell of what is left: not all that matters is measured"
-    return f"hidden={count + 1}, for past rows tell of what is left with {count}"
+        return "hidden=1 start=encoder, since past rows predict the residuals: not all that matters is measured"
+    return f"hidden={count + 1}, since past rows predict the residuals of a fit with {count}"
 
 
 def what_helps_flat(options: Options, history: Sequence[Record]) -> str:
     """What to try where a fit is no better than a constant."""
     if len({record.stage for record in history}) == 1 and options.recipe == DIRECT:
-        return "recipe=default, which begins with short or no solves"
+        return "recipe=default, which begins without solves or with short ones"
     if options.training.window in (None, "auto"):
         return "shorter windows first (train.window=20), or hidden=1 start=encoder if not all that matters is measured"
     return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
 
 
 def remembers(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
-    """Whether a linear map of the rows before tells of what a fit leaves, on rows that it was not fitted to."""
+    """Whether a linear map of past rows predicts a fit's residuals, on rows that the map was not fitted to."""
     rows, residuals = past_and_residuals(data, predicted)
     half = len(rows) // 2
     if half < 2 * rows.shape[1]:
@@ -98,7 +99,7 @@ def remembers(data: Dataset, predicted: Float[np.ndarray, "trajectory time state
 def past_and_residuals(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
 ) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, "row state"]]:
-    """What was measured in the rows before each one, and what its prediction leaves; complete rows, in order."""
+    """The measurements in the rows before each row, and its residuals; complete rows only, in order."""
     whole = np.concatenate([data.ys, data.us], axis=2)
     complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
     features, residuals = [], []

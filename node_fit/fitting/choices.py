@@ -1,4 +1,4 @@
-"""What `fit` chooses from the data where it is left open: hidden states, starts, windows, inputs, the solver."""
+"""What `fit` chooses from the data if you do not: hidden states, starts, windows, inputs, the solver."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ from ..model.starts.first import First
 from .linear_model import WORTH, LinearModel, linear_models
 from .options import TIGHT, Options, Training, with_tolerance
 
-# Rows of a window, the first of which a record has at least so many times.
+# Rows of a window: the first of these of which the longest record holds at least `LONG`.
 WINDOWS, LONG = (128, 64), 3
-# Windows that a fit looks at: so many or, of short records whose windows overlap much, about half as many.
+# Windows in a fit: at most the first number, or about the second for short records, whose windows overlap much.
 MOST_WINDOWS, FEWER_WINDOWS = 128, 64
-# Rows between two windows: at least, and of short records at the most.
+# Rows between the beginnings of two windows: the minimum, and the maximum for short records.
 NEAREST, FARTHEST = 8, 32
-# Windows that a linear model is found from, which is cheaper with few and needs many different starts.
+# Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
 LINEAR_WINDOWS = 64
 # Rows that a start is read from: more of them if the inputs alone tell of it.
 ROWS, MORE_ROWS = 10, 30
@@ -34,9 +34,9 @@ ROWS, MORE_ROWS = 10, 30
 WASHOUT = 20
 # Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
 LEVELS, RARELY = 8, 0.5
-# Tolerances of steps beside a linear model: this share of its error [standard deviations], within these limits.
+# Solver tolerance after a linear model: this share of its error [standard deviations], within these limits.
 SMALL, TOLERANCES = 1 / 200, (1e-5, 1e-3)
-# Predictions are solved so many times more tightly.
+# The tolerance of predictions is smaller by this factor.
 TIGHTER = 10
 STEPS, CHUNK = 2000, 100
 STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
@@ -57,7 +57,7 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """Options of which nothing is left open, what was chosen and why, and a linear model to begin with, if any."""
+    """Complete options, what was chosen and why, and the linear model to begin with, if any."""
 
     options: Options
     choices: list[Choice]
@@ -65,12 +65,12 @@ class Chosen(NamedTuple):
 
 
 def choose(options: Options, train: Dataset, validation: Dataset | None, *, look: bool = True) -> Chosen:
-    """Chooses what is left open.
+    """Chooses the options that are still open.
 
-    A long record that is driven by inputs gets a linear state-space model, beside which a network begins at zero.
-    Trajectories that are short, or autonomous, get what suits them without looking.
+    A long record that inputs drive gets a linear state-space model, and a network beside it that begins at zero.
+    Short or autonomous trajectories get fixed defaults.
 
-    **Arguments:** `options`, `train`, `validation`: as of `fit`. `look`: whether a linear model may be looked for.
+    **Arguments:** `options`, `train`, `validation`: as in `fit`. `look`: whether to look for a linear model.
 
     **Returns:** `Chosen`.
     """
@@ -97,7 +97,7 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
         if options.evaluation is None:
             tight = max(rtol / TIGHTER, TIGHT[options.kind])
             options = replace(options, evaluation=replace(with_tolerance(options.solver, tight), atol=tight))
-        found.append(Choice("solver.rtol", rtol, "well below what the linear model leaves"))
+        found.append(Choice("solver.rtol", rtol, "well below the error of the linear model"))
     options = with_solvers(options, kind, driven)
     hidden = (linear.hidden if linear else 0) if options.hidden == "auto" else options.hidden
     start, field = options.start, options.field
@@ -111,13 +111,13 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
 
 
 def with_solvers(options: Options, kind: str, driven: bool) -> Options:
-    """Options with nothing left open of their solvers."""
+    """The options with complete solvers."""
     evaluation = None if options.evaluation is None else options.evaluation.for_data(driven=driven, inputs=kind)
     return replace(options, solver=options.solver.for_data(driven=driven, inputs=kind), evaluation=evaluation)
 
 
 def closed(options: Options) -> Options:
-    """What short and autonomous trajectories begin with."""
+    """The options with the defaults of short and autonomous trajectories."""
     training = options.training
     return replace(
         options,
@@ -144,12 +144,12 @@ def in_windows(training: Training, window: int | None, rows: int, *, many: bool)
 
 
 def stride_of(rows: int) -> int:
-    """Rows between the beginnings of two windows, in records of so many rows."""
+    """Rows between the beginnings of two windows, in records with this many rows."""
     return max(NEAREST, min(FARTHEST, rows // FEWER_WINDOWS), -(-rows // MOST_WINDOWS))
 
 
 def look_of_inputs(data: Dataset) -> tuple[str, str]:
-    """Whether inputs are held between rows or change evenly, and why that seems so."""
+    """Whether inputs are held between rows or change linearly, and the reason."""
     changed = np.diff(data.us, axis=1)[data.valid[:, 1:]] != 0
     share = float(changed.any(axis=1).mean())
     levels = max(len(np.unique(data.us[..., index][data.valid])) for index in range(data.us.shape[2]))
@@ -188,7 +188,7 @@ def choose_linear(
         text = f"NRMSE on {what} data of a linear model with {count} hidden states"
         return best, [Choice("linear", f"{best.error:.2g}", text)]
     tried = ", ".join(f"{model.hidden}: {model.judged:.2g}" for model in models)
-    text = f"NRMSE of linear models with hidden states {tried}, on {what} data and crosswise on those of training"
+    text = f"NRMSE of linear models by hidden states ({tried}), on {what} data and by cross-validation"
     return best, [Choice("hidden", best.hidden, text)]
 
 
@@ -197,11 +197,11 @@ def has_angles(options: Options, train: Dataset) -> bool:
 
 
 def simplest(models: list[LinearModel]) -> LinearModel:
-    """The model with the fewest states of those that are as good as the best."""
+    """The model with the fewest states among those that are about as good as the best."""
     limit = min(model.judged for model in models) * (1 + WORTH)
     return next(model for model in models if model.judged <= limit)
 
 
 def keyword(maker: Any, name: str) -> Any:
-    """What a partial gives by this name; None if nothing."""
+    """The keyword argument of a partial by this name; None if it has none."""
     return maker.keywords.get(name) if isinstance(maker, functools.partial) else None

@@ -1,4 +1,4 @@
-"""Going on from an earlier model, in memory."""
+"""Continuing from an earlier model, in memory."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -8,17 +8,16 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
 from .options import Options
 
-# What the earlier model brings along.
+# Options that the earlier model determines.
 OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
 
 
 def continued(model: Any, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
-    """The earlier model as the initial one of a fit to `train`, in its own scaling, and the options for that.
+    """The earlier model as the initial model of a fit to `train`, with its own scaling, and the options of that fit.
 
-    Starts that are fitted to each trajectory begin anew at what the data say. A ridge that would be chosen by fits from
-    the beginning is 0.
+    Starts that are fitted to each trajectory begin at the first measurements again. A ridge of `auto` is 0.
 
-    **Raises:** `ValueError` if it is no single model, other parts are asked for, or the channels differ.
+    **Raises:** `ValueError` if it is not a single model, options ask for other parts, or the channels differ.
     """
     if not isinstance(model, NeuralODE):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a fit has come to, in a sentence with the next thing to try."""
+"""The verdict on a fit, in a sentence that says what to try next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ Kind = Literal[
 ]
 # A fit that explains less of the variance than this is as good as a constant, and with less than that it is poor.
 FLAT, POOR = 0.1, 0.9
-# Below this a fit is good whatever else may be said.
+# A fit with a lower NRMSE is good in any case.
 GOOD = 0.02
-# The last chunk's fall of the loss in one that could have gone on.
+# The relative fall of the loss in the last chunk of a fit that more steps would improve.
 FALLING = 0.05
 NEAR_NOISE = 1.3
 OVERFITTED = 3.0
-# A simple model that is ahead by less than this is no better.
+# A simple model is better only if it is ahead by more than this.
 AHEAD = 0.99
 WORDS = {
     "mean": "the mean of the training data",
@@ -40,7 +40,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The `kind` of outcome, and a `sentence` that says so and what to try next."""
+    """The `kind` of outcome, and a `sentence` with the reason and what to try next."""
 
     kind: Kind
     sentence: str
@@ -55,11 +55,11 @@ def diagnose(
     options: Options | None = None,
     step_excess: float = 0.0,
 ) -> Diagnosis:
-    """What a fit has come to.
+    """Judges a fit.
 
     **Arguments:**
 
-    - `status`, `history`, `options`: of the fit.
+    - `status`, `history`, `options`: those of the fit.
     - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
     - `predicted`: predictions for each split.
     - `simple`: scores of simple models for each split, by their names.
@@ -108,7 +108,7 @@ def diagnose(
     if is_noise(splits["train"], predicted["train"]) and not (poor.keys() - {"train"}):
         return Diagnosis(
             "noise-limited",
-            "noise-limited: what is left is as large as the noise in the data; more data would help, more steps not.",
+            "noise-limited: the residuals are as large as the noise in the data; only more data would help.",
         )
     if poor:
         name, worst = min(poor.items(), key=lambda item: item[1].r2)

@@ -59,7 +59,7 @@ def fit(
 
     **Arguments:**
 
-    - `train`: what is fitted. `validation`: what the best iterate is chosen on and early stopping looks at.
+    - `train`: the data to fit. `validation`: data that choose the best iterate and stop the fit early.
     - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or something that makes one when it
       is called with `(states, inputs, key=...)`, such as `functools.partial(MLP, width=32)`, or, if its first
       parameter is called `system`, with `(system, key=...)`, where the `System` holds names and scales.
@@ -70,21 +70,21 @@ def fit(
     - `solver`: of training: a `Solver`, the name of a method, or a `diffrax.AbstractSolver`. `evaluation`: of
       validation and prediction; if None as `solver`, but tight and of at least the fifth order.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
-    - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. An Optax transformation will do.
-    - `penalty`: what is asked of the field besides fitting the data; `auto` for a ridge that is chosen.
+    - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
+    - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
     - `training`: budget, windows, minibatches, patience.
-    - `ensemble`: how many members are fitted at once, and how they differ.
-    - `model`: an earlier model to go on from, with its parts and its scaling; `field`, `hidden`, `start`,
-      `observation`, `scaling` and `evaluation` are then its own.
-    - `callbacks`: told of every chunk; they may end the run.
-    - `progress`: whether a progress bar is shown; if None, in a terminal and in a notebook.
+    - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
+    - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
+      `evaluation`.
+    - `callbacks`: called at the end of every chunk; they may stop the run.
+    - `progress`: whether to show a progress bar; if None, in a terminal and in a notebook.
     - `precision`: `x32` or `x64`; the process's mode if None.
     - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
-    - `seed`: of initial parameters and minibatches.
+    - `seed`: the seed of initial parameters and minibatches.
 
-    **Returns:** a `Fit`. Ctrl-C ends the training, and what was best until then is returned.
+    **Returns:** a `Fit`. Ctrl-C ends the training and returns the fit so far.
 
-    **Raises:** `ValueError` if an argument is out of range or does not fit the data.
+    **Raises:** `ValueError` if an argument has the wrong type, is out of range or does not fit the data.
     """
     options = Options(
         field=field,
@@ -115,7 +115,7 @@ def fit_with(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Fit:
-    """`fit`, with its choices in one object."""
+    """`fit`, with its options in one object."""
     check_data(train, "train")
     if validation is not None:
         check_data(validation, "validation")
@@ -142,7 +142,7 @@ def fit_with(
 
 
 def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:
-    """How a run ended, and where; Ctrl-C ends it at the last chunk's end, if there was one."""
+    """Runs the loop; Ctrl-C ends it with the state at the end of the last chunk, if there was one."""
     try:
         return loop.run(callback)
     except KeyboardInterrupt:
@@ -152,7 +152,7 @@ def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome]
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:
-    """The callbacks; a single one may stand for a list of one."""
+    """The callbacks as a list; a single one is a list of one."""
     found = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence) else list(callbacks)
     for each in found:
         if not isinstance(each, Callback):

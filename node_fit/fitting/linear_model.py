@@ -1,6 +1,6 @@
-"""A linear state-space model of a driven record: with how many hidden states, and how its trajectories start.
+"""Finds a linear state-space model of a driven record: its number of hidden states, its system and its starts.
 
-A network has to beat it, and begins where it is.
+A network begins as this model and has to beat it.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from ..data.scaling import Scaler
 from .linear_simulation import LinearSystem, Record, minimised, residuals
 from .subspace import Rates, identified
 
-# Hidden states that are tried, at the most.
+# Maximum number of hidden states to try.
 MOST_HIDDEN = 6
-# Steps from each start, and of the whole search.
+# Steps from each initial guess, and in the whole search.
 FIRST, STEPS = 8, 40
-# A further hidden state has to lower the validation error by this share, and so many in a row may not.
+# A further hidden state should lower the validation error by this share; the search ends after this many that do not.
 WORTH, TRIES = 0.03, 2
 
 
@@ -27,7 +27,7 @@ WORTH, TRIES = 0.03, 2
 class LinearModel:
     """A linear state-space model in scaled units, with a row as the unit of time.
 
-    - `system`: its parameters. `channels`: how many of its states are measured.
+    - `system`: its parameters. `channels`: number of measured states.
     - `error`, `train_error`: NRMSE on the validation data, and on the windows that it was fitted to.
     """
 
@@ -39,26 +39,26 @@ class LinearModel:
 
     @property
     def hidden(self) -> int:
-        """How many states beyond the channels."""
+        """Number of hidden states."""
         return len(self.system.a) - self.channels
 
 
 def linear_models(
     windows: Batch, validation: Batch, train: Dataset, scaler: Scaler, kind: str, hidden: int | None = None
 ) -> Iterator[LinearModel]:
-    """Linear models with 0, 1, 2, ... hidden states, until more of them do not help; or with so many.
+    """Linear models with 0, 1, 2, ... hidden states until more do not help, or with a given number.
 
-    Each is found by the simulation error of windows, from the model with a state less and from subspace
-    identification.
+    Each minimises the simulation error of windows, from two initial guesses: the model with one state less, and
+    subspace identification.
 
     **Arguments:**
 
-    - `windows`, `validation`: what is fitted, and what the number of states is judged by; on the host.
-    - `train`, `scaler`: the evenly sampled records that the windows are of, for the first guess.
+    - `windows`, `validation`: the data to fit, and the data that choose the number of states; on the host.
+    - `train`, `scaler`: the evenly sampled records from which the windows were cut, for the initial guess.
     - `kind`: how inputs are interpolated.
-    - `hidden`: a number of states that is given.
+    - `hidden`: the number of hidden states; None to search.
     """
-    # Many small products: threads would wait for each other.
+    # Many small products, in which threads would only wait for each other.
     with threadpool_limits(1):
         yield from searched(Record.of(windows, kind), Record.of(validation, kind), train, scaler, kind, hidden)
 
@@ -95,9 +95,9 @@ def error_on(system: LinearSystem, record: Record) -> float:
 
 
 def cross_validated(system: LinearSystem, record: Record) -> float:
-    """NRMSE of each half of the windows by a system that is fitted to the other, from a system fitted to both.
+    """NRMSE by two-fold cross-validation over the windows; each fit begins at a system fitted to all of them.
 
-    The validation data may be few, and of one regime: they alone do not tell how many states there are.
+    The validation data may be few and from one regime, and then do not determine the number of states.
     """
     half = record.ys.shape[1] // 2
     if half < 2:
@@ -108,7 +108,7 @@ def cross_validated(system: LinearSystem, record: Record) -> float:
 
 
 def constants(record: Record, inputs: int) -> list[LinearSystem]:
-    """The systems that keep the last known values, and that keep the mean: a linear model has to beat both."""
+    """Two systems that a linear model has to beat: one keeps the last known values, one the mean."""
     channels, features = record.ys.shape[2], record.past.shape[1]
     rates = Rates(np.zeros((channels, channels)), np.zeros((channels, inputs)), np.zeros(channels))
     keeps = with_no_start(rates, record)
@@ -125,7 +125,7 @@ def with_no_start(rates: Rates, record: Record) -> LinearSystem:
 
 
 def extended(before: LinearSystem | None, states: int, record: Record, inputs: int) -> LinearSystem:
-    """A smaller system with further states that decay, and are hardly coupled."""
+    """A smaller system with further states, which decay and are weakly coupled."""
     rng = np.random.default_rng(states)
     a = 0.05 * (rng.normal(size=(states, states)) / np.sqrt(states) - np.eye(states))
     b, c = 0.05 * rng.normal(size=(states, inputs)), np.zeros(states)

@@ -1,6 +1,6 @@
-"""Windows of a record, simulated by a linear state-space model, and the parameters of least simulation error.
+"""Simulates windows of a record with a linear state-space model, and minimises the simulation error.
 
-All of it is in NumPy and float64, where it takes a second: a compiled program of each number of states would take more.
+This is NumPy in float64 and takes a second; compiling a program for each number of states would take longer.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from jaxtyping import Float, Inexact
 
 from ..data.batch import Batch
 
-# Dampings tried in one step of a search, and a fall of the error that is none.
+# Dampings to try in one step of a search, and the relative fall of the error at which it ends.
 TRIALS, STALL = 12, 1e-4
-# Weight of squared parameters: the start's may be more than windows, and the equation should not be stiff for nothing.
+# Ridge on the parameters: those of the start may outnumber the windows, and the equation should not become stiff.
 RIDGE = 1e-5
-# States are cut here [standard deviations] every so many rows, so that a bad system gives a large error, no overflow.
+# States are clipped here [standard deviations] every few rows, so that a bad system gives a large error, no overflow.
 FAR, LOOK = 1e3, 8
 
 
@@ -32,11 +32,11 @@ class LinearSystem(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is simulated.
+    """The data of a simulation.
 
-    - `us`: inputs at the beginning of each step; and at its end, unless they are held. `ys`, `mask`: channels at its
-      end, and whether they count.
-    - `first`, `past`: the channels at the start, and features of the rows up to there.
+    - `us`: inputs at the beginning of each step and, unless they are held, at its end.
+    - `ys`, `mask`: channels at the end of each step, and whether they count.
+    - `first`, `past`: channels at the start, and features of the rows up to the start.
     """
 
     us: Float[np.ndarray, "step trajectory input"]
@@ -60,14 +60,14 @@ class Record(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of the values that count."""
+        """Variance of the values that count."""
         count = np.maximum(self.mask.sum(axis=(0, 1)), 1)
         mean = (self.mask * self.ys).sum(axis=(0, 1)) / count
         return float(((self.mask * (self.ys - mean)) ** 2).sum() / count.sum()) or 1.0
 
     @property
     def drives(self) -> Float[np.ndarray, "step trajectory drive"]:
-        """What pushes the states in each step: the inputs, and 1."""
+        """The drives of each step: the inputs, and a constant 1."""
         return np.concatenate([self.us, np.ones((*self.us.shape[:2], 1))], axis=2)
 
 
@@ -78,7 +78,7 @@ def step_matrix(
     *,
     held: bool,
 ) -> Inexact[np.ndarray, "*batch state drive"]:
-    """The matrix that takes states, inputs and 1 to the states a row later: exact for inputs held, or linear, between.
+    """The matrix from states, inputs and 1 to the states one row later; exact for inputs held or linear between rows.
 
     Van Loan, Computing integrals involving the matrix exponential, 1978.
     """
@@ -91,7 +91,7 @@ def step_matrix(
     system[..., :states, :states] = a
     system[..., :states, states : states + inputs] = b
     system[..., :states, -1] = c
-    if not held:  # u' is a slope, which does not change within a row
+    if not held:  # u' is the slope, which is constant within a row
         system[..., states : states + inputs, states + inputs : -1] = np.eye(inputs)
     found = expm(system)[..., :states, :]
     if held:
@@ -104,7 +104,7 @@ def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unkno
     """The derivatives of `step_matrix` with respect to `a`, `b` and `c`, in the order of the Jacobian's columns."""
     states, inputs = m.b.shape
     width = states + inputs + 1
-    # The complex step: so small that nothing is lost to rounding, since nothing is subtracted.
+    # Complex-step derivative: it subtracts nothing, so a tiny step loses nothing to rounding.
     tiny = 1e-30
     system = np.tile(np.concatenate([m.a, m.b, m.c[:, None]], axis=1).astype(complex), (states * width, 1, 1))
     system.reshape(states * width, -1)[np.diag_indices(states * width)] += 1j * tiny
@@ -129,7 +129,7 @@ def started(m: LinearSystem, record: Record) -> Float[np.ndarray, "trajectory st
 
 
 def marched(step: np.ndarray, start: np.ndarray, record: Record) -> Float[np.ndarray, "row trajectory state"]:
-    """States at all rows, from row to row."""
+    """States at all rows, by one step per row."""
     states = start.shape[1]
     pushed = record.drives @ step[:, states:].T
     path = np.empty((len(pushed) + 1, *start.shape))
@@ -137,7 +137,7 @@ def marched(step: np.ndarray, start: np.ndarray, record: Record) -> Float[np.nda
     for row, push in enumerate(pushed):
         np.matmul(path[row], forward, out=path[row + 1])
         path[row + 1] += push
-        if row % LOOK == 0:  # often enough that nothing overflows
+        if row % LOOK == 0:  # Often enough that nothing overflows.
             np.clip(path[row + 1], -FAR, FAR, out=path[row + 1])
     return path
 
@@ -151,8 +151,8 @@ def residuals(m: LinearSystem, record: Record) -> Float[np.ndarray, " value"]:
 def jacobian(m: LinearSystem, record: Record) -> Float[np.ndarray, "value unknown"]:
     """Derivatives of the residuals, by the sensitivities of the states.
 
-    Those to `a`, `b` and `c` obey the system itself, pushed by what these change in a step; those to the start are its
-    free response, the same for all trajectories.
+    The sensitivities to `a`, `b` and `c` obey the system itself, driven by the derivative of a step; those to the start
+    are its free response, which is the same for all trajectories.
     """
     states, channels, held = len(m.a), record.ys.shape[2], is_held(m, record)
     step, slopes = step_matrix(m.a, m.b, m.c, held=held), step_derivatives(m, held=held)
@@ -178,13 +178,13 @@ def jacobian(m: LinearSystem, record: Record) -> Float[np.ndarray, "value unknow
 
 
 def as_vector(m: LinearSystem) -> np.ndarray:
-    """In the order of the Jacobian's columns."""
+    """The parameters as a vector, in the order of the Jacobian's columns."""
     rates = np.concatenate([m.a, m.b, m.c[:, None]], axis=1)
     return np.concatenate([rates.ravel(), np.concatenate([m.e, m.f[:, None]], axis=1).ravel()])
 
 
 def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
-    """The system whose vector this is."""
+    """The system with these parameters."""
     states, inputs = like.b.shape
     width = states + inputs + 1
     rates = x[: states * width].reshape(states, width)
@@ -193,7 +193,7 @@ def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
 
 
 def minimised(start: LinearSystem, record: Record, steps: int) -> tuple[LinearSystem, float]:
-    """The system of least mean square error that Levenberg-Marquardt finds from a start, and that error.
+    """Minimises the mean squared error by Levenberg-Marquardt; returns the system and its error.
 
     Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2.
     """
@@ -210,7 +210,7 @@ def minimised(start: LinearSystem, record: Record, steps: int) -> tuple[LinearSy
         for _ in range(TRIALS):
             try:
                 step = -cho_solve(cho_factor(normal + np.diag(damping * scale)), slope)
-            except (LinAlgError, ValueError):  # what is not finite is none
+            except (LinAlgError, ValueError):  # A step that is not finite is not taken.
                 damping *= growth
                 continue
             there = from_vector(x + step, start)

@@ -13,12 +13,13 @@ from .linear_model import LinearModel
 
 
 def begun_linear(model: NeuralODE, linear: LinearModel, step: float) -> NeuralODE:
-    """The model with the matrices of a linear one, and networks that have nothing to say yet.
+    """The model with the matrices of a linear model, and networks whose output is zero.
 
     **Arguments:**
 
-    - `model`: whose field is linear, or has a linear path.
-    - `linear`: in the same scaled units. `step`: time between two rows, in these.
+    - `model`: a model whose field is linear or has a linear path.
+    - `linear`: the linear model, in the same scaled units.
+    - `step`: time between two rows, in scaled units.
     """
     system = linear.system
     layer = path(model).layer

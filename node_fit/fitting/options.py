@@ -1,4 +1,4 @@
-"""What is chosen of a fit, besides its data."""
+"""The options of a fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,17 +53,17 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """How long a fit trains, and on what pieces of the data.
+    """How long a fit trains, and on which parts of the data.
 
     **Arguments:**
 
-    - `steps`: the most steps of the main stage; if None 2000, or 400 for long driven records.
-    - `window`, `stride`: fit windows of so many rows first, begun every `stride` rows (half a window if None), then
-      whole trajectories. `auto` stands for windows of long driven records, and none of others.
+    - `steps`: maximum number of steps of the main stage; if None 2000, or 400 for long driven records.
+    - `window`, `stride`: fit windows of `window` rows first, one every `stride` rows (half a window if None), then
+      whole trajectories. `auto` uses windows for long driven records only.
     - `batch_size`: trajectories, or windows, drawn for each step; all of them if None.
     - `chunk_steps`: steps in a chunk, after which the run validates, logs, saves and may stop; if None 100, or 20 for
       long driven records.
-    - `patience`: chunks without a better validation loss after which a stage stops.
+    - `patience`: number of chunks without a better validation loss after which a stage stops.
     - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
 
     **Raises:** `ValueError` if a number is out of range.
@@ -95,13 +95,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Devices:
-    """On what a run computes.
+    """The devices on which a run computes.
 
     **Arguments:**
 
     - `kind`: `auto` for the first device that JAX finds, `cpu` or `gpu`.
-    - `count`: over how many of them members are spread, or the trajectories of a single fit; as many as divide these,
-      and all there are if None. `auto` stands for all of a CPU's devices for several members, and one else.
+    - `count`: number of devices over which members, or the trajectories of a single fit, are spread; all devices if
+      None. As many are used as divide the members or trajectories. `auto` uses all devices of a CPU for several
+      members, and one otherwise.
     """
 
     kind: str = "auto"
@@ -126,9 +127,9 @@ PASS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What is chosen of a fit besides its data; `node_fit.fit` describes each.
+    """All options of a fit except its data; `node_fit.fit` describes each.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range.
     """
 
     field: MakeField | VectorField = MLP
@@ -163,7 +164,7 @@ class Options:
 
     @property
     def kind(self) -> Precision:
-        """The precision, of these options or of the process."""
+        """The precision of these options, or of the process if they have none."""
         return self.precision or ambient()
 
     @cached_property
@@ -172,7 +173,7 @@ class Options:
         return self.placed(1)
 
     def placed(self, members: int) -> Placement:
-        """Where the arrays of so many members are."""
+        """Where the arrays of this many members are."""
         assert isinstance(self.device, Devices)
         kind, count = self.device.kind, self.device.count
         if count == "auto":
@@ -194,7 +195,7 @@ class Options:
         )
 
     def main_stage(self) -> Stage:
-        """The stage that takes the options' own optimizer and budget, on trajectories or windows of them."""
+        """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
         training, penalty, budget = self.training, self.penalty, self.training.budget
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
         objective = TrajectoryMatching(penalty, self.solver, budget.window, training.stride)
@@ -202,7 +203,7 @@ class Options:
         return Stage(objective, optimizer, budget.steps, "main", training.batch_size)
 
     def shortened(self, steps: int) -> "Options":
-        """The same with at most so many steps in the main stage."""
+        """The same options with at most `steps` steps in the main stage."""
         return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
 
     def with_ridge(self, weight: Number) -> "Options":
@@ -211,7 +212,7 @@ class Options:
 
 
 def as_penalty(given: Any) -> Penalty:
-    """A penalty; `auto` stands for one whose ridge is chosen.
+    """Converts to a `Penalty`; `auto` is one whose ridge `fit` chooses.
 
     **Raises:** `ValueError` that says what to pass.
     """
@@ -223,9 +224,9 @@ def as_penalty(given: Any) -> Penalty:
 
 
 def with_tolerance(solver: Solver, rtol: float) -> Solver:
-    """A solver for predictions: at other tolerances, `atol` a hundredth of `rtol`, with steps that keep to them.
+    """A solver for predictions: adaptive, with another `rtol`, and an `atol` of a hundredth of it.
 
-    What is cheap in training, a low order or steps that are fixed, is dear at tight tolerances.
+    Low orders and fixed steps, which are cheap in training, are expensive at tight tolerances.
     """
     method = "tsit5" if solver.method in LOW_ORDER else solver.method
     steps = max(solver.max_steps, MOST_STEPS)

@@ -1,4 +1,4 @@
-"""What a fit begins with: options of which nothing is left open, models, stages, and notes on what was chosen."""
+"""Prepares a fit: complete options, models, stages, and notes on what was chosen."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ from .options import Options
 from .prior import choose_ridge, is_short
 from .recipes import Recipe, make_stages, some
 
-# Weights of the prior beside a linear model, by the number of values that are fitted.
+# Weights of the prior beside a linear model, per fitted value.
 LADDER = (3e-5, 2e-4, 1.5e-3, 1e-2)
-# Fits to part of the data with a weight of the prior, and predicts all of it.
+# Makes a short fit to part of the data, and predicts all of it.
 Trial = Callable[[Options, Dataset], np.ndarray]
 
 
@@ -31,11 +31,11 @@ Trial = Callable[[Options, Dataset], np.ndarray]
 class Prepared:
     """A fit that is about to begin.
 
-    - `options`: of which nothing is left open.
-    - `model`: with its initial parameters.
-    - `ridges`: weights of the prior, of which the validation data choose if there are several.
+    - `options`: complete options.
+    - `model`: the model with its initial parameters.
+    - `ridges`: weights of the prior; if there are several, the validation data choose.
     - `choices`: what was chosen, and why. `notes`: why stages were left out.
-    - `linear`: the model that it begins with, if it does.
+    - `linear`: the linear model that the fit begins with, if any.
     """
 
     options: Options
@@ -47,7 +47,7 @@ class Prepared:
 
     @property
     def said(self) -> list[str]:
-        """What is told of the choices."""
+        """The choices and notes as text."""
         return [*map(str, self.choices), *self.notes]
 
     def stages(self, train: Dataset, ridge: Number) -> Sequence[Stage]:
@@ -59,7 +59,7 @@ class Prepared:
         return self.ridges[len(self.ridges) // 2]
 
     def settled(self, best: int | None) -> tuple[Options, list[Choice]]:
-        """The options and choices once the weight of the prior is known: that of the best member, or of an ensemble."""
+        """The options and choices with the final weight of the prior: that of the best member, or of an ensemble."""
         if len(self.ridges) == 1:
             return self.options.with_ridge(self.ridges[0]), self.choices
         ridge = self.middle if best is None else self.ridges[best]
@@ -69,7 +69,7 @@ class Prepared:
         return self.options.with_ridge(ridge), [told if each.key == told.key else each for each in self.choices]
 
     def members(self, train: Dataset, ensemble: Members) -> list[Member]:
-        """What is fitted at once: the members of an ensemble, or one for each weight of the prior."""
+        """The members to fit at once: those of an ensemble, or one for each weight of the prior."""
         options = self.options
         if ensemble.size == 1:
             placed = options.place.one(self.model)
@@ -86,14 +86,14 @@ class Prepared:
 def prepare(
     options: Options, train: Dataset, validation: Dataset | None, earlier: NeuralODE | None, trial: Trial
 ) -> Prepared:
-    """Chooses what is left open, and makes the model and its stages.
+    """Chooses the options that are still open, and makes the model and its stages.
 
     **Arguments:**
 
-    - `options`, `train`, `validation`: as of `fit`. `earlier`: a model to go on from.
-    - `trial`: a short fit.
+    - `options`, `train`, `validation`: as in `fit`. `earlier`: a model to continue from.
+    - `trial`: makes a short fit.
 
-    **Raises:** `ValueError` if no stage makes sense, or data and model do not go together.
+    **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
     if earlier is not None:
         model, options = continued(earlier, train, options)
@@ -123,7 +123,7 @@ def chosen_ridges(
     linear: LinearModel | None,
     trial: Trial,
 ) -> tuple[tuple[float, ...], list[Choice]]:
-    """Weights of the prior for members to take, or the one that short fits choose."""
+    """The weights of the prior, one for each member, or the one that short fits choose."""
     if not isinstance(options.recipe, Recipe):
         return (0.0,), []
     if linear is not None or (options.training.window is not None and is_driven(train)):

@@ -1,4 +1,4 @@
-"""The weight of the prior on a field's weights, chosen by what short fits say of the end of the training data."""
+"""Chooses the weight of the prior on a field's weights: by how well short fits predict the end of the training data."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ..evaluation.metrics import score
 from ..model import parameters
 from ..model.neural_ode import NeuralODE
 
-# Measured values below which a record is short.
+# A record with fewer measured values is short.
 SHORT = 200
 # The share of each trajectory's rows that is held back.
 HELD_BACK = 0.25
@@ -18,7 +18,7 @@ CANDIDATES = (0.0, 0.01, 0.1, 1.0)
 
 
 def is_short(data: Dataset, model: NeuralODE) -> bool:
-    """Whether there are few measured values, and fewer than weights, so that the data alone do not determine these."""
+    """Whether there are few measured values, and fewer than weights, so that the data do not determine the weights."""
     values = int(data.mask.sum())
     return values < SHORT and values < sum(leaf.size for leaf in parameters.weights(model.field))
 
@@ -28,8 +28,8 @@ def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray])
 
     **Arguments:**
 
-    - `data`: of training; nothing else is looked at.
-    - `predict`: fits the field to data with a given weight of the prior, and gives predictions at all of their times.
+    - `data`: the training data.
+    - `predict`: fits the field to data with a given weight of the prior, and predicts at all of their times.
 
     **Returns:** one of `CANDIDATES`; the largest if no fit predicts anything.
     """

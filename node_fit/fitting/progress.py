@@ -1,4 +1,4 @@
-"""What a fit shows while it goes on."""
+"""The progress display of a fit."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ SILENCE = 8.0
 
 @contextmanager
 def progress_bar(wanted: bool | None) -> Iterator[list[Callback]]:
-    """A progress bar as a callback, if one is wanted; by default in a terminal and in a notebook."""
+    """A list with the progress bar as a callback, or an empty one; by default in a terminal and in a notebook."""
     if not (in_terminal_or_notebook() if wanted is None else wanted):
         yield []
         return
@@ -61,16 +61,16 @@ class Display:
         self.bar.stop()
 
     def announce(self, stage: str, steps: int) -> None:
-        """Says that a stage is compiled."""
+        """Says that a stage is being compiled."""
         self.bar.reset(self.task, total=steps, stage=f"compiling {stage}", figures="")
         self.stage, self.last = stage, None
 
     def began(self) -> None:
-        """Says that a stage is compiled, and runs."""
+        """Says that a stage has been compiled and runs."""
         self.shown = time.perf_counter()
 
     def show_steps(self, total: int, step: int) -> None:
-        """Shows that a long chunk has come to a step of its stage; `total` counts over all stages."""
+        """Shows the step that a long chunk has reached in its stage; `total` counts over all stages."""
         now = time.perf_counter()
         if not self.lines:
             self.bar.update(self.task, completed=step)
@@ -94,7 +94,7 @@ class Display:
 
 
 def leading(records: Sequence[Record], state: RunState) -> Record:
-    """The record of the member that has come to the lowest loss so far, of those that took part."""
+    """The record of the member with the lowest loss so far, among those that took part."""
     return min(records, key=lambda record: (float(state.members[record.member].best.loss), record.judged_loss))
 
 

@@ -1,4 +1,4 @@
-"""Recipes: lists of stages that find the dynamics by themselves, as data."""
+"""Recipes: sequences of training stages, as data."""
 
 import functools
 import inspect
@@ -23,7 +23,7 @@ from ..training.stage import Stage
 
 @dataclass(frozen=True)
 class Plan:
-    """A stage of a recipe; what is left out is as in the fit's main stage.
+    """A stage of a recipe; options that it leaves out are those of the fit's main stage.
 
     **Arguments:**
 
@@ -31,7 +31,7 @@ class Plan:
       `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty`
       are the fit's.
     - `optimizer`, `steps`, `batch_size`: see `Stage`.
-    - `instead_of`: the name of a stage; this one is taken only if that one can't be.
+    - `instead_of`: the name of an earlier stage; this stage runs only if that one does not apply.
     """
 
     objective: AbstractObjective | Callable[..., Any] = TrajectoryMatching
@@ -46,9 +46,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Plans of stages by their names, in the order in which they are taken.
+    """Plans of stages by name, in the order in which they run.
 
-    **Raises:** `ValueError` if there is none, one is no plan, or one stands for a stage that does not come before it.
+    ```python
+    node_fit.Recipe({"slopes": node_fit.Plan(node_fit.DerivativeMatching, steps=300), "main": node_fit.Plan()})
+    ```
+
+    **Raises:** `ValueError` if it is empty, a value is not a `Plan`, or `instead_of` names no earlier stage.
     """
 
     stages: Mapping[str, Plan]
@@ -62,11 +66,11 @@ class Recipe:
             if not isinstance(plan, Plan):
                 raise ValueError(f"stage {name!r} must be a node_fit.Plan, got {plan!r:.60}.")
             if plan.instead_of is not None and plan.instead_of not in before:
-                raise ValueError(f"stage {name!r} is instead of {plan.instead_of!r}, which is no stage before it.")
+                raise ValueError(f"stage {name!r} has instead_of={plan.instead_of!r}, which is not an earlier stage.")
             before.append(name)
 
 
-# Rows of a trajectory that is still solved from its beginning to its end in every step.
+# Rows of the longest trajectory that is solved from beginning to end in every step.
 LONGEST = 3_000
 
 DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
@@ -75,16 +79,16 @@ RECIPES = {"default": DEFAULT, "direct": DIRECT}
 
 
 def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
-    """The stages of a recipe that make sense for the model and the data, and why others were left out.
+    """The stages of a recipe that apply to the model and the data, and why others were left out.
 
-    If an objective looks at windows, a stage on these comes before the one on whole trajectories, since a field that
-    is right over a window may still blow up later.
+    If an objective uses windows, a stage on windows comes before one on whole trajectories, since a field that is
+    right over a window may still diverge later.
 
     **Arguments:**
 
     - `recipe`: plans of stages.
-    - `main`: the stage from which a plan takes what it leaves out; its objective is `TrajectoryMatching`.
-    - `model`, `train`: what is fitted to what.
+    - `main`: the stage that provides what a plan leaves out; its objective is `TrajectoryMatching`.
+    - `model`, `train`: the model, and the data that it is fitted to.
     """
     taken: dict[str, Stage] = {}
     notes: list[str] = []
@@ -126,25 +130,25 @@ def make_objective(plan: Plan, main: AbstractObjective) -> Any:
         return plan.objective
     accepted = inspect.signature(maker).parameters
     offered = {key: getattr(main, key) for key in ("solver", "penalty", "window", "stride") if key not in given}
-    if "horizon" in given:  # a growing prefix of windows is none
+    if "horizon" in given:  # Windows do not grow.
         offered |= {"window": None, "stride": None}
     return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
 
 
 def windows_first(stage: Stage, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
-    """A stage; or if it looks at windows, one on these and, where that helps, one on whole trajectories."""
+    """The stage or, if it uses windows, a stage on windows and, where that helps, one on whole trajectories."""
     objective = stage.objective.on_whole_trajectories()
     if objective is None:
         return (stage,), []
     windows = replace(stage, name="windows")
     if is_driven(train):
-        # An input brings different trajectories together again: what is learnt on windows is not lost over a record,
-        # and on whole records the validation loss has only ever risen.
+        # Inputs make different trajectories converge, so a model that is right on windows stays right over a record;
+        # on whole records, the validation loss only rose.
         return (windows,), []
     longest = int(train.lengths.max())
     if longest > LONGEST:
         return (windows,), [f"no stage on whole trajectories, since the longest has {longest} rows, over {LONGEST}"]
-    # Whole trajectories may be few, so that minibatches of windows' size are none of them.
+    # Whole trajectories may be fewer than a minibatch of windows.
     return (windows, replace(stage, objective=objective, batch_size=None)), []
 
 
@@ -166,5 +170,5 @@ def as_recipe(given: Any) -> Recipe | tuple[Stage, ...]:
 
 def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     if not stages:
-        raise ValueError("recipe must hold at least one stage that makes sense for the data.")
+        raise ValueError("recipe must hold at least one stage that applies to the data.")
     return stages

@@ -1,4 +1,4 @@
-"""What a fit returns."""
+"""The result of a fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,14 @@ from .options import Options
 class Fit:
     """A fitted model, and how the fit went.
 
-    - `model`: with the parameters that were best on the validation data (on the training data if there are none); of
-      several members that are kept, an `Ensemble`.
-    - `members`: how each of several members ended; empty for a single one.
+    - `model`: the model with the best parameters on the validation data (on the training data if there are none), or an
+      `Ensemble` of all members that are kept.
+    - `members`: how each of several members ended; empty for a single fit.
     - `status`: `completed`, `stopped_early`, `interrupted` or `failed`, and the `reason` in a sentence.
     - `history`: a `Record` for each chunk.
-    - `steps`, `parameters`: steps taken, and numbers trained.
-    - `compiles`: XLA compilations of training chunks, as JAX reported them: one a stage, none if the process had it.
+    - `steps`, `parameters`: number of steps taken, and of trained parameters.
+    - `compiles`: XLA compilations of training chunks, as JAX reports them: one per stage, or none if the process has
+      compiled that program before.
     - `cached`: training chunks that came from JAX's compile cache instead.
     - `compile_seconds`, `train_seconds`: where the time went [s].
     - `devices`: over how many its arrays were spread.
@@ -75,7 +76,7 @@ class Fit:
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
     ) -> Prediction:
-        """The same with bands, of several members; see `Ensemble.bands`."""
+        """Simulated trajectories with bands if there are several members; see `Ensemble.bands`."""
         return self.model.bands(data, ts, level)
 
     def score(self, data: Dataset) -> Score:
@@ -95,9 +96,9 @@ class Fit:
 
     def simple_scores(self, train: Dataset, data: Dataset) -> dict[str, Score]:
         """Scores of simple models on the rows that count: the mean, the last known value, a linear ODE, and the linear
-        state-space model that the fit began from, if it did.
+        state-space model that the fit began with, if any.
 
-        **Arguments:** `train`: what they are fitted to. `data`: what they predict.
+        **Arguments:** `train`: the data that they are fitted to. `data`: the data that they predict.
         """
         found = baselines(self.marked(train), self.scored(data))
         if self.linear is not None:
@@ -106,14 +107,13 @@ class Fit:
 
     @property
     def is_linear(self) -> bool:
-        """Whether nothing was better on the validation data than the linear model that the fit began from."""
+        """Whether the result is the linear model that the fit began with, since nothing validated better."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
     def diagnose(self, data: Dataset | None = None) -> Diagnosis:
-        """What the fit has come to, and what to try next.
+        """Judges the fit, and says what to try next.
 
-        **Arguments:** `data`: what it was fitted to; if absent, that is known, and the validation data are looked at,
-        too.
+        **Arguments:** `data`: the training data; by default the fit's own training and validation data.
         """
         splits = dict(self.data) if data is None else {"train": data}
         predicted = {name: self.predict(part) for name, part in splits.items()}

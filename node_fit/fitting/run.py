@@ -1,4 +1,4 @@
-"""The clock and the programs of one or more fits to the same data."""
+"""One or more fits to the same data: their clock, programs and results."""
 
 import logging
 import time
@@ -21,14 +21,14 @@ from .preparation import Prepared, prepare, stages_of
 from .result import Fit
 
 LOG = logging.getLogger(__name__)
-# Steps of the main stage in fits that try a prior.
+# Steps of the main stage in fits that try a weight of the prior.
 TRIAL_STEPS = 200
 
 
 class Run:
-    """Fits to the same data, and what they compile.
+    """Fits to the same data, and the programs that they compile.
 
-    **Arguments:** `train`, `validation`: as of `fit`.
+    **Arguments:** `train`, `validation`: as in `fit`.
     """
 
     def __init__(self, train: Dataset, validation: Dataset | None):
@@ -50,7 +50,7 @@ class Run:
         return prepared
 
     def predicted(self, options: Options, part: Dataset) -> np.ndarray:
-        """Predictions at all times of data to which a short fit was made."""
+        """Predictions of a short fit to `part`, at all of its times."""
         short = options.shortened(TRIAL_STEPS)
         model = short.model(part)
         loop = make_loop(
@@ -60,11 +60,11 @@ class Run:
         return loop.fitted(loop.run(Callback())[1]).predict(part)
 
     def loop(self, options: Options, members: Sequence[Member], *, starts_well: bool = False) -> Loop:
-        """A run of members with these options, or with others of the same programs."""
+        """The training loop of members with these options, or with others that share their programs."""
         loop = make_loop(options, members, self.train, self.validation, starts_well=starts_well)
         given, used = len(options.placed(len(members)).devices), len(loop.setup.place.devices)
         if used < given and options.device.count != "auto":
-            LOG.warning("%d of %d devices are in use, since members, or trajectories, are spread evenly", used, given)
+            LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
         self.loops.append(loop)
         return loop
 
@@ -80,7 +80,7 @@ class Run:
         best: int | None = 0,
         step_excess: float = 0.0,
     ) -> Fit:
-        """What a fit returns; each compilation is counted in one of them."""
+        """The result of a fit; each compilation is counted in one result only."""
         options, choices = prepared.settled(best)
         new = [programs for each in self.loops[self.counted :] for programs in each.compiled]
         self.counted = len(self.loops)
@@ -130,7 +130,7 @@ def make_loop(
 
 
 def overall(outcomes: Sequence[Outcome]) -> Outcome:
-    """How a run of several members ended: as the first one that was interrupted, or that did not fail."""
+    """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
     if len(outcomes) == 1:
         return outcomes[0]
     order: list[Status] = ["interrupted", "completed", "stopped_early", "failed"]

@@ -1,4 +1,4 @@
-"""`fit_several`: fits that share their data, and if they can their programs."""
+"""`fit_several`: fits that share their data and, where possible, their programs."""
 
 import functools
 import itertools
@@ -25,19 +25,19 @@ def fit_several(
     callbacks: Sequence[Callback] | None = None,
     overview: Callback | None = None,
 ) -> list[Fit | ValueError]:
-    """Several fits to the same data: those that differ in seeds and numbers alone are members of one program.
+    """Makes several fits to the same data; those that differ only in seeds and numbers run in one program.
 
     **Arguments:**
 
-    - `train`, `validation`: as of `fit`.
-    - `options`: of each fit; all of one precision.
-    - `callbacks`: one for each fit, which is told of that one alone.
-    - `overview`: told of all of them.
+    - `train`, `validation`: as in `fit`.
+    - `options`: the options of each fit, all of one precision.
+    - `callbacks`: one for each fit, called for that fit only.
+    - `overview`: a callback for all fits together.
 
     **Returns:** a fit for each of the options, in their order, or the `ValueError` that `fit` would raise for it. The
     compilations of a program are counted in its first fit.
 
-    **Raises:** `ValueError` if the precisions differ, or the data are none.
+    **Raises:** `ValueError` if an argument has the wrong type, or the precisions differ.
     """
     check_data(train, "train")
     if validation is not None:
@@ -51,7 +51,7 @@ def fit_several(
     if len(callbacks) != len(options):
         raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
     if len({each.kind for each in options}) > 1:
-        raise ValueError("fits of several precisions can't run at once; run those of x32 and of x64 apart.")
+        raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
     with scope(options[0].kind):
         mark = options[0].scaling.marked
         train, validation = mark(train), None if validation is None else mark(validation)
@@ -94,7 +94,7 @@ def ranges(sizes: Sequence[int]) -> list[range]:
 
 
 def part_of(state: RunState, among: range) -> RunState:
-    """The run of some of its members."""
+    """The state of a run with only some of its members."""
     return replace(state, members=tuple(state.members[member] for member in among))
 
 
@@ -103,9 +103,9 @@ def renumbered(record: Record, among: range) -> Record:
 
 
 class Apart(Callback):
-    """Tells each of several callbacks of its own members alone.
+    """Calls each of several callbacks for its own members only.
 
-    **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: told of all.
+    **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: called for all.
     """
 
     def __init__(self, callbacks: Sequence[Callback], own: Sequence[range], overview: Callback):
@@ -123,7 +123,7 @@ class Apart(Callback):
 
             found.append(callback.restore(part))
         if any(state is not None for state in found):
-            raise ValueError("a fit that was interrupted goes on by itself; run it alone.")
+            raise ValueError("an interrupted fit can't resume together with others; resume it on its own.")
         return None
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
@@ -150,7 +150,7 @@ class Apart(Callback):
 
 
 def alike(prepared: Mapping[int, Prepared], members: Mapping[int, Sequence[Member]]) -> list[list[int]]:
-    """The numbers of the fits whose members can be those of one program, in groups."""
+    """Groups of fits whose members can share one program, by number."""
     groups: dict[Hashable, list[int]] = {}
     for index, own in members.items():
         each = prepared[index].options

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-# Rows that states are read from, and rows ahead that they have to tell.
+# Past rows from which states are read, and future rows that they have to predict.
 LAGS, AHEAD = 20, 10
-# The largest eigenvalue of a first guess, which should not run away.
+# Largest magnitude of an eigenvalue of an initial guess, which must not grow.
 STABLE = 0.999
-# The fastest decay [1/row] of a first guess: what is faster is over within a row.
+# Fastest decay [1/row] of an initial guess; faster modes vanish within a row.
 FASTEST = 2.0
 
 
@@ -27,17 +27,17 @@ def identified(
     known: Bool[np.ndarray, "trajectory time"],
     states: int,
 ) -> Rates | None:
-    """A first guess of a linear system with so many states.
+    """An initial guess of a linear system with a given number of states.
 
-    A regression of each row on those before it (VARX) tells the predictor's Markov parameters; the SVD of what they
-    predict of the next rows gives a state sequence (SSARX: Jansson, IFAC Symposium on System Identification, 2003), on
-    which the system's matrices are regressed.
+    A regression of each row on the rows before it (VARX) gives the predictor's Markov parameters. The SVD of their
+    predictions of the next rows gives a state sequence (SSARX: Jansson, IFAC Symposium on System Identification, 2003),
+    and a regression on it gives the system's matrices.
 
     **Arguments:**
 
     - `ys`: channels of order one. `us`: inputs, each over the step that begins at its row.
-    - `known`: rows in which all are known.
-    - `states`: how many, at least as many as channels.
+    - `known`: rows without missing values.
+    - `states`: number of states, at least that of the channels.
 
     **Returns:** the system, stable and in continuous time; or None where the rows are too few.
     """
@@ -63,7 +63,7 @@ def identified(
 
 
 def regressors(ys: np.ndarray, us: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows before each row, that row's channels, and where it is; for rows with enough known ones before them."""
+    """The rows before each row, its channels and its index, for rows that enough known rows precede."""
     both = np.concatenate([ys, us], axis=2)
     run = np.ones_like(known[:, LAGS:])
     for lag in range(LAGS + 1):
@@ -74,7 +74,7 @@ def regressors(ys: np.ndarray, us: np.ndarray, known: np.ndarray) -> tuple[np.nd
 
 
 def with_channels_first(sequence: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """States in coordinates whose first are the channels, and whose others are of order one."""
+    """The states in coordinates of which the first are the channels, and the others are of order one."""
     states, channels = sequence.shape[1], now.shape[1]
     ones = np.ones((len(sequence), 1))
     output = np.linalg.lstsq(np.concatenate([sequence, ones], axis=1), now, rcond=None)[0].T
@@ -85,7 +85,7 @@ def with_channels_first(sequence: np.ndarray, now: np.ndarray) -> np.ndarray:
 
 
 def stable(a: np.ndarray) -> np.ndarray:
-    """The matrix with eigenvalues within the unit circle."""
+    """The matrix with its eigenvalues moved inside the unit circle."""
     values, vectors = np.linalg.eig(a)
     size = np.abs(values)
     return np.real(vectors @ np.diag(values * np.minimum(1, STABLE / np.maximum(size, 1e-12))) @ np.linalg.inv(vectors))
@@ -94,7 +94,7 @@ def stable(a: np.ndarray) -> np.ndarray:
 def in_continuous_time(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Rates:
     """The continuous system that takes the steps `a z + b u + c` from row to row, under inputs held over each."""
     values, vectors = np.linalg.eig(a)
-    # The negative real axis has no logarithm of a real system; what sits there is over within a few rows.
+    # A negative eigenvalue has no real logarithm; its mode vanishes within a few rows.
     values = np.where(np.abs(np.imag(values)) < 1e-9, np.abs(values), values)
     logs = np.log(np.maximum(np.abs(values), np.exp(-FASTEST))) + 1j * np.angle(values)
     still = np.abs(logs) < 1e-9
