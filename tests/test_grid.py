@@ -174,9 +174,9 @@ def test_sizes_are_few():
 
 
 def test_what_no_grid_can_do_is_refused():
-    with pytest.raises(ValueError, match="needs an explicit method, and kvaerno5 is none"):
+    with pytest.raises(ValueError, match="needs an explicit method, and kvaerno5 is implicit"):
         nf.Solver("kvaerno5", stepping="held")
-    with pytest.raises(ValueError, match="euler has no estimate of its error"):
+    with pytest.raises(ValueError, match="euler has no error estimate"):
         nf.Solver("euler", stepping="held")
     assert [nf.Solver(m).stepping for m in ("tsit5", "kvaerno3", "euler")] == ["held", "adaptive", "even"]
 

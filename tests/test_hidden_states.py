@@ -165,4 +165,4 @@ def test_a_callback_is_told_why_no_derivatives_are_matched():
 
     listener = Listener()
     fit_to(TRAIN, hidden=1, field=SMALL, steps=2, chunk_steps=2, callbacks=[listener])
-    assert listener.notes == ["no derivative stage, since nobody knows the derivatives of states that are not measured"]
+    assert listener.notes == ["no derivative stage, since the derivatives of states that are not measured are unknown"]

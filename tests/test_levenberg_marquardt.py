@@ -205,5 +205,5 @@ def test_an_objective_that_is_no_sum_of_squares_is_refused():
 
     parts, _, fixed, state = problem(nf.Adam(), objective=Marked(), field=nf.Linear(2, key=jax.random.key(0)))
     loss = StageLoss(parts.static, fixed.frozen, Marked(), Target(fixed.batch, None, jnp.zeros(())), state.params)
-    with pytest.raises(ValueError, match="Marked is no sum of squares"):
+    with pytest.raises(ValueError, match="Marked is not a sum of squares"):
         loss.residuals(jnp.zeros(6))

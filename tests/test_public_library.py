@@ -74,7 +74,7 @@ def test_a_diffrax_solver_holds_no_steps():
     )
     with pytest.raises(ValueError, match=sentence + r"use stepping=adaptive\.$"):
         nf.Solver(diffrax.Ralston(), stepping="held")
-    with pytest.raises(ValueError, match="horizon needs steps that are given"):
+    with pytest.raises(ValueError, match="horizon needs given steps"):
         nf.TrajectoryMatching(solver=nf.Solver(diffrax.Ralston(), stepping="even"), horizon=0.5)
 
 

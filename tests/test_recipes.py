@@ -50,7 +50,7 @@ def test_the_default_begins_with_derivatives():
 def test_a_stage_that_makes_no_sense_is_left_out_with_a_word():
     seen = taken("default", hidden=1)
     assert "derivative" not in seen.names and seen.names[-1] == "main"
-    assert "no derivative stage, since nobody knows the derivatives" in seen.notes[0]
+    assert "no derivative stage, since the derivatives of states that are not measured are unknown" in seen.notes[0]
     plan = nf.Recipe({"shooting": nf.Plan(functools.partial(nf.MultipleShooting, rows=50)), "main": nf.Plan()})
     seen = taken(plan)
     assert seen.names == ["main"]
@@ -158,7 +158,7 @@ def test_beyond_the_horizon_nothing_counts():
         (lambda: nf.MultipleShooting(rows=0), "rows of a segment must be at least 1"),
         (lambda: nf.MultipleShooting(least=2.0, most=1.0), "at most as large as most, got 2.0 and 1.0"),
         (lambda: nf.TrajectoryMatching(horizon=1.5), "horizon must be above 0 and at most 1, got 1.5"),
-        (lambda: nf.TrajectoryMatching(solver=nf.Solver("kvaerno3"), horizon=0.5), "horizon needs steps"),
+        (lambda: nf.TrajectoryMatching(solver=nf.Solver("kvaerno3"), horizon=0.5), "horizon needs given steps"),
         (lambda: nf.Penalty(smoothness=-1.0), "smoothness must be finite and not negative"),
         (lambda: nf.Stage(nf.MultipleShooting(), nf.Adam(), 5, batch_size=2), "segments belong together"),
     ],

@@ -1,1 +1,1 @@
-"""What training minimises."""
+"""Objectives, which training minimises."""

@@ -1,4 +1,4 @@
-"""A loss of the user's own."""
+"""A user-defined loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,9 @@ class CustomLoss(AbstractObjective):
 
     **Arguments:**
 
-    - `function`: called with a `NeuralODE` and a `Batch`, both of scaled units, and traced by JAX.
+    - `function`: called with a `NeuralODE` and a `Batch`, both in scaled units, and traced by JAX.
+
+    **Raises:** `ValueError` if it is not a function or, on first use, if it does not return a scalar.
     """
 
     function: Callable[[NeuralODE, Batch], Any] = eqx.field(static=True)
@@ -51,7 +53,7 @@ class CustomLoss(AbstractObjective):
 
 
 def as_objective(given: Any) -> AbstractObjective:
-    """An objective; a plain function of a model and a batch becomes a `CustomLoss`.
+    """Converts a plain function of a model and a batch to a `CustomLoss`; returns objectives unchanged.
 
     **Raises:** `ValueError` that says what to pass.
     """

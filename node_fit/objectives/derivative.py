@@ -16,12 +16,12 @@ from .objective import AbstractLeastSquares, Target, measured_count
 from .penalty import Penalty
 from .residuals import Residuals
 
-# Of very many rows, so many times the points that are used are smoothed, in pieces of so many rows.
+# Of very many rows, this multiple of the points in use is smoothed, in pieces of this many rows.
 ENOUGH, PIECE = 4, 512
 
 
 class Slopes(eqx.Module):
-    """Points of smoothed trajectories and the derivatives there, in scaled units, one row a measurement."""
+    """Points of smoothed trajectories and the derivatives there, in scaled units; one row per time."""
 
     ts: Float[Any, " point"]
     ys: Float[Any, "point state"]
@@ -38,10 +38,10 @@ class DerivativeMatching(AbstractLeastSquares):
 
     **Arguments:**
 
-    - `penalty`: what is asked of the field besides.
-    - `most`: points used at the most, evenly spread over all.
+    - `penalty`: penalties on the field and its weights.
+    - `most`: maximum number of points, evenly spread over the data.
 
-    It needs models all of whose states are measured, since nobody knows the derivatives of the others.
+    It needs a model whose states are all measured, since the derivatives of hidden states are unknown.
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
@@ -52,14 +52,14 @@ class DerivativeMatching(AbstractLeastSquares):
 
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         if not model.is_measured:
-            return "no derivative stage, since nobody knows the derivatives of states that are not measured"
+            return "no derivative stage, since the derivatives of states that are not measured are unknown"
         if not (data.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
             return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"
         return None
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
         if not model.is_measured:
-            raise ValueError("derivative matching needs models all of whose states are measured; leave the stage out.")
+            raise ValueError("derivative matching needs a model whose states are all measured; leave the stage out.")
         data = evenly(data, ENOUGH * self.most)
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
@@ -87,7 +87,7 @@ class DerivativeMatching(AbstractLeastSquares):
 
 
 def evenly(data: Dataset, most: int) -> Dataset:
-    """Pieces of trajectories that hold about so many rows, evenly spread over all; all of them if they are fewer."""
+    """Pieces of trajectories, evenly spread, with about `most` rows in total; everything if there are fewer."""
     if data.lengths.sum() <= most:
         return data
     pieces = data.pieces(PIECE, PIECE)

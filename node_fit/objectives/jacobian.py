@@ -1,4 +1,4 @@
-"""Residuals with their Jacobian, in the cheapest way that there is for each kind of objective."""
+"""Residuals and their Jacobian, in the cheapest way for each kind of objective."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from .residuals import Jacobian, Residuals, Vector
 
 
 def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residuals, Jacobian]:
-    """Residuals and their derivatives, by a forward one for each parameter."""
+    """Residuals and their Jacobian in forward mode, one pass per parameter."""
 
     def with_values(x: Vector) -> tuple[Array, Residuals]:
         found = residuals(x)
@@ -24,7 +24,7 @@ def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residu
 def sensitive(field_of: Callable[[Vector], VectorField], x: Vector, states: int) -> VectorField:
     """The field of states and their sensitivities to the parameters, `S' = df/dy S + df/dx`.
 
-    The derivatives of the field take as many reverse passes as there are states, whatever the number of parameters
+    The derivatives of the field take one reverse pass per state, whatever the number of parameters
     (Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section I.14).
 
     **Arguments:**
@@ -51,7 +51,7 @@ def through_states(
     states: Float[Array, "block time state"],
     sensitivities: Float[Array, "block time state parameter"],
 ) -> tuple[Float[Array, "block row"], Jacobian]:
-    """Values that depend on the parameters by way of solved states, and by themselves; and their derivatives."""
+    """Values that depend on the parameters through solved states and directly, and their derivatives."""
 
     def column(direction: Array, moved: Array) -> Array:
         return jax.jvp(assemble, (x, states), (direction, moved))[1].reshape(-1)

@@ -1,4 +1,4 @@
-"""What every objective is."""
+"""The base classes of objectives."""
 
 import abc
 import math
@@ -21,20 +21,20 @@ from .residuals import Jacobian, Residuals, Vector
 
 
 class Loss(eqx.Module):
-    """An evaluated objective: its `value`, and how many solves `failed`."""
+    """The result of evaluating an objective: its `value`, and how many solves `failed`."""
 
     value: Float[Array, ""]
     failed: Int[Array, ""]
 
 
 class Target(eqx.Module):
-    """What an objective compares the model with.
+    """The data that an objective compares the model with.
 
-    - `batch`: what `prepare` gave.
-    - `grid`: the steps that are held in solves, as shares of a trajectory's time or, between rows, of every interval;
-      None if there are none.
-    - `progress`: from 0 to 1 over a stage, for objectives that grow; the same within a chunk.
-    - `error_limit`: a loss whose held steps have an error above so many times their tolerance counts as infinite, so
+    - `batch`: the result of `prepare`.
+    - `grid`: held steps, as fractions of a trajectory's time or, between rows, of every interval; None if there are
+      none.
+    - `progress`: from 0 to 1 over a stage, for objectives that grow; constant within a chunk.
+    - `error_limit`: if the error of held steps exceeds this multiple of the tolerance, the loss counts as infinite, so
       that no line search profits from it.
     - `share`: what part of all data the batch is, so that a prior counts once in all of them.
     """
@@ -46,89 +46,89 @@ class Target(eqx.Module):
     share: Float[Any, ""] | float = 1.0
 
 
-# The model and the objective's auxiliary variables, from a vector of all that is trained.
+# Builds the model and the objective's auxiliary variables from a vector of all that is trained.
 Build = Callable[[Vector], tuple[NeuralODE, PyTree]]
 
 
 class AbstractObjective(eqx.Module):
     """A number to minimise, from a model and data.
 
-    A field of an objective that is a float is a number that a sweep may change without compiling again. An objective
-    that is a sum of squares gives its `residuals` too, as Levenberg-Marquardt needs them; one that solves trajectories
-    over held steps gives their `first_grid` and `step_errors`.
+    A sweep may change the float fields of an objective without a new compilation. An objective that is a sum of squares
+    also has `residuals`, which Levenberg-Marquardt needs. One that solves trajectories over held steps has `first_grid`
+    and `step_errors`.
     """
 
     @abc.abstractmethod
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
-        """Why a stage with this objective makes no sense, in words for the log; None if it does."""
+        """Why a stage with this objective does not apply, in words for the log; None if it does."""
 
     @abc.abstractmethod
     def prepare(self, data: Dataset, model: NeuralODE) -> PyTree:
-        """The arrays that it needs, on the host, with one leading axis to draw minibatches from."""
+        """The data as arrays on the host, with a leading axis from which minibatches are drawn."""
 
     @abc.abstractmethod
     def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
-        """The objective, a pure function of arrays.
+        """The value of the objective, as a pure function of arrays.
 
         **Arguments:**
 
-        - `model`: with the parameters at which it is evaluated.
-        - `auxiliary`: variables of its own that are found with them, as `initial_auxiliary` began them.
-        - `target`: the data and what else it looks at.
+        - `model`: the model, with the current parameters.
+        - `auxiliary`: the objective's own variables, of the same structure as from `initial_auxiliary`.
+        - `target`: the data, held steps and progress.
         """
 
     def initial_auxiliary(self, model: NeuralODE, batch: PyTree) -> PyTree:
-        """Variables that the objective has besides the model's, at their initial values, on the host; None if none."""
+        """Initial values of the objective's own variables, which are trained too, on the host; None if it has none."""
         return None
 
     def resample(self, count: int, seed: int | None) -> Int[np.ndarray, " row"] | None:
-        """Which of the rows that `prepare` gave a member sees, drawn with replacement; None for each row once."""
+        """Indices of the rows from `prepare` that a member sees, drawn with replacement; None for each row once."""
         return None if seed is None else np.random.default_rng(seed).integers(count, size=count)
 
     def on_whole_trajectories(self) -> "AbstractObjective | None":
-        """The same objective on whole trajectories, if this one looks at windows of them; None if it does not."""
+        """The same objective on whole trajectories, if this one uses windows; None if it does not."""
         return None
 
     @property
     def takes_minibatches(self) -> bool:
-        """Whether its rows can be drawn apart from each other."""
+        """Whether its rows can be drawn independently of each other."""
         return True
 
     @property
     def grows(self) -> bool:
-        """Whether it changes with `Target.progress` as the stage goes on."""
+        """Whether it changes with `Target.progress` over the stage."""
         return False
 
     @property
     def held_solver(self) -> Solver | None:
-        """The solver whose held steps are refined to its tolerances; None if it solves over no such steps."""
+        """The solver to whose tolerances held steps are refined; None if the objective has no held steps."""
         return None
 
     def first_grid(self, batch: PyTree) -> Shares | None:
-        """Steps to begin with, if its solves are given their steps."""
+        """The initial grid of held steps; None if there are none."""
         return None
 
     def steps_between_rows(self, batch: PyTree) -> bool:
-        """Whether held steps are shares of the intervals between rows."""
+        """Whether held steps are fractions of the intervals between rows."""
         return False
 
     def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
-        """The estimated error of each held step over its tolerance."""
-        raise ValueError(f"{type(self).__name__} solves over no held steps.")
+        """The estimated error of each held step, relative to its tolerance."""
+        raise ValueError(f"{type(self).__name__} has no held steps.")
 
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
-        """What is squared and summed.
+        """The residuals, whose squares are summed.
 
-        **Raises:** `ValueError` if the objective is no sum of squares.
+        **Raises:** `ValueError` if the objective is not a sum of squares.
         """
-        raise ValueError(f"{type(self).__name__} is no sum of squares, as this optimizer needs; use lbfgs.")
+        raise ValueError(f"{type(self).__name__} is not a sum of squares, which this optimizer needs; use lbfgs.")
 
     def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
-        """The residuals, and the derivatives of their values, block after block, by the parameters.
+        """The residuals, and their derivatives with respect to the parameters.
 
         **Arguments:**
 
-        - `build`: the model and the objective's auxiliary variables, from a vector of all that is trained.
+        - `build`: builds the model and the objective's own variables from a vector of all that is trained.
         - `x`: that vector.
         """
         return forward(lambda x: self.residuals(*build(x), target), x)

@@ -1,4 +1,4 @@
-"""What is asked of a field besides fitting the data."""
+"""Penalties on a field and its weights."""
 
 import math
 from collections.abc import Callable
@@ -21,21 +21,24 @@ Weight = Number | None
 
 
 class Penalty(eqx.Module):
-    """Weights of squares that are added to those of the residuals; None, or a ridge of 0, for none.
+    """Penalties on a field and its weights; each argument is the factor of a penalty, None or a ridge of 0 for none.
 
     **Arguments:**
 
-    - `ridge`: of the sum of the squared weights of networks, in the field and in an encoder, beside the sum of squared
-      residuals: a Gaussian prior, which fades as data come in. Constants of known equations and linear paths are none.
-    - `smoothness`: of the mean square of the field's derivatives by the state, beside the mean squared residual.
-    - `kinetic_energy`: of the mean square of the field (Finlay et al., "How to train your neural ODE", ICML 2020).
-    - `physics`: of the mean square of what a network adds to known equations (`Hybrid`).
+    - `ridge`: factor of the sum of squared weights of the networks in the field and in an encoder, added to the sum of
+      squared residuals. This is a Gaussian prior, which matters less the more data there are. Constants of known
+      equations and linear paths are not penalised.
+    - `smoothness`: factor of the mean square of the field's derivatives with respect to the state, added to the mean
+      squared residual.
+    - `kinetic_energy`: factor of the mean square of the field (Finlay et al., "How to train your neural ODE", ICML
+      2020).
+    - `physics`: factor of the mean square of the network's correction to known equations (`Hybrid`).
 
-    Means are over the points of the trajectories; all are of order one. In `fit`, `ridge="auto"` stands for the weight
-    with which a fit to the beginnings of the trajectories predicts their ends best, where the measured values are few
-    and fewer than the weights, and for 0 elsewhere.
+    Means are over the points of the trajectories, in scaled units. In `fit`, `ridge="auto"` chooses the weight with
+    which a fit to the beginnings of the trajectories best predicts their ends, if the measured values are few and fewer
+    than the weights; beside a linear model, the validation data choose; otherwise it is 0.
 
-    **Raises:** `ValueError` if a weight is negative or not finite.
+    **Raises:** `ValueError` if a factor is negative or not finite.
     """
 
     ridge: Number | Literal["auto"] = 0.0
@@ -56,14 +59,14 @@ class Penalty(eqx.Module):
         return self.ridge * sum(((leaf**2).sum() for leaf in weights(parts)), jnp.zeros(()))
 
     def prior(self, parts: PyTree) -> PyTree:
-        """The weight of each parameter's square in `of_weights`, in the structure of these parts' parameters."""
+        """The weight of each parameter's square in `of_weights`, in the structure of `parts`."""
         ones = jax.tree.map(jnp.ones_like, parts)
         return jax.grad(lambda parts: self.of_weights(parts) / 2)(ones)
 
     def along(
         self, field: VectorField, batch: Batch, states: Float[Array, "block time state"]
     ) -> Float[Array, "block row"]:
-        """The residuals along solved trajectories; arguments as of `residuals`."""
+        """The residuals along solved trajectories; arguments as in `residuals`."""
         solved = jnp.isfinite(states)
         seen = batch.mask.any(axis=2) & solved.all(axis=2)
         points = (batch.times, jnp.where(solved, states, 0), batch.us)
@@ -82,10 +85,10 @@ class Penalty(eqx.Module):
 
         **Arguments:**
 
-        - `field`: in question.
+        - `field`: the vector field.
         - `points`: times, states and inputs.
-        - `counts`: which of them count.
-        - `total`: number of measured values that the sum of squares is divided by.
+        - `counts`: which points count.
+        - `total`: number of measured values, by which the sum of squares is divided.
         """
         kind = points[1].dtype
         parts = [(w, f) for w, f in self.pointwise(field) if w is not None]
@@ -98,14 +101,14 @@ class Penalty(eqx.Module):
         return jnp.concatenate(rows, axis=1)
 
     def pointwise(self, field: VectorField) -> list[tuple[Weight, Callable]]:
-        """Each weight with the residuals at a point, as a function of time, state and inputs."""
+        """Pairs of a factor and the function that it penalises, of time, state and inputs."""
 
         def slopes(t, y, u):
             return jax.jacfwd(field, argnums=1)(t, y, u).reshape(-1)
 
         def correction(t, y, u):
             if not isinstance(field, Hybrid):
-                raise ValueError("physics is a weight on what a network adds to known equations; use field=hybrid.")
+                raise ValueError("physics penalises a network's correction to known equations; use field=hybrid.")
             return field.correction(t, y, u)
 
         return [(self.smoothness, slopes), (self.kinetic_energy, field), (self.physics, correction)]

@@ -1,16 +1,16 @@
-"""What a sum of squares is made of."""
+"""The residuals of a sum of squares."""
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
 
 class Residuals(eqx.Module):
-    """What is squared and summed.
+    """Residuals, whose squares are summed.
 
-    - `values`: a row for each block of data.
-    - `count`: how many values were measured.
-    - `failed`: how many solves failed.
-    - `excess`: the largest estimated error of a held step over its tolerance; 0 if there is no estimate.
+    - `values`: one row for each block of data.
+    - `count`: number of measured values.
+    - `failed`: number of failed solves.
+    - `excess`: the largest error of a held step, relative to its tolerance; 0 if there is no estimate.
     """
 
     values: Float[Array, "block row"]

@@ -1,4 +1,4 @@
-"""Multiple shooting: trajectories in segments with starts of their own, which are drawn together."""
+"""Multiple shooting: trajectories in segments with their own starts, whose gaps close during training."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Segments(eqx.Module):
 
     - `batch`: the segments as trajectories; their `index` is that of the trajectory.
     - `opens`: whether a segment is the first of its trajectory, shape `(segment,)`.
-    - `next`, `row`: number of the segment that follows, and the row at which it begins; a last one follows itself.
+    - `next`, `row`: index of the next segment, and the row at which it begins; the last segment is its own next one.
     - `guess`: states at the segments' first rows, shape `(segment, state)`.
     """
 
@@ -38,15 +38,15 @@ class Segments(eqx.Module):
 class MultipleShooting(AbstractSimulation):
     """Mean squared residual of short segments, solved in parallel, with a penalty on the gaps between them that grows.
 
-    Short solves can't run away and never go flat, and the starts of segments smooth the data (Bock, "Numerical
-    treatment of inverse problems in chemical reaction kinetics", 1981). What comes out still has gaps, so whole
-    trajectories come after it.
+    Short solves can't diverge far, their gradients do not vanish, and the starts of segments smooth the data (Bock,
+    "Numerical treatment of inverse problems in chemical reaction kinetics", 1981). The result still has gaps, so a
+    stage on whole trajectories should follow.
 
     **Arguments:**
 
-    - `penalty`, `solver`: as of `TrajectoryMatching`.
-    - `rows`: intervals between measured times in a segment.
-    - `least`, `most`: weights of the mean squared gap, at the beginning and at the end.
+    - `penalty`, `solver`: as in `TrajectoryMatching`.
+    - `rows`: number of intervals between measured times in a segment.
+    - `least`, `most`: weights of the mean squared gap, at the beginning and at the end of the stage.
 
     **Raises:** `ValueError` if a number is out of range.
     """
@@ -82,7 +82,7 @@ class MultipleShooting(AbstractSimulation):
         follows = np.append(row[1:] == row[:-1], False)
         after = np.where(follows, np.minimum(numbers + 1, numbers[-1]), numbers).astype(np.int32)
         return Segments(
-            # The start of a trajectory's first segment is read from the rows before it, those of others are found.
+            # The start of a trajectory's first segment is read from the rows before it; the others are trained.
             batch=eqx.tree_at(lambda b: (b.index, b.past), batch, (row, past[row])),
             opens=np.append(True, row[1:] != row[:-1]),
             next=after,
@@ -142,7 +142,7 @@ class MultipleShooting(AbstractSimulation):
 def guess(
     data: Dataset, model: NeuralODE, row: np.ndarray, begin: np.ndarray, batch: Batch
 ) -> Float[np.ndarray, "segment state"]:
-    """States at the segments' first rows: smoothed measurements where they can be smoothed, 0 for hidden states."""
+    """States at the segments' first rows: smoothed measurements where possible, 0 for hidden states."""
     found = np.zeros((len(row), len(model.latent)))
     count = len(data.states) if model.latent[: len(data.states)] == data.states else 0
     known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)

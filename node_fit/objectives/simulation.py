@@ -1,4 +1,4 @@
-"""What objectives have in common that compare solved trajectories with data."""
+"""The base class of objectives that compare solved trajectories with data."""
 
 import abc
 from dataclasses import replace
@@ -19,21 +19,21 @@ from .jacobian import forward, sensitive, through_states
 from .objective import AbstractLeastSquares, Build, Target, measured_count
 from .residuals import Jacobian, Residuals, Vector
 
-# A residual that stands for "not solved": far beyond any honest one (states are of order one), and small enough that
-# a line search in float32 can compare its square with others.
+# A residual that stands for "not solved": far above any real one (states are of order one), and small enough that a
+# line search in float32 can compare its square with others.
 UNSOLVED = 1e3
-# Steps in the time in which states move by a standard deviation, to begin with, at the usual tolerance.
+# Initial steps at the usual tolerance, per time in which states move by a standard deviation.
 DENSITY, USUAL = 2.0, 1e-5
 
 
 class AbstractSimulation(AbstractLeastSquares):
-    """Residuals of trajectories that are solved from `starts`, at what is `seen` of the data."""
+    """An objective with residuals of trajectories that are solved from `starts`, on the data that are `seen`."""
 
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
     def seen(self, target: Target) -> tuple[Batch, Grid | None]:
-        """The trajectories as far as they are looked at now, and the steps that their solves hold, if any."""
+        """The part of the trajectories that counts at this point of the stage, and the held steps, if any."""
 
     @abc.abstractmethod
     def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block state"]:
@@ -52,7 +52,7 @@ class AbstractSimulation(AbstractLeastSquares):
             solution, excess = self.solver.solve(problem, joint=batch.joint), 0.0
         else:
             solution = self.solver.solve_held(problem, grid, between_rows=batch.driven)
-            # What can't be solved is counted, and is no reason against the others.
+            # A failed solve is counted; it does not lower the weight of the others.
             errors = jnp.where(solution.ok[:, None], solution.errors, 0)
             excess = errors.max() if self.solver.stepping == "held" else 0.0
         values = self.assemble(model, auxiliary, target, solution.ys)
@@ -62,7 +62,7 @@ class AbstractSimulation(AbstractLeastSquares):
     def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
         batch, grid = self.seen(target)
         if grid is None:
-            # Steps that are chosen in a loop have no other derivative but the forward one.
+            # A loop that chooses its steps only has a forward-mode derivative.
             unheld = replace(self, solver=replace(self.solver, adjoint="forward"))
             return forward(lambda x: unheld.residuals(*build(x), target), x)
 
@@ -82,7 +82,7 @@ class AbstractSimulation(AbstractLeastSquares):
         ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
         failed = (~jnp.isfinite(states).all(axis=(1, 2))).sum(dtype=jnp.int32)
-        # Where nothing was solved for, the residual is constant.
+        # Where nothing was solved, the residual is constant.
         moved = jnp.where(jnp.isfinite(states)[..., None] & jnp.isfinite(moved), moved, 0)
 
         def assemble(x: Array, states: Array) -> Array:
@@ -98,7 +98,7 @@ class AbstractSimulation(AbstractLeastSquares):
         errors = self.solver.step_errors(problem, grid, between_rows=batch.driven)
         if batch.driven:
             return errors
-        # Of steps that are not looked at yet nothing is known: they stay as they are.
+        # Steps that are not in use yet have no error estimate, and stay as they are.
         whole = stretched(target.grid, batch.ts)
         beyond = jnp.diff(grid, axis=1) < jnp.diff(whole, axis=1)
         return jnp.where(beyond, SAFETY**self.solver.error_order, errors)
@@ -108,7 +108,7 @@ class AbstractSimulation(AbstractLeastSquares):
         return self.solver if self.solver.stepping == "held" else None
 
     def steps_for(self, batch: Batch) -> Shares | None:
-        """Even steps, as many as the data suggest: what is compiled is then the same for every seed."""
+        """Equal steps, in a number that the data alone determine, so that every seed runs the same compiled program."""
         ts = np.asarray(batch.ts)
         if not self.solver.takes_given_steps:
             return None
@@ -125,7 +125,7 @@ class AbstractSimulation(AbstractLeastSquares):
 
 
 def nodes(target: Target, batch: Batch) -> Grid | None:
-    """The steps that are held: on the batch's times, or as they are between rows."""
+    """The held steps, in the batch's times or, between rows, as fractions."""
     return target.grid if target.grid is None or batch.driven else stretched(target.grid, batch.ts)
 
 
@@ -137,7 +137,7 @@ def misfit(
     A state that was not solved for counts as far off.
     """
     solved = jnp.isfinite(states)
-    # Neither value nor gradient of the observation may see what is not finite.
+    # Keep values that are not finite away from the observation and its gradient.
     channels = model.observe(jnp.where(solved, states, 0))
     difference = jnp.where(
         solved.all(axis=2, keepdims=True), channels - model.scaler.near(batch.ys, channels), UNSOLVED

@@ -1,4 +1,4 @@
-"""Trajectory matching: the distance of simulated trajectories from the measured ones."""
+"""Trajectory matching: the distance between simulated and measured trajectories."""
 
 from dataclasses import replace
 
@@ -24,14 +24,14 @@ class TrajectoryMatching(AbstractSimulation):
 
     **Arguments:**
 
-    - `penalty`: what is asked of the field besides.
-    - `solver`: how trajectories are solved in training; may be looser than the model's own.
-    - `window`, `stride`: number of rows of the windows that trajectories are cut into, and of those between the first
-      rows of two windows (half a window if absent). Short solves are cheap and never go flat; what they do not tell is
-      how errors grow over a long record.
-    - `horizon`: the share of each trajectory's time that is looked at first; it grows to all, chunk by chunk.
+    - `penalty`: penalties on the field and its weights.
+    - `solver`: the solver in training, which may be looser than the model's own.
+    - `window`, `stride`: rows of the windows into which trajectories are cut, and between the first rows of two windows
+      (half a window if absent). Short solves are cheap and their gradients do not vanish, but they do not show how
+      errors grow over a long record.
+    - `horizon`: the initial fraction of each trajectory's time that counts; it grows to 1, chunk by chunk.
 
-    **Raises:** `ValueError` if a number is out of range, or the windows' starts can't be read off the data.
+    **Raises:** `ValueError` if a number is out of range, or the start rule can't give the starts of windows.
     """
 
     penalty: Penalty = eqx.field(default_factory=Penalty)
@@ -49,7 +49,7 @@ class TrajectoryMatching(AbstractSimulation):
         if self.horizon is not None and not 0 < self.horizon <= 1:
             raise ValueError(f"horizon must be above 0 and at most 1, got {self.horizon}.")
         if self.horizon is not None and not self.solver.takes_given_steps:
-            raise ValueError("horizon needs steps that are given; use solver.stepping=held or even.")
+            raise ValueError("horizon needs given steps; use solver.stepping=held or even.")
 
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         return None
@@ -57,8 +57,8 @@ class TrajectoryMatching(AbstractSimulation):
     def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
         if self.window is not None:
             if not model.start.reads_windows:
-                raise ValueError("window needs a start that any window tells, start=first or start=encoder.")
-            # Rows that a start is read from come before a window.
+                raise ValueError("window needs a start that can be read from any window, start=first or start=encoder.")
+            # The rows from which a start is read come before a window.
             data = data.windows(self.window + max(model.start.past - 1, 0), self.stride or max(self.window // 2, 1))
         return model.batch(data)
 
@@ -83,7 +83,7 @@ class TrajectoryMatching(AbstractSimulation):
         share = self.horizon ** (1 - target.progress)
         end = batch.ts[:, :1] + share * (batch.ts[:, -1:] - batch.ts[:, :1])
         seen = replace(batch, mask=batch.mask & (batch.ts <= end)[..., None])
-        # Steps beyond the horizon have no length, so that nothing beyond it is solved for.
+        # Steps beyond the horizon have zero length, so nothing beyond it is solved.
         if batch.driven:
             return replace(seen, ts=jnp.minimum(batch.ts, end)), grid
         return seen, None if grid is None else jnp.minimum(grid, end)

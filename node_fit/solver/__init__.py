@@ -1,1 +1,1 @@
-"""Solving a vector field: adaptive or held steps, and the inputs between rows."""
+"""Solvers: adaptive and held steps, and inputs between rows."""

@@ -11,7 +11,7 @@ from .vector_field import VectorField
 class Driven(eqx.Module):
     """The field with its inputs, as Diffrax calls it.
 
-    It is a module and no closure, since an adjoint that solves backwards differentiates only what is a leaf.
+    It is a module, not a closure, since an adjoint that solves backwards differentiates only leaves.
 
     - `us`: inputs at `ts`, with an axis for trajectories if the state has one.
     - `origin`: the field's time where `ts` is 0.

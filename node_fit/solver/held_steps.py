@@ -1,8 +1,8 @@
-"""Steps held fixed: a Runge-Kutta method over a given grid of times, and grids that keep to a tolerance.
+"""Held steps: a Runge-Kutta method over a fixed grid of times, and grids that meet a tolerance.
 
-With steps that stay the same the solution is a smooth function of the parameters, as a line search needs it; steps that
-are chosen anew in every solve make it rough. A scan over such a grid also compiles in a third of the time of an
-adaptive solve, and each trajectory has steps of its own at no further cost.
+With fixed steps, the solution is a smooth function of the parameters, which line searches need; steps that every solve
+chooses again make it rough. A scan over a grid also compiles in a third of the time of an adaptive solve, and each
+trajectory can have its own steps at no extra cost.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from jaxtyping import Array, Float
 
 from .tableau import EXPLICIT, combined, tableau
 
-# Of all trajectories at once.
+# The derivative of all trajectories at once.
 Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
 Grid = Float[Any, "trajectory node"]
-# Nodes as shares of a trajectory's time, from 0 to 1; one row if all trajectories have the same.
+# Nodes as fractions of a trajectory's time, from 0 to 1; a single row if all trajectories share them.
 Shares = Float[Any, "_row _node"]
 
-# Steps are made as long as this fraction of the tolerance allows.
+# A new grid aims at this fraction of the tolerance.
 SAFETY = 0.8
-# The most that a step grows or shrinks at once, as an error estimate says little about very different steps.
+# A step grows or shrinks by at most this factor at once, since its error says little about very different steps.
 LEAST, MOST = 0.2, 5.0
-# The most that a single step's error may be, times the tolerance.
+# Maximum error of a single step, relative to the tolerance.
 SLACK = 10.0
 ROUNDS = 12
 FEWEST = 8
@@ -52,11 +52,12 @@ def march(
     **Arguments:**
 
     - `method`: a name in `EXPLICIT`.
-    - `derivative`: of all trajectories, called with times `(trajectory,)` and states `(trajectory, state)`.
+    - `derivative`: the derivative of all trajectories, called with times `(trajectory,)` and states
+      `(trajectory, state)`.
     - `grid`: nodes, shape `(trajectory, node)`, not decreasing.
     - `y0`: states at the first nodes.
-    - `bound`: of each state; those beyond it are seen as if they were on it, so that a solution that runs away stays
-      finite, and its gradient too. None for no bound.
+    - `bound`: bound of each state. The field sees a state beyond its bound as if it were on it, so that a solution that
+      diverges, and its gradient, stay finite. None for no bound.
     """
     table = tableau(method)
 
@@ -82,7 +83,7 @@ def march(
 def interpolate(
     method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
-    """States at the times `saved` by the method's own interpolation; beyond the grid they stay as at its end."""
+    """States at the times `saved` by the method's own interpolation; beyond the grid, those at its end."""
     shape: Any = EXPLICIT[method]().interpolation_cls
 
     def one(nodes: Array, before: Array, after: Array, stages: Array, ts: Array) -> Array:
@@ -105,7 +106,7 @@ def interpolate(
 
 
 def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
-    """The estimated error of each step over its tolerance, the root mean square over the states.
+    """The estimated error of each step relative to its tolerance, as a root mean square over the states.
 
     Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
     """
@@ -115,9 +116,9 @@ def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array,
 
 
 def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> Shares:
-    """Even grids, a row for each trajectory.
+    """Grids of equal steps, one row per trajectory.
 
-    **Arguments:** `steps`: of each; if absent, one for each interval of the times, padding aside.
+    **Arguments:** `steps`: number of steps; if absent, one for each interval of the times, without padding.
     """
     if steps is not None:
         return np.tile(np.linspace(0, 1, steps + 1), (len(ts), 1))
@@ -126,28 +127,28 @@ def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> 
 
 
 def finest(shares: Shares) -> Shares:
-    """The row with the shortest first step, alone."""
+    """Only the row with the shortest first step."""
     return shares[np.argmin(shares[:, 1])][None]
 
 
 def stretched(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
-    """The nodes on each trajectory's time."""
+    """The nodes in each trajectory's time."""
     first, last = ts[:, :1], ts[:, -1:]
     return first + shares * (last - first)
 
 
 def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, most: int) -> Shares:
-    """A grid whose steps keep to the tolerance; the same one if it does already.
+    """A grid whose steps meet the tolerance; the same grid if it already does.
 
-    The steps are spread so that all have the same estimated error, and more are made where that is too much. That takes
-    no solve of another kind than on the grid itself.
+    The steps are spread so that all have the same estimated error, and their number grows where that is too large. This
+    only needs solves on grids.
 
     **Arguments:**
 
-    - `errors_of`: the error of each step over its tolerance, shape `(row, step)`, for such a grid.
-    - `grid`: to begin with.
-    - `order`: of the error estimate: it falls with this power of a step.
-    - `most`: steps at the most.
+    - `errors_of`: gives the error of each step relative to its tolerance, shape `(row, step)`, for a grid.
+    - `grid`: the initial grid.
+    - `order`: order of the error estimate: the error is proportional to this power of a step.
+    - `most`: maximum number of steps.
     """
     for _ in range(ROUNDS):
         errors = errors_of(grid)
@@ -163,18 +164,18 @@ def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, 
     return grid
 
 
-# Numbers of steps between two rows: few, so that runs share what is compiled.
+# Numbers of steps between two rows: few choices, so that runs share compiled programs.
 BETWEEN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, order: int, most: int) -> int:
-    """The number of steps in every interval between two rows that keeps to the tolerance.
+    """The number of steps in every interval between two rows that meets the tolerance.
 
     **Arguments:**
 
-    - `errors_of`: the largest error in each interval over its tolerance, for a number of steps.
-    - `steps`: to begin with. `most`: at the most.
-    - `order`: of the error estimate: it falls with this power of a step.
+    - `errors_of`: gives the largest error in each interval relative to the tolerance, for a number of steps.
+    - `steps`, `most`: the initial and the maximum number of steps.
+    - `order`: order of the error estimate: the error is proportional to this power of a step.
     """
     last = most_between_rows(most)
     sizes = [size for size in BETWEEN if size <= last]
@@ -195,24 +196,24 @@ def most_between_rows(most: int) -> int:
 
 
 def needed_steps(errors: np.ndarray, order: int) -> float:
-    """How many steps keep to the tolerance on average, and to some times it in every trajectory."""
+    """The number of steps that meet the tolerance on average, and a multiple of it in every trajectory."""
     total = shares(errors, order).sum(axis=1)
     return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
 
 
 def padded(grid: np.ndarray, steps: int) -> np.ndarray:
-    """The grid with steps of no length at its end, so that grids of several sizes have one shape."""
+    """The grid with steps of zero length at its end, so that grids of several sizes have one shape."""
     return np.pad(grid, ((0, 0), (0, steps + 1 - grid.shape[1])), mode="edge")
 
 
 def shares(errors: np.ndarray, order: int) -> np.ndarray:
-    """How many steps of the right length each step should be."""
+    """The number of steps of the right length into which each step should be divided."""
     errors = np.where(np.isfinite(errors), errors, np.inf)
     return np.clip(errors ** (1 / order), LEAST, MOST) / SAFETY
 
 
 def size(needed: int | float) -> int:
-    """A number of steps somewhat above what is needed: one of few, so that runs share what is compiled."""
+    """A number of steps somewhat above `needed`, from a few choices, so that runs share compiled programs."""
     steps = FEWEST
     while steps < needed:
         steps = steps * 3 // 2 if steps.bit_count() == 1 else steps * 4 // 3
@@ -228,7 +229,7 @@ def room(steps: int) -> int:
 
 
 def spread(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
-    """`steps` new steps over each trajectory's grid, with as many in each old one as its share says."""
+    """`steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
     total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
     wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)
     return np.stack([np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)])

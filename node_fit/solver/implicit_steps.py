@@ -1,4 +1,4 @@
-"""Diffrax's adaptive steps through intervals between rows, for implicit methods and solvers of the user's own."""
+"""Diffrax's adaptive steps through intervals between rows, for implicit methods and the user's own solvers."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ def advance(
     tolerances: tuple[Any, Any],
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-    """Solves through intervals, one after another, each trajectory on its own; arguments as of `row_steps.advance`.
+    """Solves through intervals, each trajectory on its own; arguments as in `row_steps.advance`.
 
-    `max_steps` is the budget for all intervals, to which one step for each of them is added.
+    All intervals together may take `max_steps` plus one step per interval.
     """
     driven = intervals.coefficients[0].shape[2] > 0
     budget = max_steps + intervals.end.shape[1]

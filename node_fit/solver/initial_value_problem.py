@@ -1,4 +1,4 @@
-"""What a solver solves."""
+"""Initial value problems, which solvers solve."""
 
 from typing import Any
 

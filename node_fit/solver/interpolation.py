@@ -13,7 +13,7 @@ INTERPOLATIONS = ("linear", "hold", "cubic")
 def interpolate(
     t: Float[Array, ""], ts: Float[Array, " time"], us: Float[Array, "time ..."], kind: str
 ) -> Float[Array, "..."]:
-    """The inputs at time `t`; the first or last measured value outside of their range.
+    """The inputs at time `t`; outside the range of times, the first or last measured value.
 
     **Arguments:**
 

@@ -1,7 +1,7 @@
 """A record between its rows: times, and the inputs as a polynomial in each interval.
 
-Inputs may have a kink or a jump in every row. A step that ends at the row, and sees the polynomial of its own interval
-up to there, meets neither.
+Inputs may have a kink or a jump at every row. A step that ends at the row and uses the polynomial of its own interval
+crosses neither.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from .interpolation import slopes
 
 
 class Intervals(eqx.Module):
-    """The intervals between the times at which a solution is wanted, none of which crosses a row.
+    """Intervals between the times at which a solution is wanted; none of them crosses a row.
 
-    - `begin`, `end`: of each interval, shape `(trajectory, interval)`; equal in padding.
-    - `row`, `length`: where the row before it is, and how far it is from there to the next one, of the same shape.
-    - `coefficients`: of the inputs as a polynomial in the share of the way from that row to the next, from the constant
-      on, each of shape `(trajectory, interval, input)`.
+    - `begin`, `end`: ends of each interval, shape `(trajectory, interval)`; equal in padding.
+    - `row`, `length`: time of the row before the interval, and from that row to the next, of the same shape.
+    - `coefficients`: the inputs as a polynomial in the fraction of the way from that row to the next, constant term
+      first, each of shape `(trajectory, interval, input)`.
     """
 
     begin: Float[Any, "trajectory interval"]
@@ -31,8 +31,10 @@ class Intervals(eqx.Module):
 
 
 class Interval(eqx.Module):
-    """One interval of each trajectory; fields as of `Intervals`, without their axis, or with it before all others to be
-    scanned over."""
+    """One interval of each trajectory, with the fields of `Intervals` but without the axis of intervals.
+
+    In a scan, that axis comes first.
+    """
 
     begin: Float[Any, "*interval trajectory"]
     end: Float[Any, "*interval trajectory"]
@@ -52,13 +54,13 @@ class Interval(eqx.Module):
 
 
 def at_row(intervals: Intervals, index: int) -> Interval:
-    """The interval of this number of each trajectory."""
+    """The interval with this index of each trajectory."""
     one = jax.tree.map(lambda x: x[:, index], intervals)
     return Interval(one.begin, one.end, one.row, one.length, one.coefficients)
 
 
 def by_interval(intervals: Intervals) -> Interval:
-    """The intervals with their own axis before that of the trajectories, to be scanned over."""
+    """The intervals with their axis first, for a scan."""
     turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), intervals)
     return Interval(turned.begin, turned.end, turned.row, turned.length, turned.coefficients)
 
@@ -68,8 +70,8 @@ def between_rows(ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory t
 
     **Arguments:**
 
-    - `ts`, `us`: times and inputs, of NumPy or JAX.
-    - `kind`: as of `interpolation.interpolate`.
+    - `ts`, `us`: times and inputs, NumPy or JAX arrays.
+    - `kind`: as in `interpolation.interpolate`.
     """
     begin, end = ts[:, :-1], ts[:, 1:]
     return Intervals(begin, end, begin, end - begin, polynomials(ts, us, kind))
@@ -78,7 +80,7 @@ def between_rows(ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory t
 def polynomials(
     ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory time input"], kind: str
 ) -> tuple[Float[Any, "trajectory interval input"], ...]:
-    """Coefficients of the inputs in each interval between rows, from the constant on."""
+    """Coefficients of the inputs in each interval between rows, constant term first."""
     left, rise = us[:, :-1], us[:, 1:] - us[:, :-1]
     if us.shape[2] == 0 or kind == "hold":
         return (left,)
@@ -87,5 +89,5 @@ def polynomials(
     gap = (ts[:, 1:] - ts[:, :-1])[..., None]
     slope = slopes(ts, us)
     first, last = gap * slope[:, :-1], gap * slope[:, 1:]
-    # The cubic with these values and slopes at both ends, in the share of the interval.
+    # The cubic with these values and slopes at both ends, in the fraction of the interval.
     return left, first, 3 * rise - 2 * first - last, first + last - 2 * rise

@@ -1,4 +1,4 @@
-"""The methods that step a solve, by their names, and how each may step."""
+"""The methods of a solver by name, and how each may step."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -41,8 +41,8 @@ def check_stepping(method: str | diffrax.AbstractSolver, stepping: str) -> None:
             )
         return
     if method not in EXPLICIT and stepping != "adaptive":
-        raise ValueError(f"stepping={stepping} needs an explicit method, and {method} is none; use stepping=adaptive.")
-    if method == "euler" and stepping != "even":
         raise ValueError(
-            f"euler has no estimate of its error, as stepping={stepping} needs it; use stepping=even, or heun."
+            f"stepping={stepping} needs an explicit method, and {method} is implicit; use stepping=adaptive."
         )
+    if method == "euler" and stepping != "even":
+        raise ValueError(f"euler has no error estimate, which stepping={stepping} needs; use stepping=even, or heun.")

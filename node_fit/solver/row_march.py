@@ -1,7 +1,7 @@
-"""Held steps between rows: a Runge-Kutta method over so many even steps of every interval between two rows.
+"""Held steps between rows: a Runge-Kutta method with the same number of equal steps in every interval between rows.
 
-Inputs may have a kink or a jump in every row, which no step crosses. The number of steps is held fixed, so that the
-solution is a smooth function of the parameters, and can be differentiated in both directions.
+Inputs may have a kink or a jump at every row, which no step crosses. The number of steps is fixed, so the solution is a
+smooth function of the parameters and can be differentiated in forward and reverse mode.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class RowMarch(NamedTuple):
     """A solution over held steps between rows.
 
     - `ys`: states at all rows, shape `(trajectory, time, state)`.
-    - `errors`: the largest estimated error of a step over its tolerance in each interval, `(trajectory, interval)`.
+    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`.
     """
 
     ys: Float[Array, "trajectory time state"]
@@ -34,9 +34,9 @@ def march_rows(
     **Arguments:**
 
     - `method`: a name in `EXPLICIT`.
-    - `problem`: the trajectories; states beyond its bound are seen as if they were on it, so that a solution that
-      diverges stays finite, and its gradient too.
-    - `intervals`: between its rows.
+    - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
+      that diverges, and its gradient, stay finite.
+    - `intervals`: the intervals between its rows.
     - `substeps`: steps in each interval.
     - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
     """
@@ -70,7 +70,7 @@ def march_rows(
             errors.append(error)
         return (y, slope), (y, jnp.stack(errors).max(axis=0))
 
-    # The last stage of a step is the first of the next only where the inputs do not jump at a row.
+    # The last stage of a step is the first of the next one, unless the inputs jump at the row.
     jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
     reuses = table.fsal and not jumps
     each = by_interval(intervals)

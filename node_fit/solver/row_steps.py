@@ -1,6 +1,6 @@
 """Adaptive steps that end at every row: how predictions and validation are solved with an explicit method.
 
-The cost is linear in the rows, whatever the inputs do there. The loop over rows carries all that it needs, so a long
+The cost is linear in the rows, whatever the inputs do there. The loop over rows carries its whole state, so a long
 record is solved in pieces of one compiled length.
 """
 
@@ -15,23 +15,23 @@ from .intervals import Interval, Intervals, by_interval
 from .tableau import combined, error_order, tableau
 from .vector_field import VectorField
 
-# The share of the tolerance that is aimed at, and by what a step may change (Hairer, Norsett and Wanner, Solving
+# The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
 # Ordinary Differential Equations I, 1993, section II.4).
 SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
-# A step that is so small a share of its interval makes no way.
+# A step that is a smaller fraction of its interval makes no progress.
 VANISHING = 1e-7
-# A step that leaves less than this share of itself to the end of its interval goes there.
+# A step that would end less than this fraction of itself before the end of its interval goes to the end.
 NEARLY = 1e-3
-# A state so far from those of order one has run away.
+# A larger state (they are of order one) has run away.
 AWAY = 100.0
 
 
 class Front(eqx.Module):
-    """How far trajectories are solved.
+    """The state of a solve between two intervals.
 
-    - `y`: states. `slope`: their derivatives there, as the next step needs them.
-    - `step`: to be tried next.
-    - `sound`: whether a trajectory was solved up to here.
+    - `y`, `slope`: states and their derivatives, which the next step needs.
+    - `step`: the next step to try.
+    - `sound`: whether a trajectory has been solved so far.
     """
 
     y: Float[Array, "trajectory state"]
@@ -52,12 +52,13 @@ def first_front(
     y0: Float[Array, "trajectory state"],
     first: Interval,
 ) -> Front:
-    """Where all trajectories start.
+    """The front at the start of all trajectories.
 
     **Arguments:**
 
-    - `field`: called with `(t, y, u)` of one trajectory. `origin`: its time where the intervals' is 0.
-    - `y0`: states at the beginning of the `first` interval, whose length is tried as a step.
+    - `field`: called with `(t, y, u)` of one trajectory.
+    - `origin`: the field's time where the intervals' time is 0.
+    - `y0`: states at the beginning of the `first` interval, whose length is the first step to try.
     """
     slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
     length = first.end - first.begin
@@ -77,12 +78,13 @@ def advance(
 
     **Arguments:**
 
-    - `method`: a name in `EXPLICIT` with an error estimate. `field`, `origin`: as of `first_front`.
-    - `intervals`: to go through. `front`: at the beginning of the first.
+    - `method`: a name in `EXPLICIT` with an error estimate.
+    - `field`, `origin`: as in `first_front`.
+    - `intervals`, `front`: the intervals, and the front at the beginning of the first.
     - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
-    - `max_steps`: in an interval, after which a trajectory counts as failed.
+    - `max_steps`: steps in one interval after which a trajectory counts as failed.
 
-    **Returns:** states at the end of each interval, infinite from where a solve failed, and where it got to.
+    **Returns:** states at the end of each interval, infinite from where a solve failed, and the front there.
     """
     table, power = tableau(method), error_order(method)
     rtol, atol = tolerances
@@ -114,7 +116,7 @@ def advance(
             active = at.sound & (passed < length)
             accepted = active & (error <= 1)
             factor = jnp.clip(SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), SHRINK, GROW)
-            # A step that was cut short at the end of its interval says nothing against a longer one.
+            # A step that was shortened to end at the row is no reason for a shorter next step.
             next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
             passed = jnp.where(accepted, jnp.where(last, length, passed + h), passed)
             y = jnp.where(accepted[:, None], after, at.y)
@@ -133,7 +135,7 @@ def advance(
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
         return moved, reached(moved)
 
-    # Inputs that are held jump at a row, and the derivative with them.
+    # Held inputs jump at a row, and so does the derivative.
     jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
     return jnp.swapaxes(ys, 0, 1), front

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 class Solution(eqx.Module):
     """Solved trajectories.
 
-    - `ys`: states at the asked times, shape `(trajectory, time, state)`; not finite from where a solve failed.
+    - `ys`: states at the requested times, shape `(trajectory, time, state)`; not finite from where a solve failed.
     - `ok`: whether each trajectory was solved to its end, shape `(trajectory,)`.
     """
 
@@ -18,8 +18,8 @@ class Solution(eqx.Module):
 class HeldSolution(eqx.Module):
     """Trajectories solved over held steps.
 
-    - `ys`, `ok`: as of `Solution`.
-    - `errors`: the estimated error of each step over its tolerance, shape `(trajectory, step)`.
+    - `ys`, `ok`: as in `Solution`.
+    - `errors`: the estimated error of each step relative to its tolerance, shape `(trajectory, step)`.
     """
 
     ys: Float[Array, "trajectory time state"]

@@ -1,4 +1,4 @@
-"""How a trajectory is solved for: the settings, and the only call of `diffrax.diffeqsolve`."""
+"""The solver of trajectories, and its settings."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from .spacing import first_spacing, mean_spacing
 from .tableau import EXPLICIT, error_order
 from .tolerances import by_state, with_defaults
 
-# Stands for what `fit` chooses.
+# `fit` chooses.
 AUTO = "auto"
 
 
@@ -41,19 +41,20 @@ class Solver(eqx.Module):
     - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`,
       `implicit_euler`; `euler`, which estimates no error; or a `diffrax.AbstractSolver`.
     - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
-      state, hidden ones included. None stands for 1e-5, and a hundredth of `rtol`; in `fit`, for driven records, for
-      what these need.
-    - `stepping`: in training. `held` (the default of explicit methods): steps that meet the tolerances and stay the
-      same within a chunk, so that the loss is smooth, as line searches need it. `adaptive` (the default of implicit
-      methods and of a solver of your own): chosen anew in every solve. `even` (the default of `euler`): one step for
-      each mean interval of the measured times, whatever the error; cheap for records sampled finely and evenly.
+      state, hidden ones included. None stands for 1e-5 and a hundredth of `rtol`; in `fit`, driven records get
+      tolerances of their own.
+    - `stepping`: the steps in training. `held` (the default of explicit methods): steps that meet the tolerances and
+      stay the same within a chunk, so that the loss is smooth, which line searches need. `adaptive` (the default of
+      implicit methods and of your own solver): every solve chooses its steps. `even` (the default of `euler`): one
+      step per mean interval of the measured times, whatever the error; cheap for records sampled finely and evenly.
     - `max_steps`: steps after which a solve counts as failed.
-    - `adjoint`: of adaptive steps: `checkpointed` (exact, memory logarithmic in the steps), `direct` (exact, may be
-      differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward mode only).
-    - `inputs`: inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto` stands for
-      `linear` or, in `fit`, for what the inputs look like.
+    - `adjoint`: how gradients pass through adaptive steps: `checkpointed` (exact, memory logarithmic in the steps),
+      `direct` (exact, may be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
+      mode only).
+    - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
+      stands for `linear`, or in `fit` for `hold` if the inputs look like it.
 
-    **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't step like that.
+    **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't take such steps.
     """
 
     method: str | diffrax.AbstractSolver = eqx.field(static=True)
@@ -103,7 +104,7 @@ class Solver(eqx.Module):
         self.inputs = inputs
 
     def for_data(self, *, driven: bool = False, inputs: str = "linear") -> "Solver":
-        """The solver with what is left open chosen for records that are driven, or are not, by inputs of this kind."""
+        """The solver with all options chosen, for records that inputs of this kind drive, or for autonomous ones."""
         if self.inputs != AUTO and self.rtol is not None and self.atol is not None:
             return self
         rtol, atol = with_defaults(self.rtol, self.atol, driven)
@@ -117,7 +118,7 @@ class Solver(eqx.Module):
         saved: Float[Array, "trajectory saved"] | None = None,
         adjoint: Adjoint | None = None,
     ) -> Solution:
-        """Solves all trajectories with adaptive steps, or even ones.
+        """Solves all trajectories with adaptive or even steps.
 
         **Arguments:**
 
@@ -146,9 +147,9 @@ class Solver(eqx.Module):
 
         **Arguments:**
 
-        - `problem`: the trajectories; the states are wanted at its times. One that goes beyond its bound has failed.
-        - `grid`: nodes of the steps, shape `(trajectory, node)`; `between_rows`, their shares of every interval between
-          two rows, shape `(1, node)`.
+        - `problem`: the trajectories, solved at their times. A trajectory that exceeds its bound has failed.
+        - `grid`: nodes of the steps, shape `(trajectory, node)`; with `between_rows`, as fractions of every interval
+          between two rows, shape `(1, node)`.
         """
         if between_rows:
             ys, errors = self._march_rows(problem, grid)
@@ -163,8 +164,10 @@ class Solver(eqx.Module):
     def step_errors(
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
     ) -> Float[Array, "trajectory step"]:
-        """The estimated error of each held step over its tolerance; arguments as for `solve_held`. Between rows, the
-        largest in each interval."""
+        """The estimated error of each held step relative to its tolerance; between rows, the largest in each interval.
+
+        Arguments are as in `solve_held`.
+        """
         if between_rows:
             return self._march_rows(problem, grid).errors
         return held_steps.step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
@@ -172,27 +175,27 @@ class Solver(eqx.Module):
     def forecast(self, problem: InitialValueProblem) -> Solution:
         """Solves all trajectories, each on its own, with adaptive steps that end at every row.
 
-        Errors stay below the tolerances whatever the inputs do at a row. It can be differentiated forwards only.
+        Errors stay below the tolerances whatever the inputs do at a row. Only forward-mode derivatives exist.
         """
         intervals = between_rows(problem.ts, problem.us, self.interpolation)
         ys, front = self.advance(problem, intervals, self.begin(problem, intervals))
         return Solution(jnp.concatenate([problem.y0[:, None], ys], axis=1), front.sound)
 
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
-        """Where trajectories start, before the first of these intervals."""
+        """The front at the start of the trajectories, before the first interval."""
         first = at_row(intervals, 0)
         return row_steps.first_front(problem.field, problem.origin, problem.y0, first)
 
     def advance(
         self, problem: InitialValueProblem, intervals: Intervals, front: Front
     ) -> tuple[Float[Array, "trajectory interval state"], Front]:
-        """States at the end of each interval, infinite from where a solve failed, and where it got to.
+        """States at the end of each interval, infinite from where a solve failed, and the front there.
 
         **Arguments:**
 
-        - `problem`: whose field is solved.
-        - `intervals`: to go through, none of which crosses a row.
-        - `front`: where the trajectories are before the first of them.
+        - `problem`: gives the vector field.
+        - `intervals`: intervals to solve through, none of which crosses a row.
+        - `front`: the front before the first interval.
         """
         tolerances = self.tolerances(front.y)
         if self.method in EXPLICIT:
@@ -210,8 +213,8 @@ class Solver(eqx.Module):
 
         - `rates`: called with `(t, y, args)`.
         - `ts`: times at which the states are wanted. `y0`: the states at the first.
-        - `scale`: sizes of the states, by which the absolute tolerance is multiplied, shape `(state,)`.
-        - `options`: of `diffrax.diffeqsolve`, in place of those of this solver.
+        - `scale`: scale of each state, a factor of the absolute tolerance, shape `(state,)`.
+        - `options`: arguments of `diffrax.diffeqsolve`, in place of those of this solver.
         """
         rtol, atol = self.tolerances(y0)
         given = {
@@ -228,17 +231,17 @@ class Solver(eqx.Module):
 
     @property
     def interpolation(self) -> str:
-        """How inputs are interpolated."""
+        """How inputs are interpolated between rows."""
         return "linear" if self.inputs == AUTO else self.inputs
 
     @property
     def takes_given_steps(self) -> bool:
-        """Whether training solves over steps that it is given; a solver of Diffrax's own makes even ones by itself."""
+        """Whether training gives the solver its steps; a Diffrax solver of your own makes even steps itself."""
         return self.stepping != "adaptive" and isinstance(self.method, str)
 
     @property
     def error_order(self) -> int:
-        """The power of a step with which its estimated error falls; of methods that have an estimate."""
+        """The order of the error estimate, for methods that have one."""
         return error_order(self._name)
 
     @property
@@ -264,7 +267,7 @@ class Solver(eqx.Module):
             controller = diffrax.ConstantStepSize()
         else:
             rtol, atol = self.tolerances(y0)
-            # A stiff field makes a controller that looks at the last error alone reject every other step.
+            # On a stiff field, a controller that uses only the last error rejects every other step.
             stiff = isinstance(method, diffrax.AbstractImplicitSolver)
             p, i = (0.3, 0.4) if stiff else (0.0, 1.0)
             controller = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i)
@@ -288,7 +291,7 @@ class Solver(eqx.Module):
 
 
 def as_solver(given: Any, name: str = "solver") -> Solver:
-    """A solver; the name of a method or a `diffrax.AbstractSolver` becomes one.
+    """Converts the name of a method or a `diffrax.AbstractSolver` to a `Solver`.
 
     **Raises:** `ValueError` that says what to pass.
     """

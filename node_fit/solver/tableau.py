@@ -49,6 +49,6 @@ def combined(weights: np.ndarray, stages: Sequence[Array]) -> Array:
 
 
 def error_order(method: str) -> int:
-    """The power of a step with which a method's estimated error falls."""
+    """The order of a method's error estimate: the error is proportional to this power of the step."""
     solver: Any = EXPLICIT[method]()
     return int(solver.error_order(None))

@@ -1,4 +1,4 @@
-"""Tolerances of steps: one number, or one for each state."""
+"""Solver tolerances: one number, or one for each state."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 
 def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
-    """A tolerance as Diffrax takes it: a scalar, or an array that goes with the states."""
+    """A tolerance as Diffrax takes it: a scalar, or an array that broadcasts with the states."""
     if not isinstance(tolerance, tuple):
         return tolerance
     states = y0.shape[-1]
@@ -17,7 +17,7 @@ def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
 
 
 def smallest(rtol: Any) -> Any:
-    """The tightest of tolerances, which may be numbers or arrays that are traced."""
+    """The tightest of the tolerances, which may be numbers or traced arrays."""
     if not isinstance(rtol, tuple):
         return rtol
     known = all(isinstance(number, float | int) for number in rtol)
@@ -25,13 +25,13 @@ def smallest(rtol: Any) -> Any:
 
 
 def with_defaults(rtol: Any, atol: Any, driven: bool = False) -> tuple[Any, Any]:
-    """Tolerances of which none is left open.
+    """Complete tolerances.
 
     **Arguments:** `driven`: whether inputs drive the records, whose steps then end at every row.
     """
     if rtol is None:
         rtol = 1e-4 if driven else 1e-5
     if atol is None:
-        # States are of order one; near zero, a relative tolerance would ask for what no noisy record can tell.
+        # States are of order one; near zero, a relative tolerance alone would demand more than a noisy record can show.
         atol = smallest(rtol) / (1 if driven else 100)
     return rtol, atol
