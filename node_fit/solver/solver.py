@@ -164,10 +164,7 @@ class Solver(eqx.Module):
     def step_errors(
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
     ) -> Float[Array, "trajectory step"]:
-        """The estimated error of each held step relative to its tolerance; between rows, the largest in each interval.
-
-        Arguments are as in `solve_held`.
-        """
+        """The error of each held step, or the largest between two rows, relative to the tolerance; see `solve_held`."""
         if between_rows:
             return self._march_rows(problem, grid).errors
         return held_steps.step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))

@@ -1,4 +1,4 @@
-"""Where a run is at a chunk's end, and who is told of it."""
+"""The state of a run at the end of a chunk, and callbacks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ Status = Literal["completed", "stopped_early", "interrupted", "pruned", "failed"
 class Record:
     """A chunk of a member's training, as a row of the log.
 
-    `step` counts over all stages; losses are mean squared residuals in scaled units; `seconds` since the start. The
-    `member` of a run that has only one is 0.
+    `step` counts over all stages. Losses are mean squared residuals in scaled units, and `seconds` count from the start
+    of the run. The `member` of a single fit is 0.
     """
 
     step: int
@@ -34,17 +34,17 @@ class Record:
 
     @property
     def judged_loss(self) -> float:
-        """What a chunk is judged by: the validation loss, or without one the training loss; infinite for a NaN."""
+        """The validation loss, or the training loss if there is none; infinity for NaN."""
         loss = self.train_loss if self.validation_loss is None else self.validation_loss
         return loss if math.isfinite(loss) else math.inf
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run is between two chunks.
+    """The state of a run between two chunks.
 
-    - `stage`: index of its stage.
-    - `offset`: the most steps that a member had taken before that stage.
+    - `stage`: index of the stage.
+    - `offset`: steps before that stage, of the member that took most.
     - `members`: each member's state in the stage, on the host.
     """
 
@@ -54,27 +54,27 @@ class RunState:
 
     @property
     def step(self) -> int:
-        """Steps taken over all stages, by the member that has taken most."""
+        """Steps over all stages, of the member that took most."""
         return self.offset + max(int(np.asarray(state.step)) for state in self.members)
 
     @property
     def nodes(self) -> int:
-        """Nodes of the held steps; 0 if solves hold none."""
+        """Number of nodes of the held steps; 0 if there are none."""
         return self.members[0].nodes
 
     def of(self, member: int) -> "RunState":
-        """The same for one member alone."""
+        """The state of one member only."""
         return RunState(self.stage, self.offset, (self.members[member],))
 
 
-# States of the kind that the stage of an index has, with so many nodes of held steps.
+# From the index of a stage and a number of nodes of held steps to states of that structure.
 Template = Callable[[int, int], tuple[TrainState, ...]]
 
 
 class Callback:
-    """Someone who is told of a fit's progress between chunks, and may end it.
+    """Hooks that a fit calls between chunks; a callback may stop the fit.
 
-    Every hook does nothing by default. A callback that stops when the loss is low enough:
+    By default, every hook does nothing. This callback stops when the loss is low enough:
 
     ```python
     class StopBelow(node_fit.Callback):
@@ -94,22 +94,24 @@ class Callback:
         """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
 
     def restore(self, template: Template) -> RunState | None:
-        """Where to go on from; None to begin. `template` gives states of the kind that a stage has."""
+        """The state to resume from; None to start. `template` gives states of the structure of a stage."""
         return None
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
-        """A stage of `steps` steps at the most is about to be compiled."""
+        """A stage of at most `steps` steps is about to be compiled."""
 
     def on_stage_start(self, stage: str) -> None:
         """The stage is compiled and about to run."""
 
     def on_steps(self, step: int, state: RunState) -> str | None:
-        """A long chunk has come to a step, every few seconds. A reason to stop, if there is one: the chunk is then
-        lost, and the run ends in `state`, where it was before it."""
+        """A long chunk has reached a step; called every few seconds. Return a reason to stop, or None.
+
+        A stop discards the chunk: the run ends in `state`, which is from before it.
+        """
         return None
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
-        """A chunk has ended; a record for each member that took part. A reason to stop, if there is one."""
+        """A chunk has ended, with a record for each member that took part. Return a reason to stop, or None."""
         return None
 
 

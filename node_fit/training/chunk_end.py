@@ -1,4 +1,4 @@
-"""What is decided at a chunk's end, for one member in numbers on the host: the best iterate, progress, a restart."""
+"""The decisions at the end of a chunk, for one member and on the host: best iterate, progress, restart."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,9 +11,9 @@ from .state import TrainState
 from .step import HOPELESS, RESTARTS, restart
 from .stopping import PROGRESS
 
-# An objective that grows is grown after this share of its stage's steps.
+# An objective that grows is complete after this fraction of its stage's steps.
 GROWTH = 0.7
-# A fit whose loss is so many times what it was has diverged.
+# A fit whose loss exceeds this multiple of its reference has diverged.
 DIVERGED = 10.0
 
 
@@ -43,7 +43,7 @@ def judged(before: TrainState, after: TrainState, validation_loss: float | None)
 
 
 def restarted(stage: Stage, state: TrainState, blocks: int) -> TrainState:
-    """The state from the best iterate on with smaller steps, where nothing was learnt any more; else as it is."""
+    """The state, restarted from the best iterate with smaller steps if the chunk learnt nothing."""
     best, chosen = state.best.is_usable(blocks), state.chosen.is_usable(blocks)
     spent = state.finished or state.restarts >= RESTARTS
     if spent or state.rejected < HOPELESS or not (best or chosen):
@@ -54,7 +54,7 @@ def restarted(stage: Stage, state: TrainState, blocks: int) -> TrainState:
 def at_lowest(state: TrainState, *, validated: bool) -> TrainState:
     """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
 
-    When held steps are refined, the loss of the best iterate no longer compares, and it would be lost.
+    Once held steps are refined, losses on the old steps no longer compare, and the best iterate would be lost.
     """
     if validated or not state.best.loss < state.chosen.loss:
         return state
@@ -62,7 +62,7 @@ def at_lowest(state: TrainState, *, validated: bool) -> TrainState:
 
 
 def has_diverged(state: TrainState) -> bool:
-    """Whether the loss is far above what it was on held steps like these."""
+    """Whether the loss is far above its reference on the same held steps."""
     return bool(state.chosen.loss > DIVERGED * state.reference)
 
 
@@ -76,12 +76,12 @@ def renewed(
     length: int,
     validated: bool,
 ) -> TrainState:
-    """The state for the next chunk, whose objective may have grown, or has refined steps.
+    """The state for the next chunk, whose objective may have grown or have refined steps.
 
     **Arguments:**
 
-    - `state`: as `judged` and `restarted`.
-    - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they are others than before.
+    - `state`: the state from `judged` and `restarted`.
+    - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they differ from the last ones.
     - `length`: steps in a chunk.
     - `validated`: whether there are validation data.
     """
@@ -93,7 +93,7 @@ def renewed(
         return state
     state = at_lowest(state, validated=validated)
     infinite, zero = like(state.reference, np.inf), like(state.plateau, 0)
-    # What the optimizer remembers of the last objective's values would mislead it, and us.
+    # Values of the last objective would mislead the optimizer and the stopping rules.
     reference = state.reference if has_diverged(state) and not grows else infinite
     if grows:
         progress = np.minimum(state.progress + length / (GROWTH * stage.steps), 1.0)
@@ -107,5 +107,5 @@ def renewed(
 
 
 def like(leaf: Any, value: Any) -> np.ndarray:
-    """A number as a leaf of the same dtype."""
+    """A number as an array with the dtype of a leaf."""
     return np.asarray(value, leaf.dtype)

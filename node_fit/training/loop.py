@@ -1,4 +1,4 @@
-"""The host's side of training: stage after stage, chunk after chunk, with a decision at each chunk's end."""
+"""The training loop on the host: stages, chunks, and the decisions at the end of each chunk."""
 
 import logging
 import time
@@ -26,23 +26,22 @@ from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
 
 LOG = logging.getLogger(__name__)
 
-# Validation trajectories that are solved at a chunk's end, at the most.
+# Maximum number of validation trajectories that are solved at the end of a chunk.
 MOST_VALIDATED = 4096
-# Rows of a long record that are solved one after another then.
+# Maximum number of rows of a record that are solved in sequence there.
 PIECE = 1000
 
 
 class Loop:
-    """A run of one or more members under way.
+    """A run of one or more members.
 
     **Arguments:**
 
-    - `members`: what is fitted; they differ in arrays and numbers alone.
-    - `train`, `validation`: what they are fitted to, and what iterates are judged on, if there are such data.
-    - `place`: where arrays are.
+    - `members`: the members, which differ only in arrays and numbers.
+    - `train`, `validation`: the data to fit, and the data that judge iterates, if any.
+    - `place`: placement of arrays.
     - `freeze`, `chunk_steps`, `patience`: see `fit`.
-    - `starts_well`: whether the initial parameters are those of a model that is worth keeping, if training makes it no
-      better on the validation data.
+    - `starts_well`: whether the initial model is worth keeping if nothing validates better.
 
     **Raises:** `ValueError` if the members can't share their programs.
     """
@@ -71,7 +70,7 @@ class Loop:
         self.starts_well = starts_well
         self.patience = None if validation is None else patience
         self.history: list[Record] = []
-        # Where the run was at the last chunk's end.
+        # The state at the end of the last chunk.
         self.latest: RunState | None = None
         self._warned: set[int] = set()
         self.began = time.perf_counter()
@@ -79,11 +78,11 @@ class Loop:
 
     @property
     def compiled(self) -> list[StagePrograms]:
-        """The programs of the stages that were entered, which know how often and how long they compiled."""
+        """The programs of the stages so far, which count their compilations and compile time."""
         return list(self._programs.values())
 
     def run(self, callback: Callback) -> tuple[list[Outcome], RunState]:
-        """All stages, from the beginning or from where `callback` says: how each member ended, and where."""
+        """Runs all stages, from the start or a state that `callback` restores; returns outcomes and the state."""
         initial = [part.params for part in self.setup.parts]
 
         def template(index: int, nodes: int) -> tuple[TrainState, ...]:
@@ -114,13 +113,13 @@ class Loop:
         return self._programs[index]
 
     def next_stage(self, run: RunState, outcomes: Sequence[Outcome]) -> RunState:
-        """The beginning of the next stage, from the best parameters of this one."""
+        """The initial state of the next stage, from the best parameters of this one."""
         best, programs = [state.best for state in run.members], self.programs(run.stage + 1)
         states = programs.init([iterate.params.model for iterate in best])
         states = [with_flag(state, outcome.status == "failed") for state, outcome in zip(states, outcomes, strict=True)]
         states = programs.refined(states)
         if self.setup.validation is not None:
-            # Validation losses compare across stages, training losses of other objectives do not.
+            # Validation losses compare across stages; training losses of different objectives do not.
             states = tuple(
                 replace(state, best=replace(old, params=Params(old.params.model, state.params.auxiliary)))
                 for state, old in zip(states, best, strict=True)
@@ -128,7 +127,7 @@ class Loop:
         return RunState(run.stage + 1, run.step, states)
 
     def run_stage(self, run: RunState, callback: Callback) -> tuple[list[Outcome], RunState]:
-        """Chunks until the stage has ended for every member, or a callback stops it."""
+        """Runs chunks until the stage has ended for every member, or a callback stops it."""
         programs = self.programs(run.stage)
         callback.on_stage_compile(programs.stage.name, programs.stage.steps)
         programs.compile(run.members)
@@ -212,7 +211,7 @@ class Loop:
         ]
 
     def outcomes(self, run: RunState) -> list[Outcome | None]:
-        """How the stage has ended for each member; None while it goes on."""
+        """How the stage ended for each member; None for those that it has not ended for."""
         stage, blocks = self.stages[run.stage], self.programs(run.stage).blocks
         return [outcome_of(stage, state, blocks, self.patience) for state in run.members]
 
@@ -227,7 +226,7 @@ class Loop:
             )
 
     def warn_of_nothing(self, programs: StagePrograms, run: RunState, outcomes: Sequence[Outcome | None]) -> None:
-        """Says so if a stage has begun, and goes on, without a trajectory that can be solved."""
+        """Warns if a stage continues although no trajectory could be solved so far."""
         iterates = [iterate for state in run.members for iterate in (state.best, state.chosen)]
         if not any(iterate.is_usable(programs.blocks) for iterate in iterates) and None in outcomes:
             evaluations = max(int(state.evaluations) for state in run.members)
@@ -235,7 +234,7 @@ class Loop:
 
 
 class Watch:
-    """Tells a callback of the steps of a chunk, and keeps its reason to stop."""
+    """Reports the steps of a chunk to a callback, and keeps its reason to stop."""
 
     def __init__(self, callback: Callback, run: RunState):
         self.callback = callback
@@ -248,18 +247,18 @@ class Watch:
 
 
 def in_pieces(validation: Dataset, past: int) -> Dataset:
-    """Long records in parts that are solved side by side, if a start is read from the rows before each."""
+    """Long records in parts that are solved in parallel, if starts are read from the rows before each part."""
     long = past > 0 and validation.lengths.max() > 2 * PIECE
     return validation.windows(PIECE, PIECE) if long else validation
 
 
 def with_flag(state: TrainState, finished: bool) -> TrainState:
-    """The state of a member that waits for the others, or does not."""
+    """The state with its `finished` flag set or cleared."""
     return replace(state, finished=np.asarray(finished))
 
 
 def with_nodes(state: TrainState, nodes: int) -> TrainState:
-    """A state of the same kind with held steps of so many nodes."""
+    """A state of the same structure, with this many nodes of held steps."""
     return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
 
@@ -268,7 +267,7 @@ def interrupted(outcome: Outcome | None, reason: str) -> Outcome:
 
 
 def shared(run: RunState | None, template: Template) -> RunState | None:
-    """The state that the first of several processes goes on from, in all of them."""
+    """The first process's state to resume from, in all processes."""
     if jax.process_count() == 1:
         return run
     told = np.array([-1, 0, 0] if run is None else [run.stage, run.offset, run.nodes])
@@ -280,7 +279,7 @@ def shared(run: RunState | None, template: Template) -> RunState | None:
 
 
 def spreadable(members: Sequence[Member], train: Dataset) -> int:
-    """How long the axis is along which arrays are spread over devices."""
+    """Length of the axis along which arrays are spread over devices."""
     if len(members) > 1:
         return len(members)
     return members[0].stages[-1].batch_size or len(train.trajectories)

@@ -1,4 +1,4 @@
-"""Several fits as one: what each of them begins with, and how their arrays are held together."""
+"""Several fits in one program: what each begins with, and how their arrays are stacked."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from .stage import Stage
 
 @dataclass(frozen=True)
 class Members:
-    """How many fits are made at once, and what makes them differ.
+    """The number of fits that are made at once, and how they differ.
 
     **Arguments:**
 
-    - `size`: how many.
-    - `vary`: `seeds` gives each initial parameters and minibatches of its own, those of the fits with the next seeds;
-      `data` lets each see trajectories (windows, if there are some) that are drawn with replacement (Efron's
-      bootstrap, Ann. Statist. 7, 1979); or `both`.
-    - `keep`: `all` for an `Ensemble` of those that have not failed, or `best` for the one with the lowest loss.
+    - `size`: number of fits.
+    - `vary`: with `seeds`, each fit has its own initial parameters and minibatches, as with the next seeds; with
+      `data`, each sees trajectories (or windows, if any) that are drawn with replacement (bootstrap: Efron, Ann.
+      Statist. 7, 1979); or `both`.
+    - `keep`: `all` for an `Ensemble` of the fits that did not fail, or `best` for the one with the lowest loss.
 
-    **Raises:** `ValueError` if one is out of range.
+    **Raises:** `ValueError` if an argument has the wrong type or is out of range.
     """
 
     size: int = 1
@@ -57,16 +57,16 @@ class Members:
             )
 
     def seed(self, seed: int, member: int) -> int:
-        """Of a member's initial parameters and minibatches."""
+        """The seed of a member's initial parameters and minibatches."""
         return seed if self.vary == "data" else seed + member
 
     def resample(self, seed: int, member: int) -> int | None:
-        """Of the draw of a member's data."""
+        """The seed by which a member's data are drawn; None if they are not."""
         return None if self.size == 1 or self.vary == "seeds" else seed + member
 
 
 def as_members(given: Any) -> Members:
-    """Several fits, from their number or as they are.
+    """Converts a number of members to `Members`.
 
     **Raises:** `ValueError` that says what to pass.
     """
@@ -76,12 +76,12 @@ def as_members(given: Any) -> Members:
 
 @dataclass(frozen=True)
 class Member:
-    """What a fit begins with.
+    """What one of several fits begins with.
 
-    - `model`: with its initial parameters, placed.
-    - `stages`: what is done to it, in this order.
-    - `seed`: of minibatches.
-    - `resample`: seed by which the blocks of the data are drawn with replacement; each is seen once if it is None.
+    - `model`: the model with its initial parameters, placed.
+    - `stages`: its stages, in order.
+    - `seed`: the seed of minibatches.
+    - `resample`: the seed by which blocks of the data are drawn with replacement; None to see each block once.
     """
 
     model: NeuralODE
@@ -91,7 +91,7 @@ class Member:
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
-    """One tree of all members' trees, with an axis for the members before all others; a single member has no axis."""
+    """All members' trees as one, with a leading axis for the members; a single member has no such axis."""
     return trees[0] if len(trees) == 1 else jax.tree.map(stacked, *trees)
 
 
@@ -103,7 +103,7 @@ def unstack(tree: PyTree, members: int) -> list[PyTree]:
 
 
 def share(trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
-    """All members' trees in two of the same structure: what is each one's own, stacked, and what all share."""
+    """All members' trees as two of the same structure: the leaves that differ, stacked, and those that all share."""
     first = trees[0]
     if len(trees) == 1:
         return jax.tree.map(lambda _: None, first), first
@@ -113,21 +113,21 @@ def share(trees: Sequence[PyTree]) -> tuple[PyTree, PyTree]:
 
 
 def mapped_axes(members: int, *mapped: bool) -> tuple[int | None, ...] | None:
-    """Over which of its arguments a program is mapped, as `Programs.get` takes it; None for a single member."""
+    """The arguments over which a program is mapped, as `Programs.get` takes them; None for a single member."""
     return None if members == 1 else tuple(0 if each else None for each in mapped)
 
 
 def check_alike(members: Sequence[Member]) -> None:
-    """Refuses members that would need programs of their own.
+    """Refuses members that can't share one program.
 
     **Raises:** `ValueError` if they differ in more than arrays and numbers.
     """
     if len({kind_of(member) for member in members}) != 1:
-        raise ValueError("members of one run must have the same model and stages, but for arrays and numbers.")
+        raise ValueError("members of one run must have the same model and stages, except for arrays and numbers.")
 
 
 def kind_of(member: Member) -> Hashable:
-    """What members of one program have in common: all but their arrays and numbers."""
+    """What the members of one program must share: everything except arrays and numbers."""
     static = eqx.partition((member.model, tuple(member.stages)), eqx.is_array_like)[1]
     return fingerprint(static), tuple(jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array)))
 

@@ -1,4 +1,4 @@
-"""How many steps a chunk may take between two signs of life."""
+"""The number of steps that a chunk takes between two progress reports."""
 
 import time
 from collections.abc import Iterator
@@ -6,21 +6,21 @@ from contextlib import contextmanager
 
 import jax
 
-# Seconds between two signs of life.
+# Seconds between two progress reports.
 PATIENCE = 2.0
 
 
 class Pace:
-    """Steps that take about two seconds, from how long the last ones took; the first is taken alone.
+    """Chooses numbers of steps that take about two seconds, by the time of the last ones; the first step runs alone.
 
-    What is computed does not depend on it. Processes that run together do not measure: all must take the same steps.
+    The results do not depend on it. Several processes do not measure, since all must take the same steps.
     """
 
     def __init__(self):
         self.seconds: float | None = None
 
     def steps(self, left: int) -> int:
-        """How many of the steps that are left to take at once."""
+        """How many of the remaining steps to take at once."""
         if jax.process_count() > 1:
             return left
         if self.seconds is None:
@@ -29,7 +29,7 @@ class Pace:
 
     @contextmanager
     def timed(self, steps: int) -> Iterator[None]:
-        """Measures so many steps."""
+        """Records the time of some steps."""
         began = time.perf_counter()
         yield
         self.seconds = max(time.perf_counter() - began, 1e-9) / steps

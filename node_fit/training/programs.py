@@ -1,4 +1,4 @@
-"""The compiled programs of a stage, with the data that they read."""
+"""The compiled programs of a stage, and their data."""
 
 import functools
 import time
@@ -29,17 +29,17 @@ from .state import Params, TrainState, check_carry, initial_state
 from .step import StageData, chunk, sample_loss, step_errors
 from .step_errors import StepErrors, even_nodes
 
-# Rows of the data by which steps are refined that all rows share.
+# Rows of the sample by which shared held steps are refined.
 SAMPLED = 256
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the stages of a run have in common.
+    """What the stages of a run share.
 
-    - `members`: what is fitted. `parts`: their models, divided.
-    - `train`: what they are fitted to. `validation`: what iterates are judged on, placed, if there are such data.
-    - `place`: where arrays are.
+    - `members`, `parts`: the members, and their models in parts.
+    - `train`, `validation`: the data to fit, and the placed data that judge iterates, if any.
+    - `place`: placement of arrays.
     - `chunk_steps`: see `fitting.options.Training`.
     """
 
@@ -52,8 +52,7 @@ class Setup:
 
 
 class Advanced(NamedTuple):
-    """What a chunk gives: each member's state, its learning rate, and its loss on the validation data if there are
-    some."""
+    """The result of a chunk: each member's state, learning rate and, if there are validation data, validation loss."""
 
     states: list[TrainState]
     rates: list[float]
@@ -69,10 +68,10 @@ class Refined(NamedTuple):
 
 
 class StagePrograms:
-    """What is run of a stage: `init`, `advance` and `refine`, each for all members at once.
+    """The programs of a stage: `init`, `advance` and `refine`, each for all members at once.
 
-    - `stage`: of the first member; the others differ in numbers alone.
-    - `blocks`: how many solves an evaluation takes. `length`: steps in a chunk.
+    - `stage`: that of the first member; the others differ only in numbers.
+    - `blocks`, `length`: number of solves in an evaluation, and of steps in a chunk.
     - `compilations`, `compile_seconds`: of its chunks.
     """
 
@@ -80,7 +79,7 @@ class StagePrograms:
         self.index = index
         self.setup = setup
         self.stage = setup.members[0].stages[index]
-        # A chunk has fewer steps if each is dear.
+        # A chunk has fewer steps if each is expensive.
         self.length = max(setup.chunk_steps // self.stage.optimizer.pace, 1)
         self.compilations = Compilations()
         self.compile_seconds = 0.0
@@ -92,7 +91,7 @@ class StagePrograms:
         """Makes the data that the programs read."""
         members, place, stage = self.setup.members, self.setup.place, self.stage
         rows = stage.objective.prepare(self.setup.train, members[0].model)
-        # Steps are as many for all members: those that the whole data suggest.
+        # All members have the same number of held steps, from the whole data.
         grid, count = stage.objective.first_grid(rows), count_of(rows)
         pools = [stage.objective.resample(count, member.resample) for member in members]
         if stage.batch_size is None:
@@ -115,13 +114,13 @@ class StagePrograms:
             for part, number, batch in zip(self.setup.parts, numbers, seen, strict=True)
         ]
         own, shared = share(data)
-        # Data are spread over devices if these are not busy with members of their own.
+        # Data are spread over devices unless members are.
         batch = place.replicate(shared.batch) if len(members) > 1 else place.shard(shared.batch)
         self.own = place.shard(own)
         self.shared = replace(place.replicate(replace(shared, batch=None)), batch=batch)
 
     def init(self, params: Sequence[PyTree]) -> tuple[TrainState, ...]:
-        """The states before the first step, on the host, from models' parameters; held steps are not refined yet."""
+        """The states before the first step, on the host, with held steps that are not refined yet."""
         states = []
         for member, given, part, rows, grid in zip(
             self.setup.members, params, self.setup.parts, self.rows, self.grids, strict=True
@@ -143,13 +142,13 @@ class StagePrograms:
     def advance(
         self, states: Sequence[TrainState], goes_on: Callable[[int], bool] = lambda taken: True
     ) -> Advanced | None:
-        """A chunk of training steps, and the validation losses of the iterates that it chose.
+        """Runs a chunk of training steps, and validates the iterates that it chose.
 
         **Arguments:**
 
         - `states`: each member's.
-        - `goes_on`: told every few seconds how many steps of the chunk were taken; whether to go on. If not, nothing
-          is returned, and the chunk is lost.
+        - `goes_on`: called every few seconds with the number of steps so far; returns whether to continue. If not, the
+          chunk is discarded and nothing is returned.
         """
         placed, drawn, members = self._placed(states), self._drawn(states), len(states)
         began = time.perf_counter()
@@ -189,12 +188,12 @@ class StagePrograms:
         return self._placed(unstack(judged, members))
 
     def refine(self, states: Sequence[TrainState], *, fresh: bool = False) -> Refined:
-        """Held steps that keep to the tolerance.
+        """Held steps that meet the tolerance.
 
         **Arguments:**
 
         - `states`: each member's, on the host.
-        - `fresh`: for the parameters where they are, and not for the chosen ones.
+        - `fresh`: whether to use the current parameters instead of the chosen ones.
         """
         solver, objective = self.stage.objective.held_solver, self.stage.objective
         grids, limits = [state.grid for state in states], [state.error_limit for state in states]
@@ -214,12 +213,12 @@ class StagePrograms:
             judged = functools.partial(errors.of_padded, found, before)
         if not (changed or fresh):
             return Refined(grids, limits, False)
-        judged()  # on the steps that are held from here on
+        judged()  # On the new held steps.
         limits = [np.asarray(limit, before.dtype) for limit in errors.limits()]
         return Refined(unstack(after.astype(before.dtype), members), limits, changed)
 
     def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
-        """States before a first step, with steps that keep to the tolerance at their parameters."""
+        """States before the first step, with held steps that meet the tolerance at their parameters."""
         found = self.refine(states, fresh=True)
         return tuple(
             replace(state, grid=grid, error_limit=limit)
@@ -227,7 +226,7 @@ class StagePrograms:
         )
 
     def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
-        """States before a first step, whose best iterate is where they are, by the validation data if any."""
+        """States before the first step, with the current iterate as the best, judged by validation data if any."""
         params = self._placed(states).params.model
         validate = self._validation_program(params)
         if validate is None:
@@ -239,7 +238,7 @@ class StagePrograms:
         )
 
     def step_errors(self, params: PyTree, grid: np.ndarray, progress: Any) -> np.ndarray:
-        """The estimated error of each step of all members over its tolerance, on the host; arguments are stacked."""
+        """The relative error of each held step of all members, on the host; arguments are stacked."""
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
@@ -275,14 +274,14 @@ class StagePrograms:
         return self.own.frozen, self.shared.frozen, self.setup.validation
 
     def _placed(self, states: Sequence[TrainState]) -> TrainState:
-        """The members' states where they belong: members spread over devices, or the steps of their trajectories."""
+        """The members' states on devices, spread by members or by trajectories."""
         place, state = self.setup.place, stack(states)
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
 
     def _drawn(self, states: Sequence[TrainState]) -> PyTree:
-        """The minibatches of the next chunk; None if every step sees all data."""
+        """The minibatches of the next chunk; None if every step uses all data."""
         if self.minibatches is None:
             return None
         chunks = [

@@ -1,4 +1,4 @@
-"""A part of a training."""
+"""A stage of training."""
 
 import equinox as eqx
 
@@ -14,13 +14,14 @@ class Stage(eqx.Module):
 
     **Arguments:**
 
-    - `objective`: what is minimised; a function `loss(model, batch)` becomes a `CustomLoss`.
-    - `optimizer`: how; an Optax transformation becomes an `Optax`.
-    - `steps`: the most steps that are taken.
-    - `name`: for the log.
-    - `batch_size`: trajectories drawn for each step; all of them if absent.
+    - `objective`: the objective to minimise; a function `loss(model, batch)` becomes a `CustomLoss`.
+    - `optimizer`: the optimizer; an Optax transformation becomes an `Optax`.
+    - `steps`: maximum number of steps.
+    - `name`: the name in the log.
+    - `batch_size`: number of trajectories drawn for each step; all of them if absent.
 
-    **Raises:** `ValueError` if a number is out of range, or the optimizer needs the full batch and is denied it.
+    **Raises:** `ValueError` if an argument has the wrong type or is out of range, or `batch_size` is given although the
+    optimizer needs the full batch.
     """
 
     objective: AbstractObjective = eqx.field(converter=as_objective)

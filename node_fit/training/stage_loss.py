@@ -15,13 +15,13 @@ Vector = Float[Array, " parameter"]
 
 
 class StageLoss:
-    """The loss at given parameters; of sums of squares also the residuals, at a vector of all parameters.
+    """The loss as a function of the parameters and, for sums of squares, residuals as a function of one flat vector.
 
     **Arguments:**
 
     - `static`, `frozen`: parts of the model that are not trained.
-    - `objective`, `target`: what is minimised, and the data that it looks at.
-    - `params`: of the kind that it is called with.
+    - `objective`, `target`: the objective, and its data.
+    - `params`: parameters of the structure that it is called with.
     """
 
     def __init__(self, static: PyTree, frozen: PyTree, objective: AbstractObjective, target: Target, params: Params):

@@ -1,4 +1,4 @@
-"""The state of a training: every leaf an array that never changes its shape, dtype or weakness of type."""
+"""The training state: every leaf is an array that never changes its shape, dtype or weak type."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ from .stage import Stage
 
 
 class Params(eqx.Module):
-    """What training finds: the `model`'s parameters, and the objective's `auxiliary` variables if it has any."""
+    """What is trained: the `model`'s parameters, and the objective's `auxiliary` variables if it has any."""
 
     model: PyTree
     auxiliary: PyTree
 
 
 class Iterate(eqx.Module):
-    """Parameters, the loss there, the norm of its gradient, and how many of the solves failed."""
+    """Parameters, their loss, the norm of its gradient, and the number of failed solves."""
 
     params: Params
     loss: Float[Any, "*member"]
@@ -38,15 +38,15 @@ class Iterate(eqx.Module):
 
 
 class TrainState(eqx.Module):
-    """All that a stage needs to go on.
+    """Everything that a stage needs to continue.
 
-    On the host there is one for each member of a run. In a program for several members it is one, whose leaves have an
-    axis for the members before all others.
+    On the host, each member of a run has one. A program for several members has a single one, whose leaves have a
+    leading axis for the members.
 
     - `step`: steps taken in this stage.
-    - `params`: where the objective is evaluated next.
-    - `grid`: the steps that solves hold, as shares of each trajectory's time, or in one row for all trajectories if
-      minibatches are drawn; None if solves hold no steps.
+    - `params`: the parameters at which the objective is evaluated next.
+    - `grid`: held steps as fractions of each trajectory's time, or in one row for all trajectories if minibatches are
+      drawn; None if there are none.
     - `error_limit`: see `objectives.Target`.
     - `progress`: how far an objective that grows has grown, from 0 to 1.
     - `opt_state`: the optimizer's state.
@@ -57,8 +57,8 @@ class TrainState(eqx.Module):
     - `restarts`: how often the stage has gone back to its best iterate for that.
     - `best`: the iterate with the lowest judged loss so far, and that loss; infinite until one is finite.
     - `stale`: chunks since `best` last improved.
-    - `reference`, `plateau`: training loss that progress is measured from, and chunks since it last fell clearly below.
-    - `stuck`: whether the optimizer knows of no further step.
+    - `reference`, `plateau`: training loss against which progress is measured, and chunks since the last progress.
+    - `stuck`: whether the optimizer has no further step.
     - `finished`: whether the stage has ended for this member, which then waits for the others.
     """
 
@@ -87,7 +87,7 @@ class TrainState(eqx.Module):
 
 
 def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainState:
-    """The state before a stage's first step. Its leaves still have to pass `precision.carry`."""
+    """The state before a stage's first step; its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
     infinite = jnp.full((), jnp.inf, dtype)
     zero = jnp.zeros((), jnp.int32)
@@ -114,13 +114,13 @@ def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainSta
 
 
 def check_carry(state: TrainState, after: TrainState) -> None:
-    """Refuses a training step that would not give back the kind of state that it was given.
+    """Refuses a training step that changes the structure of its state.
 
     **Arguments:**
 
-    - `state`: arrays. `after`: the shapes and dtypes that come out.
+    - `state`, `after`: the arrays before the step, and the shapes and dtypes after it.
 
-    **Raises:** `TypeError` that names each leaf whose shape, dtype or weakness of type changes.
+    **Raises:** `TypeError` that names each leaf whose shape, dtype or weak type changes.
     """
     old, new = jax.tree.structure(state), jax.tree.structure(after)
     if old != new:

@@ -1,4 +1,4 @@
-"""A training step, and the chunk of them that is compiled: pure functions of the state."""
+"""A training step, and the compiled chunk of steps: pure functions of the state."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,16 +19,16 @@ from .stage_loss import StageLoss
 from .state import Iterate, Params, TrainState
 
 Scan = Literal["lax", "checkpointed"]
-# Evaluations in a row that say nothing, after which a chunk ends.
+# Consecutive useless evaluations after which a chunk ends.
 HOPELESS = 10
-# From the best iterate again, with steps that are smaller by this factor, so many times.
+# A restart goes back to the best iterate and shortens steps by this factor; maximum number of restarts.
 CAUTION, RESTARTS = 0.1, 3
 
 
 class StageData(eqx.Module):
     """Arrays that a training step reads and never changes.
 
-    Of several members' data some leaves are each one's own, and the others are shared.
+    With several members, some leaves belong to each member, and the others are shared.
 
     - `frozen`: the part of the model that is not trained.
     - `stage`: numbers of the stage.
@@ -49,7 +49,7 @@ class StageData(eqx.Module):
 def transition(
     model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree = None
 ) -> TrainState:
-    """One training step, on the minibatch that was drawn for it, or on all data."""
+    """One training step, on its minibatch or on all data."""
     batch = data.batch if drawn is None else drawn
     # Only a line search can back off from an infinite loss.
     limit = state.error_limit if stage.optimizer.full_batch else jnp.inf
@@ -59,7 +59,7 @@ def transition(
     chosen = judge(stage, state, step)
     silent = ~jnp.isfinite(step.loss.value + step.gradient_norm)
     if stage.batch_size is None:
-        # As long as the loss falls there is hope: gradients tell of what came before a failure.
+        # While the loss falls there is hope: gradients see the time before a failure.
         silent |= (step.loss.failed >= count_of(data.batch)) & (chosen.loss >= state.chosen.loss)
     return replace(
         state,
@@ -75,9 +75,9 @@ def transition(
 
 
 def cautious(stage: Stage, state: TrainState, params: Params) -> Params:
-    """The next parameters, not as far away as the optimizer asks once it has gone where nothing is finite.
+    """The next parameters, nearer than the optimizer asks after evaluations that were not finite.
 
-    A line search, or a damping, finds its own length of a step.
+    A line search or a damping chooses its own step length.
     """
     if stage.optimizer.full_batch:
         return params
@@ -95,7 +95,7 @@ def caution(stage: Stage, state: TrainState) -> Float[Array, ""]:
 
 
 def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
-    """The state that begins again from an iterate, with smaller steps."""
+    """The state restarted from an iterate, with smaller steps."""
     return replace(
         state,
         params=iterate.params,
@@ -110,7 +110,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
 def step_errors(
     static: tuple, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Array:
-    """The estimated error of each held step over its tolerance; `static` is `(model, stage)`."""
+    """The estimated error of each held step, relative to its tolerance; `static` is `(model, stage)`."""
     model_static, stage_static = static
     data: StageData = eqx.combine(own, shared)
     stage = eqx.combine(data.stage, stage_static)
@@ -146,19 +146,20 @@ def unroll(
     scan: Scan = "lax",
     drawn: PyTree = None,
 ) -> TrainState:
-    """`length` training steps, of which those after the stage's last, or after a stop, change nothing.
+    """`length` training steps; those after the stage's last step, or after a stop, change nothing.
 
-    Differentiable in every number of `stage`, `data` and `state`, if the objective's solver has an adjoint that may
-    be differentiated again (`direct`); `checkpointed` then needs memory for about the square root of the steps.
+    The result is differentiable with respect to every number in `stage`, `data` and `state`, if the objective's solver
+    has an adjoint that may be differentiated again (`direct`). With `scan=checkpointed`, that needs memory for about
+    the square root of the steps.
 
     **Arguments:**
 
-    - `model_static`: the part of the model that is no array.
-    - `stage`: with its numbers as arrays.
-    - `data`, `state`: what a step reads, and where the training is.
-    - `length`: number of steps; compiled in.
+    - `model_static`: the part of the model that is not arrays.
+    - `stage`: the stage, with its numbers as arrays.
+    - `data`, `state`: the data, and the training state.
+    - `length`: number of steps, which is compiled in.
     - `scan`: `lax` or `checkpointed`.
-    - `drawn`: a minibatch for each step, along an axis before all others; None for all data in every step.
+    - `drawn`: minibatches with a leading axis for the steps; None to use all data in every step.
 
     **Raises:** `ValueError` if `scan` is neither.
     """
@@ -171,13 +172,13 @@ def unroll(
 
 
 def unless_idle(model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree) -> TrainState:
-    """The state after a step, or the same one where the stage has ended."""
+    """The state after a step, or unchanged if the stage has ended."""
     idle = state.finished | state.stuck | (state.step >= stage.steps) | (state.rejected >= HOPELESS)
     return jax.lax.cond(idle, lambda s: s, lambda s: transition(model_static, stage, data, s, drawn), state)
 
 
 def check_scan(scan: str) -> None:
-    # Equinox takes any unknown word for "checkpointed".
+    # Equinox would take any unknown word as "checkpointed".
     if scan not in ("lax", "checkpointed"):
         raise ValueError(f"scan must be lax or checkpointed, got {scan!r}.")
 
@@ -185,16 +186,16 @@ def check_scan(scan: str) -> None:
 def chunk(
     static: tuple, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[Any, "2"]
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """Some steps of a chunk, and the learning rate after them. Its first step begins a fresh choice of iterate.
+    """Runs some steps of a chunk; returns the state and the learning rate. A chunk's first step resets `chosen`.
 
-    The one program that is compiled for a stage, whatever the number of steps.
+    This is the only program that is compiled for a stage, whatever the number of steps.
 
     **Arguments:**
 
     - `static`: `(model, stage)`.
-    - `state`: of a member. `own`, `shared`: what it has of its own, and what it shares with others.
-    - `drawn`: the minibatches of the whole chunk; None if every step sees all data.
-    - `span`: the first of the steps, counted in the chunk, and the one after the last.
+    - `state`: a member's state. `own`, `shared`: its own data, and those that all members share.
+    - `drawn`: the minibatches of the whole chunk; None if every step uses all data.
+    - `span`: the first step, counted within the chunk, and the step after the last.
     """
     model_static, stage_static = static
     data: StageData = eqx.combine(own, shared)

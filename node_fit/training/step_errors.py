@@ -1,4 +1,4 @@
-"""The estimated errors of held steps at a chunk's end, for all members at once."""
+"""The estimated errors of held steps at the end of a chunk, for all members at once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ from .chunk_end import has_diverged
 from .members import stack
 from .state import Params, TrainState
 
-# A line search may go where the errors of held steps are so many times their tolerance, or so many times as large as
-# they were when the steps were refined, if that is more.
+# A line search may go where the errors of held steps reach this multiple of the tolerance, or this multiple of their
+# value when the steps were refined, whichever is larger.
 LIMIT, GROWTH = 100.0, 10.0
 
 
 class StepErrors:
-    """Errors of a stage's held steps over their tolerance.
+    """Errors of a stage's held steps, relative to their tolerance.
 
     **Arguments:**
 
@@ -47,22 +47,22 @@ class StepErrors:
         return StepErrors(programs, params, [state.progress for state in states], idle)
 
     def of(self, grid: np.ndarray) -> Float[np.ndarray, "member block interval"]:
-        """Of steps between rows, the largest in each interval."""
+        """The errors of steps between rows, the largest in each interval."""
         errors = self.programs.step_errors(self.params, grid, self.progress)
         return self._judged(errors.reshape(self.members, -1, errors.shape[-1]))
 
     def of_padded(self, nodes: Shares, like: np.ndarray) -> Float[np.ndarray, "row step"]:
-        """Of steps over trajectories, in rows of all members; `like` is a grid of the shape that programs take."""
+        """The errors of steps over trajectories, in rows of all members; `like` is a grid of the programs' shape."""
         steps = nodes.shape[1] - 1
         roomy = padded(nodes, room(steps)).reshape(*like.shape[:-1], -1)
         errors = self.programs.step_errors(self.params, roomy, self.progress)
         errors = errors[..., :steps].reshape(self.members, -1, steps)
-        if like.shape[-2] == 1:  # steps that all trajectories share
+        if like.shape[-2] == 1:  # All trajectories share these steps.
             errors = errors.max(axis=1, keepdims=True)
         return self._judged(errors).reshape(-1, steps)
 
     def limits(self) -> list[float]:
-        """The errors above which each member's loss counts as infinite, from those found last."""
+        """The errors above which each member's loss counts as infinite, from the last errors."""
         worst = np.where(np.isfinite(self.last), self.last, np.inf).max(axis=(1, 2))
         return [max(LIMIT, GROWTH * float(error)) for error in worst]
 
@@ -95,5 +95,5 @@ def excess(programs: Any, states: Sequence[TrainState]) -> list[float]:
 
 
 def even_nodes(like: np.ndarray, steps: int) -> np.ndarray:
-    """So many even steps, in the shape of another grid but for its last axis."""
+    """A grid of this many equal steps, in the shape of another grid except for the last axis."""
     return np.broadcast_to(np.linspace(0, 1, steps + 1), (*like.shape[:-1], steps + 1)).copy()

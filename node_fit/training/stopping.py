@@ -1,4 +1,4 @@
-"""When a stage has ended for a member of a run, and why."""
+"""Decides when a stage has ended for a member of a run, and why."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from .step import HOPELESS, RESTARTS
 
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3
-# ... within so many chunks.
+# ... within this many chunks.
 PLATEAU = 5
 NOTHING_SOLVED = "not one trajectory could be simulated to its end"
 ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
@@ -38,13 +38,13 @@ class Outcome:
 
 
 def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | None) -> Outcome | None:
-    """How a stage has ended for one member; None while it goes on.
+    """How a stage ended for one member; None if it has not.
 
     **Arguments:**
 
     - `stage`, `state`: the stage, and the member's state in it, on the host.
-    - `blocks`: how many solves an evaluation takes.
-    - `patience`: chunks without a better validation loss that are waited for; None without validation data.
+    - `blocks`: number of solves in an evaluation.
+    - `patience`: number of chunks without a better validation loss to wait for; None without validation data.
     """
     if state.finished and state.step == 0:
         return Outcome("failed", "failed in an earlier stage")
