@@ -1,4 +1,4 @@
-"""Several models of one system, whose disagreement tells how far their predictions can be trusted."""
+"""Ensembles: several models of one system, whose spread shows the uncertainty of their predictions."""
 
 import math
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ from ..solver.row_steps import Front
 from .forecast import channels_at
 from .neural_ode import NeuralODE, Prediction, advance_channels, begin_channels
 
-# Levels for which a band's width is kept: 1 % to 99 %.
-# Trajectories that tell the noise, or calibrate, at the most.
+# Maximum number of trajectories for the noise, and for the calibration.
 ENOUGH = 4096
+# Levels for which a factor is kept: 1 % to 99 %.
 LEVELS = np.arange(1, 100) / 100
 
 
 @stored_as("Ensemble")
 class Ensemble(eqx.Module):
-    """Fitted models that differ in their seeds or in the data that they saw, and what their bands are made of.
+    """Fitted models that differ in their seeds or in the data that they saw, with calibrated bands.
 
-    A band at a level `p` reaches `factor(p) * sqrt(spread**2 + noise**2)` to both sides of the members' mean, in scaled
-    units. `spread` is the members' standard deviation at that time, and `noise` that of the training data around the
-    mean. `factor` is such that the bands cover `p` of the validation data (split conformal prediction with residuals
-    that are normalised: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2), or, without such data, that of
-    the normal distribution.
+    A band at level `p` is the members' mean plus and minus `factor(p) * sqrt(spread**2 + noise**2)`, in scaled units.
+    `spread` is the members' standard deviation at that time, and `noise` that of the training data around the mean.
+    With `factor`, the bands cover the share `p` of the validation data (split conformal prediction with normalised
+    residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Without such data, it is that of the
+    normal distribution.
 
     **Arguments:**
 
-    - `members`: alike but for their arrays.
+    - `members`: models that differ only in their arrays.
     - `noise`: standard deviation of the training data around the members' mean, scaled, shape `(state,)`.
-    - `factors`: of the levels 1 % to 99 %, shape `(99,)`.
+    - `factors`: the factors of the levels 1 % to 99 %, shape `(99,)`.
     - `calibrated`: whether the factors come from validation data.
     """
 
@@ -52,10 +52,10 @@ class Ensemble(eqx.Module):
 
     @staticmethod
     def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None) -> "Ensemble":
-        """Makes an ensemble of models that are fitted.
+        """Makes an ensemble of fitted models.
 
-        **Arguments:** `train`: what they were fitted to. `validation`: what their bands are calibrated on, if there is
-        some.
+        **Arguments:** `train`: the data that they were fitted to. `validation`: the data that calibrate the bands, if
+        any.
         """
         count, scaler = len(train.states), members[0].scaler
         precision = precision_of(members[0])
@@ -121,8 +121,10 @@ class Ensemble(eqx.Module):
     ) -> Prediction:
         """The members' mean, with bands.
 
-        **Arguments:** `data`, `ts`: as of `NeuralODE.predict`. `level`: the share of measurements that the bands shall
+        **Arguments:** `data`, `ts`: as in `NeuralODE.predict`. `level`: the share of measurements that the bands should
         cover, from 0.01 to 0.99.
+
+        **Returns:** a `Prediction` with arrays of shape `(trajectory, saved, state)`, in the user's units.
 
         **Raises:** `ValueError` if the level is out of range, or the channels are not those of the fit.
         """
@@ -133,7 +135,7 @@ class Ensemble(eqx.Module):
         return Prediction(back(mean), low, high)
 
     def factor(self, level: float) -> float:
-        """Of a level; see the class."""
+        """The factor of a level; see the class."""
         if not LEVELS[0] <= level <= LEVELS[-1]:
             raise ValueError(f"level must be from {LEVELS[0]} to {LEVELS[-1]}, got {level}.")
         return float(np.interp(level, LEVELS, np.asarray(self.factors, np.float64)))
@@ -146,7 +148,7 @@ class Ensemble(eqx.Module):
         known = np.where(np.isfinite(ys), ys, np.nan)
         alive = np.isfinite(known).sum(axis=0)
         mean = np.nansum(known, axis=0) / np.maximum(alive, 1)
-        # Squares that no float holds are those of members that run away.
+        # Squares that overflow belong to members that have run away.
         with np.errstate(over="ignore"):
             spread = np.nansum((known - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
         return np.where(alive > 0, mean, np.inf), np.sqrt(spread + np.asarray(self.noise, np.float64) ** 2)
@@ -179,7 +181,7 @@ class Ensemble(eqx.Module):
 
     @property
     def typical(self) -> NeuralODE:
-        """A member that stands for what all have in common: channels, units, the rule for starts."""
+        """A member, for what all members share: channels, units, the rule for starts."""
         return self.members[0]
 
     def check_channels(self, data: Dataset) -> None:
@@ -197,7 +199,7 @@ class Ensemble(eqx.Module):
 
 
 def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
-    """For each level, the score that so many of `scores` and of one more do not exceed; their largest if none does."""
+    """The conformal quantiles of `scores` at all levels, at most their largest."""
     ordered = np.sort(scores[np.isfinite(scores)])
     if ordered.size == 0:
         return np.full(len(LEVELS), np.inf)

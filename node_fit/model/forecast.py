@@ -1,6 +1,6 @@
 """Forecasts of any length: intervals between rows and other times, solved in pieces of one compiled length.
 
-What is compiled depends on neither the number of rows nor on how long the record is, but for a few sizes of pieces.
+The compiled programs do not depend on the number of rows or the duration of a record, except for a few piece lengths.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,30 @@ from jaxtyping import Float, Int
 from ..data.batch import Batch
 from ..solver.intervals import Intervals, polynomials
 
-# Intervals in a piece: the smallest of these that holds all, or several of the largest.
+# Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
 ROOMS = (32, 128, 1024)
 
 
 def intervals_to(
     batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: str
 ) -> tuple[Intervals, Int[np.ndarray, "trajectory saved"]]:
-    """The intervals between all rows and wanted times, and at the end of which of them each wanted time is.
+    """The intervals between all rows and wanted times, and the index of the interval that ends at each wanted time.
 
     **Arguments:**
 
-    - `batch`: on the host.
-    - `wanted`: times since the batch's origin. Those before the first row have no interval: their number is -2, and
-      that of the first row's own time is -1.
-    - `kind`: how inputs are interpolated.
+    - `batch`: trajectories, on the host.
+    - `wanted`: times since the batch's origin. The index of a time before the first row is -2, and that of the first
+      row's own time is -1.
+    - `kind`: interpolation of inputs.
     """
     rows = np.asarray(batch.ts, np.float64)
     later = np.maximum(wanted, rows[:, :1])
     new = not all(np.isin(w, r).all() for w, r in zip(later, rows, strict=True))
     nodes = np.sort(np.concatenate([rows, later], axis=1), axis=1, kind="stable") if new else rows
     if nodes.shape[1] == 1:
-        nodes = np.repeat(nodes, 2, axis=1)  # an interval of no length, so that there is one
+        nodes = np.repeat(nodes, 2, axis=1)  # One interval of zero length.
     end = nodes[:, 1:]
-    # The row at or before the beginning of each interval; beyond the last row, inputs stay as they are there.
+    # The row at or before the beginning of each interval; beyond the last row, inputs are constant.
     row = np.stack([np.searchsorted(r, n, side="right") - 1 for r, n in zip(rows, nodes[:, :-1], strict=True)])
     row = np.minimum(row, max(rows.shape[1] - 2, 0))
     at = (np.arange(len(rows))[:, None], row)
@@ -52,12 +52,12 @@ def intervals_to(
 
 
 def room_for(intervals: int) -> int:
-    """The length of the pieces in which so many intervals are solved."""
+    """The length of the pieces in which this many intervals are solved."""
     return next((room for room in ROOMS if room >= intervals), ROOMS[-1])
 
 
 def pieces_of(intervals: Intervals) -> list[Intervals]:
-    """Intervals in pieces of one length; the last is filled up with intervals of no length."""
+    """Intervals in pieces of one length; intervals of zero length fill up the last piece."""
     count = intervals.end.shape[1]
     room = room_for(count)
     missing = -count % room
@@ -90,11 +90,11 @@ def channels_at(
 
     **Arguments:**
 
-    - `begin`: gives the channels at the start, shape `(..., trajectory, channel)`, and where the solve is.
-    - `advance`: gives the channels at the end of each interval, shape `(..., trajectory, interval, channel)`, and where
-      the solve is then.
-    - `batch`, `wanted`, `kind`: as of `intervals_to`.
-    - `axis`: of the trajectories in what these give.
+    - `begin`: returns the channels at the start, shape `(..., trajectory, channel)`, and the state of the solve.
+    - `advance`: returns the channels at the end of each interval, shape `(..., trajectory, interval, channel)`, and the
+      state of the solve.
+    - `batch`, `wanted`, `kind`: as in `intervals_to`.
+    - `axis`: the axis of the trajectories in these results.
     """
     intervals, index = intervals_to(batch, wanted, kind)
     parts = pieces_of(intervals)

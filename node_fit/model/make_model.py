@@ -1,4 +1,4 @@
-"""From data and choices to a model with its initial parameters."""
+"""Makes a model with its initial parameters from data and options."""
 
 import functools
 import inspect
@@ -86,7 +86,7 @@ def make_model(
         readout=made_of(observation) is not MeasuredStates,
         angles=scaling.turns,
     )
-    # If there was no memory for it, that is an error here; later on it would end the process.
+    # If memory runs out, this raises here; later, it would end the process.
     made = jax.block_until_ready(make_field(field, system, key))
     precision_of(made)
     model = NeuralODE(
@@ -103,7 +103,7 @@ def make_model(
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:
-    """The field itself, or what a maker of fields makes; it is asked for by the names of its parameters."""
+    """The field itself, or the result of a function that makes one; its parameter names decide how it is called."""
     if isinstance(field, eqx.Module):
         return cast(VectorField, field)
     maker = cast(MakeField, field)
@@ -115,7 +115,7 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
 
 
 def check_field(field: object) -> None:
-    """Refuses what is neither a field nor makes one.
+    """Refuses anything that is neither a field nor makes one.
 
     **Raises:** `ValueError` that says what to pass.
     """

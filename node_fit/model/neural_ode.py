@@ -1,4 +1,4 @@
-"""The fitted thing: a vector field with all that turns it into measured trajectories in the user's units."""
+"""Neural ODEs: a vector field, with everything that maps it to measured trajectories in the user's units."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,7 +35,11 @@ BEYOND = 1e4
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Trajectories in the user's units, with the `lower` and `upper` edges of bands if there are some."""
+    """Predicted trajectories in the user's units.
+
+    - `ys`: channels, shape `(trajectory, saved, state)`.
+    - `lower`, `upper`: edges of bands, of the same shape; None for a single model.
+    """
 
     ys: Float[np.ndarray, "trajectory saved state"]
     lower: Float[np.ndarray, "trajectory saved state"] | None
@@ -44,19 +48,21 @@ class Prediction:
 
 @stored_as("NeuralODE")
 class NeuralODE(eqx.Module):
-    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, whose trajectories begin by a rule.
+    """A system `dz/dt = field(t, z, u)`, `channels = observation(z)`, with a rule for the start of a trajectory.
 
-    Inside, everything is of order one; `predict` speaks the user's units.
+    Inside, all quantities are of order one; `predict` takes and returns the user's units.
+
+    Chen, Rubanova, Bettencourt and Duvenaud, "Neural ordinary differential equations", NeurIPS 2018.
 
     **Arguments:**
 
     - `field`: called with `(t, z, u)`.
     - `start`: the rule for the first states.
-    - `observation`: what is measured of the states.
-    - `scaler`: of the measured channels, inputs and time, from the user's units to the field's.
-    - `solver`: how predictions are solved; tight, since a loose solve spoils the score of a good fit.
-    - `system`: names and scales of the states that are solved for (the measured ones and the hidden ones, or those of
-      a readout), of the inputs and of the time.
+    - `observation`: maps states to measured channels.
+    - `scaler`: scales channels, inputs and time from the user's units to order one.
+    - `solver`: the solver of predictions; tight, since a loose solve spoils the score of a good fit.
+    - `system`: names and scales of the states of the ODE (measured and hidden ones, or those of a readout), of the
+      inputs and of the time.
     - `states`: names of the channels that the model was fitted to.
     - `units`: pairs of a channel's name and its unit.
     """
@@ -72,7 +78,7 @@ class NeuralODE(eqx.Module):
 
     @property
     def latent(self) -> tuple[str, ...]:
-        """Names of the states that are solved for."""
+        """Names of the states of the ODE, hidden ones included."""
         return self.system.states
 
     @property
@@ -86,31 +92,33 @@ class NeuralODE(eqx.Module):
         return isinstance(self.observation, MeasuredStates) and self.latent == self.states
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
-        """What is solved: all states, hidden ones included, in scaled units."""
+        """The initial value problem of all states, hidden ones included, in scaled units."""
         return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound_of(batch, start))
 
     def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
-        """What is measured of the states, in scaled units."""
+        """The measured channels at some states, in scaled units."""
         return jax.vmap(jax.vmap(self.observation))(states)
 
     def simulate(self, batch: Batch) -> Solution:
-        """Channels of training trajectories in scaled units, from their starts: what a loss of your own differentiates.
+        """Channels of training trajectories in scaled units, from their starts; a loss of your own differentiates this.
 
-        **Arguments:** `batch`: trajectories or windows; adaptive steps, solved jointly where they share their times.
+        **Arguments:** `batch`: trajectories or windows, solved with adaptive steps, jointly if they share their times.
+
+        **Returns:** a solution with `ys` of shape `(trajectory, time, channel)`, and `ok` of shape `(trajectory,)`.
         """
         solution = self.solver.solve(self.problem(batch, self.start(batch)), joint=batch.joint)
         return Solution(self.observe(solution.ys), solution.ok)
 
     def forecast(self, batch: Batch) -> Solution:
-        """Channels of any trajectories in scaled units, from starts that are estimated from what is given of them.
+        """Channels of any trajectories in scaled units, from starts that the rule estimates.
 
-        It is solved tightly, and can be differentiated forwards only.
+        The solve is tight, and only forward-mode derivatives exist.
         """
         solution = self.solver.forecast(self.problem(batch, self.estimated_start(batch)))
         return Solution(self.observe(solution.ys), solution.ok)
 
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]:
-        """States at the first rows of any trajectories, from what is given of them."""
+        """States at the first rows of any trajectories, as the rule for starts estimates them."""
 
         def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
             ys = self.observe(self.solver.forecast(self.problem(given, start)).ys)
@@ -130,7 +138,7 @@ class NeuralODE(eqx.Module):
         y0: Any = None,
         u: Any = None,
     ) -> Float[np.ndarray, "... state"]:
-        """Simulated trajectories in the user's units, each on its own, from what is given of their starts.
+        """Simulates trajectories in the user's units, each from its start.
 
         ```python
         model.predict(data)                          # from the measurements of a dataset
@@ -139,11 +147,11 @@ class NeuralODE(eqx.Module):
 
         **Arguments:**
 
-        - `data`: measurements from which the trajectories start, and their inputs; channels as in the fit.
+        - `data`: measurements that give the starts, and inputs; channels as in the fit.
         - `ts`: increasing times at which the channels are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
-        - `y0`: instead of `data`, the channels at the first time, shape `(state,)` or `(trajectory, state)`.
-        - `u`: inputs at `ts` beside `y0`, shape `(time, input)` or `(trajectory, time, input)`. `ts` is then of shape
-          `(time,)` or `(trajectory, time)`.
+        - `y0`: instead of `data`, the channels at the first time, shape `(state,)` or `(trajectory, state)`; `ts` then
+          has the shape `(time,)` or `(trajectory, time)`.
+        - `u`: with `y0`, inputs at `ts`, shape `(time, input)` or `(trajectory, time, input)`.
 
         **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed. For a
         `y0` of shape `(state,)`, shape `(time, state)`. Angles have no jumps, and begin within half a turn of zero.
@@ -183,7 +191,7 @@ class NeuralODE(eqx.Module):
         ```
 
         Its arguments are the time, a scalar [unit of time]; all states (`latent`), shape `(state,)`, where hidden ones
-        have the solver's own unit; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
+        are in scaled units; and the inputs, shape `(input,)`, absent if the model has none. It returns the time
         derivatives [unit of each state per unit of time], shape `(state,)`.
         """
 
@@ -220,17 +228,17 @@ class NeuralODE(eqx.Module):
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
     ) -> Prediction:
-        """`predict`, as of an `Ensemble`; a single model has no bands."""
+        """As `Ensemble.bands`, but without bands, since a single model has none."""
         return Prediction(self.predict(data, ts), None, None)
 
     def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
-        """Trajectories on the host, and the times at which they are wanted since each one's start."""
+        """Trajectories on the host, and the wanted times, counted from each trajectory's start."""
         batch = self.batch(data)
         return batch, self.scaler.scale_times(data.ts if ts is None else ts) - batch.origin[:, None]
 
     @property
     def typical(self) -> "NeuralODE":
-        """Itself; as of an `Ensemble`."""
+        """The model itself; see `Ensemble.typical`."""
         return self
 
     def constants(self) -> dict[str, float]:
@@ -250,7 +258,7 @@ class NeuralODE(eqx.Module):
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
         """The vector field at states in the user's units, with time and inputs at their first and mean values.
 
-        It is there for models all of whose states are measured (`is_measured`).
+        Only for models whose states are all measured (`is_measured`).
 
         **Returns:** time derivatives in the user's units, shape `(point, state)`.
         """
@@ -262,14 +270,14 @@ class NeuralODE(eqx.Module):
 
 
 def bound_of(batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
-    """Far beyond everything measured, so that a state there has run away."""
+    """A bound far above all measurements; a state beyond it has run away."""
     largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
     return jnp.full(start.shape[1], BEYOND * (1 + largest))
 
 
 @eqx.filter_jit
 def begin_channels(model: NeuralODE, batch: Batch, first: Intervals) -> tuple[Array, Front]:
-    """Channels at the starts of trajectories, and where their solve begins."""
+    """Channels at the starts of trajectories, and the front of the solve there."""
     problem = model.problem(batch, model.estimated_start(batch))
     front = model.solver.begin(problem, first)
     return jax.vmap(model.observation)(front.y), front
@@ -279,7 +287,7 @@ def begin_channels(model: NeuralODE, batch: Batch, first: Intervals) -> tuple[Ar
 def advance_channels(
     model: NeuralODE, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
 ) -> tuple[Array, Front]:
-    """Channels at the end of each interval, and where the solve is then."""
+    """Channels at the end of each interval, and the front of the solve there."""
     problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
     ys, front = model.solver.advance(problem, intervals, front)
     return model.observe(ys), front

@@ -1,4 +1,4 @@
-"""Which leaves of a model are trained: one mask, from which gradients, updates and optimizer states all follow."""
+"""The trained leaves of a model: one mask, which determines gradients, updates and optimizer states."""
 
 import difflib
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Partition(NamedTuple):
 
     - `params`: floating arrays that are trained.
     - `frozen`: all other arrays; a compiled program takes them as arguments.
-    - `static`: what is no array; a compiled program is compiled for it.
+    - `static`: everything else; a program is compiled for it.
     """
 
     params: PyTree
@@ -35,8 +35,8 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
     **Arguments:**
 
-    - `model`: whose arrays have passed `precision.carry`.
-    - `freeze`: names of leaves, or of whole parts, that stay as they are, such as `field.layers.0`.
+    - `model`: a model whose arrays have passed `precision.carry`.
+    - `freeze`: names of leaves, or of whole parts, that are not trained, such as `field.layers.0`.
     - `parts`: names of the parts that are trained: their floating arrays, except for those of a `Scaler`.
 
     **Raises:** `ValueError` if a name is unknown, or nothing is left to train.
@@ -65,7 +65,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
 
 def weights(part: PyTree) -> list[jax.Array]:
-    """The floating arrays of a part that a prior around 0 suits: no scales, known constants or linear paths."""
+    """The floating arrays of a part that a prior around 0 penalises: no scales, constants or linear paths."""
     others = (Scaler, Constants)
     kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
     kept = jax.tree.map(network_of, kept, is_leaf=lambda x: isinstance(x, MLP | AbstractStart))
@@ -73,14 +73,14 @@ def weights(part: PyTree) -> list[jax.Array]:
 
 
 def network_of(part: PyTree) -> PyTree:
-    """What a prior is on, of a network with a linear path, or of a start."""
+    """The part of a network with a linear path, or of a start, that a prior penalises."""
     if isinstance(part, MLP | Encoder):
         return part.network
     return None if isinstance(part, AbstractStart) else part
 
 
 def nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
-    """The parts of a model that are of this class, with their paths."""
+    """The parts of a model that have this class, with their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
 

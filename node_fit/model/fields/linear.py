@@ -15,7 +15,7 @@ class Linear(AbstractVectorField):
     **Arguments:**
 
     - `states`, `inputs`: sizes of `y` and `u`, given by the data.
-    - `key`: for the initial coefficients.
+    - `key`: PRNG key of the initial coefficients.
     """
 
     layer: eqx.nn.Linear

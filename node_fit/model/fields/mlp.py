@@ -33,8 +33,8 @@ class Layers(eqx.Module):
 
     **Arguments:**
 
-    - `inputs`, `outputs`: sizes of what goes in and comes out.
-    - `width`, `depth`, `activation`, `key`: as of `MLP`.
+    - `inputs`, `outputs`: sizes of the input and the output.
+    - `width`, `depth`, `activation`, `key`: as in `MLP`.
     """
 
     layers: tuple[eqx.nn.Linear, ...]
@@ -57,7 +57,7 @@ class Layers(eqx.Module):
         return self.layers[-1](x)
 
     def silenced(self) -> "Layers":
-        """The same, with a last layer of zeros: as a correction it begins with nothing to say."""
+        """The same with a last layer of zeros: a correction that is zero at first."""
         return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
 
 
@@ -103,7 +103,7 @@ def angles_after(offset: int, scaler: Scaler | None) -> dict[int, int]:
 
 @eqx.filter_jit
 def initial_layers(sizes: tuple[int, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
-    """Layers as Equinox draws them; compiled as one, which takes a fraction of the time of all of its draws."""
+    """Layers as Equinox draws them, in one compiled program, which takes a fraction of the time."""
     keys = jax.random.split(key, len(sizes) - 1)
     return tuple(eqx.nn.Linear(m, n, key=k) for (m, n), k in zip(itertools.pairwise(sizes), keys, strict=True))
 

@@ -1,4 +1,4 @@
-"""Starts that a network reads off the first samples."""
+"""Starts that a network reads from measurements."""
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from ..fields.mlp import Activation, Layers
 from ..system import System
 from .start import AbstractStart, Guess, Simulate, Starts
 
-# Trajectories at least so many times as long as what is read have rows to spare before their start.
+# Trajectories of at least this multiple of the rows that are read have rows to spare before their start.
 LONG = 8
 
 
@@ -21,14 +21,13 @@ LONG = 8
 class Encoder(AbstractStart):
     """A linear map and a network of neighbouring rows, which correct the measurement at the start.
 
-    It is the rule for hidden states: what they are shows in what was measured shortly before or after
-    (Forgione and Piga, European Journal of Control 59, 2021; Beintema, Toth and Schoukens, L4DC 2021). The rows are
-    those up to the start, where trajectories are long enough to spare them; else the trajectory's first ones. Both
-    parts begin with nothing to say.
+    It is the rule for hidden states, which measurements shortly before or after determine (Forgione and Piga, European
+    Journal of Control 59, 2021; Beintema, Toth and Schoukens, L4DC 2021). It reads the rows up to the start if
+    trajectories are long enough to spare them, else a trajectory's first rows. Both parts are zero at first.
 
     **Arguments:**
 
-    - `system`, `batch`: what it is for.
+    - `system`, `batch`: the system, and the training data.
     - `rows`: number of rows that it reads.
     - `before`: whether these are the rows up to the start, so that a trajectory is simulated from the last of them on;
       by default if the training trajectories have at least eight times as many.
@@ -37,7 +36,7 @@ class Encoder(AbstractStart):
     - `width`, `depth`, `activation`: of the network.
     - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units; its
       training mean if None.
-    - `key`: for the initial weights.
+    - `key`: PRNG key of the initial weights.
 
     **Raises:** `ValueError` if a number is out of range.
     """
@@ -85,7 +84,7 @@ class Encoder(AbstractStart):
         return self.guess(batch) + features @ self.matrix.T + self.shift[None] + jax.vmap(self.network)(features)
 
     def features(self, batch: Batch) -> Float[Array, "trajectory feature"]:
-        """Channels, whether they were measured, inputs, and times since the start, of the rows that it reads."""
+        """Channels, whether they were measured, inputs, and times since the start, in the rows that it reads."""
         if self.before:
             return batch.past.reshape(batch.past.shape[0], -1)
         since = batch.ts - batch.ts[:, :1]

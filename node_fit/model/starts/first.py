@@ -16,8 +16,8 @@ class First(AbstractStart):
 
     **Arguments:**
 
-    - `system`, `batch`: what it is for.
-    - `absent`: where a state starts that a trajectory never shows, in the user's units; its training mean if None.
+    - `system`, `batch`: the system, and the training data.
+    - `absent`: start of a state that is never measured in a trajectory, in the user's units; its training mean if None.
     - `key`: not used.
     """
 

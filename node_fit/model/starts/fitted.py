@@ -20,15 +20,15 @@ FAR = 1e3
 
 @stored_as("Fitted")
 class Fitted(AbstractStart):
-    """The starts of the training trajectories are parameters; that of a new one solves a small least-squares problem.
+    """The starts of training trajectories are parameters; the start of a new one solves a small least-squares problem.
 
     **Arguments:**
 
-    - `system`, `batch`: what it is for; the first measurements in `batch` are the initial guess.
-    - `given`: how many rows of a new trajectory its start is fitted to; all if None. A trajectory whose first rows
-      do not count in the score (a forecast) is fitted to those instead.
-    - `absent`: where a state starts that a trajectory never shows, in the user's units; such a start is not fitted. If
-      None it is, from the mean over the training data.
+    - `system`, `batch`: the system, and the training data, whose first measurements are the initial guess.
+    - `given`: number of rows of a new trajectory to which its start is fitted; all if None. If the first rows of a
+      trajectory do not count in the score (a forecast), the start is fitted to those instead.
+    - `absent`: start of a state that is never measured in a trajectory, in the user's units; it is then not fitted. If
+      None, it is fitted from the training mean.
     - `key`: not used.
     """
 
@@ -68,7 +68,7 @@ class Fitted(AbstractStart):
 
             def residuals(start: Float[Array, " state"], _: None) -> Float[Array, "1 time channel"]:
                 ys = simulate(jnp.where(free, start[None], guess), own)
-                # A start from which nothing can be solved is far off, so that the search turns back.
+                # A start from which the solve fails counts as far off, so that the search turns back.
                 misfit = jnp.where(jnp.isfinite(ys), ys - own.ys, FAR)
                 return jnp.where(mask, misfit, 0)
 
@@ -83,7 +83,7 @@ class Fitted(AbstractStart):
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
 
     def initial(self, batch: Batch) -> Starts:
-        """First measurements, and for hidden states the mean of the fitted ones."""
+        """First measurements; for hidden states, the mean of the fitted starts."""
         typical = jnp.broadcast_to(self.values.mean(axis=0), (batch.first.shape[0], self.values.shape[1]))
         count = self.guess.measured
         return jnp.concatenate([self.guess(batch)[:, :count], typical[:, count:]], axis=1)

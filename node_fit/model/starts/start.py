@@ -1,4 +1,4 @@
-"""What every rule for the start of a trajectory is."""
+"""The base class of rules for the start of a trajectory."""
 
 import abc
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from ...runtime.stored_names import stored_as
 from ..system import System
 
 Starts = Float[Array, "trajectory state"]
-# From starts and a batch to the channels at its times, in scaled units; not finite where a solve fails. It can be
-# differentiated forwards.
+# From starts and a batch to the channels at its times, in scaled units; not finite where a solve fails. Only
+# forward-mode derivatives exist.
 Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
 
 
@@ -24,9 +24,9 @@ Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
 class Guess(eqx.Module):
     """A start from the first measured value of each channel; hidden states are 0.
 
-    - `measured`: how many of the states are measured.
-    - `absent`: scaled start of each state that a trajectory never shows.
-    - `told`: whether the user said where that is.
+    - `measured`: number of measured states.
+    - `absent`: scaled start of each state that is never measured in a trajectory.
+    - `told`: whether the user gave that start.
     """
 
     measured: int = eqx.field(static=True)
@@ -37,8 +37,8 @@ class Guess(eqx.Module):
     def of(system: System, absent: float | None) -> "Guess":
         """The guess for a system.
 
-        **Arguments:** `absent`: where a state starts that a trajectory never shows, in the user's units; its mean over
-        the training data if None.
+        **Arguments:** `absent`: start of a state that is never measured in a trajectory, in the user's units; its mean
+        over the training data if None.
         """
         count = len(system.states)
         if absent is None:
@@ -53,7 +53,7 @@ class Guess(eqx.Module):
         return jnp.concatenate([measured, jnp.zeros((rows, len(self.absent) - count), measured.dtype)], axis=1)
 
     def shows(self, batch: Batch) -> Array:
-        """Which states a trajectory shows, shape `(trajectory, state)`; hidden ones count as shown."""
+        """Which states are measured in a trajectory, shape `(trajectory, state)`; hidden ones count as measured."""
         seen = batch.seen[:, : self.measured]
         return jnp.concatenate([seen, jnp.ones((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
 
@@ -61,23 +61,23 @@ class Guess(eqx.Module):
 class AbstractStart(eqx.Module):
     """A rule that gives the states at the first time of each trajectory, in scaled units.
 
-    A rule is made by calling its class with `(system, batch, key=...)`, where `batch` holds the training data. It
-    begins from a `guess`.
+    A rule is made by calling its class with `(system, batch, key=...)`, where `batch` holds the training data. Its
+    initial guess is `guess`.
     """
 
     guess: eqx.AbstractVar[Guess]
 
     @abc.abstractmethod
     def __call__(self, batch: Batch) -> Starts:
-        """The starts of the training trajectories, or windows of them, in `batch`; what training differentiates."""
+        """The starts of the training trajectories, or windows of them, in `batch`; training differentiates this."""
 
     @abc.abstractmethod
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
-        """The starts of any trajectories by the same rule, with the rest of the model as it is."""
+        """The starts of any trajectories by the same rule, for the current model."""
 
     @property
     def past(self) -> int:
-        """How many rows up to a trajectory's start it reads, the start's own included; 0 if it reads none before."""
+        """Number of rows that it reads up to a trajectory's start, that row included; 0 if it reads no earlier rows."""
         return 0
 
     @property
@@ -87,14 +87,14 @@ class AbstractStart(eqx.Module):
 
     @property
     def given_rows(self) -> int | None:
-        """How many rows of a trajectory are given, and are no test of a model that starts from them; all if None."""
+        """Number of rows that give a start, and so do not test the model; all rows if None."""
         return 1
 
     def scored(self, data: Dataset) -> Dataset:
-        """The data, of which the rows that starts are read from do not count: they are no test.
+        """The data, in which the rows that give the starts do not count, since they do not test the model.
 
-        Where a trajectory has rows before the first that counts, starts are read from those. A dataset of which nothing
-        would be left stays as it is.
+        If a trajectory has rows before the first that counts, those give its start. A dataset in which no row would
+        count is returned unchanged.
         """
         given = self.past or self.given_rows
         rows = np.arange(data.ts.shape[1])[None, :]
@@ -107,11 +107,11 @@ class AbstractStart(eqx.Module):
         return part if part.mask.any() else data
 
     def needed(self, batch: Batch) -> Batch:
-        """What `estimate` looks at of a batch, on the host: few rows, so that a long record compiles nothing new."""
+        """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
         return first_rows(batch, 1)
 
     def adapted(self, batch: Batch) -> "AbstractStart":
-        """The rule for other training trajectories, those in `batch`."""
+        """The rule for other training trajectories, given in `batch`."""
         return self
 
     @property
@@ -122,4 +122,4 @@ class AbstractStart(eqx.Module):
     @property
     @abc.abstractmethod
     def given(self) -> str:
-        """What counts as known when a new trajectory is predicted, in words for the summary."""
+        """What a prediction of a new trajectory uses of it, in words for the summary."""
