@@ -45,6 +45,7 @@ class Scaling:
     angle_unit: Literal["rad", "deg"] = "rad"
 
     def __post_init__(self):
+        check_fields(self)
         if self.angle_unit not in TURNS:
             raise ValueError(f"angle_unit must be rad or deg, got {self.angle_unit!r}.")
 
@@ -69,9 +70,6 @@ class Scaling:
         """The data with their angles named, and thus without jumps."""
         angles = {name: turn for name, turn in self.turns.items() if name in data.states}
         return dataclasses.replace(data, angles=data.angles | angles) if angles else data
-
-    def __post_init__(self):
-        check_fields(self)
 
 
 @stored_as("Scaler")
