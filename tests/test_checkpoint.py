@@ -1,6 +1,7 @@
 """Checkpoints: round trips, and the refusal of damaged or modified files."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import equinox as eqx
@@ -209,6 +210,52 @@ def test_an_older_schema_is_brought_up_by_its_step(tmp_path, monkeypatch):
         restore(tmp_path)
     monkeypatch.setitem(CHECKPOINT_STEPS, SCHEMA - 1, rename)
     assert_same(restore(tmp_path), moment)
+
+
+def of_run(directory, run):
+    return Checkpoints(directory, run=run)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    """Also an older or a better one, which would be found later, or deleted."""
+    template = lambda _, nodes: (state_at(0),)  # noqa: E731
+    for name, step in (("one", 5), ("other", 10), ("older", 3)):
+        of_run(tmp_path / name, None if name == "older" else name).save(at(step))
+        assert of_run(tmp_path / name, None if name == "older" else name).restore(template).step == step
+    for name, copied in (("one", "other/10"), ("other", "one/5"), ("one", "older/3"), ("older", "one/5")):
+        shutil.copytree(tmp_path / name, tmp_path / "copy")
+        shutil.copy(tmp_path / f"{copied}.safetensors", tmp_path / "copy")
+        before = steps_in(tmp_path / "copy")
+        with pytest.raises(CheckpointError, match="belongs to another run") as caught:
+            of_run(tmp_path / "copy", None if name == "older" else name).restore(template)
+        assert copied.partition("/")[2] in str(caught.value) and steps_in(tmp_path / "copy") == before
+        shutil.rmtree(tmp_path / "copy")
+
+
+def test_a_damaged_identity_is_damage(tmp_path):
+    for step in (5, 10):
+        of_run(tmp_path, "abcdef").save(at(step))
+    path = tmp_path / "10.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"abcdef", b"abcdee"))
+    assert of_run(tmp_path, "abcdef").restore(lambda _, nodes: (state_at(0),)).step == 5
+
+
+@pytest.mark.parametrize("key", ["stage", "offset", "nodes", "loss", "run", "schema"])
+def test_a_forged_checkpoint_is_refused_in_a_sentence(tmp_path, key):
+    """With a valid digest, whatever its description says."""
+    stages = [(state_at(0),)]
+    values = (-1, 1, 10**9, 10**12, 10**400, 1e300, float("nan"), "x", True, None, [1], {"a": 1})
+    outcomes = set()
+    for value in values:
+        save(tmp_path, at(5))
+        forge(tmp_path / "5.safetensors", lambda content, _, value=value: content.update({key: value}))
+        try:
+            outcomes.add(Checkpoints(tmp_path).restore(lambda stage, nodes: stages[stage]).step)
+        except CheckpointError as error:
+            outcomes.add("refused")
+            assert str(tmp_path) in str(error) and "\n" not in str(error) and len(str(error)) < 500
+        (tmp_path / "5.safetensors").unlink()
+    assert "refused" in outcomes or key == "loss"
 
 
 def test_stray_files_are_ignored(tmp_path):

@@ -1,5 +1,7 @@
 """`python -m node_fit.predict`: predictions of a fitted model for new data."""
 
+import json
+
 import numpy as np
 import pytest
 from commands import driven, in_process, node_fit, read_table, spirals, write_table
@@ -7,6 +9,7 @@ from commands import driven, in_process, node_fit, read_table, spirals, write_ta
 import node_fit as nf
 from node_fit.__main__ import main as run
 from node_fit.predict import main
+from node_fit.storage.archive import peek
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,12 @@ def test_predictions_start_at_the_measurement_and_need_no_other(predicted):
     for state in ("x", "y"):
         assert float(rows[0][f"{state}_predicted"]) == pytest.approx(float(rows[0][state]), abs=1e-6)
         assert all(row[state] == "" for row in rows[1:])
+
+
+def test_checkpoints_carry_the_identity_of_their_run(folder):
+    identity = json.loads((folder / "run" / ".run.json").read_text())["run"]
+    assert len(identity) == 32
+    assert {peek(path)["run"] for path in (folder / "run" / "checkpoints").iterdir()} == {identity}
 
 
 def test_what_it_says(predicted):

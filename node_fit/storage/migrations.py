@@ -55,6 +55,7 @@ def migrated(content: dict[str, Any], arrays: dict[str, np.ndarray], steps: Mapp
     found = content.get("schema")
     if not isinstance(found, int) or isinstance(found, bool):
         raise OtherSchema("it was written before version 0.2 of node_fit; read it with that version, or fit again.")
+    found = max(-1, min(found, 2**31))  # an untrusted file may have a number of any length
     if found > schema:
         raise OtherSchema(
             f"it has schema {found}, and this node_fit reads up to {schema}; {how_to_read(content.get('node_fit'))}."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import textwrap
 import types
 import typing
 from typing import Any, Union, get_args, get_origin
@@ -23,6 +24,8 @@ from ..model.system import System
 from ..runtime.precision import dtype_of, precision_of
 from ..solver.solver import Solver
 
+# A larger integer is no argument of a compiled program.
+LARGEST = 1e9
 # Classes in one file, and in one item of a list in it, such as a member; each layer takes a while to trace.
 MOST_PARTS, MOST_IN_ONE = 40_000, 1000
 
@@ -60,7 +63,8 @@ def check_fields(part: Any) -> None:
     for key, hint in hints(cls).items():
         value = getattr(part, key)
         if not fits(value, hint):
-            raise ModelFileError(f"its {cls.__name__} has {key} = {value!r:.60}, which is of another type.")
+            shown = textwrap.shorten(repr(value), 60)
+            raise ModelFileError(f"its {cls.__name__} has {key} = {shown}, which is of another type.")
 
 
 @functools.cache
@@ -166,6 +170,8 @@ def check_solver(solver: Any) -> None:
         for key, value in (("rtol", solver.rtol), ("atol", solver.atol))
     }
     Solver(**settings, **tolerances)
+    if any(not 0 < value <= LARGEST for each in tolerances.values() for value in np.atleast_1d(each)):
+        raise ModelFileError(f"its solver has tolerances that are not between 0 and {LARGEST:g}.")
 
 
 def check_scaler(scaler: Any, states: int, inputs: int) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -91,8 +92,9 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
         raise ModelFileError(f"{path} is not a model file, or is damaged: {error}.") from None
     except (ModelFileError, OtherSchema) as error:
         raise ModelFileError(f"{path}: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, ImportError) as error:
-        raise ModelFileError(f"{path} does not describe a model: {error!r}.") from None
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, ImportError) as error:
+        shown = textwrap.shorten(repr(error), 300)
+        raise ModelFileError(f"{path} does not describe a model: {shown}.") from None
 
 
 def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:

@@ -1,6 +1,7 @@
 """Readers for binary formats, which store the types of their columns."""
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def read_parquet(path: Path, roles: Roles) -> RawTable:
         # Read this file alone, even if its folder looks like part of a partitioned data set.
         with pq.ParquetFile(path) as file:
             frame = file.read(columns=names).to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise read_error(path, "Parquet", error) from None
     return RawTable(str(path), {name: frame[name] for name in names})
 
