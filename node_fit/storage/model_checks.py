@@ -182,3 +182,5 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
     for index, bounds in enumerate(scaler.bounds):
         check_bounds(bounds, f"state {index}")
+        if any(isinstance(bound, int) for bound in bounds):  # a scaler's are floats
+            raise ModelFileError(f"its scaler has the bounds {bounds}, which must be floats.")
