@@ -180,6 +180,10 @@ def check_scaler(scaler: Any, states: int, inputs: int) -> None:
     shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]
     if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
+    turns = [turn for turn in scaler.turns if turn is not None]
+    sizes = (len(scaler.turns) in (0, states), len(scaler.input_bounds) in (0, inputs))
+    if not (all(sizes) and all(isinstance(turn, float) and 0 < turn < np.inf for turn in turns)):
+        raise ModelFileError("its scaler has angles or bounds of inputs that make no sense.")
     for index, bounds in enumerate(scaler.bounds):
         check_bounds(bounds, f"state {index}")
         if any(isinstance(bound, int) for bound in bounds):  # a scaler's are floats
