@@ -158,14 +158,14 @@ MUTANTS = (
         "node_fit/storage/model_file.py",
         "    check_package(name, (NETWORKS, *packages))\n    try:\n        cls",
         "    try:\n        cls",
-        ("tests/test_model_file.py::test_classes_that_are_not_of_models_are_refused",),
+        ("tests/test_model_file.py::test_no_module_is_imported_because_a_file_says_so",),
     ),
     Mutant(
         "model files: model classes alone",
         "node_fit/storage/model_file.py",
         "    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or stored(cls) != name:\n",
         "    if False:\n",
-        ("tests/test_model_file.py::test_classes_that_are_not_of_models_are_refused",),
+        ("tests/test_model_file.py::test_what_is_no_model_class_is_no_class_of_a_file",),
     ),
     Mutant(
         "targets: allowed packages",

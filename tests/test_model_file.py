@@ -22,7 +22,7 @@ from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.runtime.stored_names import CLASSES, stored_as
 from node_fit.storage.archive import digest, unpack
 from node_fit.storage.migrations import MODEL_STEPS
-from node_fit.storage.model_file import SCHEMA, ModelFileError, load, save
+from node_fit.storage.model_file import SCHEMA, ModelFileError, allowed_class, load, save
 
 
 def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:
@@ -226,6 +226,13 @@ def test_classes_that_are_not_of_models_are_refused(path, name, monkeypatch):
         load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["equinox.nn:jax", "equinox.nn:make_with_state", "equinox.nn._linear:Linear"])
+def test_what_is_no_model_class_is_no_class_of_a_file(name):
+    """Modules, functions, and classes under another name than their own, of a package that is allowed."""
+    with pytest.raises(ModelFileError, match="is not a model class"):
+        allowed_class(name, ())
 
 
 def forbidden(*_, **__):
