@@ -93,7 +93,7 @@ def test_steps_that_are_too_few_are_named():
         return diagnose("completed", STALLED, {"train": data}, {"train": predicted}, None, options, excess)
 
     found = of(0 * data.ys, 2e4)
-    assert found.kind == "coarse" and "solver.max_steps=8" in found.sentence and "2e+04 times" in found.sentence
+    assert found.kind == "coarse" and "solver.max_steps=8" in found.sentence and "20000 times" in found.sentence
     assert of(0 * data.ys, 2.0).kind == "flat"
     assert of(data.ys + 1e-3, 2e4).kind == "good"
     unstable = of(np.full_like(data.ys, np.inf), 2e4)

@@ -24,8 +24,8 @@ def too_few_steps(most: int, error: float) -> str:
     """
     return (
         f"training solves take the most steps that they may (solver.max_steps={most}), and their errors are up to "
-        f"{error:.2g} times the tolerance; raise solver.max_steps, loosen solver.rtol, or use solver=kvaerno5 if the "
-        "system is stiff"
+        f"{float(f'{error:.2g}'):g} times the tolerance; raise solver.max_steps, loosen solver.rtol, or use "
+        "solver=kvaerno5 if the system is stiff"
     )
 
 
