@@ -3,12 +3,14 @@
 import dataclasses
 import logging
 
+import jax
 import numpy as np
 import pytest
-from commands import node_fit, read_summary, write_table
+from commands import in_process, node_fit, read_summary, write_table
 from conftest import fit_to, rotation
 
 import node_fit as nf
+from node_fit.__main__ import main
 from node_fit.data.oddities import oddities
 
 
@@ -73,6 +75,11 @@ def test_data_without_a_measured_value_are_refused():
         nf.fit(dataclasses.replace(data, ys=np.full_like(data.ys, np.nan)))
 
 
+def test_data_in_which_nothing_moves_are_refused():
+    with pytest.raises(ValueError, match="no trajectory has two rows in the training data, so nothing moves"):
+        nf.fit(rotation().until(0.0))
+
+
 def test_a_fit_warns_and_remembers(caplog):
     with caplog.at_level(logging.WARNING):
         fit = fit_to(with_values(constant), field=nf.Linear, recipe="direct", steps=2, chunk_steps=2, ridge=0.0)
@@ -80,8 +87,6 @@ def test_a_fit_warns_and_remembers(caplog):
 
 
 def test_a_constant_that_no_equation_has_is_refused():
-    import jax
-
     equations = {"x": "-a*y", "y": "a*x"}
     field = lambda system, *, key: nf.Known(system, equations=equations, constants={"a": 1.0, "b": 2.0})  # noqa: E731
     with pytest.raises(ValueError, match="constants names 'b', which occurs in no equation"):
@@ -93,13 +98,28 @@ def test_a_run_says_how_its_data_are_split_and_what_is_odd(tmp_path):
     write_table(tmp_path / "mine.csv", rows)
     ran = node_fit(
         tmp_path, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "hydra.run.dir=run",
+        "evaluation.window=50",
         "field=linear", "recipe=direct", "train.steps=2",
     )  # fmt: skip
     said = "split: by time, since there is 1 trajectory: train 12 rows of 1 trajectory, validation 4 rows"
     assert ran.code == 0 and said in ran.out, ran
     summary = read_summary(tmp_path / "run")
     assert summary["data"][0].startswith(said)
+    assert summary["data"][1] == "evaluation.window=50 is more than the 20 rows of the longest trajectory"
     assert summary["warnings"] == [
         "state 'y' is 5 in all 12 training values, so its motion can't be learnt; leave it out"
     ]
     assert summary["warnings"][0] in ran.err
+
+
+def test_errors_name_the_key_that_the_user_wrote(tmp_path):
+    write_table(tmp_path / "mine.csv", [{"t": t, "x": 1.0 + t, "dose": 10.0**t} for t in range(8)])
+    table = ["data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "data.inputs=[dose]"]
+    for wrong, said in (
+        ("data.log=[dosse]", "data.log names 'dosse', which is not a state or an input; did you mean 'dose'?"),
+        ("data.angles=[y]", "data.angles names 'y', which is not a state; choose from x."),
+        ("data.time_unit=h", "column 't' holds numbers, but data.time_unit='h' is for timestamps"),
+        ("data.split.test_trajectories=[a]", "data.split.test_trajectories names 'a', which does not exist"),
+    ):
+        ran = in_process(main, tmp_path, *table, wrong)
+        assert ran.code == 1 and said in ran.err, ran

@@ -174,6 +174,9 @@ class Job:
         parts = build_parts(self.config)
         with errors_of_data():
             loaded, self.notes = parts.data.load_and_tell()
+        longest = max(int(part.lengths.max()) for part in loaded.named().values())
+        if (window := self.config.evaluation.window) and window > longest:
+            self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")
         # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
         # the end for their score.
         self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)

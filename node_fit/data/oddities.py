@@ -15,16 +15,22 @@ HUGE = 1e18
 LONELY, FAR = 3, 10.0
 
 
-def check_measured(data: Dataset) -> None:
-    """Refuses training data without a measured value.
+def check_trainable(data: Dataset) -> None:
+    """Refuses training data without a measured value, or without a trajectory of two rows.
 
-    **Raises:** `ValueError` that names the states.
+    **Raises:** `ValueError` that says what is missing.
     """
     if not data.mask.any():
         names = ", ".join(data.states)
         raise ValueError(
             f"no state ({names}) has a measured value that counts in the training data; check the columns that states "
             "names, and where the training data end."
+        )
+
+    if data.lengths.max() < 2:
+        raise ValueError(
+            "no trajectory has two rows in the training data, so nothing moves in them; add rows, or hold "
+            "fewer of them out."
         )
 
 
@@ -60,7 +66,7 @@ def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> lis
         return [f"state {name!r} has no measured value in the training data; leave it out, or make it a hidden state"]
     if np.ptp(values) == 0:
         rows = f"all {values.size} training values" if values.size > 1 else "its only training value"
-        return [f"state {name!r} is {values[0]:g} in {rows}, so its motion can't be learnt; leave it out"]
+        return [f"state {name!r} is {values[0] + 0.0:g} in {rows}, so its motion can't be learnt; leave it out"]
     largest = float(np.abs(values).max())
     if name not in data.angles and not 1 / HUGE < largest < HUGE:
         return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if that is what it is"]

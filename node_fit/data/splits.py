@@ -209,7 +209,8 @@ def counts(parts: Splits) -> str:
     texts = []
     for name, part in parts.named().items():
         of = np.flatnonzero(part.scored.any(axis=1)).size
-        texts.append(f"{name} {int(part.scored.sum())} rows of {of} {'trajectory' if of == 1 else 'trajectories'}")
+        rows, whole = int(part.scored.sum()), "trajectory" if of == 1 else "trajectories"
+        texts.append(f"{name} {rows} {'row' if rows == 1 else 'rows'} of {of} {whole}")
     missing = [name for name, part in parts._asdict().items() if part is None]
     return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..data.oddities import check_measured, oddities
+from ..data.oddities import check_trainable, oddities
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
@@ -32,7 +32,7 @@ class Run:
     """
 
     def __init__(self, train: Dataset, validation: Dataset | None):
-        check_measured(train)
+        check_trainable(train)
         self.train = train
         self.validation = validation
         self.loops: list[Loop] = []
