@@ -2,14 +2,21 @@
 
 import gc
 import os
+import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 # When the package starts to load.
 BEGAN = time.perf_counter()
+# What the imports map, and what a small run maps after them; each core has threads, with a stack and a heap of 64 MB
+# for each [bytes].
+CORES = os.cpu_count() or 1
+IMPORTS = 0.4e9 + 0.1e9 * CORES
+RUN = 1.2e9 + 0.3e9 * CORES
 
 
 def is_command() -> bool:
@@ -20,10 +27,33 @@ def is_command() -> bool:
     return module.partition(".")[0] == "node_fit"
 
 
+def lacking_room(needed: float) -> str | None:
+    """Says whether the process may map too little memory, as under `ulimit -v`; `None` if there is enough.
+
+    Libraries react to a mapping that fails by an abort or, as OpenBLAS does while it loads, by trying again forever. So
+    the room is looked at before they load.
+
+    **Arguments:** `needed`: how much more will be mapped [bytes].
+    """
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return None
+    with suppress(OSError, ValueError):
+        needed += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if most >= needed:
+        return None
+    return (
+        f"out of memory: this process may map {most / 1e9:.2g} GB, and a run needs {needed / 1e9:.2g} GB on this "
+        "machine; raise the limit, for example with ulimit -v unlimited."
+    )
+
+
 IS_COMMAND = is_command()
 ASKS_VERSION = IS_COMMAND and "--version" in sys.argv[1:]
 
 if IS_COMMAND:
+    if not ASKS_VERSION and (lack := lacking_room(IMPORTS)):
+        sys.exit(f"error: {lack}")
     # Callbacks that run during imports can swallow a KeyboardInterrupt, and the run would continue. So exit directly.
     # Training installs its own handler. Launchers with worker processes get Python's handler back (`Leaderboard`).
     signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))

@@ -24,7 +24,7 @@ from .app.console import figure, make_console
 from .app.interruption import Interruption
 from .app.launching import launch, print_error, wants_tracebacks
 from .app.leaderboard import publish
-from .app.resuming import command_record, leaves
+from .app.resuming import command_record, leaves, plain_runtime, quoted
 from .app.search.space import read_space
 from .app.search.study import Study, Trial
 from .data.table_source import Table
@@ -32,7 +32,7 @@ from .startup import BEGAN
 from .storage.disk import write
 
 # Keys that may differ between the processes of one search.
-FREE = ("device", "verbose", "report", "resume", "resume_from")
+FREE = ("device", "verbose", "report", "compile_cache", "resume", "resume_from")
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ class Search:
         self.imported = imported
         self.tracebacks = tracebacks
         self.command = command_record(hydra)
-        self.path = Path(hydra.runtime.output_dir)
+        self.path = Path(plain_runtime(hydra)["output_dir"])
         self.loader = GlobalHydra.instance().config_loader()
         self.space = read_space(OmegaConf.to_container(config.tune.space, resolve=True))
         self.fixed = [word for word in self.command["overrides"] if not self.is_searched(key_of(word))]
@@ -208,7 +208,7 @@ class Search:
         """Starts or resumes the run in the trial's directory, and returns its exit code."""
         from .app.application import run
 
-        place = [f"hydra.sweep.dir='{self.path}'", f"hydra.sweep.subdir='{trial.number}'", "hydra.mode=MULTIRUN"]
+        place = [f"hydra.sweep.dir={quoted(self.path)}", f"hydra.sweep.subdir='{trial.number}'", "hydra.mode=MULTIRUN"]
         words = [*self.fixed, *trial.words, "resume=auto", *place]
         config = self.loader.load_configuration("config", words, RunMode.RUN)
         with open_dict(config):

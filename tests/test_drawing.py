@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import BrokenExecutor
+from multiprocessing import queues
 
 import numpy as np
 import pytest
@@ -125,3 +126,18 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_can_not_start_holds_nothing_up(tmp_path, caplog, monkeypatch):
+    """Without memory for it, the thread that hands out the work ends, and none of its futures ever would."""
+
+    def fails(_):
+        raise RuntimeError("can't start new thread")
+
+    drawing = Drawing()
+    monkeypatch.setattr(queues.Queue, "_start_thread", fails)
+    with caplog.at_level(logging.WARNING):
+        drawing.draw(pictures(tmp_path / "plots"))
+        drawing.finish()
+    assert "were not drawn: BrokenExecutor: a thread could not be started" in caplog.text

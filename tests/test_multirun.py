@@ -1,7 +1,11 @@
 """`python -m node_fit -m`: many jobs in one process."""
 
+import json
+
 import pytest
 from commands import DIRECT, node_fit, read_summary, read_table, spirals, write_table
+
+from node_fit.app.leaderboard import publish, row
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +84,18 @@ def test_leaderboard_is_shown(sweep):
     assert "seed=2" in table and "optimizer.learning_rate=-1" in table
     assert "data.path=mine.csv" not in table  # All jobs share it.
     assert str(directory / "leaderboard.csv") in table
+
+
+def test_a_ranking_without_validation_data_says_so(tmp_path, capsys):
+    """Both in its file and on the screen; with validation data, they rank."""
+    for job, validation in enumerate((None, 0.3)):
+        scores = {"train": {"nrmse": 0.1 * (job + 1)}, "validation": validation and {"nrmse": validation}}
+        (tmp_path / str(job)).mkdir()
+        text = json.dumps({"status": "completed", "overrides": [], "metrics": scores})
+        (tmp_path / str(job) / "summary.json").write_text(text)
+    publish(tmp_path, [row(tmp_path / "0")])
+    assert "ranked by train NRMSE, for lack of validation data" in capsys.readouterr().out
+    assert [entry["ranked_by"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["train_nrmse"]
+    publish(tmp_path, [row(tmp_path / "0"), row(tmp_path / "1")])
+    assert "ranked by validation NRMSE, then by train NRMSE those without" in capsys.readouterr().out
+    assert [entry["job"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["1", "0"]

@@ -135,3 +135,34 @@ def test_a_new_run_does_not_mix_with_one_in_its_directory(folder, stopped):
     ran = node_fit(folder, *LONG, "seed=5", "hydra.run.dir=taken")
     assert ran.code == 1 and "taken" in ran.sentence and "resume=" in ran.sentence
     assert content(run) == before
+
+
+def test_what_resumes_is_the_stored_config_whatever_the_files_say_now(tmp_path):
+    """The experiment's file has changed, and is then gone; the run's folder has a name that needs quotes."""
+    write_table(tmp_path / "mine.csv", spirals())
+    experiment = tmp_path / "mine" / "experiment" / "one.yaml"
+    experiment.parent.mkdir(parents=True)
+    experiment.write_text("# @package _global_\npenalty: {ridge: 0.5}\n")
+    words = ("--config-dir", "mine", *DIRECT, "experiment=one", "train.steps=2")
+    ran = node_fit(tmp_path, *words, "hydra.run.dir=run")
+    assert ran.code == 0, ran
+    experiment.write_text("# @package _global_\npenalty: {ridge: 2.0}\n")
+    place = (tmp_path / "run").rename(tmp_path / "it's ${mine}")
+    stored = (place / "config.yaml").read_bytes()
+    for word, key in (("penalty.ridge=2", "penalty.ridge"), ("optimizer=adam", "optimizer"), ("+field.a=1", "field.a")):
+        ran = node_fit(tmp_path, f"resume={place.name}", word)
+        assert ran.code == 1 and f"so {key} can't be changed" in ran.sentence
+    experiment.unlink()
+    free = ("penalty.ridge=0.5", "compile_cache=false", "device=cpu", "train.steps=4")
+    ran = node_fit(tmp_path, f"resume={place.name}", *free)
+    assert ran.code == 0, ran
+    assert (place / "config.yaml").read_bytes() == stored
+    summary = read_summary(place)
+    assert summary["steps"] == 4 and {"experiment=one", "compile_cache=false"} <= set(summary["overrides"])
+
+
+def test_a_new_run_in_a_folder_that_hydra_can_not_name_gets_a_sentence(tmp_path):
+    folder = tmp_path / "${x}"
+    folder.mkdir()
+    ran = node_fit(folder, "train.steps=2", "hydra.run.dir=run")
+    assert ran.code == 1 and "hydra.run.dir=FOLDER" in ran.sentence and "${ in its path" in ran.sentence

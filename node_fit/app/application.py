@@ -29,8 +29,8 @@ from ..runtime.compile_cache import keep_programs
 from ..runtime.out_of_memory import explain_memory
 from ..runtime.precision import scope
 from ..runtime.processes import explain_parting, is_first, join, leave
-from ..startup import BEGAN
-from ..storage.disk import explain_disk
+from ..startup import BEGAN, RUN, lacking_room
+from ..storage.disk import explain_disk, write
 from ..training.callback import Callback
 from ..training.members import Members
 from .config.composition import explain
@@ -39,7 +39,15 @@ from .console import counted, make_console, print_bands, print_constants, print_
 from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
-from .resuming import check_same, command_record
+from .resuming import (
+    check_same,
+    check_unchanged,
+    command_record,
+    overrides_of,
+    plain_runtime,
+    with_new_keys,
+    write_config,
+)
 from .run_directory import RunDirectory, RunExists
 from .run_logger import Pruner, RunLogger, StopOnSignal
 from .summary import summarise
@@ -61,13 +69,15 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | N
     **Returns:** the exit code: 0, 1 if it failed, 130 or 143 if a signal ended it.
     """
     hydra = HydraConfig.get()
-    files = RunDirectory(hydra.runtime.output_dir)
+    files = RunDirectory(plain_runtime(hydra)["output_dir"])
     console = make_console()
     # The first job of a process includes the time of the imports.
     first = hydra.mode != RunMode.MULTIRUN or hydra.job.num == 0
     began = BEGAN if first else time.perf_counter()
-    first = True
     try:
+        if first and (lack := lacking_room(RUN)):
+            raise MemoryError(lack)
+        first = True
         first = join_processes(config)
         if first:
             with files.locked():
@@ -164,9 +174,12 @@ class Job:
 
     def prepare(self) -> tuple[Options, Members]:
         """Reads the data, records the config and the command, and returns the fit's options and ensemble members."""
-        check_top(self.config)
         if self.config.resume == "auto":
             self.resolve_auto()
+        elif self.config.resume:
+            check_unchanged(OmegaConf.load(self.files.config), self.config)
+            self.config = with_new_keys(self.config)
+        check_top(self.config)
         if not self.config.resume:
             self.files.check_unused()
         keep_programs(self.config.compile_cache)
@@ -185,7 +198,7 @@ class Job:
         else:
             # The record comes first, since it says that the other files are a run's.
             self.files.write_record(command_record(self.hydra), self.splits.named())
-            OmegaConf.save(self.config, self.files.config, resolve=True)
+            write(self.files.config, write_config(self.config).encode())
         return parts.options, parts.ensemble
 
     def resolve_auto(self) -> None:
@@ -234,7 +247,8 @@ class Job:
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes
-        self.files.write_summary(summary | {"overrides": list(self.hydra.overrides.task)})
+        words = overrides_of(self.hydra, self.files.record, self.config.resume)
+        self.files.write_summary(summary | {"overrides": words})
         print_scores(self.console, summary)
         print_bands(self.console, summary["ensemble"])
         print_constants(self.console, summary["constants"])

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +118,27 @@ class Drawing:
         """Waits for all plots and pages, and warns about those that failed."""
         for title, future in self.under_way:
             with warn_on_error(title):
-                future.result()
+                self.wait(future)
         self.under_way = []
         if self.pool is not None:
+            if not self.is_managed():
+                for process in self.pool._processes.values():
+                    process.kill()  # Python would wait for them at its end.
             self.pool.shutdown()
             self.pool = None
+
+    def wait(self, future: Future) -> None:
+        """Waits for a plot, unless the thread that hands out the work has ended, as it does without memory."""
+        while not future.done():
+            wait([future], timeout=1.0)
+            if not future.done() and not self.is_managed():
+                raise BrokenExecutor("a thread could not be started; a limit on memory or threads is too low")
+        future.result()
+
+    def is_managed(self) -> bool:
+        """Whether the pool's own thread is alive; if it has ended by an error, no future of the pool ever ends."""
+        thread = getattr(self.pool, "_executor_manager_thread", None)
+        return thread is None or thread.is_alive()
 
 
 def load() -> None:

@@ -10,6 +10,7 @@ from hydra._internal import hydra as loading
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, OmegaConf
 
+from ..runtime.out_of_memory import explain_memory
 from ..storage.disk import explain_disk
 from .config.composition import explain
 from .config.shipped import shipped
@@ -82,5 +83,6 @@ def launch(
 
 def print_error(error: Exception) -> None:
     """Prints an error as one sentence."""
-    sentence = explain(error) or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
-    print(f"error: {sentence}", file=sys.stderr)
+    sentence = explain(error) or explain_memory(error)
+    sentence = sentence or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
+    print(f"error: {sentence or type(error).__name__}", file=sys.stderr)

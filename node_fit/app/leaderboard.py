@@ -26,6 +26,7 @@ COLUMNS: tuple[str, ...] = (
     "job",
     "overrides",
     "status",
+    "ranked_by",
     "validation_nrmse",
     "train_nrmse",
     "test_nrmse",
@@ -94,6 +95,7 @@ def publish(directory: Path, rows: Iterable[dict[str, Any]], *, report: bool) ->
         return show(ranked)
     write(directory / "leaderboard.csv", ranked)
     show(ranked)
+    make_console().print(said(ranked), soft_wrap=True)
     make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
     if report:
         DRAWING.finish()  # The page links to the pages of the jobs.
@@ -126,6 +128,7 @@ def row(job: Path, status: str | None = None) -> dict[str, Any]:
         "job": job.name,
         "overrides": " ".join(word for word in summary.get("overrides", []) if word != "resume=auto"),
         "status": summary["status"],
+        "ranked_by": next((key for key in ("validation_nrmse", "train_nrmse") if nrmse[key] is not None), None),
         **nrmse,
         "steps": summary.get("steps"),
         "compiles": summary.get("compiles"),
@@ -137,6 +140,18 @@ def rank(entry: dict[str, Any]) -> tuple[int, float, float]:
     """Sorts by validation NRMSE, or by training NRMSE if there are no validation data; failures come last."""
     validation, train = (math.inf if entry[key] is None else entry[key] for key in ("validation_nrmse", "train_nrmse"))
     return (LAST.index(entry["status"]) + 1 if entry["status"] in LAST else 0), validation, train
+
+
+def said(rows: list[dict[str, Any]]) -> str:
+    """By what the jobs are ranked."""
+    kinds = {entry["ranked_by"] for entry in rows} - {None}
+    if kinds == {"train_nrmse"}:
+        return (
+            "ranked by train NRMSE, for lack of validation data; it can't tell which job predicts best, so set data "
+            "aside with data.split.validation=0.2"
+        )
+    without = ", then by train NRMSE those without validation data" if "train_nrmse" in kinds else ""
+    return f"ranked by validation NRMSE{without}"
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

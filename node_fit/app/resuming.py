@@ -1,4 +1,4 @@
-"""`resume=DIRECTORY`: restores the command line of the run to resume."""
+"""`resume=DIRECTORY`: continues a run with the config that is stored in its directory."""
 
 import json
 import os
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.utils import get_args_parser
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from .config.shipped import shipped, shipped_config
 from .config.stored import read_config
 from .config.targets import ConfigError
 
@@ -20,27 +21,37 @@ CHANGEABLE = (
     "device",
     "verbose",
     "report",
+    "compile_cache",
+    "extensions",
     "resume_from",
     "hydra.",
-    "extensions",
-    "compile_cache",
 )
-# A file in the run's directory. Hydra's own record is not safe: an attempt to start a second run there overwrites it.
+# Files in the run's directory. Hydra's own record is not safe: an attempt to start a second run there overwrites it.
 RECORD = ".run.json"
+CONFIG = "config.yaml"
 
 
 def command_record(hydra: Any) -> dict[str, Any]:
     """Records how a run was started, from Hydra's node of its config; `with_resumed` needs it to resume the run."""
-    sources = hydra.runtime.config_sources
+    runtime = plain_runtime(hydra)
     return {
         "overrides": list(map(str, hydra.overrides.task)),
-        "config_dirs": [source.path for source in sources if source.provider == "command-line"],
-        "cwd": hydra.runtime.cwd,
+        "config_dirs": [each["path"] for each in runtime["config_sources"] if each["provider"] == "command-line"],
+        "cwd": runtime["cwd"],
     }
 
 
+def plain_runtime(hydra: Any) -> dict[str, Any]:
+    """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
+    runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
+    assert isinstance(runtime, dict)
+    return {str(key): value for key, value in runtime.items()}
+
+
 def with_resumed(arguments: list[str]) -> list[str]:
-    """Returns the arguments, or, if `resume=` names a run, the run's own arguments, after a change to its directory.
+    """Returns the arguments, or, if `resume=` names a run, those that compose its stored config in its directory.
+
+    What the files of the config groups say now does not matter: the run continues as it was started.
 
     **Raises:** `ConfigError` if `resume=` does not name a run, or an argument would make it a different run.
     """
@@ -55,16 +66,25 @@ def with_resumed(arguments: list[str]) -> list[str]:
     directory = Path(named[-1]).absolute()
     record = read_record(directory, named[-1])
     changes = [word for word in given.overrides if not word.startswith("resume=")]
-    check_changes(changes)
-    # Relative paths in the arguments refer to the directory in which the run was started.
+    conf = shipped("conf", CONFIG)
+    check_groups(changes, conf)
+    # Relative paths in the config refer to the directory in which the run was started.
     if Path(record["cwd"]).is_dir():
         os.chdir(record["cwd"])
-    folders = [word for path in record["config_dirs"] for word in ("--config-dir", path)]
-    earlier = [word for word in record["overrides"] if not word.startswith(("resume=", "resume_from="))]
     changes = [*what_runs_code(directory, changes), *changes]
-    # Keep Hydra from overwriting the run's record of its start.
-    place = [f"resume='{directory}'", f"hydra.run.dir='{directory}'", "hydra.output_subdir=null"]
-    return [*folders, *earlier, *changes, *place]
+    # The stored config has no groups. An option of `device`, the only one that may change, is added to it.
+    changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
+    place = [f"resume={quoted(directory)}", f"hydra.run.dir={quoted(directory)}"]
+    # Hydra writes no record of its own, and no log.
+    quiet = ["hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none"]
+    sources = ["--config-path", str(directory), "--config-name", CONFIG, "--config-dir", str(conf)]
+    return [*sources, *changes, *place, *quiet]
+
+
+def quoted(path: Path) -> str:
+    """A path as the value of an override: quoted for Hydra's grammar, and without references for OmegaConf."""
+    text = str(path).replace("${", "\\${").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
@@ -80,20 +100,22 @@ def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
             f"the run in {directory} uses packages, whose code would run; if you trust them, resume it with "
             f"'extensions=[{named}]'."
         )
+    cache = stored.get("compile_cache", "auto")
     # A cache holds machine code.
-    defaults = {"extensions": "[]", "compile_cache": "false" if stored.get("compile_cache") is False else "auto"}
-    return [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    return [] if cache in (False, "auto") or "compile_cache" in given else ["compile_cache=auto"]
 
 
 def read_record(directory: Path, name: str) -> dict[str, Any]:
     """Reads the `command_record` of a run.
 
-    **Raises:** `ConfigError` if there is none.
+    **Raises:** `ConfigError` if there is none, or no stored config.
     """
     try:
         record = json.loads((directory / RECORD).read_text())
         check_words(record)
-        return {key: record[key] for key in ("overrides", "config_dirs", "cwd")}
+        if (directory / CONFIG).is_file():
+            return {key: record[key] for key in ("overrides", "config_dirs", "cwd")}
+        fault = f"it has no {CONFIG}"
     except OSError:
         fault = f"it has no {RECORD}" if directory.exists() else "there is no such directory"
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -113,14 +135,63 @@ def check_words(record: dict[str, Any]) -> None:
         raise ValueError("keys of Hydra's")
 
 
-def check_changes(changes: list[str]) -> None:
+def overrides_of(hydra: Any, record: Path, resume: str | None) -> list[str]:
+    """The overrides of a run: those of its start, and those of this command."""
+    words = list(map(str, hydra.overrides.task))
+    if not resume or any(word == "resume=auto" for word in words):
+        return words
+    before = json.loads(record.read_text())["overrides"]
+    return [word for word in before if not word.startswith(("resume=", "resume_from="))] + words
+
+
+def check_groups(changes: list[str], conf: Path) -> None:
+    """Refuses another option of a group; other keys are compared with the stored config once they are composed."""
     for word in changes:
-        key = word.lstrip("+~").partition("=")[0]
-        if not key.startswith(CHANGEABLE):
-            raise ConfigError(
-                f"resume continues a run as it is, so {key} can't be changed; leave it out, or start a new run. "
-                f"Only {', '.join(name.rstrip('.') for name in CHANGEABLE)} may change."
-            )
+        key = word.lstrip("+~").partition("=")[0].partition("@")[0]
+        if (conf / key).is_dir() and not key.startswith(CHANGEABLE):
+            raise unchangeable(key)
+
+
+def unchangeable(key: str, before: str = "") -> ConfigError:
+    return ConfigError(
+        f"resume continues a run as it is, so {key} can't be changed{before}; leave it out, or start a new run. Only "
+        f"{', '.join(name.rstrip('.') for name in CHANGEABLE)} may change."
+    )
+
+
+def write_config(config: DictConfig) -> str:
+    """A config as YAML that composes to the same values: resolved, with each `${` as text."""
+
+    def escaped(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: escaped(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [escaped(value) for value in node]
+        return node.replace("${", "\\${") if isinstance(node, str) else node
+
+    return OmegaConf.to_yaml(escaped(OmegaConf.to_container(config, resolve=True)))
+
+
+def with_new_keys(config: DictConfig) -> DictConfig:
+    """A stored config with the shipped values of keys that its version of this package did not have."""
+    shipped_values = shipped_config()
+    with open_dict(config):
+        for key, value in shipped_values.items():
+            both = OmegaConf.is_dict(config.get(key)) and OmegaConf.is_dict(value)
+            if key not in config:
+                config[key] = value
+            elif both and config[key].get("_target_") == value.get("_target_"):
+                config[key] = OmegaConf.merge(value, config[key])
+    return config
+
+
+def check_unchanged(before: DictConfig | ListConfig, now: DictConfig) -> None:
+    """Checks that the command changes nothing in a run's stored config except for keys that may change.
+
+    **Raises:** `ConfigError` that names the first key that differs.
+    """
+    for key, then, _ in differences(before, now):
+        raise unchangeable(key, "" if then is None else f" from {then}")
 
 
 def check_same(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
@@ -133,15 +204,24 @@ def check_same(before: DictConfig | ListConfig, now: DictConfig, place: Path) ->
 
     **Raises:** `ConfigError` that names the first key that differs.
     """
-    then = leaves(OmegaConf.to_container(before))
+    for key, then, this in differences(before, now):
+        raise ConfigError(
+            f"the run in {place} was started with {key}={then}, but now it is {this}; restore the old value, or choose "
+            "another directory."
+        )
+
+
+def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, Any, Any]]:
+    """The keys in which two configs differ, of those that may not change, with both values."""
+    then = leaves(OmegaConf.to_container(before, resolve=True))
     # In the form that a YAML file gives back.
-    this = leaves(OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(now, resolve=True))))
-    for key in [*then, *(set(this) - set(then))]:
-        if then.get(key) != this.get(key) and not key.startswith((*CHANGEABLE, "resume")):
-            raise ConfigError(
-                f"the run in {place} was started with {key}={then.get(key)}, but now it is {this.get(key)}; restore "
-                "the old value, or choose another directory."
-            )
+    this = leaves(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True))
+    keys = [*then, *(key for key in this if key not in then)]
+    return [
+        (key, then.get(key), this.get(key))
+        for key in keys
+        if then.get(key) != this.get(key) and not key.startswith((*CHANGEABLE, "resume"))
+    ]
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:

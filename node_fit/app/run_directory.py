@@ -162,7 +162,16 @@ class RunDirectory:
             return []
         with open(self.metrics, newline="") as file:
             whole = [line for line in file if line.endswith("\n")]
-        return [{key: number(key, value) for key, value in row.items()} for row in csv.DictReader(whole)]
+        rows = csv.DictReader(whole)
+        try:
+            if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(COLUMNS):
+                raise ValueError
+            return [{key: number(key, value) for key, value in row.items()} for row in rows]
+        except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
+            raise RunExists(
+                f"{self.metrics} is not the log of a run, which has the columns {', '.join(COLUMNS)}; move it "
+                "elsewhere, or choose another hydra.run.dir."
+            ) from None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write(self.summary, (json.dumps(summary, indent=2) + "\n").encode())

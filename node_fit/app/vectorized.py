@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from .config.targets import ConfigError
 from .leaderboard import runs_here
+from .resuming import plain_runtime
 
 
 class Vectorized(Callback):
@@ -31,7 +32,7 @@ class Vectorized(Callback):
         hydra = HydraConfig.get()
         if not runs_here(hydra):
             raise ConfigError("sweep=vectorized runs all jobs in this process; leave hydra/launcher at its default.")
-        files = RunDirectory(hydra.runtime.output_dir)
+        files = RunDirectory(plain_runtime(hydra)["output_dir"])
         Vectorized.waiting.append(Job(config, files, make_console(), time.perf_counter(), imported))
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:

@@ -5,6 +5,8 @@ import re
 import jax
 
 SIZE = re.compile(r"allocat\w* ([\d.]+) ?(bytes|[KMGTPE]i?B)")
+# What the loader and Python say when the system gives no memory or no thread.
+OF_SYSTEM = re.compile(r"failed to map segment|cannot allocate memory|can't start new thread", re.IGNORECASE)
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -16,8 +18,11 @@ def explain_memory(error: Exception) -> str | None:
     - `error`: the exception; XLA has its own kind for devices, and NumPy raises `MemoryError`.
     """
     text = str(error)
+    if text.startswith("out of memory: "):
+        return text
     of_device = isinstance(error, jax.errors.JaxRuntimeError) and text.startswith("RESOURCE_EXHAUSTED")
-    if not of_device and not isinstance(error, MemoryError):
+    of_system = isinstance(error, (ImportError, RuntimeError)) and OF_SYSTEM.search(text)
+    if not of_device and not of_system and not isinstance(error, MemoryError):
         return None
     found = SIZE.search(text)
     asked = f": {readable(float(found[1]), found[2])} were requested at once" if found else ""

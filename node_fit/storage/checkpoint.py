@@ -16,7 +16,7 @@ from ..runtime.version import __version__
 from ..training.callback import RunState, Template
 from ..training.state import TrainState
 from .archive import BadFile, pack, peek, unpack
-from .disk import check_room, sweep
+from .disk import advice, check_room, sweep
 from .migrations import CHECKPOINT_STEPS, OtherSchema, migrated
 
 LOG = logging.getLogger(__name__)
@@ -89,8 +89,8 @@ class Checkpoints:
             pack(self._path(step), meta, arrays)
         except OSError as error:
             raise CheckpointError(
-                f"the state of step {step} can't be saved in {self.directory} ({error.strerror}); free some space "
-                "there. Earlier checkpoints are intact."
+                f"the state of step {step} can't be saved in {self.directory} ({error.strerror}); {advice(error)}. "
+                "Earlier checkpoints are intact."
             ) from error
         self._merits[step] = merit(meta)
         self._tidy()

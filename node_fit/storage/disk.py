@@ -129,15 +129,32 @@ def explain_disk(error: OSError, place: str | Path) -> str:
     - `error`: the error of the operating system.
     - `place`: where the run writes; a file that `error` names takes precedence.
     """
+    if error.errno == errno.ENOENT and error.filename and not (folder := Path(error.filename).parent).is_dir():
+        return f"{folder} is gone ({error.strerror}); {advice(error)}."
     place = error.filename or place
     reason = f"({error.strerror})"
     if error.errno in NO_SPACE:
-        return f"{place} can't be written: the disk or a quota is full {reason}; free some space there."
+        return f"{place} can't be written: the disk or a quota is full {reason}; {advice(error)}."
     if error.errno in NO_ACCESS:
-        return f"{place} can't be opened {reason}; fix its permissions, or write to another hydra.run.dir."
+        return f"{place} can't be opened {reason}; {advice(error)}."
     if error.errno in OCCUPIED:
-        return f"{place} can't be created, since a file is in the way {reason}; choose another hydra.run.dir."
+        return f"{place} can't be created, since a file is in the way {reason}; {advice(error)}."
+    if error.errno == errno.EIO:
+        return f"{place} can't be read or written {reason}; {advice(error)}."
     return str(error)
+
+
+def advice(error: OSError) -> str:
+    """What to do about a failed write."""
+    if error.errno in NO_SPACE:
+        return "free some space there"
+    if error.errno in NO_ACCESS:
+        return "fix its permissions, or write to another hydra.run.dir"
+    if error.errno in OCCUPIED:
+        return "choose another hydra.run.dir"
+    if error.errno == errno.ENOENT:
+        return "it was removed or renamed while the run wrote there, so put it back, or start the run again"
+    return "check the disk and its connection, or write to another hydra.run.dir"
 
 
 def megabytes(size: int) -> str:

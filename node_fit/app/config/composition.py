@@ -66,6 +66,11 @@ def explain(error: BaseException) -> str | None:
             return one_line(unknown_key(key, error.parent_node))
         case omegaconf.MissingMandatoryValue(full_key=str(key)):
             return f"{key} has no value; set it with {key}=VALUE."
+        case omegaconf.InterpolationResolutionError(full_key=str(key)) if key.startswith("hydra.runtime."):
+            return (  # Hydra stores the path of the run there, and reads it as a config value.
+                "a new run can't begin in a folder with ${ in its path, which Hydra reads as a reference to a key; "
+                "write it elsewhere with hydra.run.dir=FOLDER."
+            )
         case omegaconf.InterpolationKeyError(full_key=str(key), parent_node=DictConfig() as parent):
             name = text.partition("'")[2].partition("'")[0]
             return one_line(
