@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
+from ..data.dataset import Dataset
 from ..data.splits import Splits
 from ..evaluation.simulation import Simulated, simulate_splits
 from ..fitting.diagnosis import diagnose
@@ -218,7 +219,7 @@ class Job:
         splits = self.splits
         devices = placement_of(self.config).devices
         used = devices[0].platform if len(devices) == 1 else f"{len(devices)} devices ({devices[0].platform})"
-        sizes = ", ".join(f"{name} {counted(int(part.scored.sum()), 'row')}" for name, part in splits.named().items())
+        sizes = ", ".join(f"{name} {extent(part)}" for name, part in splits.named().items())
         self.console.print(
             f"{title}{counted(len(splits.train.states), 'state')}, "
             f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
@@ -287,3 +288,9 @@ class Job:
             DRAWING.draw(drawn)
         else:
             drawn.draw()
+
+
+def extent(part: Dataset) -> str:
+    """How much of the data a split holds, such as `12 rows of 3 trajectories`."""
+    rows, names = counted(int(part.scored.sum()), "row"), part.trajectories
+    return rows if len(names) == 1 else f"{rows} of {counted(len(names), 'trajectory')}"

@@ -1,13 +1,19 @@
 """Console output of a run, and the tables at its end."""
 
 import io
+import math
 import os
 import sys
 from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
+from rich.text import Text
+
+# Channels of a split that the table of scores shows, at the most.
+MOST_CHANNELS = 6
 
 
 def figure(number: float | None) -> str:
@@ -47,26 +53,55 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
+def print_table(console: Console, table: RichTable) -> None:
+    """Prints a table, or, where the terminal is too narrow for its columns, a line for each of its rows."""
+    if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+        console.print(table)
+        return
+    titles = [" ".join(str(column.header).split()) for column in table.columns]
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        words = [f"{title} {cell}" for title, cell in zip(titles, cells, strict=True) if str(cell)]
+        console.print(Text(", ".join(words)), soft_wrap=True)
+
+
 def print_scores(console: Console, summary: dict[str, Any]) -> None:
-    """Prints the run's scores next to those of the baselines."""
+    """Prints the run's scores next to those of the baselines; of many channels, those that are predicted worst."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
     table.add_column("channel")
     for name in ("RMSE", "NRMSE", "R²", *(f"{name}\nNRMSE" for name in summary["baselines"])):
         table.add_column(name, justify="right")
+    left_out = 0
     for split, score in summary["metrics"].items():
         if score is None:
             continue
         simple = [figures[split] for figures in summary["baselines"].values()]
+        names = worst(score["channels"])
+        left_out = len(score["channels"]) - len(names)
         rows = [("all", score, simple)] if len(score["channels"]) > 1 else []
-        rows += [
-            (name, channel, [figures["channels"][name] for figures in simple])
-            for name, channel in score["channels"].items()
-        ]
-        for index, (name, own, others) in enumerate(rows):
+        rows += [(name, score["channels"][name], [figures["channels"][name] for figures in simple]) for name in names]
+        for name, own, others in rows:
             figures = [own["rmse"], own["nrmse"], own["r2"], *(other["nrmse"] for other in others)]
-            table.add_row(split if index == 0 else "", name, *(figure(number) for number in figures))
-    console.print(table)
+            table.add_row(split, name, *(figure(number) for number in figures))
+    print_table(console, table)
+    if left_out:
+        console.print(
+            f"of {left_out + MOST_CHANNELS} channels, the {MOST_CHANNELS} with the highest NRMSE are shown; "
+            "summary.json holds all",
+            soft_wrap=True,
+        )
+
+
+def worst(channels: dict[str, Any]) -> list[str]:
+    """The channels to show: all, or, if there are many, those with the highest NRMSE, the highest first."""
+    if len(channels) <= MOST_CHANNELS:
+        return list(channels)
+
+    def error(name: str) -> float:
+        nrmse = channels[name]["nrmse"]
+        return math.inf if nrmse is None else nrmse
+
+    return sorted(channels, key=error, reverse=True)[:MOST_CHANNELS]
 
 
 def print_constants(console: Console, constants: dict[str, float]) -> None:

@@ -128,7 +128,7 @@ class Drawing:
             self.pool = None
 
     def wait(self, future: Future) -> None:
-        """Waits for a plot, unless the thread that hands out the work has ended, as it does without memory."""
+        """Waits for a plot, unless the thread that hands out the work has ended for lack of memory."""
         while not future.done():
             wait([future], timeout=1.0)
             if not future.done() and not self.is_managed():

@@ -13,6 +13,7 @@ from .splits import Split, Splits, counts
 from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
 from .tables.reading import make_roles, read_files
 from .tables.roles import Roles
+from .tables.sizes import MOST
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Table:
     - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
+    - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
     """
@@ -66,6 +68,7 @@ class Table:
     noise: float = 0.0
     noise_seed: int = 0
     split: Split = field(default_factory=Split)
+    max_bytes: float = MOST
 
     def __post_init__(self):
         if not self.noise >= 0:
@@ -122,7 +125,7 @@ class Table:
 
         **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
         """
-        data = read_files(path, self.roles, self.time_unit, self.units, self.day_first)
+        data = read_files(path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         return self.scaling.marked(with_covariates(data, self.covariate_numbers, self.units))
 

@@ -50,7 +50,7 @@ class Display:
         )
         self.task: Any = None
         self.last: tuple[int, float] | None = None
-        self.stage, self.shown = "", 0.0
+        self.stage, self.steps, self.shown = "", 0, 0.0
 
     def __enter__(self) -> "Display":
         self.bar.start()
@@ -63,7 +63,9 @@ class Display:
     def announce(self, stage: str, steps: int) -> None:
         """Says that a stage is being compiled."""
         self.bar.reset(self.task, total=steps, stage=f"compiling {stage}", figures="")
-        self.stage, self.last = stage, None
+        self.stage, self.steps, self.last = stage, steps, None
+        if self.lines:
+            self.console.print(f"compiling {stage}: up to {steps} steps", soft_wrap=True)
 
     def began(self) -> None:
         """Says that a stage has been compiled and runs."""
@@ -88,7 +90,10 @@ class Display:
         if record.validation_loss is not None:
             losses += f" validation {record.validation_loss:.1e}"
         if self.lines:
-            self.console.print(f"{record.stage:<10} step {record.step:>6}  {losses}{speed}", soft_wrap=True)
+            self.console.print(
+                f"{record.stage:<10} step {record.step:>6} of {state.offset + self.steps}  {losses}{speed}",
+                soft_wrap=True,
+            )
         else:
             self.bar.update(self.task, completed=step, stage=record.stage, figures=losses + speed)
 

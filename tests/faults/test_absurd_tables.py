@@ -1,14 +1,17 @@
 """Tables with absurd values give an error message or a fit that ends; and tables survive a round trip."""
 
+import gzip
 import resource
 import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.io
 from commands import spirals, write_table
 from conftest import fit_to
 from hypothesis import given, settings
@@ -145,3 +148,26 @@ def test_a_masked_value_is_never_seen(mask, value):
     residual = np.random.default_rng(0).normal(size=(1, 6, 2)).astype(np.float32)
     changed = np.where(known, residual, np.float32(value))
     assert float(loss(changed, known)) == float(loss(residual, known))
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv.gz", "mat", "parquet"])
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_it_is_read(tmp_path, kind):
+    """What is asked for on the way is a small part of what would be unpacked."""
+    path, rows = tmp_path / f"large.{kind}", 8_000_000
+    if kind == "npz":
+        np.savez_compressed(path, t=np.zeros(rows), x=np.zeros(rows))
+    elif kind == "csv.gz":
+        path.write_bytes(gzip.compress(b"t,x\n" + b"\n" * 40_000_000, 1))
+    elif kind == "mat":
+        scipy.io.savemat(path, {"t": np.zeros(rows), "x": np.zeros(rows)}, do_compression=True)
+    else:
+        pd.DataFrame({"t": np.zeros(rows), "x": np.zeros(rows)}).to_parquet(path)
+    assert path.stat().st_size < 1e6
+    tracemalloc.start()
+    with pytest.raises(
+        ValueError, match=r"once unpacked, more than the limit of 0\.1 GB; raise it with data\.max_bytes="
+    ):
+        nf.read_table(path, time="t", states=["x"], max_bytes=1e8)
+    asked = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert asked < 2e7

@@ -1,9 +1,13 @@
 """A model that does not fit in memory: a clear error, and the other jobs of a multirun continue."""
 
+import subprocess
+import sys
+
 import jax
 import pytest
-from commands import DIRECT, node_fit, read_summary, spirals, write_table
+from commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
 
+from node_fit.app.launching import print_error
 from node_fit.runtime.out_of_memory import explain_memory
 
 
@@ -40,3 +44,25 @@ def test_what_is_said(error, said):
 def test_other_errors_are_none_of_its_business():
     assert explain_memory(jax.errors.JaxRuntimeError("INTERNAL: RESOURCE_EXHAUSTED")) is None
     assert explain_memory(ValueError("RESOURCE_EXHAUSTED: Out of memory")) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit that Linux keeps")
+@pytest.mark.parametrize("most", [300_000, 1_200_000])
+def test_a_limit_that_is_too_low_for_the_libraries_is_said_at_once(tmp_path, most):
+    """Under such a limit, OpenBLAS tries forever to load, and XLA aborts."""
+    command = f'ulimit -v {most} && exec "$0" -m node_fit train.steps=2 hydra.run.dir=run'
+    ran = subprocess.run(
+        ["bash", "-c", command, sys.executable],
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert ran.stderr.startswith("error: out of memory: this process may map ") and "ulimit -v unlimited" in ran.stderr
+    if most > 1e6:
+        assert read_summary(tmp_path / "run")["status"] == "failed"
+
+
+@pytest.mark.usefixtures("no_fault")
+def test_what_the_system_refuses_is_never_an_empty_error(capsys):
+    for error in (MemoryError(), ImportError("x.so: failed to map segment from shared object")):
+        print_error(error)
+        assert capsys.readouterr().err.startswith("error: out of memory; lower ")

@@ -8,6 +8,7 @@ from .covariates import CovariateNumbers, as_numbers, check_trajectories, with_c
 from .layouts import as_rows
 from .paths import find_files, names_of
 from .roles import Roles, as_names
+from .sizes import MOST, check_size
 from .table import RawTable
 from .text import read_text
 from .times import check_unit
@@ -37,6 +38,7 @@ def read_table(
     time_unit: str | None = None,
     day_first: bool | None = None,
     units: dict[str, str] | None = None,
+    max_bytes: float = MOST,
 ) -> Dataset:
     """Reads trajectories from files; by default a table has one row per time.
 
@@ -68,6 +70,7 @@ def read_table(
       its own.
     - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
     - `units`: unit of a column, by name; only recorded, nothing is converted.
+    - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Returns:** the dataset, with trajectories in order of appearance.
 
@@ -76,7 +79,7 @@ def read_table(
     """
     roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
     constants = as_numbers(covariates)
-    data = read_files(path, roles, time_unit, units or {}, day_first)
+    data = read_files(path, roles, time_unit, units or {}, day_first, max_bytes)
     check_trajectories(constants, data.trajectories)
     return with_covariates(data, constants, units or {})
 
@@ -155,21 +158,23 @@ def read_files(
     time_unit: str | None,
     units: dict[str, str],
     day_first: bool | None = None,
+    max_bytes: float = MOST,
 ) -> Dataset:
     """Reads trajectories from files like `read_table`, but without covariates given as numbers."""
     check_unit(time_unit, roles.time is not None)
     files = find_files(path)
-    tables = as_rows([read_file(file, roles) for file in files], roles)
+    tables = as_rows([read_file(file, roles, max_bytes) for file in files], roles)
     return assemble(tables, names_of(files), roles, time_unit, units, day_first)
 
 
-def read_file(path: Path, roles: Roles) -> RawTable:
+def read_file(path: Path, roles: Roles, max_bytes: float = MOST) -> RawTable:
     """Reads the needed columns of one file."""
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path} is a spreadsheet; save the sheet as CSV and name that file.")
     try:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")
+        check_size(path, max_bytes)
         return READERS.get(path.suffix.lower(), read_text)(path, roles)
     except PermissionError:
         raise ValueError(f"{path} can't be read; change its permissions.") from None

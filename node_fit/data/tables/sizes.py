@@ -1,0 +1,82 @@
+"""How much memory a table takes once it is unpacked, looked up before it is read."""
+
+import gzip
+import zipfile
+import zlib
+from pathlib import Path
+
+# What a table may take by default [bytes].
+MOST = 1e9
+# Text is held as a string for each value, which takes several times its size.
+TEXT = 4
+PIECE = 1 << 20
+
+
+def check_size(path: Path, most: float) -> None:
+    """Refuses a file that takes too much memory; a small file may unpack to a large one.
+
+    **Arguments:** `path`: an existing file; `most`: what it may take [bytes].
+
+    **Raises:** `ValueError` that names the key that raises the limit.
+    """
+    try:
+        size = SIZES.get(path.suffix.lower(), size_of_text)(path, most)
+    except (PermissionError, MemoryError):
+        raise
+    except Exception:  # The parsers of damaged files may raise anything; the reader reports it.
+        return
+    if size > most:
+        raise ValueError(
+            f"{path} takes at least {size / 1e9:.2g} GB once unpacked, more than the limit of {most / 1e9:.2g} GB; "
+            f"raise it with data.max_bytes={2 * size:.1e} (max_bytes in read_table) if the table is meant to be so large."
+        )
+
+
+def size_of_text(path: Path, most: float) -> float:
+    """The memory of a text file; of a compressed one at least, since unpacking ends beyond the limit."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        size = 0
+        try:
+            with gzip.open(path) as file:
+                while TEXT * size <= most and (piece := file.read(PIECE)):
+                    size += len(piece)
+        except (OSError, EOFError, zlib.error):
+            pass  # The reader says that it is damaged, once it has unpacked as much.
+    return TEXT * size
+
+
+def size_of_npz(path: Path, most: float) -> float:
+    with zipfile.ZipFile(path) as file:
+        return sum(each.file_size for each in file.infolist())
+
+
+def size_of_npy(path: Path, most: float) -> float:
+    return path.stat().st_size
+
+
+def size_of_mat(path: Path, most: float) -> float:
+    from math import prod
+
+    from scipy.io import whosmat
+
+    return sum(8 * prod(shape) for _, shape, _ in whosmat(path))
+
+
+def size_of_parquet(path: Path, most: float) -> float:
+    import pyarrow.parquet as pq
+
+    content = pq.read_metadata(path)
+    groups = (content.row_group(index).total_byte_size for index in range(content.num_row_groups))
+    return max(sum(groups), 8 * content.num_rows * content.num_columns)
+
+
+SIZES = {
+    ".npz": size_of_npz,
+    ".npy": size_of_npy,
+    ".mat": size_of_mat,
+    ".parquet": size_of_parquet,
+    ".pq": size_of_parquet,
+}
