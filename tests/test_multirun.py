@@ -64,12 +64,12 @@ def test_leaderboard_is_sorted_and_names_the_failed(sweep):
     assert [row["status"] == "failed" for row in rows] == [False] * 9 + [True] * 3
     scores = [float(row["validation_nrmse"]) for row in rows[:9]]
     assert scores == sorted(scores) and len(set(scores)) > 1
-    for row in rows[:9]:
-        summary = read_summary(directory / row["job"])
-        assert float(row["validation_nrmse"]) == summary["metrics"]["validation"]["nrmse"]
-        assert f"seed={summary_seed(directory / row['job'])}" in row["overrides"].split()
-    for row in rows[9:]:
-        assert "optimizer.learning_rate=-1" in row["overrides"].split() and row["validation_nrmse"] == ""
+    for entry in rows[:9]:
+        summary = read_summary(directory / entry["job"])
+        assert float(entry["validation_nrmse"]) == summary["metrics"]["validation"]["nrmse"]
+        assert f"seed={summary_seed(directory / entry['job'])}" in entry["overrides"].split()
+    for entry in rows[9:]:
+        assert "optimizer.learning_rate=-1" in entry["overrides"].split() and entry["validation_nrmse"] == ""
 
 
 def summary_seed(run):

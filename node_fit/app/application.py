@@ -110,6 +110,8 @@ def report_failure(
     """Prints why a job has failed, and writes it to the job's summary."""
     expected = isinstance(error, (ValueError, OSError))
     reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows the traceback)"
+    if isinstance(error, jax.errors.JaxRuntimeError) and config.compile_cache is not False:
+        reason += "; if it happens again, rule out a damaged compile cache with compile_cache=false"
     reason = explain_memory(error) or explain_parting(error) or explain(error) or reason
     if isinstance(error, OSError):
         reason = explain_disk(error, files.path if files else ".")

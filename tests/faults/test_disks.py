@@ -1,5 +1,7 @@
 """Full or read-only disks: detected before the run where possible, and never at the cost of saved checkpoints."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -10,9 +12,11 @@ from commands import ENVIRONMENT, begun, node_fit, until
 
 from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount
+from node_fit.app.run_directory import RunDirectory, RunExists
+from node_fit.storage import checkpoint
 from node_fit.storage.archive import unpack
 from node_fit.storage.checkpoint import CheckpointError, Checkpoints
-from node_fit.storage.disk import check_room
+from node_fit.storage.disk import check_room, explain_disk
 
 
 def disk(folder: Path, *options: str):
@@ -136,3 +140,40 @@ def test_a_run_on_a_disk_that_was_shut_is_refused_as_it_is(ample, folder):
     with pytest.raises(OSError, match="Read-only"):
         Checkpoints(directory).check_room([state_at(0)])
     assert content(restore(directory)) == content(saved)
+
+
+@pytest.mark.usefixtures("no_fault")
+@pytest.mark.parametrize(
+    "code, folder, said",
+    [
+        (errno.ENOSPC, "there", "free some space"),
+        (errno.EDQUOT, "there", "free some space"),
+        (errno.EIO, "there", "check the disk and its connection"),
+        (errno.EACCES, "there", "fix its permissions"),
+        (errno.ENOENT, "removed", "is gone (No such file or directory); it was removed or renamed"),
+    ],
+)
+def test_advice_fits_the_fault(tmp_path, monkeypatch, code, folder, said):
+    (tmp_path / "there").mkdir()
+    error = OSError(code, os.strerror(code), str(tmp_path / folder / "summary.json"))
+    assert said in explain_disk(error, tmp_path)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "pack", fails)
+    with pytest.raises(CheckpointError, match=r"step 5 can't be saved in ") as caught:
+        checkpoints.save(moment_at(5))
+    assert ("free some space" in str(caught.value)) == ("space" in said)
+    assert said.rpartition("; ")[2] in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_fault")
+@pytest.mark.parametrize("text", ["time,value\n1,2\n", "step,seconds\n1,many\n", "step,seconds,mine\n1,2,3\n"])
+def test_a_log_of_something_else_is_named(tmp_path, text):
+    run = RunDirectory(tmp_path)
+    run.metrics.write_text(text)
+    with pytest.raises(RunExists, match=r"metrics\.csv is not the log of a run.* move it elsewhere"):
+        run.begin_metrics(-1)
+    assert run.metrics.read_text() == text
