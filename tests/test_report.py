@@ -29,6 +29,7 @@ from node_fit.report.page import numbers, times
 from node_fit.report.predictions import join, read_predictions
 from node_fit.report.residuals import autocorrelation
 from node_fit.report.run_page import make_run_page
+from node_fit.storage.model_file import save
 
 NASTY = "<script>document.title='hit'</script>"
 
@@ -218,7 +219,7 @@ def test_the_field_comes_from_the_model_where_none_is_kept(tmp_path):
     data = spirals()
     run = write_run(tmp_path / "run", by_trajectory(data))
     model = nf.make_model(data, field=functools.partial(nf.MLP, width=4, depth=1), key=jax.random.key(0))
-    nf.save(model, run / "model.safetensors")
+    save(model, run / "model.safetensors")
     page = make_run_page(run)
     field = data_of(page)["field"]
     point = np.array([[field["xs"][3], field["ys"][5]]])

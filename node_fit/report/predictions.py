@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,10 @@ class Record:
 
     - `segments`: indices of segments.
     - `errors`: NRMSE by role.
+    - `end`: its last time.
     - `rank`: `best`, `median`, `worst` or empty.
+
+    `held` and `error` are computed once, after it is complete.
     """
 
     name: str
@@ -85,15 +89,15 @@ class Record:
     end: float = -np.inf
     rank: str = ""
 
-    @property
+    @functools.cached_property
     def held(self) -> bool:
         """Whether any of it was held out from the fit."""
         return any(role != TRAIN for role in self.errors)
 
-    @property
+    @functools.cached_property
     def error(self) -> float:
         """What ranks it: the error of what was held out, if something was; infinite if it is unknown."""
-        known = {role: error for role, error in self.errors.items() if not np.isnan(error)}
+        known = {role: error for role, error in self.errors.items() if not math.isnan(error)}
         held = [error for role, error in known.items() if role != TRAIN]
         return max(held) if held else known.get(TRAIN, np.inf)
 
@@ -107,11 +111,11 @@ def read_predictions(path: Path) -> Predictions | None:
     # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
     places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
     columns = read_columns(path, header)
-    if not places or not len(columns[0]):
+    if not places or not len(columns[2]):
         return None
     has_bands = header[places[0] + 2 : places[0] + 3] == [f"{header[places[0]]}_lower"]
-    labels = np.array([f"{role}\n{name}" for role, name in zip(columns[0], columns[1], strict=True)])
-    starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
+    changes = (np.diff(codes, prepend=-1) != 0 for codes, _ in columns[:2])
+    starts = np.flatnonzero(np.logical_or(*changes))
 
     def stacked(offset: int) -> np.ndarray:
         return np.stack([columns[place + offset] for place in places], axis=1)
@@ -127,14 +131,14 @@ def read_predictions(path: Path) -> Predictions | None:
         predicted=stacked(1),
         bands=(stacked(2), stacked(3)) if has_bands else None,
         scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(columns[2]), dtype=bool),
-        roles=[columns[0][i] for i in starts],
-        names=[columns[1][i] for i in starts],
+        roles=[columns[0][1][code] for code in columns[0][0][starts].tolist()],
+        names=[columns[1][1][code] for code in columns[1][0][starts].tolist()],
         starts=starts,
     )
 
 
 def read_columns(path: Path, header: list[str]) -> list[Any]:
-    """The columns of a CSV file: texts of the first two, and numbers."""
+    """The columns of a CSV file: of the first two a code in each row and the text of each code, and numbers."""
     from pyarrow import csv as reader
     from pyarrow import float64, string
 
@@ -144,7 +148,8 @@ def read_columns(path: Path, header: list[str]) -> list[Any]:
         parse_options=reader.ParseOptions(newlines_in_values=True),
         convert_options=reader.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=False),
     )
-    texts = [column.to_pylist() for column in table.columns[:2]]
+    coded = [column.combine_chunks().dictionary_encode() for column in table.columns[:2]]
+    texts = [(column.indices.to_numpy(), column.dictionary.to_pylist()) for column in coded]
     return texts + [column.to_numpy() for column in table.columns[2:]]
 
 
@@ -154,14 +159,16 @@ def join(predictions: Predictions) -> list[Record]:
     latest: dict[str, Record] = {}
     errors = predictions.errors()
     begins, finishes = predictions.ts[predictions.starts], predictions.ts[predictions.ends - 1]
-    for segment, (role, name) in enumerate(zip(predictions.roles, predictions.names, strict=True)):
+    for segment, (role, name, error, begin, end) in enumerate(
+        zip(predictions.roles, predictions.names, *map(np.ndarray.tolist, (errors, begins, finishes)), strict=True)
+    ):
         record = latest.get(name)
-        if record is None or begins[segment] < record.end or role in record.errors:
+        if record is None or begin < record.end or role in record.errors:
             record = latest[name] = Record(name, [])
             records.append(record)
         record.segments.append(segment)
-        record.errors[role] = float(errors[segment])
-        record.end = float(finishes[segment])
+        record.errors[role] = error
+        record.end = end
     return records
 
 

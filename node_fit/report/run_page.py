@@ -1,6 +1,8 @@
 """The page of a run, made from what its directory holds."""
 
+import math
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +99,10 @@ def choose(predictions: Predictions, records: list[Record]) -> list[Record]:
         return (int(sum(lengths[i] for i in record.segments)) + 300 * len(record.segments)) * (1 + widths)
 
     left = MOST_NUMBERS - sum(map(cost, marked))
-    others = [record for record in records if all(record is not each for each in marked)]
-    most = max(min(int(left / max(np.mean([cost(each) for each in others]), 1)), MOST_RECORDS), 0) if others else 0
+    apart = set(map(id, marked))
+    others = [record for record in records if id(record) not in apart]
+    sample = others[:: max(len(others) // 1000, 1)]
+    most = int(np.clip(left / max(np.mean([cost(each) for each in sample]), 1), 0, MOST_RECORDS)) if others else 0
     if len(others) > most:
         others = [others[i] for i in np.linspace(0, len(others) - 1, most).astype(int)]
     return marked + sorted(others, key=lambda record: record.error)
@@ -113,7 +117,7 @@ def describe(
 ) -> dict[str, Any]:
     """What the page draws of data and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
-    known = sorted((record for record in records if np.isfinite(record.error)), key=lambda record: record.error)
+    known = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
     ranked = {kind: [each for each in known if each.held == held] for kind, held in (("fitted", False), ("held", True))}
     return {
         "states": list(predictions.states),
