@@ -92,7 +92,8 @@ class RunDirectory:
 
     def sweep(self) -> None:
         """Removes half-written files of a killed process."""
-        for path in (self.metrics, self.model, self.predictions, self.summary, self.record):
+        pages = (self.path / name for name in ("report.html", "index.html", ".curves.npz"))
+        for path in (self.metrics, self.model, self.predictions, self.summary, self.record, *pages):
             sweep(path.parent, path.name)
         for path in self.checkpoints.glob(f"{PROBE}*"):
             path.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
     diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config(folder / "config.yaml")
     data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
-    words: dict[str, Any] = {"records": 0, "checks": [], "split": ""}
+    words: dict[str, Any] = {"records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         records = join(predictions)
         chosen = choose(predictions, records)
@@ -66,6 +66,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         data["units"] = (config.get("data") or {}).get("units") or {}
         words["records"] = len(records)
         words["checks"] = checks
+        words["forecast"] = any(len(record.segments) > 1 for record in records)
         words["split"] = split_in_words(predictions, records, summary["rows"] or {})
     return write_page(
         folder / NAME,
