@@ -107,4 +107,6 @@ def times(ts: Any) -> list:
 def with_none(values: np.ndarray, known: np.ndarray) -> list:
     if known.all():
         return values.tolist()
-    return np.where(known, values.astype(object), None).tolist()
+    found = values.astype(object)
+    found[~known] = None
+    return found.tolist()

@@ -195,7 +195,9 @@ def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         if own is None:
             continue
         simple = [figures.get(split) or {"channels": {}} for figures in (summary["baselines"] or {}).values()]
-        whole = [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
+        whole: list[tuple[str, Any, list[Any]]] = (
+            [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
+        )
         channels = [
             (name, channel, [each["channels"].get(name, {}).get("nrmse") for each in simple])
             for name, channel in own["channels"].items()
