@@ -44,8 +44,10 @@ from .model.starts.first import First as First
 from .model.starts.fitted import Fitted as Fitted
 from .model.system import System as System
 from .objectives.objective import AbstractObjective as AbstractObjective
+from .objectives.objective import Loss as Loss
 from .objectives.custom import CustomLoss as CustomLoss
 from .optimizers.optimizer import AbstractOptimizer as AbstractOptimizer
+from .optimizers.optimizer import Step as Step
 from .training.callback import Callback as Callback
 from .training.callback import Record as Record
 from .training.callback import RunState as RunState

@@ -4,10 +4,11 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import diffrax
 import equinox as eqx
@@ -454,6 +455,23 @@ def test_the_public_names():
     assert [name for name in nf.__all__ if not own_docstring(getattr(nf, name))] == []
     assert set(dir(nf)) == {*nf.__all__, "__version__"}
     assert {"fit", "fit_several", "load", "Fit", "NeuralODE", "Dataset", "Callback"} <= set(nf.__all__)
+
+
+SHORTENED = {"field": SMALL, "penalty": nf.Penalty(), "training": nf.Training(steps=2, chunk_steps=1)}
+
+
+@pytest.mark.parametrize("name", ["Callback", "AbstractObjective", "AbstractOptimizer", "Batch", "CustomLoss"])
+def test_examples_in_docstrings_run(name):
+    example = re.search(r"```python\n(.*?)```", own_docstring(getattr(nf, name)), re.DOTALL)
+    fits = []
+
+    def quick(train, **options):
+        fits.append(nf.fit(train, **{**SHORTENED, **options}))
+
+    library = SimpleNamespace(**{public: getattr(nf, public) for public in nf.__all__} | {"fit": quick})
+    code = re.sub(r"steps=\d+", "steps=2", textwrap.dedent(example[1]))
+    exec(code, {"node_fit": library, "train": rotation(), "jax": jax, "jnp": jnp, "optax": optax})
+    assert len(fits) == 1 and np.isfinite(losses(fits[0])).all()
 
 
 def test_the_version_is_that_of_the_metadata():

@@ -17,6 +17,18 @@ from .scaling import Scaler
 class Batch(eqx.Module):
     """Trajectories in scaled units: NumPy arrays on the host, JAX arrays once they are placed.
 
+    Losses of your own read it:
+
+    ```python
+    def early_error(model, batch):
+        off = model.simulate(batch).ys - batch.ys
+        weight = jnp.where(batch.mask, jnp.exp(-batch.ts)[..., None], 0)
+        return (weight * off**2).sum() / weight.sum()
+
+
+    node_fit.fit(train, recipe=[node_fit.Stage(early_error, optax.adam(1e-2), steps=500)])
+    ```
+
     - `ts`, `ys`, `us`: times since `origin`, measured channels and inputs, shapes `(trajectory, time)`,
       `(trajectory, time, channel)` and `(trajectory, time, input)`; what was not measured is 0.
     - `origin`: time of each trajectory's first row, shape `(trajectory,)`. Late in a long record, the times themselves

@@ -38,9 +38,6 @@ class CustomLoss(AbstractObjective):
     def __check_init__(self):
         check_fields(self)
 
-    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
-        return None
-
     def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
         return model.batch(data)
 

@@ -21,7 +21,7 @@ from .residuals import Jacobian, Residuals, Vector
 
 
 class Loss(eqx.Module):
-    """The result of evaluating an objective: its `value`, and how many solves `failed`."""
+    """The result of evaluating an objective: its `value`, a scalar, and the number of `failed` solves, an int32."""
 
     value: Float[Array, ""]
     failed: Int[Array, ""]
@@ -55,12 +55,27 @@ class AbstractObjective(eqx.Module):
 
     A sweep may change the float fields of an objective without a new compilation. An objective that is a sum of squares
     also has `residuals`, which Levenberg-Marquardt needs. One that solves trajectories over held steps has `first_grid`
-    and `step_errors`.
+    and `step_errors`. For a plain function, use `CustomLoss`. An objective of your own needs `prepare` and `loss`:
+
+    ```python
+    class AbsoluteError(node_fit.AbstractObjective):
+        def prepare(self, data, model):
+            return model.batch(data)
+
+        def loss(self, model, auxiliary, target):
+            batch = target.batch
+            solution = model.simulate(batch)
+            off = jnp.where(batch.mask, jnp.abs(solution.ys - batch.ys), 0)
+            return node_fit.Loss(off.sum() / batch.mask.sum(), (~solution.ok).sum())
+
+
+    node_fit.fit(train, recipe=[node_fit.Stage(AbsoluteError(), node_fit.Adam(), steps=500)])
+    ```
     """
 
-    @abc.abstractmethod
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         """Why a stage with this objective does not apply, in words for the log; None if it does."""
+        return None
 
     @abc.abstractmethod
     def prepare(self, data: Dataset, model: NeuralODE) -> PyTree:

@@ -51,9 +51,6 @@ class TrajectoryMatching(AbstractSimulation):
         if self.horizon is not None and not self.solver.takes_given_steps:
             raise ValueError("horizon needs given steps; use solver.stepping=held or even.")
 
-    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
-        return None
-
     def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
         if self.window is not None:
             if not model.start.reads_windows:

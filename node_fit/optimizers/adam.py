@@ -51,10 +51,6 @@ class Adam(AbstractGradientOptimizer):
             if not 0 <= number < 1:
                 raise ValueError(f"{key} must be at least 0 and below 1, got {number}.")
 
-    @property
-    def full_batch(self) -> bool:
-        return False
-
     def transform(self, steps: int) -> optax.GradientTransformation:
         shape = self.shape(steps)
         return optax.chain(

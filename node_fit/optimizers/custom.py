@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from ..runtime.arguments import check_fields
 from .optimizer import AbstractGradientOptimizer, AbstractOptimizer
@@ -54,9 +54,6 @@ class Optax(AbstractGradientOptimizer):
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         found = [x for _, x in optax.tree.get_all_with_path(state, "learning_rate")]
         return jnp.asarray(found[-1] if found else jnp.nan)
-
-    def stuck(self, state: PyTree) -> Bool[Array, ""]:
-        return jnp.zeros((), bool)
 
 
 def forget_value(state: PyTree) -> PyTree:

@@ -49,9 +49,9 @@ class Step(eqx.Module):
     """The result of one optimizer step.
 
     - `params`, `state`: the parameters to evaluate next, and the optimizer's state.
-    - `loss`: the objective at the parameters before the step.
-    - `gradient_norm`: the norm of its gradient there.
-    - `evaluations`: number of evaluations of the objective.
+    - `loss`: the objective at the parameters before the step, as a `Loss`.
+    - `gradient_norm`: the norm of its gradient there, a scalar.
+    - `evaluations`: number of evaluations of the objective, an int32 scalar.
     """
 
     params: PyTree
@@ -64,18 +64,38 @@ class Step(eqx.Module):
 class AbstractOptimizer(eqx.Module):
     """An optimizer: a method that minimises an objective step by step.
 
-    A sweep may change the float fields of an optimizer without a new compilation.
+    A sweep may change the float fields of an optimizer without a new compilation. `Optax` wraps any Optax
+    transformation. A method of your own needs `init`, `step` and `rate`, which are pure functions that JAX traces:
+
+    ```python
+    class SignDescent(node_fit.AbstractOptimizer):
+        learning_rate: float = 1e-3
+
+        def init(self, params, steps):
+            return ()  # It keeps no state.
+
+        def step(self, loss, params, state, steps):
+            (_, found), gradient = jax.value_and_grad(lambda p: (loss(p).value, loss(p)), has_aux=True)(params)
+            params = jax.tree.map(lambda p, g: p - self.learning_rate * jnp.sign(g), params, gradient)
+            return node_fit.Step(params, state, found, optax.tree.norm(gradient), jnp.int32(1))
+
+        def rate(self, state, steps):
+            return jnp.asarray(self.learning_rate)
+
+
+    node_fit.fit(train, optimizer=SignDescent())
+    ```
     """
 
     @property
-    @abc.abstractmethod
     def full_batch(self) -> bool:
         """Whether every step needs the same data and the full gradient."""
+        return False
 
     @property
-    @abc.abstractmethod
     def pace(self) -> int:
         """The approximate cost of a step in gradients; chunks have fewer steps by this factor."""
+        return 1
 
     @abc.abstractmethod
     def init(self, params: PyTree, steps: int) -> PyTree:
@@ -92,17 +112,17 @@ class AbstractOptimizer(eqx.Module):
         - `steps`: total number of steps, for schedules.
         """
 
-    @abc.abstractmethod
     def reopen(self, state: PyTree) -> PyTree:
         """Returns a state for an objective whose values have changed slightly since the last step."""
+        return state
 
     @abc.abstractmethod
     def rate(self, state: PyTree, steps: int) -> Float[Array, ""]:
         """The current learning rate or step size, for the log."""
 
-    @abc.abstractmethod
     def stuck(self, state: PyTree) -> Bool[Array, ""]:
         """Whether no further step can help."""
+        return jnp.zeros((), bool)
 
     @property
     def why_stuck(self) -> str:
@@ -116,10 +136,6 @@ class AbstractOptimizer(eqx.Module):
 
 class AbstractGradientOptimizer(AbstractOptimizer):
     """An optimizer that applies an Optax transformation, which may be a line search, to the gradient."""
-
-    @property
-    def pace(self) -> int:
-        return 1
 
     @abc.abstractmethod
     def transform(self, steps: int) -> optax.GradientTransformation:
