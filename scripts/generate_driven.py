@@ -1,10 +1,10 @@
 """Makes the driven records in `data/`: `python scripts/generate_driven.py [--seed 0] [--out DIR]`.
 
-Three systems, each with inputs that somebody chose and states that nobody measured. They are integrated by the
-classical Runge-Kutta method with ten steps between two rows, and noise is added to what is measured.
+Three systems, each with chosen inputs and states that are not measured. They are integrated by the classical
+Runge-Kutta method with ten steps between two rows, and noise is added to the measured states.
 
-- `duffing.csv`: a driven oscillator with a hardening spring, y'' = -2 D W y' - W^2 (y + C y^3 - u), whose velocity
-  nobody measured. 65,000 rows: 50,000 of a random force of constant strength, then 15,000 whose strength grows from
+- `duffing.csv`: a driven oscillator with a hardening spring, y'' = -2 D W y' - W^2 (y + C y^3 - u), whose velocity is
+  not measured. 65,000 rows: 50,000 of a random force of constant strength, then 15,000 whose strength grows from
   two fifths of it to all. Noise of 1 % of the first part's standard deviation.
 - `motor.csv`: a direct-current motor with viscous and dry friction, whose speed is measured without its sign. Two
   records of 500 rows with random steps of the voltage, of both signs. Noise of 2 % of the standard deviation.

@@ -449,7 +449,7 @@ FILES = [
     for path in sorted((CONF / group).glob("*.yaml"))
     if NAMES_A_CLASS in path.read_text()
 ]
-# What a fit begins with once nothing is left open.
+# The options of a fit once `fit` has chosen what is open.
 CLOSED = nf.Options(penalty=nf.Penalty(), training=nf.Training(steps=10, window=None))
 # Keys whose values differ from the constructor's defaults on purpose.
 DIFFERENT = {

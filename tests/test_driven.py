@@ -1,4 +1,4 @@
-"""A driven record from its columns alone: what is chosen, what comes out, and how a long chunk is interrupted."""
+"""Driven records, given by their columns only: the choices of `fit`, the results, and interruptions of long chunks."""
 
 import dataclasses
 
@@ -72,7 +72,7 @@ def test_every_choice_can_be_overridden():
 
 
 class Interrupt(nf.Callback):
-    """Interrupts the first long chunk after so many chunks."""
+    """Interrupts a long chunk after a number of chunks."""
 
     def __init__(self, chunks: int):
         self.left = chunks
@@ -92,7 +92,7 @@ def slow(monkeypatch) -> None:
 
 
 def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
-    """How long a chunk is told of, which depends on the machine, changes no number."""
+    """Progress reports within a chunk depend on the speed of the machine, and must not change any number."""
     fit, splits = fitted
     slow(monkeypatch)
     watcher = Interrupt(chunks=100)

@@ -1,4 +1,4 @@
-"""The linear state-space model that driven records are begun with: exact steps, derivatives, and what it finds."""
+"""The linear state-space model with which driven records begin: exact steps, derivatives, and recovered systems."""
 
 import numpy as np
 import pytest

@@ -182,7 +182,7 @@ SENTENCES = {
     "recipe": r"recipe must be default, direct, a node_fit\.Recipe or a list of node_fit\.Stage, got 'defalt'\.",
     "solver": r"solver must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",
     "objective": r"objective must be an objective such as .*, or a function loss\(model, batch\) .*, got 'mse'\.",
-    "model": r"model must be a NeuralODE to go on from, such as fit\.model or node_fit\.load\(path\), got a str; .*\.",
+    "model": r"model must be a NeuralODE to continue from, such as fit\.model or .*, got a str; .*\.",
     "scaling": r"scaling must be a node_fit\.Scaling such as Scaling\(log=\['x'\]\), got 5\.",
     "training": r"training must be a node_fit\.Training such as Training\(steps=500\), got 5\.",
     "ensemble": r"ensemble must be a number of members or a node_fit\.Members, got '3'\.",
@@ -299,7 +299,7 @@ def test_a_new_model_has_one_precision_and_predicts(precision):
 
 
 def test_numbers_of_numpy_and_jax_are_numbers(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # The tests' type checker knows Python's alone.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # The tests' type checker is stricter.
     assert nf.Training(steps=np.int64(5), patience=np.int32(3)).steps == 5
     assert nf.Adam(np.float32(0.5)).learning_rate == nf.Adam(jnp.float32(0.5)).learning_rate == 0.5
     assert nf.Solver(rtol=np.float32(0.5)).rtol == nf.Solver(rtol=np.array(0.5)).rtol == 0.5

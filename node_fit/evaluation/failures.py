@@ -38,7 +38,7 @@ def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory tim
 
 
 def what_is_gone(data: Dataset, gone: Sequence[Gone]) -> str:
-    """Says how many trajectories can't be simulated, which, from when on, and why."""
+    """A sentence that says how many trajectories can't be simulated, which, from when on, and why."""
     first = gone[0]
     reason = "where it runs away" if first.away else "where the solver takes all its steps"
     text = f"trajectory {first.name!r} can't be simulated beyond {data.time} = {first.time:g}, {reason}"

@@ -21,7 +21,7 @@ def continued(model: Any, train: Dataset, options: Options) -> tuple[NeuralODE, 
     """
     if not isinstance(model, NeuralODE):
         raise ValueError(
-            "model must be a NeuralODE to go on from, such as fit.model or node_fit.load(path), got a "
+            "model must be a NeuralODE to continue from, such as fit.model or node_fit.load(path), got a "
             f"{type(model).__name__}; of an ensemble take one of its members."
         )
     defaults = {each.name: each.default for each in fields(Options)}

@@ -1,4 +1,4 @@
-"""A model that begins as a linear one."""
+"""Makes a model that begins as a linear one."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -120,7 +120,7 @@ def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
 
 
 def make_objective(plan: Plan, main: AbstractObjective) -> Any:
-    """The objective of a plan: as it is, or made with the main objective's solver, penalty and windows."""
+    """The objective of a plan; a class is called with the main objective's solver, penalty and windows."""
     if isinstance(plan.objective, AbstractObjective):
         return plan.objective
     maker, given = plan.objective, {}
@@ -153,7 +153,7 @@ def windows_first(stage: Stage, train: Dataset) -> tuple[tuple[Stage, ...], list
 
 
 def as_recipe(given: Any) -> Recipe | tuple[Stage, ...]:
-    """A recipe by its name, as it is, or as stages of the user's own.
+    """Converts a name to its recipe, and a list of stages to a tuple; returns a recipe unchanged.
 
     **Raises:** `ValueError` that says what to pass.
     """

@@ -179,7 +179,7 @@ class NeuralODE(eqx.Module):
         return self.scaler.unscale_states(ys)
 
     def starting_from(self, y0: Any, ts: Any, u: Any) -> Dataset:
-        """A dataset that holds the first row of each trajectory, for predictions; arguments as of `predict`."""
+        """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`."""
         return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
 
     @property

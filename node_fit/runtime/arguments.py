@@ -76,7 +76,7 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type hint. Numbers may be of NumPy or JAX; the shapes of arrays are not looked at."""
+    """Whether a value is of a type hint. Numbers may be of NumPy or JAX; shapes of arrays are not checked."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     flag, text = isinstance(value, bool | np.bool), isinstance(value, str)
     if kind is Any:
