@@ -77,6 +77,9 @@ class Split:
     def __post_init__(self):
         if self.by not in ("auto", "trajectory", "time"):
             raise ValueError(f"by must be auto, trajectory or time, got {self.by!r}.")
+        numbers = {"validation": float, "test": float, "validation_from": float | None, "test_from": float | None}
+        for key, kind in {**numbers, "restart": bool, "seed": int}.items():
+            check_argument(key, getattr(self, key), kind)
         for key in ("validation", "test"):
             if not 0 <= getattr(self, key) < 1:
                 raise ValueError(f"{key} must be a fraction from 0 to below 1, got {getattr(self, key)}.")

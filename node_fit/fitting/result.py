@@ -9,7 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, check_data
 from ..evaluation.baselines import baselines
 from ..evaluation.metrics import Score, score
 from ..evaluation.simulation import simulate_splits

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, check_data
 from ..data.initial_values import from_initial_values
 from ..data.scaling import Scaler
 from ..runtime.precision import carry, dtype_of, precision_of, scope
@@ -249,6 +249,7 @@ class NeuralODE(eqx.Module):
 
     def check_channels(self, data: Dataset) -> None:
         """Refuses data whose channels are not those of the fit, or not within their bounds."""
+        check_data(data, "data")
         for kind in ("states", "inputs"):
             fitted, given = getattr(self, kind), getattr(data, kind)
             if fitted != given:
