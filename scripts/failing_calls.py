@@ -159,7 +159,6 @@ def fault_of(done: subprocess.CompletedProcess) -> str | None:
 
 def unreadable(at: Path) -> str | None:
     """A file that can't be read, among those that a user or a later run would read."""
-    import numpy as np
     import pandas as pd
 
     import node_fit
@@ -173,7 +172,7 @@ def unreadable(at: Path) -> str | None:
             elif path.name in ("predictions.csv", "out.csv", "leaderboard.csv"):
                 assert not pd.read_csv(path).empty
             elif path.name == "model.safetensors":
-                assert all(np.isfinite(x).all() for x in [node_fit.load(path).scaler.state_scale])
+                node_fit.load(path)
         except Exception as error:
             return f"{path.relative_to(at)} can't be read: {error}"
     return None

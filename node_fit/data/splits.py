@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..runtime.arguments import check_argument
 from .dataset import Cut, Dataset
 from .tables.roles import as_names
 from .tables.table import hint, shown

@@ -66,19 +66,19 @@ class Filters(NamedTuple):
         found = []
         for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
             gain = np.exp(pole)
-            path = lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1)
+            path = np.asarray(lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
             found.append(path.imag if imaginary else path.real)
         return np.stack(found, axis=2)
 
     def system(self, sizes: Float[np.ndarray, " state"], e: np.ndarray, f: np.ndarray) -> LinearSystem:
         """The linear system of the states, each divided by its size."""
         count = len(self.poles)
-        a, b = np.diag(self.poles.real), np.zeros(self.weights.shape)
+        decay, swing = np.real(self.poles), np.imag(self.poles)
+        a, b = np.diag(decay), np.zeros(self.weights.shape)
         for state in range(count):
-            pole, weight = self.poles[state], self.weights[state]
-            b[state] = (-pole.imag if self.imaginary[state] else -pole.real) * weight
+            b[state] = -(swing if self.imaginary[state] else decay)[state] * self.weights[state]
             if self.imaginary[state]:
-                a[state, state - 1], a[state - 1, state] = pole.imag, -pole.imag
+                a[state, state - 1], a[state - 1, state] = swing[state], -swing[state]
         return LinearSystem(a * sizes[None, :] / sizes[:, None], b / sizes[:, None], np.zeros(count), e, f)
 
 
@@ -106,13 +106,13 @@ def begun_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     - `model`: one that `has_place`. `train`: what it is fitted to.
     - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: of the draws.
     """
-    scaler, observation = model.scaler, model.observation
-    assert isinstance(observation, NetworkReadout)
+    scaler, observation, start = model.scaler, model.observation, model.start
+    assert isinstance(observation, NetworkReadout) and isinstance(start, Encoder)
     us = scaler.scale_inputs(train.us)
     over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
     features = features_of(observation)
     rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
-    states = model.start.matrix.shape[0]
+    states = start.matrix.shape[0]
     draws = [Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)]
     scaled = scaler.scale_states(train.ys)
     tried = [try_filters(each, train, scaled, over, features) for each in draws]

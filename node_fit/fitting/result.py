@@ -92,6 +92,7 @@ class Fit:
 
     def marked(self, data: Dataset) -> Dataset:
         """The data with the angles of the fit named."""
+        check_data(data, "data")
         return self.model.typical.scaler.marked(data)
 
     def simple_scores(self, train: Dataset, data: Dataset) -> dict[str, Score]:

@@ -257,11 +257,9 @@ class NeuralODE(eqx.Module):
         self.scaler.check(data)
 
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
-        """The vector field at states in the user's units, with time and inputs at their first and mean values.
+        """The vector field at states in the user's units, of a model whose states are all measured (`is_measured`).
 
-        Only for models whose states are all measured (`is_measured`).
-
-        **Returns:** time derivatives in the user's units, shape `(point, state)`.
+        **Returns:** time derivatives in the user's units at the first time and mean inputs, shape `(point, state)`.
         """
         precision = precision_of(self)
         with scope(precision):
