@@ -25,7 +25,7 @@ from node_fit.plots.phase import SIDE, phase_points
 from node_fit.report import index_page
 from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index
-from node_fit.report.page import numbers, times
+from node_fit.report.page import numbers, short, times
 from node_fit.report.predictions import join, read_predictions
 from node_fit.report.residuals import autocorrelation
 from node_fit.report.run_page import make_run_page
@@ -103,9 +103,15 @@ def test_numbers_are_rounded_for_what_is_drawn():
         None,
         None,
     ]
-    assert numbers(np.float32([0.1, 1e20])) == [0.1, 1e20]
+    assert numbers(np.array([0.1, 1e20], dtype=np.float32)) == [0.1, 1e20]
     assert times(1.7e9 + np.array([0.0, 0.25, 0.5])) == [1.7e9, 1700000000.25, 1700000000.5]
     assert times([]) == [] and times([3.0]) == [3.0]
+
+
+def test_texts_of_numbers_are_short():
+    assert [short(text) for text in ("0.0404985127", "1e-3", "adamw", "a long name", "123")] == [
+        "0.0405", "1e-3", "adamw", "a long name", "123",
+    ]  # fmt: skip
 
 
 def test_autocorrelation_finds_what_lasts_and_does_not_cross_trajectories():

@@ -55,7 +55,7 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"figure": figure, "counted": lambda number: f"{number:,}"}
+    made.filters |= {"figure": figure, "counted": lambda number: f"{number:,}", "short": short}
     return made
 
 
@@ -82,6 +82,14 @@ def figure(number: float | int | None) -> str:
     if number is None:
         return "–"
     return f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+
+
+def short(text: str) -> str:
+    """A text as it is or, if it is a number with many digits, with four of them."""
+    try:
+        return text if len(text) <= 8 else f"{float(text):.4g}"
+    except ValueError:
+        return text
 
 
 def numbers(values: Any, digits: int = DIGITS) -> list:

@@ -24,7 +24,7 @@ function indexPage(data) {
     const middle = wide ? Math.sqrt(low * high) : (low + high) / 2;
     const apart = unique.every((value, i) => !i || at(value) - at(unique[i - 1]) > 0.06);
     const ticks = apart ? unique : [low, wide ? middle : null, high].filter(value => value !== null);
-    return {at, ticks: ticks.map(value => [value, String(Number(value.toPrecision(3)))])};
+    return {at, ticks: ticks.map(value => [value, value && Math.abs(value) < 1e-3 ? Number(value.toPrecision(3)).toExponential() : String(Number(value.toPrecision(3)))])};
   }
 
   // 0 for the best job, 1 for the worst.
@@ -38,7 +38,10 @@ function indexPage(data) {
 
   function describe(job) {
     const words = [`<b>${noun} ${esc(job.name)}</b> ${esc(job.status)}`];
-    for (const key of varied) words.push(`${esc(key)}=${esc(job.varied[key] ?? "–")}`);
+    for (const key of varied) {
+      const value = job.varied[key] ?? "–";
+      words.push(`${esc(key)}=${numeric([value]) ? Number(Number(value).toPrecision(4)) : esc(value)}`);
+    }
     for (const split of splits) if (job.scores[split] !== null) words.push(`${split} ${unit} ${job.scores[split].toPrecision(3)}`);
     if (job.seconds !== null) words.push(`${Number(job.seconds.toPrecision(3))} s`);
     return words.join("<br>");
@@ -121,7 +124,7 @@ function indexPage(data) {
     $(id).addEventListener("change", draw);
   }
 
-  const opens = id => $(id).on("plotly_click", ({points: [point]}) => point.customdata && open(encodeURI(point.customdata)));
+  const opens = id => $(id).on("plotly_click", ({points: [point]}) => point.customdata && open(point.customdata.split("/").map(encodeURIComponent).join("/")));
 
   sortable($("table"));
   if ($("scatter")) {
