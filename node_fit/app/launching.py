@@ -57,7 +57,7 @@ def launch(
     - `prepare`: maps the given arguments to those that Hydra composes.
     """
     register()
-    loading.ConfigLoaderImpl = CheckedLoader
+    setattr(loading, ConfigLoaderImpl.__name__, CheckedLoader)  # Hydra has no place to say which loader.
     # Makes Hydra raise errors instead of printing them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv[0] = name

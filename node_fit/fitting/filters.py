@@ -67,7 +67,7 @@ class Filters(NamedTuple):
         for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
             gain = np.exp(pole)
             path = np.asarray(lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
-            found.append(path.imag if imaginary else path.real)
+            found.append(np.imag(path) if imaginary else np.real(path))
         return np.stack(found, axis=2)
 
     def system(self, sizes: Float[np.ndarray, " state"], e: np.ndarray, f: np.ndarray) -> LinearSystem:

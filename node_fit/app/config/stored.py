@@ -32,4 +32,4 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} can't be read as YAML ({str(error).splitlines()[0]}); restore the file.") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} is not the config of a run: it holds no keys.")
-    return content
+    return {str(key): value for key, value in content.items()}
