@@ -300,7 +300,9 @@ def test_own_field(own, monkeypatch):
 def test_own_field_is_resumed(own):
     """Its config group comes from `--config-dir`, which is not an override."""
     folder, _ = own
-    ran = node_fit(folder, "resume=run", "train.steps=30")
+    refused = node_fit(folder, "resume=run", "train.steps=30")
+    assert refused.code == 1 and "if you trust them, resume it with 'extensions=[springs]'" in refused.err
+    ran = node_fit(folder, "resume=run", "train.steps=30", "extensions=[springs]")
     assert ran.code == 0, ran.err
     assert read_summary(folder / "run")["steps"] == 30
 

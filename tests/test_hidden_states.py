@@ -139,7 +139,7 @@ def test_positions_move_by_their_velocities_in_the_users_units():
         ({"start": functools.partial(nf.Fitted, given=0)}, "given must be at least 1"),
         (
             {"hidden": 1, "recipe": [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), 5)]},
-            "derivative matching needs models",
+            "derivative matching needs a model whose states are all measured",
         ),
     ],
 )

@@ -94,9 +94,9 @@ def test_a_ranking_without_validation_data_says_so(tmp_path, capsys):
         (tmp_path / str(job)).mkdir()
         text = json.dumps({"status": "completed", "overrides": [], "metrics": scores})
         (tmp_path / str(job) / "summary.json").write_text(text)
-    publish(tmp_path, [row_of(tmp_path / "0")])
+    publish(tmp_path, [row_of(tmp_path / "0")], report=False)
     assert "ranked by train NRMSE, for lack of validation data" in capsys.readouterr().out
     assert [entry["ranked_by"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["train_nrmse"]
-    publish(tmp_path, [row_of(tmp_path / "0"), row_of(tmp_path / "1")])
+    publish(tmp_path, [row_of(tmp_path / "0"), row_of(tmp_path / "1")], report=False)
     assert "ranked by validation NRMSE, then by train NRMSE those without" in capsys.readouterr().out
     assert [entry["job"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["1", "0"]

@@ -148,9 +148,13 @@ def test_what_runs_code_comes_from_the_caller_alone(folder, monkeypatch):
     record = {"overrides": ["extensions=[evil]", "compile_cache=run"]}
     assert "'extensions=[evil]'" in refused_resume(folder, **record)
     resume = f"resume={folder / 'run'}"
-    assert with_resumed([resume, "extensions=[evil]"])[2:4] == ["compile_cache=auto", "extensions=[evil]"]
+    words = with_resumed([resume, "extensions=[evil]"])
+    assert [word for word in words if word.startswith(("compile_cache", "extensions"))] == [
+        "compile_cache=auto",
+        "extensions=[evil]",
+    ]
     put_config(folder, compile_cache=False)
-    assert with_resumed([resume])[2:4] == ["extensions=[]", "compile_cache=false"]
+    assert not [word for word in with_resumed([resume]) if word.startswith(("compile_cache", "extensions"))]
     assert "evil" not in sys.modules
 
 

@@ -56,7 +56,7 @@ class Leaderboard(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.directory = Path(config.hydra.sweep.dir).absolute()
-        self.report = bool(config.report)
+        self.report = bool(config.get("report", True))
         Leaderboard.under_way = self
         if not runs_here(config.hydra):
             # The launcher ends its worker processes when it gets a KeyboardInterrupt.

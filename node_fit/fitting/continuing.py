@@ -12,18 +12,26 @@ from .options import Options
 OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
 
 
-def continued(model: Any, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
-    """The earlier model as the initial model of a fit to `train`, with its own scaling, and the options of that fit.
+def checked_model(model: Any) -> NeuralODE:
+    """The model to continue from.
 
-    Starts that are fitted to each trajectory begin at the first measurements again. A ridge of `auto` is 0.
-
-    **Raises:** `ValueError` if it is not a single model, options ask for other parts, or the channels differ.
+    **Raises:** `ValueError` if it is not a single model.
     """
     if not isinstance(model, NeuralODE):
         raise ValueError(
             "model must be a NeuralODE to continue from, such as fit.model or node_fit.load(path), got a "
             f"{type(model).__name__}; of an ensemble take one of its members."
         )
+    return model
+
+
+def continued(model: NeuralODE, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
+    """The earlier model as the initial model of a fit to `train`, with its own scaling, and the options of that fit.
+
+    Starts that are fitted to each trajectory begin at the first measurements again. A ridge of `auto` is 0.
+
+    **Raises:** `ValueError` if options ask for other parts, or the channels differ.
+    """
     defaults = {each.name: each.default for each in fields(Options)}
     other = [name for name in OF_THE_MODEL if getattr(options, name) != defaults[name]]
     if other:

@@ -20,6 +20,7 @@ from ..training.loop import Loop
 from ..training.members import Members, as_members
 from ..training.stage import Stage
 from ..training.stopping import Outcome
+from .continuing import checked_model
 from .options import Devices, Options, Training
 from .progress import progress_bar
 from .recipes import Recipe
@@ -120,7 +121,7 @@ def fit_with(
     if validation is not None:
         check_data(validation, "validation")
     check_argument("progress", progress, bool | None)
-    mark = options.scaling.marked if model is None else model.scaler.marked
+    mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
     ensemble = as_members(ensemble)
     with scope(options.kind), progress_bar(progress) as bar:

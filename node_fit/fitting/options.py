@@ -196,11 +196,12 @@ class Options:
 
     def main_stage(self) -> Stage:
         """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
-        training, penalty, budget = self.training, self.penalty, self.training.budget
+        training, penalty = self.training, self.penalty
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
-        objective = TrajectoryMatching(penalty, self.solver, budget.window, training.stride)
+        assert training.steps is not None and training.window != "auto"
+        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride)
         optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
-        return Stage(objective, optimizer, budget.steps, "main", training.batch_size)
+        return Stage(objective, optimizer, training.steps, "main", training.batch_size)
 
     def shortened(self, steps: int) -> "Options":
         """The same options with at most `steps` steps in the main stage."""

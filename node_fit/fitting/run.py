@@ -52,7 +52,7 @@ class Run:
     def predicted(self, options: Options, part: Dataset) -> np.ndarray:
         """Predictions of a short fit to `part`, at all of its times."""
         short = options.shortened(TRIAL_STEPS)
-        model = short.model(part)
+        model = short.model(self.train)  # Other scales would need steps, and programs, of their own.
         loop = make_loop(
             short, [Member(short.place.one(model), stages_of(short, model, part)[0], short.seed)], part, None
         )

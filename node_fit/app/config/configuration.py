@@ -170,7 +170,8 @@ def converted(value: Any, hint: Any) -> Any:
     if kind is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in inner)
     elif isinstance(kind, type) and issubclass(kind, ARRAYS):
-        fits = not flag and isinstance(value, (int, float, list, jax.Array, np.ndarray))  # Arrays are made of these.
+        lists = () if getattr(kind, "dims", None) == () else (list,)
+        fits = not flag and isinstance(value, (int, float, jax.Array, np.ndarray, *lists))  # Arrays are made of these.
     elif (flag and kind in (int, float, complex)) or (text and kind in LISTS):
         fits = False  # In Python, a bool is an int and a str is a sequence.
     else:

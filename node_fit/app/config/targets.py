@@ -169,7 +169,9 @@ def nearest(name: Any, names: Iterable[str], prefix: str = "") -> str:
 
 def closest(name: Any, names: Iterable[str]) -> str | None:
     """The name of which this one may be a misspelling, or `None`; words of three letters that share two are not."""
-    return next(iter(difflib.get_close_matches(str(name), list(names), 1, cutoff=0.7)), None)
+    names = list(names)
+    swapped = [each for each in names if sorted(each) == sorted(str(name))]
+    return next(iter([*swapped, *difflib.get_close_matches(str(name), names, 1, cutoff=0.7)]), None)
 
 
 def one_line(text: str) -> str:

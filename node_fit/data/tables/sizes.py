@@ -62,11 +62,13 @@ def size_of_npy(path: Path, most: float) -> int:
 
 def size_of_mat(path: Path, most: float) -> int:
     """The size of the variables of a MATLAB file of level 5; SciPy unpacks a whole variable to say its shape."""
-    size = 0
+    size, stored = 0, path.stat().st_size
     with open(path, "rb") as file:
         order = "<" if file.read(128).endswith(b"IM") else ">"
         while size <= most and len(tag := file.read(8)) == 8:
             kind, length = struct.unpack(f"{order}II", tag)
+            if length > stored:
+                return 0  # Damaged, which the reader says.
             if kind != COMPRESSED:
                 size += length
                 file.seek(length, 1)
