@@ -1,7 +1,8 @@
 """Pages of the site that are made from the code: a hook of mkdocs (see mkdocs.yml).
 
-`keys.md` has every key of `conf/`, with its default, and what the file or the constructor's docstring says of it. `api.md`
-has every public name, for mkdocstrings. Pages of the repository that docs link to, such as CONTRIBUTING.md, are added.
+`keys.md` has every key of `conf/`, with its default, and what the file or the constructor's docstring says of it.
+`api.md` has every public name, for mkdocstrings. Pages of the repository that docs link to, such as CONTRIBUTING.md,
+are added.
 """
 
 import ast
@@ -93,8 +94,8 @@ def keys_page(package: Any) -> str:
     constructors = targets_of(CONF / "config.yaml")
     lines = [
         "# Every key",
-        "This page is made from the config files and the constructors' docstrings. Say `KEY=VALUE` on the command line, "
-        "and `+KEY=VALUE` for a key that the option's own list lacks, such as `+data.bounds.share=[0,1]`. "
+        "This page is made from the config files and the constructors' docstrings. Say `KEY=VALUE` on the command "
+        "line, and `+KEY=VALUE` for a key that the option's own list lacks, such as `+data.bounds.share=[0,1]`. "
         "`python -m node_fit --cfg job` prints the config with your changes; [Options](options.md) says which matter.",
         "## All runs",
         *table(top, constructors, package),

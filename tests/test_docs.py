@@ -23,7 +23,8 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
-EXAMPLES = dict(blocks("python"))
+# Some examples are on two pages.
+EXAMPLES = {name: code for code, name in {code: name for name, code in reversed(blocks("python"))}.items()}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -44,7 +45,14 @@ def commands() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("command", commands())
+def headings() -> list[str]:
+    """The commands in the first lines of config files."""
+    lines = [line for path in (ROOT / "conf").rglob("*.yaml") for line in path.read_text().splitlines()[:2]]
+    found = [line.partition("# python -m node_fit ")[2] for line in lines]
+    return [re.split(", (?:or|about) ", words)[0] for words in found if words and not words.startswith(("-m", "["))]
+
+
+@pytest.mark.parametrize("command", [*commands(), *headings()])
 def test_commands_compose(command):
     words = [word for word in shlex.split(command, comments=True) if "=" in word]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
