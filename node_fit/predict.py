@@ -136,6 +136,8 @@ def stored_table(config: dict[str, Any], path: Path) -> Table:
             "predict with node_fit.load(...).predict(...)."
         )
     known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
+    if isinstance(sigma := known.get("sigma"), dict) and any(isinstance(each, str) for each in sigma.values()):
+        del known["sigma"]  # New data need no column of standard deviations.
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
     return build({"_target_": TABLE, **known}, "data")

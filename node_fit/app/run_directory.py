@@ -209,7 +209,8 @@ def is_summary(path: Path) -> bool:
 def fingerprint(data: Dataset) -> dict[str, Any]:
     """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
     total = hashlib.sha256()
-    for array in (data.ts, data.ys, data.us, data.lengths, data.scored):
+    sigma = () if data.sigma is None else (data.sigma,)
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma):
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     return {

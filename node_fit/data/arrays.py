@@ -43,3 +43,16 @@ def padded(series: list[np.ndarray], length: int, fill: float | None) -> np.ndar
         row[: len(array)] = array
         row[len(array) :] = array[-1] if fill is None else fill
     return whole
+
+
+def deviations(sigma: Any, ys: np.ndarray) -> np.ndarray:
+    """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
+    if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
+        return padded([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
+    given = np.asarray(sigma, np.float64)
+    try:
+        return np.broadcast_to(given, ys.shape)
+    except ValueError:
+        raise ValueError(
+            f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
+        ) from None

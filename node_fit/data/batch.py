@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from .angles import based_at_end
 from .dataset import Dataset, cut
+from .noise import weights
 from .scaling import Scaler
 
 
@@ -39,6 +40,8 @@ class Batch(eqx.Module):
     - `seen`: whether a channel was ever measured, of the same shape.
     - `past`: what the rows up to the first one say of the start, shape `(trajectory, row, feature)`; see `past_rows`.
     - `index`: number of each trajectory in its dataset, shape `(trajectory,)`.
+    - `weight`: factor of each residual, in proportion to one over its standard deviation, shape of `ys`; None if that
+      is not known.
     - `joint`: whether the trajectories share their times.
     - `driven`: whether an input changes within a trajectory.
     """
@@ -55,6 +58,11 @@ class Batch(eqx.Module):
     origin: Float[Any, " trajectory"]
     joint: bool = eqx.field(static=True)
     driven: bool = eqx.field(static=True)
+    weight: Float[Any, "trajectory time channel"] | None = None
+
+    def weighted(self, residuals: Float[Any, "trajectory time channel"]) -> Float[Any, "trajectory time channel"]:
+        """Residuals over what is known of their standard deviations."""
+        return residuals if self.weight is None else residuals * self.weight
 
     @property
     def times(self) -> Float[Any, "trajectory time"]:
@@ -92,6 +100,7 @@ class Batch(eqx.Module):
             index=np.arange(len(data.trajectories), dtype=np.int32),
             joint=data.shares_grid,
             driven=is_driven(data),
+            weight=weights(data, scaler),
         )
 
 
@@ -111,6 +120,7 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         us=part(batch.us, True),
         mask=part(batch.mask, False),
         known=part(batch.known, False),
+        weight=None if batch.weight is None else part(batch.weight, True),
     )
 
 

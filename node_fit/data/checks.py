@@ -72,5 +72,20 @@ def check_trajectory(data: Any, row: int, name: str) -> None:
         )
 
 
+def check_sigma(data: Any) -> None:
+    """Refuses standard deviations that are not positive numbers where something was measured."""
+    if data.sigma is None:
+        return
+    if data.sigma.shape != data.ys.shape:
+        raise ValueError(f"sigma has shape {data.sigma.shape}, but the states have {data.ys.shape}.")
+    wrong = np.argwhere(np.isfinite(data.ys) & ~(np.isfinite(data.sigma) & (data.sigma > 0)))
+    if len(wrong):
+        row, at, channel = wrong[0]
+        raise ValueError(
+            f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
+            f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
+        )
+
+
 def first_true(flags: np.ndarray) -> int:
     return int(np.flatnonzero(flags)[0])

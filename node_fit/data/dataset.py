@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 
 from ..runtime.arguments import check_argument
 from .angles import Turns, near_columns, turns_of, unwrapped
-from .arrays import as_series, check_shapes, padded
-from .checks import check_names, check_trajectory, invalid_trajectories
+from .arrays import as_series, check_shapes, deviations, padded
+from .checks import check_names, check_sigma, check_trajectory, invalid_trajectories
 from .dates import Dates
 
 Times = Float[np.ndarray, "trajectory time"]
@@ -41,6 +41,8 @@ class Dataset:
       a dataset holds them without jumps, the first one of a trajectory within half a turn of zero, and each other one
       within half a turn of the one before.
     - `dates`: the instants at which times are zero, if they were timestamps.
+    - `sigma`: the standard deviation of each measurement, of the shape of `ys`; None if it is not known. That of a
+      state with bounds or on a logarithmic scale is one of its logarithm, or of its map to the real line.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -57,11 +59,13 @@ class Dataset:
     units: dict[str, str] = field(default_factory=dict)
     angles: dict[str, float] = field(default_factory=dict)
     dates: Dates | None = None
+    sigma: Values | None = None
 
     def __post_init__(self):
         check_names(self)
         for row in invalid_trajectories(self):
             check_trajectory(self, row, self.trajectories[row])
+        check_sigma(self)
         if self.angles:
             object.__setattr__(self, "ys", unwrapped(self.ys, self.turns))
 
@@ -77,6 +81,7 @@ class Dataset:
         time: str = "t",
         units: dict[str, str] | None = None,
         angles: dict[str, float] | None = None,
+        sigma: Any = None,
     ) -> "Dataset":
         """Builds a dataset from arrays.
 
@@ -89,6 +94,7 @@ class Dataset:
         - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
         - `time`, `units`: name of the time, and units of channels by name.
         - `angles`: states that are angles, each with its turn.
+        - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`.
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
@@ -104,9 +110,10 @@ class Dataset:
         lengths = np.array([len(t) for t in grids])
         length = int(lengths.max())
         rows = np.arange(length)
+        ys = padded(series, length, np.nan)
         return Dataset(
             ts=padded(grids, length, None),
-            ys=padded(series, length, np.nan),
+            ys=ys,
             us=padded(controls, length, None),
             lengths=lengths,
             scored=rows[None, :] < lengths[:, None],
@@ -116,6 +123,7 @@ class Dataset:
             time=time,
             units=dict(units or {}),
             angles=dict(angles or {}),
+            sigma=None if sigma is None else deviations(sigma, ys),
         )
 
     @property
@@ -157,6 +165,7 @@ class Dataset:
             scored=self.scored[index, :length],
             trajectories=tuple(self.trajectories[i] for i in index),
             dates=self.dates and self.dates.of(index),
+            sigma=None if self.sigma is None else self.sigma[index, :length],
         )
 
     def sample(self, most: int) -> "Dataset":
@@ -238,6 +247,7 @@ def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[s
         scored=data.scored[at] & valid,
         trajectories=tuple(names),
         dates=data.dates and data.dates.of(row),
+        sigma=None if data.sigma is None else data.sigma[at],
     )
 
 

@@ -42,6 +42,7 @@ def evenly_sampled(data: Dataset, step: float, inputs: str) -> Dataset:
         us=padded(list(us), longest, None),
         lengths=lengths,
         scored=padded(list(scored), longest, 0.0) > 0,
+        sigma=None,  # Of what is interpolated, it is not known.
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from .dataset import Dataset
 from .dates import SECONDS
+from .noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .scaling import Scaling
 from .splits import Split, Splits, counts
 from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
@@ -41,6 +42,7 @@ class Table:
     - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
+    - `sigma`: standard deviation of the measurements, as in `read_table`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
@@ -68,6 +70,7 @@ class Table:
     noise: float = 0.0
     noise_seed: int = 0
     split: Split = field(default_factory=Split)
+    sigma: Sigma = ESTIMATE
     max_bytes: float = MOST
 
     def __post_init__(self):
@@ -76,6 +79,7 @@ class Table:
         _ = (
             self.roles,
             self.covariate_numbers,
+            self.sigma_columns,
             self.scaling,
         )  # raise here if they contradict each other, before any file is read
 
@@ -84,7 +88,7 @@ class Table:
         """The role of each column."""
         return make_roles(
             time=self.time,
-            states=self.states,
+            states=with_columns(self.states, self.sigma_columns),
             inputs=self.inputs,
             covariates=self.covariates or (),
             trajectory=self.trajectory,
@@ -93,6 +97,11 @@ class Table:
             value=self.value,
             step=self.step,
         )
+
+    @property
+    def sigma_columns(self) -> tuple[str, ...]:
+        """The columns of standard deviations."""
+        return sigma_columns(self.sigma, self.states, by_row=not self.series and self.observable is None)
 
     @property
     def scaling(self) -> Scaling:
@@ -127,6 +136,7 @@ class Table:
         """
         data = read_files(path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
+        data = with_sigma(data, self.sigma, self.states)
         return self.scaling.marked(with_covariates(data, self.covariate_numbers, self.units))
 
 

@@ -132,7 +132,7 @@ def nodes(target: Target, batch: Batch) -> Grid | None:
 def misfit(
     model: NeuralODE, batch: Batch, states: Float[Array, "block time state"]
 ) -> Float[Array, "block time channel"]:
-    """Observed states less measured ones, angles the shorter way around.
+    """Observed states less measured ones, weighted by what is known of the noise; angles the shorter way around.
 
     A state that was not solved for counts as far off.
     """
@@ -142,7 +142,7 @@ def misfit(
     difference = jnp.where(
         solved.all(axis=2, keepdims=True), channels - model.scaler.near(batch.ys, channels), UNSOLVED
     )
-    return jnp.where(batch.mask, difference, 0)
+    return jnp.where(batch.mask, batch.weighted(difference), 0)
 
 
 def rows(values: Float[Array, "block ..."]) -> Float[Array, "block row"]:

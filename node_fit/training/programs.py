@@ -294,5 +294,6 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
-    loss = masked_mean((solution.ys - model.scaler.near(batch.ys, solution.ys)) ** 2, batch.mask)
+    off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
+    loss = masked_mean(off**2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset import Dataset
+from ..noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .binary import read_mat, read_npy, read_npz, read_parquet
 from .covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
 from .layouts import as_rows
@@ -38,6 +39,7 @@ def read_table(
     time_unit: str | None = None,
     day_first: bool | None = None,
     units: dict[str, str] | None = None,
+    sigma: Sigma = ESTIMATE,
     max_bytes: float = MOST,
 ) -> Dataset:
     """Reads trajectories from files; by default a table has one row per time.
@@ -70,6 +72,10 @@ def read_table(
       its own.
     - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
     - `units`: unit of a column, by name; only recorded, nothing is converted.
+    - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number or the name of
+      a column. Residuals are weighted by one over it. `estimate` if it is not known: residuals in scaled units then have
+      the same one. Of a state with bounds or on a logarithmic scale it is that of its logarithm, or of its map to the
+      real line: 0.1 is then a tenth of the value.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Returns:** the dataset, with trajectories in order of appearance.
@@ -77,11 +83,13 @@ def read_table(
     **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
     (the row in files without lines).
     """
-    roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
+    columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+    measured = with_columns(states, columns)
+    roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
     constants = as_numbers(covariates)
     data = read_files(path, roles, time_unit, units or {}, day_first, max_bytes)
     check_trajectories(constants, data.trajectories)
-    return with_covariates(data, constants, units or {})
+    return with_covariates(with_sigma(data, sigma, states), constants, units or {})
 
 
 def from_frame(
@@ -99,6 +107,7 @@ def from_frame(
     time_unit: str | None = None,
     day_first: bool | None = None,
     units: dict[str, str] | None = None,
+    sigma: Sigma = ESTIMATE,
     origin: str = "data frame",
 ) -> Dataset:
     """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
@@ -114,17 +123,19 @@ def from_frame(
             f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, and "
             "pass frame.to_pandas() for frames of other libraries."
         )
-    roles = make_roles(time, states, inputs, covariates, trajectory, series, observable, value, step)
+    columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+    measured = with_columns(states, columns)
+    roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
     constants = as_numbers(covariates)
     check_unit(time_unit, roles.time is not None)
     names = [str(name) for name in frame.columns]
     in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
     if in_index:
         raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
-    columns = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
-    data = assemble(as_rows([RawTable(origin, columns)], roles), ["0"], roles, time_unit, units or {}, day_first)
+    found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
+    data = assemble(as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
     check_trajectories(constants, data.trajectories)
-    return with_covariates(data, constants, units or {})
+    return with_covariates(with_sigma(data, sigma, states), constants, units or {})
 
 
 def make_roles(

@@ -69,7 +69,7 @@ class Fitted(AbstractStart):
             def residuals(start: Float[Array, " state"], _: None) -> Float[Array, "1 time channel"]:
                 ys = simulate(jnp.where(free, start[None], guess), own)
                 # A start from which the solve fails counts as far off, so that the search turns back.
-                misfit = jnp.where(jnp.isfinite(ys), ys - own.ys, FAR)
+                misfit = own.weighted(jnp.where(jnp.isfinite(ys), ys - own.ys, FAR))
                 return jnp.where(mask, misfit, 0)
 
             search = optx.LevenbergMarquardt(rtol=1e-6, atol=1e-6)

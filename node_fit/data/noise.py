@@ -1,0 +1,96 @@
+"""How sure measurements are: their standard deviations, and the weights of residuals that follow."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from .bounds import is_number
+from .checks import check_known
+from .dataset import Dataset
+from .scaling import Scaler
+
+# `estimate`, a number for every state, or by state a number or the name of a column.
+Sigma = float | str | Mapping[str, float | str]
+ESTIMATE = "estimate"
+PASS = "estimate, a positive number, or {state: number or column}"
+
+
+def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
+    """Checks `sigma`, and gives the columns that it names.
+
+    **Arguments:** `by_row`: whether the table has one row per time, and so a place for such columns.
+
+    **Raises:** `ValueError` that names the state and says what to pass.
+    """
+    if not isinstance(sigma, Mapping):
+        if sigma != ESTIMATE:
+            check_deviation(sigma, "sigma", PASS)
+        return ()
+    check_known("sigma", sigma, states)
+    lacking = [name for name in states if name not in sigma]
+    if lacking:
+        raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
+    for name, given in sigma.items():
+        if not isinstance(given, str) or not given:
+            check_deviation(given, f"sigma of {name!r}", "a positive number or the name of a column")
+    columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
+    if columns and not by_row:
+        raise ValueError(f"sigma names the column {columns[0]!r}, which needs a table with one row per time; give numbers.")
+    return columns
+
+
+def with_columns(states: Any, columns: Sequence[str]) -> Any:
+    """What a table is read for: the states, and after them the columns of standard deviations."""
+    return (*states, *columns) if columns else states
+
+
+def check_deviation(given: Any, name: str, what: str) -> None:
+    if not (is_number(given) and given > 0):
+        raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
+
+
+def with_sigma(data: Dataset, sigma: Sigma, states: Sequence[str]) -> Dataset:
+    """The data with the standard deviations of their measurements.
+
+    **Arguments:**
+
+    - `data`: the states, and after them the columns that `sigma` names.
+    - `sigma`: as in `read_table`.
+    - `states`: names of the states.
+
+    **Raises:** `ValueError` if a measurement has no positive standard deviation.
+    """
+    if isinstance(sigma, str):
+        return data
+    count = len(states)
+    ys, columns = data.ys[..., :count], dict(zip(data.states[count:], np.moveaxis(data.ys[..., count:], -1, 0)))
+    given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
+    parts = [columns[each] if isinstance(each, str) else np.full(ys.shape[:2], float(each)) for each in given]
+    units = {name: unit for name, unit in data.units.items() if name not in columns}
+    return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
+
+
+def relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
+    """The standard deviation of each measurement in scaled units; that of a bounded state is one on the line."""
+    assert data.sigma is not None
+    return np.where(np.isfinite(data.ys), data.sigma / np.asarray(scaler.state_scale, np.float64), 1.0)
+
+
+def noise_unit(data: Dataset, scaler: Scaler) -> float:
+    """The standard deviation of a weighted residual: one over the root mean square of `1 / relative`."""
+    inverse = 1 / relative(data, scaler)[data.mask]
+    return 1 / math.sqrt(float((inverse**2).mean())) if inverse.size else 1.0
+
+
+def weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"] | None:
+    """The weights of residuals, proportional to one over the standard deviation; None where that is not known.
+
+    Their mean square is 1, so losses stay of order one, and penalties keep their meaning.
+    """
+    if data.sigma is None:
+        return None
+    return noise_unit(data, scaler) / relative(data, scaler)
