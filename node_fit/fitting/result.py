@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ from ..storage.model_file import save
 from ..training.callback import Record, Status
 from ..training.stopping import Outcome
 from .choices import Choice
+from .confidence import Confidence, Method, confidence
 from .diagnosis import Diagnosis, diagnose
+from .evidence import Evidence, Unsure
+from .likelihood import Likelihood, likelihood
 from .options import Options
+from .preparation import stages_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,6 +127,42 @@ class Fit:
         counted = {name: self.scored(part) for name, part in splits.items()}
         return diagnose(self.status, self.history, counted, predicted, simple, self.options, self.step_excess)
 
+    def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
+        """How sure the constants are, by the training data.
+
+        ```python
+        print(fit.confidence())  # k1 = 0.0451 [0.0438, 0.0465]
+        ```
+
+        **Arguments:**
+
+        - `method`: `fisher`, from the linearised model; or `profile`, from fits with one constant held, which is exact
+          where the model bends.
+        - `level`: the share of intervals that cover the true constants.
+
+        **Returns:** a `Confidence`, whose intervals lie within the constants' bounds.
+
+        **Raises:** `ValueError` if there are no constants, or the fit is no least-squares optimum of few parameters.
+        """
+        return confidence(self.evidence, method, level)
+
+    def likelihood(self) -> Likelihood:
+        """How probable the training data are, with normal noise; `aic` and `bic` compare models of the same data.
+
+        **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters.
+        """
+        return likelihood(self.evidence)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The sum of squares near the optimum, which confidence and likelihood are made of."""
+        if isinstance(self.model, Ensemble):
+            raise Unsure("an ensemble of several members has no single optimum.")
+        if self.status == "failed" or "train" not in self.data:
+            raise Unsure("the fit has failed." if self.status == "failed" else "the fit does not hold its data.")
+        train = self.marked(self.data["train"])
+        return Evidence(self.model, self.options, stages_of(self.options, self.model, train)[0], train)
+
     def plot(self, **splits: Dataset) -> Any:
         """Data and curves against time.
 
@@ -149,6 +190,6 @@ class Fit:
                 f"  {self.reason}",
                 f"  {self.steps} steps, {self.parameters} parameters; {loss}",
                 f"  {self.train_seconds:.1f} s of training, {self.compile_seconds:.1f} s of compiling",
-                "  .score(data), .predict(data), .diagnose(), .plot(), .save(path)",
+                "  .score(data), .predict(data), .confidence(), .diagnose(), .plot(), .save(path)",
             )
         )

@@ -84,7 +84,7 @@ class StagePrograms:
         self.compilations = Compilations()
         self.compile_seconds = 0.0
         self.pace = Pace()
-        self._static = (setup.parts[0].static, eqx.partition(self.stage, eqx.is_array_like)[1])
+        self.static = (setup.parts[0].static, eqx.partition(self.stage, eqx.is_array_like)[1])
         self._prepare()
 
     def _prepare(self) -> None:
@@ -242,26 +242,26 @@ class StagePrograms:
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return to_host(PROGRAMS.get(step_errors, self._static, arguments, Compilations(), axes=axes)(*arguments))
+        return to_host(PROGRAMS.get(step_errors, self.static, arguments, Compilations(), axes=axes)(*arguments))
 
     def _chunk_program(self, state: TrainState, drawn: PyTree) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
         keeps = lambda out: check_carry(state, out[0])  # noqa: E731
-        return PROGRAMS.get(chunk, self._static, arguments, self.compilations, keeps, axes)
+        return PROGRAMS.get(chunk, self.static, arguments, self.compilations, keeps, axes)
 
     def _validation_program(self, params: PyTree) -> Any:
         if self.setup.validation is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
         arguments = (params, *self._validated)
-        return PROGRAMS.get(validation_loss, self._static[0], arguments, Compilations(), axes=axes)
+        return PROGRAMS.get(validation_loss, self.static[0], arguments, Compilations(), axes=axes)
 
     def _sample_program(self, state: TrainState) -> Any:
         if self.minibatches is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return PROGRAMS.get(sample_loss, self._static, self._sampled(state), Compilations(), axes=axes)
+        return PROGRAMS.get(sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
 
     def _sampled(self, state: TrainState) -> tuple:
         return state.chosen, state.grid, state.progress, self.own, self.shared

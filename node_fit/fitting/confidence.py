@@ -1,0 +1,181 @@
+"""How sure the constants of a fit are."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.stats
+
+from ..data.bounds import Bounds, from_line, slope
+from ..model.starts.first import First
+from ..runtime.arguments import check_argument
+from .determined import undetermined
+from .evidence import Evidence, Noise, Place, Unsure
+from .information import Information
+
+Method = Literal["fisher", "profile"]
+# Correlations above this are told.
+STRONG = 0.95
+# A fit further from its optimum than this, in standard errors, is not where its interval is.
+FAR = 0.2
+# An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
+ENDLESS = 30.0
+FIRST = (
+    "The first row of each trajectory counts as exact (start=first); start=fitted lets its noise into the intervals."
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A constant with its interval, in the user's units.
+
+    - `estimate`, `standard_error`: its fitted value, and the standard error there; infinite if nothing is known.
+    - `lower`, `upper`: the interval's ends, within the constant's bounds; infinite without an end.
+    """
+
+    estimate: float
+    standard_error: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure the constants of a fit are.
+
+    - `method`, `level`: `fisher` or `profile`, and the share of intervals that cover the true constants.
+    - `noise`: whether it was `given` or `estimated`. `degrees_of_freedom`: of the estimate; None if it was given.
+    - `constants`: an `Interval` for each constant.
+    - `correlations`: pairs of constants whose estimates are correlated by more than 0.95, and their correlation.
+    - `undetermined`: sentences on what the data do not determine.
+    - `notes`: what to know of the intervals.
+    """
+
+    method: Method
+    level: float
+    noise: Noise
+    degrees_of_freedom: float | None
+    constants: Mapping[str, Interval]
+    correlations: tuple[tuple[str, str, float], ...]
+    undetermined: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; None for a number that is not finite."""
+        found = asdict(self)
+        found["constants"] = {
+            name: {key: value if math.isfinite(value) else None for key, value in asdict(each).items()}
+            for name, each in self.constants.items()
+        }
+        return found
+
+    def __str__(self) -> str:
+        shown = [shown_with_interval(name, each) for name, each in self.constants.items()]
+        return "\n".join([", ".join(shown), *self.undetermined, *self.notes])
+
+
+def confidence(evidence: Evidence, method: Method = "fisher", level: float = 0.95) -> Confidence:
+    """Intervals of the constants; see `Fit.confidence`."""
+    check_argument("method", method, Method)
+    check_argument("level", level, float)
+    if not 0 < level < 1:
+        raise ValueError(f"level must be above 0 and below 1, got {level}.")
+    return fisher(evidence, level)
+
+
+def fisher(evidence: Evidence, level: float) -> Confidence:
+    """Intervals from the linearised model at the optimum.
+
+    **Raises:** `Unsure` if there are no constants, or too few values.
+    """
+    if not evidence.constants:
+        raise Unsure("the field has no constants that are trained.")
+    information = Information(evidence)
+    reach = quantile(information, level) * information.errors
+    constants = {}
+    for place, error, far, size in zip(
+        information.places, information.errors, reach, information.sizes, strict=True
+    ):
+        middle = evidence.x[place.index] * place.scale
+        line = size * place.scale
+        constants[place.name] = interval(place, middle, error * line, middle - far * line, middle + far * line)
+    given = evidence.noise == "given"
+    return Confidence(
+        method="fisher",
+        level=level,
+        noise=evidence.noise,
+        degrees_of_freedom=None if given else information.degrees_of_freedom,
+        constants=constants,
+        correlations=strong_correlations(information),
+        undetermined=tuple(undetermined(information)),
+        notes=tuple(notes_on(information)),
+    )
+
+
+def quantile(information: Information, level: float) -> float:
+    """Half the width of an interval in standard errors: Student's t, or the normal's if the noise was given."""
+    tail = (1 + level) / 2
+    if information.evidence.noise == "given":
+        return float(scipy.stats.norm.ppf(tail))
+    _ = information.variance  # Refuses too few values.
+    return float(scipy.stats.t.ppf(tail, information.degrees_of_freedom))
+
+
+def interval(place: Place, middle: float, error: float, low: float, high: float) -> Interval:
+    """An interval in the user's units from one on the line; an end that is very far is a bound."""
+    estimate = at_line(middle, place.bounds)
+    return Interval(
+        estimate=estimate,
+        standard_error=error / float(slope(np.asarray(estimate), place.bounds)),
+        lower=end_of(low, middle, place.bounds, -1),
+        upper=end_of(high, middle, place.bounds, 1),
+    )
+
+
+def end_of(z: float, middle: float, bounds: Bounds, side: int) -> float:
+    unbounded = bounds == (None, None)
+    if math.isfinite(z) and (unbounded or abs(z - middle) < ENDLESS):
+        return at_line(z, bounds)
+    bound = bounds[0] if side < 0 else bounds[1]
+    return side * math.inf if bound is None else bound
+
+
+def at_line(z: float, bounds: Bounds) -> float:
+    return float(from_line(np.asarray(z, np.float64), bounds))
+
+
+def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:
+    names, errors = [each.name for each in information.places], information.errors
+    found = []
+    for i in range(len(names)):
+        for j in range(i):
+            scale = errors[i] * errors[j]
+            value = information.covariance[i, j] / scale if 0 < scale < math.inf else math.nan
+            if abs(value) > STRONG:
+                found.append((names[j], names[i], round(float(value), 4)))
+    return tuple(found)
+
+
+def notes_on(information: Information) -> list[str]:
+    notes = []
+    if information.distance > FAR:
+        notes.append(
+            f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
+            "much; raise train.steps, set precision=x64, or use optimizer=lm."
+        )
+    if isinstance(information.evidence.model.start, First):
+        notes.append(FIRST)
+    return notes
+
+
+def shown_with_interval(name: str, found: Interval) -> str:
+    """`k1 = 0.0451 [0.0438, 0.0465]`, with as many digits as tell the ends apart."""
+    half = (found.upper - found.lower) / 2
+    size = max(abs(found.estimate), abs(found.lower), abs(found.upper))
+    digits = 3
+    if 0 < half < math.inf and 0 < size < math.inf:
+        digits = min(max(math.ceil(math.log10(size / half)) + 2, 3), 12)
+    estimate, lower, upper = (f"{value:.{digits}g}" for value in (found.estimate, found.lower, found.upper))
+    return f"{name} = {estimate} [{lower}, {upper}]"

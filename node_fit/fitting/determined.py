@@ -1,0 +1,60 @@
+"""What the data do not determine of a fit's constants, in words."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+from .information import Information
+
+# A direction of which less is known is not determined: a standard error of the constants' own size.
+VAGUE = 1.0
+# Constants with a share below this, relative to the largest, are not named.
+NAMED = 0.1
+# Shares that differ by less count as equal.
+EQUAL = 0.05
+
+
+def undetermined(information: Information) -> list[str]:
+    """A sentence for each direction of the constants that the data do not determine."""
+    errors, vectors = information.directions
+    vague = errors > VAGUE
+    if not vague.any():
+        return []
+    names = [each.name for each in information.places]
+    sentences = []
+    for direction in simplest(vectors[vague]):
+        among = [index for index in np.argsort(-np.abs(direction)) if abs(direction[index]) > NAMED]
+        among = sorted(among)
+        sentence = in_words([names[index] for index in among], direction[among])
+        alone = information.root[:, [information.places[index].index for index in range(len(names))]]
+        sizes = information.columns[[each.index for each in information.places]] * information.sizes
+        unit = direction / np.linalg.norm(direction)
+        if np.linalg.norm(alone @ (sizes * unit)) > np.sqrt(information.variance) / VAGUE:
+            sentence += ", since what is fitted beside the constants can make up for a change"
+        sentences.append(sentence + ".")
+    return sentences
+
+
+def simplest(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
+    """A basis of the same directions in which each moves few constants; its largest entry is 1."""
+    _, _, order = scipy.linalg.qr(vectors, pivoting=True)
+    reduced = np.linalg.solve(vectors[:, order[: len(vectors)]], vectors)
+    return reduced / np.abs(reduced).max(axis=1, keepdims=True)
+
+
+def in_words(names: Sequence[str], shares: Float[np.ndarray, " constant"]) -> str:
+    """Which constants are not determined, and what of them is."""
+    if len(names) == 1:
+        return f"{names[0]} is not determined by these data"
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    equal = np.ptp(np.abs(shares)) < EQUAL
+    together = equal and (np.sign(shares) == np.sign(shares[0])).all()
+    if together:
+        what = "their ratio" if len(names) == 2 else "their ratios"
+    elif equal and len(names) == 2:
+        what = "their product"
+    else:
+        what = "a combination of them"
+    return f"{listed} are not determined by these data: only {what} {'are' if what.endswith('ratios') else 'is'}"

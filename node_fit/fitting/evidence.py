@@ -1,0 +1,162 @@
+"""What the training data say of the parameters of a fit: residuals, Jacobian and noise at its optimum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..data.batch import data_from_start
+from ..data.bounds import slope
+from ..data.dataset import Dataset
+from ..data.noise import noise_unit
+from ..data.scaling import columns
+from ..model import parameters
+from ..model.fields.constants import Constants
+from ..model.neural_ode import NeuralODE
+from ..objectives.trajectory import TrajectoryMatching
+from ..runtime.precision import scope
+from ..training.linearised import Found, LinearisedStage
+from ..training.members import Member
+from ..training.programs import Setup, StagePrograms
+from ..training.stage import Stage
+from .options import Devices, Options
+
+# More trained parameters are not few; a larger Jacobian would take too long [numbers].
+MOST_PARAMETERS, MOST_NUMBERS = 1000, 20_000_000
+Noise = Literal["given", "estimated"]
+
+
+class Unsure(ValueError):
+    """A likelihood or a confidence that can't be had, with the reason."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A constant's place among the trained parameters.
+
+    - `name`, `index`: its name, and its number in the flat vector.
+    - `bounds`, `scale`: as in `Constants`.
+    """
+
+    name: str
+    index: int
+    bounds: tuple[float | None, float | None]
+    scale: float
+
+
+class Evidence:
+    """The sum of squares of a fit near its optimum.
+
+    **Arguments:**
+
+    - `model`, `options`, `stages`: the fitted model, with which options, and the stages of the fit.
+    - `train`: the training data.
+
+    **Raises:** `Unsure` if the fit is no least-squares optimum, or has too many parameters.
+    """
+
+    def __init__(self, model: NeuralODE, options: Options, stages: Sequence[Stage], train: Dataset):
+        self.model = model
+        self.kind = options.kind
+        stage = stages[-1]
+        check_stage(stage)
+        assert isinstance(options.device, Devices)
+        place = replace(options, device=Devices(options.device.kind, 1)).place
+        with scope(self.kind):
+            placed = place.one(model)
+            part = parameters.partition(placed, options.training.freeze)
+            count = parameters.count(part.params)
+            check_size(count, train)
+            member = Member(placed, [replace(stage, batch_size=None)], options.seed)
+            setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
+            programs = StagePrograms(0, setup)
+            (state,) = programs.refined(programs.init([part.params]))
+            self.stage = LinearisedStage(programs, state)
+        batch = programs.rows[0]
+        self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
+        self.deviation = self._deviation(model, train, batch)
+        self.noise: Noise = "estimated" if batch.weight is None else "given"
+        data = data_from_start(train, model.start.past, model.start.washout) if model.start.past else train
+        self.unit = 1.0 if batch.weight is None else noise_unit(model.scaler.marked(data), model.scaler)
+
+    @staticmethod
+    def _deviation(model: NeuralODE, train: Dataset, batch: Any) -> Float[np.ndarray, "block row"]:
+        """What a weighted residual of one is in the user's units, at each measurement."""
+        scaler = model.scaler
+        weight = 1.0 if batch.weight is None else np.asarray(batch.weight, np.float64)
+        ys = scaler.unscale_states(np.asarray(batch.ys, np.float64))
+        found = np.asarray(scaler.state_scale, np.float64) / weight / columns(slope, ys, scaler.bounds)
+        return np.broadcast_to(found, ys.shape).reshape(len(ys), -1)
+
+    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+        with scope(self.kind):
+            return self.stage.at(x)
+
+    @property
+    def x(self) -> Float[np.ndarray, " parameter"]:
+        return self.stage.x
+
+    @cached_property
+    def best(self) -> Found:
+        """At the fit's parameters.
+
+        **Raises:** `Unsure` if a solve fails there.
+        """
+        found = self.at(self.x)
+        if found.failed or not np.isfinite(found.jacobian).all():
+            raise Unsure("a training trajectory can't be solved, or its sensitivities can't.")
+        return found
+
+    @cached_property
+    def informative(self) -> Bool[np.ndarray, " residual"]:
+        """Which residuals are measurements that a parameter could miss: not those that a start is taken from."""
+        values, jacobian = self.best.residuals, self.best.jacobian
+        data = np.zeros(values.shape, bool)
+        data[:, : self.mask.shape[1]] = self.mask
+        told = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
+        return data.reshape(-1) & told
+
+    @cached_property
+    def constants(self) -> list[Place]:
+        """The constants that are trained."""
+        with scope(self.kind):
+            numbered = self.stage.numbered()
+        places = []
+        for _, each in parameters.nodes(numbered.model, Constants):
+            if each.raw is None:
+                continue
+            rows = zip(each.names, np.asarray(jax.device_get(each.raw)).tolist(), each.bounds, each.scales, strict=True)
+            places += [Place(name, round(index), bounds, scale) for name, index, bounds, scale in rows]
+        return places
+
+    @property
+    def values(self) -> int:
+        """Number of measurements."""
+        return int(self.informative.sum())
+
+    def squares(self, found: Found) -> float:
+        """The sum of squared weighted residuals of the measurements."""
+        return float((found.residuals.reshape(-1)[self.informative] ** 2).sum())
+
+    def objective(self, found: Found, x: Float[np.ndarray, " parameter"]) -> float:
+        """The sum of squares with penalties and prior, which the fit has minimised."""
+        return float((found.residuals**2).sum() + (found.prior * x**2).sum())
+
+
+def check_stage(stage: Stage) -> None:
+    objective = stage.objective
+    if not isinstance(objective, TrajectoryMatching):
+        raise Unsure(f"the last stage minimises {type(objective).__name__}, which is no likelihood of trajectories.")
+    if objective.window is not None:
+        raise Unsure("the last stage fits windows, in which rows count more than once.")
+
+
+def check_size(count: int, train: Dataset) -> None:
+    if count > MOST_PARAMETERS:
+        raise Unsure(f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}.")
+    if (numbers := count * train.mask.size) > MOST_NUMBERS:
+        raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_NUMBERS:,}.")

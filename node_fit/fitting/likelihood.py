@@ -1,0 +1,57 @@
+"""The likelihood of a fit: how probable its training data are, with normal noise."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .evidence import Evidence, Noise
+from .information import Information
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How probable the training data are, with normal noise.
+
+    - `nll`: negative logarithm of the probability density of the measurements, in the user's units.
+    - `aic`, `bic`: `2 k + 2 nll` and `k log(values) + 2 nll`, where `k` counts the parameters, and the noise if it was
+      estimated.
+    - `chi2_per_dof`: squared residuals over the variances that were given, per degree of freedom: about 1 if these are
+      right; None if the noise was estimated.
+    - `noise`: whether it was `given` or `estimated`. `values`, `parameters`: number of measurements, and the effective
+      number of parameters.
+    """
+
+    nll: float
+    aic: float
+    bic: float
+    chi2_per_dof: float | None
+    noise: Noise
+    values: int
+    parameters: float
+
+
+def likelihood(evidence: Evidence) -> Likelihood:
+    """The likelihood at the fit's parameters.
+
+    **Raises:** `Unsure` if there are too few values.
+    """
+    information = Information(evidence)
+    squares, count = evidence.squares(evidence.best), evidence.values
+    given = evidence.noise == "given"
+    variance = information.variance if given else squares / count
+    told = evidence.informative.reshape(evidence.best.residuals.shape)[:, : evidence.mask.shape[1]]
+    with np.errstate(divide="ignore"):
+        scales = float(np.log(evidence.deviation[told]).sum())
+        nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(2 * math.pi * variance)) + scales
+    free = information.parameters + (not given)
+    freedom = information.degrees_of_freedom
+    return Likelihood(
+        nll=nll,
+        aic=2 * free + 2 * nll,
+        bic=free * math.log(count) + 2 * nll,
+        chi2_per_dof=squares / variance / freedom if given and freedom > 0 else None,
+        noise=evidence.noise,
+        values=count,
+        parameters=information.parameters,
+    )
