@@ -246,7 +246,9 @@ class Job:
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
         diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options, fit.step_excess)
         page = self.draw(fit, simulated)
-        summary = summarise(fit, judged, simulated, simple, diagnosis, placement_of(self.config))
+        summary = summarise(
+            fit, judged, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence
+        )
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes
@@ -254,7 +256,7 @@ class Job:
         self.files.write_summary(summary | {"overrides": words})
         print_scores(self.console, summary)
         print_bands(self.console, summary["ensemble"])
-        print_constants(self.console, summary["constants"])
+        print_constants(self.console, summary["constants"], summary["confidence"])
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
         if fit.is_linear:

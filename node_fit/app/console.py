@@ -12,6 +12,9 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..fitting.confidence import Interval, shown_with_interval
+from .summary import NOT_ASKED
+
 # Channels of a split that the table of scores shows, at the most.
 MOST_CHANNELS = 6
 
@@ -104,11 +107,21 @@ def worst(channels: dict[str, Any]) -> list[str]:
     return sorted(channels, key=error, reverse=True)[:MOST_CHANNELS]
 
 
-def print_constants(console: Console, constants: dict[str, float]) -> None:
-    """Prints the fitted constants of known equations, if there are any."""
-    if constants:
-        values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
-        console.print(f"constants: {values}", soft_wrap=True, markup=False)
+def print_constants(console: Console, constants: dict[str, float], confidence: dict[str, Any]) -> None:
+    """Prints the fitted constants of known equations, if there are any, and how sure they are."""
+    if not constants:
+        return
+    sure = {name: Interval.of(each) for name, each in confidence.get("constants", {}).items()}
+    shown = [
+        shown_with_interval(name, sure[name]) if name in sure else f"{name} = {value:.4g}"
+        for name, value in constants.items()
+    ]
+    level = f" (intervals at {confidence['level']:.0%})" if sure else ""
+    said = [*confidence.get("undetermined", ()), *confidence.get("notes", ())]
+    if (reason := confidence.get("left_out")) and reason != NOT_ASKED:
+        said.append(f"No intervals of the constants: {reason}")
+    for line in (f"constants: {', '.join(shown)}{level}", *said):
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:

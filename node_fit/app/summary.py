@@ -4,15 +4,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import jax
+import numpy as np
+
 from ..data.dataset import Dataset
 from ..evaluation.metrics import Score, coverage, score
 from ..evaluation.simulation import Simulated
 from ..fitting.diagnosis import Diagnosis
 from ..fitting.fit import Fit
 from ..model.ensemble import Ensemble
+from ..runtime.out_of_memory import explain_memory
 from ..runtime.placement import Placement
 
 EVERY = ("train", "validation", "test")
+NOT_ASKED = "confidence=none."
 
 
 def summarise(
@@ -22,6 +27,7 @@ def summarise(
     simple: Mapping[str, Mapping[str, Score]],
     diagnosis: Diagnosis,
     place: Placement,
+    method: str,
 ) -> dict[str, Any]:
     """Summarises a fit: its status, costs, scores, baseline scores and diagnosis.
 
@@ -31,6 +37,7 @@ def summarise(
     - `splits`, `simulated`: the data with the rows that count, and their predictions, by the same names.
     - `simple`: scores of simple models for each split.
     - `place`: the run's precision and devices.
+    - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
     """
     scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
     return {
@@ -46,6 +53,7 @@ def summarise(
         "parameters": fit.parameters,
         "start": fit.model.typical.start.given,
         "constants": fit.model.constants(),
+        **sureness(fit, method),
         "metrics": {name: scores.get(name) for name in EVERY},
         "baselines": {
             kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
@@ -58,6 +66,20 @@ def summarise(
         "diagnosis": asdict(diagnosis),
         "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),
     }
+
+
+def sureness(fit: Fit, method: str) -> dict[str, Any]:
+    """How sure the constants are, and the likelihood; or why that is left out."""
+    if method == "none":
+        reason = NOT_ASKED
+    elif not fit.model.constants():
+        reason = "the field has no constants; Fit.likelihood gives the likelihood of any fit of few parameters."
+    else:
+        try:
+            return {"likelihood": asdict(fit.likelihood()), "confidence": fit.confidence(method).as_dict()}
+        except (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError) as error:
+            reason = explain_memory(error) or str(error)
+    return {key: {"left_out": reason} for key in ("likelihood", "confidence")}
 
 
 def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:

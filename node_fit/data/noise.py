@@ -39,7 +39,9 @@ def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> 
             check_deviation(given, f"sigma of {name!r}", "a positive number or the name of a column")
     columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
     if columns and not by_row:
-        raise ValueError(f"sigma names the column {columns[0]!r}, which needs a table with one row per time; give numbers.")
+        raise ValueError(
+            f"sigma names the column {columns[0]!r}, which needs a table with one row per time; give numbers."
+        )
     return columns
 
 
@@ -67,11 +69,16 @@ def with_sigma(data: Dataset, sigma: Sigma, states: Sequence[str]) -> Dataset:
     if isinstance(sigma, str):
         return data
     count = len(states)
-    ys, columns = data.ys[..., :count], dict(zip(data.states[count:], np.moveaxis(data.ys[..., count:], -1, 0)))
+    ys, columns = data.ys[..., :count], named_columns(data, count)
     given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
     parts = [columns[each] if isinstance(each, str) else np.full(ys.shape[:2], float(each)) for each in given]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
     return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
+
+
+def named_columns(data: Dataset, first: int) -> dict[str, Float[np.ndarray, "trajectory time"]]:
+    """The channels from a number on, by name."""
+    return {name: data.ys[..., index] for index, name in enumerate(data.states) if index >= first}
 
 
 def relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:

@@ -40,6 +40,16 @@ class Interval:
     lower: float
     upper: float
 
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON; None for a number that is not finite."""
+        return {key: value if math.isfinite(value) else None for key, value in asdict(self).items()}
+
+    @staticmethod
+    def of(content: Mapping[str, float | None]) -> "Interval":
+        """The inverse of `as_dict`."""
+        ends = {"lower": -math.inf}
+        return Interval(**{key: ends.get(key, math.inf) if value is None else value for key, value in content.items()})
+
 
 @dataclass(frozen=True)
 class Confidence:
@@ -65,10 +75,7 @@ class Confidence:
     def as_dict(self) -> dict[str, Any]:
         """For JSON; None for a number that is not finite."""
         found = asdict(self)
-        found["constants"] = {
-            name: {key: value if math.isfinite(value) else None for key, value in asdict(each).items()}
-            for name, each in self.constants.items()
-        }
+        found["constants"] = {name: each.as_dict() for name, each in self.constants.items()}
         return found
 
     def __str__(self) -> str:
@@ -95,9 +102,7 @@ def fisher(evidence: Evidence, level: float) -> Confidence:
     information = Information(evidence)
     reach = quantile(information, level) * information.errors
     constants = {}
-    for place, error, far, size in zip(
-        information.places, information.errors, reach, information.sizes, strict=True
-    ):
+    for place, error, far, size in zip(information.places, information.errors, reach, information.sizes, strict=True):
         middle = evidence.x[place.index] * place.scale
         line = size * place.scale
         constants[place.name] = interval(place, middle, error * line, middle - far * line, middle + far * line)

@@ -113,9 +113,11 @@ class Information:
         """Standard errors along orthogonal directions of the constants, infinite where nothing is known; in rows."""
         if not self.places:
             return np.zeros(0), np.zeros((0, 0))
-        alone = np.linalg.norm(self.root[:, [each.index for each in self.places]], axis=0) * self.columns[
-            [each.index for each in self.places]
-        ] * self.sizes
+        alone = (
+            np.linalg.norm(self.root[:, [each.index for each in self.places]], axis=0)
+            * self.columns[[each.index for each in self.places]]
+            * self.sizes
+        )
         _, values, vectors = np.linalg.svd(self.own, full_matrices=True)
         values = np.concatenate([values, np.zeros(len(vectors) - len(values))])
         noise = self.tolerance * np.maximum(np.abs(vectors) @ alone, np.finfo(float).tiny)

@@ -26,6 +26,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
+    *("confidence", "likelihood"),
 )
 BASELINES = {
     "mean": "mean",
@@ -76,6 +77,9 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         name=f"{folder.parent.name}/{folder.name}" if folder.parent.name else folder.name,
         folder=str(folder),
         summary=summary,
+        sure=summary["confidence"] or {},
+        likely=summary["likelihood"] or {},
+        intervals=(summary["confidence"] or {}).get("constants") or {},
         kind=diagnosis.get("kind") or summary["status"] or "unknown",
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),

@@ -55,7 +55,10 @@ class LinearisedStage:
         run = PROGRAMS.get(linearised, programs.static, arguments, Compilations())
         residuals, jacobian, prior, failed = to_host(run(*arguments))
         return Found(
-            np.asarray(residuals, np.float64), np.asarray(jacobian, np.float64), np.asarray(prior, np.float64), int(failed)
+            np.asarray(residuals, np.float64),
+            np.asarray(jacobian, np.float64),
+            np.asarray(prior, np.float64),
+            int(failed),
         )
 
     def params(self, x: Float[np.ndarray, " parameter"]) -> Params:

@@ -144,6 +144,7 @@ def check_top(config: DictConfig) -> None:
         ("precision", ("x32", "x64")),
         ("resume_from", ("latest", "best")),
         ("sweep", ("serial", "vectorized")),
+        ("confidence", ("fisher", "profile", "none")),
     ):
         if config[key] not in choices:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
