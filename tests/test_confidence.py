@@ -130,7 +130,9 @@ def test_a_network_that_makes_up_for_a_constant_is_said():
     )
     fit = fit_to(decay(0.01).data["train"], field=hybrid, start=FITTED, **{**OPTIONS, "ridge": 1e-6, "steps": 200})
     found = fit.confidence()
-    assert [said.startswith("a is not determined by these data, since what is") for said in found.undetermined] == [True]
+    assert [said.startswith("a is not determined by these data, since what is") for said in found.undetermined] == [
+        True
+    ]
     assert found.constants["b"].upper == pytest.approx(0.5, rel=0.05)
 
 

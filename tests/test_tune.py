@@ -24,10 +24,10 @@ ADAM = (*DIRECT, "optimizer=adam")
 # A whole small grid. Only the run finds that -1 is out of range; 1e-4 is too slow for the threshold.
 GRID = (
     "+tune.space.optimizer.learning_rate={choice: [1e-4, 1e-2, 3e-2]}",
-    "+tune.space.field.width={choice: [8, -1]}",
+    "+tune.space.field.depth={choice: [1, -1]}",
     "~tune.space.penalty.ridge",
     "tune.sampler._target_=optuna.samplers.GridSampler",
-    "+tune.sampler.search_space={optimizer.learning_rate: ['0.0001', '0.01', '0.03'], field.width: ['8', '-1']}",
+    "+tune.sampler.search_space={optimizer.learning_rate: ['0.0001', '0.01', '0.03'], field.depth: ['1', '-1']}",
     "~tune.pruner",
     "+tune.pruner={_target_: optuna.pruners.ThresholdPruner, upper: 5.0}",
 )
@@ -95,8 +95,8 @@ def test_a_sampler_that_has_tried_all_ends_the_search(searched):
 def test_a_failed_trial_stops_no_other(searched):
     study, ran = searched
     failed = [record for record in trials(study) if record.state == optuna.trial.TrialState.FAIL]
-    assert [record.params["field.width"] for record in failed] == ["-1"] * 3
-    assert ran.err.count("error: field.width must be at least 1") == 3
+    assert [record.params["field.depth"] for record in failed] == ["-1"] * 3
+    assert ran.err.count("error: field.depth must be at least 0") == 3
 
 
 def test_numbers_alone_compile_once(searched):

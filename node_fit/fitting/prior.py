@@ -23,20 +23,20 @@ def is_short(data: Dataset, model: NeuralODE) -> bool:
     return values < SHORT and values < sum(leaf.size for leaf in parameters.weights(model.field))
 
 
-def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray]) -> float:
+def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray], *, hide: bool = True) -> float:
     """The candidate whose fit to the beginnings of the trajectories predicts their ends best.
 
     **Arguments:**
 
     - `data`: the training data.
     - `predict`: fits the field to data with a given weight of the prior, and predicts at all of their times.
+    - `hide`: whether the beginnings hold no value of the ends; a start may be fitted to rows that do not count.
 
     **Returns:** one of `CANDIDATES`; the largest if no fit predicts anything.
     """
     last = data.lengths - np.maximum((HELD_BACK * data.lengths).astype(int), 1)
     early = np.arange(data.ts.shape[1])[None, :] < last[:, None]
-    # A start may be fitted to rows that do not count; the beginnings therefore hold no value of the ends.
-    known = np.where(early[..., None], data.ys, np.nan)
+    known = np.where(early[..., None], data.ys, np.nan) if hide else data.ys
     beginning, end = replace(data, ys=known, scored=data.scored & early), replace(data, scored=data.scored & ~early)
     if not (beginning.mask.any() and end.mask.any()):
         return 0.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 # Callbacks of Hydra that conf/config.yaml names.
 CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
@@ -125,8 +125,10 @@ def check_hydra(config: Any) -> None:
 
     **Raises:** `ConfigError` unless they are node_fit's own callbacks, Hydra's plugins, or defined by extensions.
     """
-    named = config.get("extensions") or ()
-    extensions = named if all(isinstance(name, str) for name in named) and not isinstance(named, str) else ()
+    named = config.get("extensions")
+    # What is no list of names is refused with the other keys.
+    is_list = isinstance(named, list | tuple | ListConfig)
+    extensions = named if is_list and all(isinstance(name, str) for name in named) else ()
     for key, target in targets_in(OmegaConf.to_container(config.hydra), "hydra"):
         plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(target, name) for name in PLUGINS)
         if not (plugin or target in CALLBACKS or any(is_in(target, name) for name in extensions)):
