@@ -51,6 +51,9 @@ from .optimizers.optimizer import Step as Step
 from .training.callback import Callback as Callback
 from .training.callback import Record as Record
 from .training.callback import RunState as RunState
+from .training.loggers import MLflow as MLflow
+from .training.loggers import TensorBoard as TensorBoard
+from .training.loggers import WeightsAndBiases as WeightsAndBiases
 from .objectives.derivative import DerivativeMatching as DerivativeMatching
 from .objectives.penalty import Penalty as Penalty
 from .objectives.shooting import MultipleShooting as MultipleShooting

@@ -50,7 +50,7 @@ from .resuming import (
     write_config,
 )
 from .run_directory import RunDirectory, RunExists
-from .run_logger import Pruner, RunLogger, StopOnSignal
+from .run_logger import Pruner, RunLogger, StopOnSignal, make_loggers
 from .summary import summarise
 
 LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
@@ -154,7 +154,7 @@ class Job:
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                fit = self.fit(options, ensemble, logger)
+                fit = self.fit(options, ensemble, logger, *make_loggers(self.config, self.files))
             if logger.pruned:  # The training loop only knows that a callback ended the run.
                 fit = replace(fit, status="pruned")
             self.finish(fit)
@@ -168,11 +168,11 @@ class Job:
             fit = self.fit(*self.prepare(), StopOnSignal(interruption))
             return EXIT.get(fit.status, interruption.exit_code)
 
-    def fit(self, options: Options, ensemble: Members, callback: Callback) -> Fit:
+    def fit(self, options: Options, ensemble: Members, *callbacks: Callback) -> Fit:
         splits = self.splits
         with errors_of_training():
             return fit_with(
-                options, splits.train, splits.validation, ensemble=ensemble, callbacks=[callback], progress=False
+                options, splits.train, splits.validation, ensemble=ensemble, callbacks=callbacks, progress=False
             )
 
     def prepare(self) -> tuple[Options, Members]:

@@ -10,13 +10,14 @@ from ..fitting.progress import Display, ShowProgress
 from ..fitting.result import Fit
 from ..fitting.several import fit_several
 from ..runtime.precision import scope
+from ..training.callback import Callbacks
 from .application import EXIT, Job, report_failure
 from .config.targets import ConfigError
 from .console import make_console
 from .drawing import DRAWING
 from .interruption import Interruption
 from .run_directory import fingerprint
-from .run_logger import RunLogger
+from .run_logger import RunLogger, make_loggers
 
 Prepared = tuple[Job, Options]
 
@@ -72,7 +73,15 @@ def fit_group(group: Sequence[Prepared], interruption: Interruption) -> list[Fit
     quiet.quiet = True
     jobs[0].announce_data(f"{len(jobs)} jobs at once; ")
     with Display(console) as display, Display(quiet) as silent:
-        loggers = [RunLogger(job.config, job.files, quiet, silent, interruption) for job in jobs]
+        loggers = [
+            Callbacks(
+                [
+                    RunLogger(job.config, job.files, quiet, silent, interruption),
+                    *make_loggers(job.config, job.files),
+                ]
+            )
+            for job in jobs
+        ]
         keywords = {"validation": splits.validation, "callbacks": loggers, "overview": ShowProgress(display)}
         return fit_several(splits.train, options, **keywords)
 

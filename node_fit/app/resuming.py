@@ -21,6 +21,7 @@ CHANGEABLE = (
     "device",
     "verbose",
     "report",
+    "logger",
     "compile_cache",
     "extensions",
     "resume_from",

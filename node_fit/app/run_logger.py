@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from ..fitting.progress import Display, leading
@@ -12,8 +12,11 @@ from ..model.neural_ode import NeuralODE
 from ..storage.checkpoint import Checkpoints
 from ..storage.model_file import describe
 from ..training.callback import Callback, Record, RunState, Template
+from ..training.loggers import AbstractLogger, MLflow, TensorBoard, WeightsAndBiases
+from .config.parts import names_of_loggers
 from .config.targets import ConfigError
 from .interruption import Interruption
+from .resuming import leaves
 from .run_directory import RunDirectory
 
 
@@ -122,3 +125,15 @@ class RunLogger(Callback):
         if self.interruption.number is None:
             return None
         return f"by {self.interruption.name}; continue with resume={self.files.path}"
+
+
+def make_loggers(config: DictConfig, files: RunDirectory) -> list[AbstractLogger]:
+    """The loggers that the config names, with its keys as their settings."""
+    settings = leaves(OmegaConf.to_container(config, resolve=True))
+    folder, name = files.path.absolute(), "/".join(files.path.absolute().parts[-2:])
+    makers = {
+        "tensorboard": lambda: TensorBoard(folder / "tensorboard", settings),
+        "mlflow": lambda: MLflow(name, settings=settings),
+        "wandb": lambda: WeightsAndBiases(folder, name, settings=settings),
+    }
+    return [makers[each]() for each in names_of_loggers(config.logger)]

@@ -1,6 +1,7 @@
 """`fit`: from measured trajectories to a fitted model."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import optax
@@ -124,8 +125,9 @@ def fit_with(
     mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
     ensemble = as_members(ensemble)
-    with scope(options.kind), progress_bar(progress) as bar:
+    with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
+        stack.callback(callback.on_fit_end)
         run = Run(train, validation)
         prepared = run.prepare(options, model)
         ensemble.check(train, prepared.options.training.budget.window)

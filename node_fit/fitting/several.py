@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ..data.dataset import Dataset, check_data
@@ -52,7 +53,9 @@ def fit_several(
         raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
     if len({each.kind for each in options}) > 1:
         raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
-    with scope(options[0].kind):
+    with scope(options[0].kind), ExitStack() as stack:
+        for each in callbacks:
+            stack.callback(each.on_fit_end)
         mark = options[0].scaling.marked
         train, validation = mark(train), None if validation is None else mark(validation)
         run = Run(train, validation)

@@ -114,6 +114,9 @@ class Callback:
         """A chunk has ended, with a record for each member that took part. Return a reason to stop, or None."""
         return None
 
+    def on_fit_end(self) -> None:
+        """The training has ended, also by an error or Ctrl-C; for closing what the callback has opened."""
+
 
 class Callbacks(Callback):
     """Several callbacks as one; the first that has a state to restore, or a reason to stop, decides."""
@@ -144,3 +147,7 @@ class Callbacks(Callback):
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         found = [callback.on_chunk_end(records, state) for callback in self.callbacks]
         return next((reason for reason in found if reason is not None), None)
+
+    def on_fit_end(self) -> None:
+        for callback in self.callbacks:
+            callback.on_fit_end()

@@ -15,6 +15,7 @@ from ...data.table_source import Table
 from ...fitting.options import TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
+from ...training.loggers import LOGGERS, needed
 from ...training.members import Members
 from .configuration import build, errors_at
 from .shipped import known_keys
@@ -150,6 +151,7 @@ def check_top(config: DictConfig) -> None:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
     if not isinstance(config.report, bool):
         raise ConfigError(f"report must be true or false, got {config.report!r}.")
+    check_loggers(config.logger)
     if config.compile_cache is not False and not isinstance(config.compile_cache, str):
         raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
     window = OmegaConf.select(config, "evaluation.window")
@@ -157,6 +159,19 @@ def check_top(config: DictConfig) -> None:
         raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
     if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
         raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")
+
+
+def check_loggers(names: Any) -> None:
+    """Refuses loggers that do not exist, or whose package is not installed."""
+    for name in names_of_loggers(names):
+        if name not in LOGGERS:
+            raise ConfigError(f"logger must be a list of {', '.join(LOGGERS)}, got {name!r}; {nearest(name, LOGGERS)}")
+        needed(LOGGERS[name].package, LOGGERS[name].extra)
+
+
+def names_of_loggers(given: Any) -> list[Any]:
+    """The config's `logger` as a list; `tensorboard` alone is one too."""
+    return list(given) if OmegaConf.is_list(given) else [] if given is None or given is False else [given]
 
 
 def check_known(config: DictConfig) -> None:
