@@ -20,6 +20,7 @@ from reports import by_time, by_trajectory, curves_of, model_of, spirals, write_
 
 import node_fit as nf
 from node_fit.app.drawing import Drawing, Page
+from node_fit.data.dates import Dates
 from node_fit.evaluation.metrics import score
 from node_fit.plots.phase import SIDE, phase_points
 from node_fit.report import index_page
@@ -61,6 +62,23 @@ def test_errors_are_those_of_the_scores(split, tmp_path):
     np.testing.assert_allclose(
         predictions.residuals, np.concatenate([(part.ys - model_of(part))[part.scored] for part in splits.values()])
     )
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_timestamps_are_times_since_the_first_on_the_page(zone, tmp_path):
+    zero = np.array(["2026-01-05T06:00", "2026-01-05T09:00"], dtype="datetime64[us]")
+    splits = by_time(replace(spirals(2), time="when", dates=Dates(zero, "h", zone)))
+    run = write_run(tmp_path / "run", splits)
+    made = data_of(make_run_page(run, curves_of(splits)))
+    # The rows are some six minutes apart.
+    assert made["time"] == "when, min from 2026-01-05 06:00:00" + (" UTC" if zone else "")
+    begun = {"0": 0.0, "1": 180.0}
+    for record in made["records"]:
+        first, last = record["segments"][0], record["segments"][-1]
+        assert first["ts"][0] == first["curve"]["ts"][0] == begun[record["name"]]
+        for ts in (last["ts"], last["curve"]["ts"]):
+            assert ts[-1] == pytest.approx(begun[record["name"]] + 240.0)
+    assert data_of(make_run_page(run)) == made, "a page that is made again differs"
 
 
 def test_a_forecast_joins_the_trajectory_that_it_continues(tmp_path):

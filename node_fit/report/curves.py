@@ -13,6 +13,7 @@ from jaxtyping import Float
 from ..plots.curves import Curves
 from ..plots.phase import SIDE, phase_points
 from ..storage.disk import write
+from .dates import Origin
 from .predictions import Predictions
 
 NAME = ".curves.npz"
@@ -41,12 +42,16 @@ class Curve:
     bands: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def save_curves(folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key]) -> None:
-    """Writes the curves of the wanted splits and trajectories, and the vector field."""
+def save_curves(
+    folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key], origin: Origin | None = None
+) -> None:
+    """Writes the curves of the wanted splits and trajectories, and the field; dated ones at times since `origin`."""
     arrays: dict[str, Any] = {}
     for role, data in curves.splits.items():
         rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
         ts, ys = (part[rows] for part in curves.dense[role])
+        if origin is not None and data.dates is not None:
+            ts = np.stack([origin.times_of(data, i, t) for i, t in zip(rows, ts, strict=True)]) if rows else ts
         arrays[f"{role}/names"] = np.array([data.trajectories[i] for i in rows], dtype=str)
         arrays |= {f"{role}/ts": ts, f"{role}/ys": ys.astype(np.float32)}
         if role in curves.bands:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .dates import Origin, count, is_stamp
+
 TRAIN = "train"
 
 
@@ -18,7 +20,7 @@ class Predictions:
     """All rows of `predictions.csv`.
 
     - `states`, `inputs`, `time`: names of columns.
-    - `ts`, `us`, `ys`, `predicted`: the columns; NaN where a value is missing.
+    - `ts`, `us`, `ys`, `predicted`: the columns; NaN where a value is missing. Timestamps are times since `origin`.
     - `bands`: lower and upper edges of the states; `None` without bands.
     - `scored`: rows that count in the score.
     - `roles`, `names`, `starts`: split, trajectory and first row of each segment. A segment is a trajectory's rows in
@@ -37,6 +39,7 @@ class Predictions:
     roles: list[str]
     names: list[str]
     starts: Int[np.ndarray, " segment"]
+    origin: Origin | None = None
 
     @property
     def ends(self) -> Int[np.ndarray, " segment"]:
@@ -107,12 +110,15 @@ def read_predictions(path: Path) -> Predictions | None:
     if not path.is_file():
         return None
     with open(path, newline="") as file:
-        header = next(csv.reader(file), [])
+        rows = csv.reader(file)
+        header, first = next(rows, []), next(rows, [])
     # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
     places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
-    columns = read_columns(path, header)
-    if not places or not len(columns[2]):
+    dated = len(first) > 2 and is_stamp(first[2])
+    columns = read_columns(path, header, texts=2 + dated)
+    if not places or not len(columns[-1]):
         return None
+    time, ts, origin = count(header[2], columns[2]) if dated else (header[2], columns[2], None)
     has_bands = header[places[0] + 2 : places[0] + 3] == [f"{header[places[0]]}_lower"]
     changes = (np.diff(codes, prepend=-1) != 0 for codes, _ in columns[:2])
     starts = np.flatnonzero(np.logical_or(*changes))
@@ -124,33 +130,37 @@ def read_predictions(path: Path) -> Predictions | None:
     return Predictions(
         states=tuple(header[place] for place in places),
         inputs=tuple(header[i] for i in inputs),
-        time=header[2],
-        ts=columns[2],
-        us=np.stack([columns[i] for i in inputs], axis=1) if inputs else np.zeros((len(columns[2]), 0)),
+        time=time,
+        ts=ts,
+        us=np.stack([columns[i] for i in inputs], axis=1) if inputs else np.zeros((len(ts), 0)),
         ys=stacked(0),
         predicted=stacked(1),
         bands=(stacked(2), stacked(3)) if has_bands else None,
-        scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(columns[2]), dtype=bool),
+        scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(ts), dtype=bool),
         roles=[columns[0][1][code] for code in columns[0][0][starts].tolist()],
         names=[columns[1][1][code] for code in columns[1][0][starts].tolist()],
         starts=starts,
+        origin=origin,
     )
 
 
-def read_columns(path: Path, header: list[str]) -> list[Any]:
-    """The columns of a CSV file: of the first two a code in each row and the text of each code, and numbers."""
+def read_columns(path: Path, header: list[str], texts: int) -> list[Any]:
+    """The columns of a CSV file: of the first two a code in each row and the text of each code; texts, and numbers.
+
+    **Arguments:** `texts`: number of columns of text.
+    """
     from pyarrow import csv as reader
     from pyarrow import float64, string
 
-    kinds = {name: float64() for name in header[2:]} | {name: string() for name in header[:2]}
+    kinds = {name: float64() for name in header[texts:]} | {name: string() for name in header[:texts]}
     table = reader.read_csv(
         path,
         parse_options=reader.ParseOptions(newlines_in_values=True),
         convert_options=reader.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=False),
     )
     coded = [column.combine_chunks().dictionary_encode() for column in table.columns[:2]]
-    texts = [(column.indices.to_numpy(), column.dictionary.to_pylist()) for column in coded]
-    return texts + [column.to_numpy() for column in table.columns[2:]]
+    codes = [(column.indices.to_numpy(), column.dictionary.to_pylist()) for column in coded]
+    return codes + [column.to_numpy() for column in table.columns[2:]]
 
 
 def join(predictions: Predictions) -> list[Record]:

@@ -57,7 +57,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         records = join(predictions)
         chosen = choose(predictions, records)
         if curves is not None:
-            save_curves(folder, curves, slopes, keys_of(predictions, chosen))
+            save_curves(folder, curves, slopes, keys_of(predictions, chosen), predictions.origin)
         smooth, field = load_curves(folder)
         if field is None:
             extensions = list(config.get("extensions") or [])
