@@ -45,7 +45,8 @@ def draw(runs: Path) -> None:
     with styled():
         figure = new_figure(8.0, 4.8)
         for (name, panel), axis in zip(PANELS.items(), figure.subplots(2, 2).flat, strict=True):
-            panel(axis, node_fit.load(runs / name / "model.safetensors"), np.unique(test_names(runs / name)))
+            model = node_fit.load(runs / name / "model.safetensors").typical
+            panel(axis, model, np.unique(test_names(runs / name)))
         save(figure, ROOT / "docs" / "systems.png")
 
 
