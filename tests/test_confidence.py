@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from conftest import fit_to
 
@@ -151,7 +152,7 @@ def test_what_has_no_confidence_says_why():
     assert windows.confidence().constants, "whole trajectories come after windows"
     few = nf.Dataset.from_arrays(TS[:3], line().ys[0, :3], states=("x",))
     three = known({"x": "k + a*t + b*t**2"}, {"k": 1.0, "a": 1.0, "b": 1.0})
-    with pytest.raises(ValueError, match="give data.sigma"):
+    with pytest.raises(ValueError, match="nothing to estimate the noise from"):
         fit_to(few, field=three, **{**OPTIONS, "steps": 1}).confidence()
 
 
@@ -167,3 +168,55 @@ def test_an_interval_is_printed_with_as_many_digits_as_it_has(interval, text):
     found = Interval(*interval)
     assert shown_with_interval("k1", found) == text
     assert Interval.of(found.as_dict()) == found
+
+
+def test_the_profile_of_a_straight_line_is_its_interval():
+    fit = fit_line(line())
+    fisher, profile = (fit.confidence(method).constants["k"] for method in ("fisher", "profile"))
+    assert (profile.lower, profile.upper) == pytest.approx((fisher.lower, fisher.upper), rel=2e-3)
+
+
+@pytest.mark.parametrize("sigma", [None, 0.2])
+def test_a_profile_ends_where_the_best_fit_with_the_constant_held_is_worse_by_the_threshold(sigma):
+    ts = np.linspace(0.0, 3.0, 15)
+    ys = np.exp(-ts) + 0.2 * np.random.default_rng(1).standard_normal(15)
+    data = nf.Dataset.from_arrays(ts, ys[:, None], states=("x",), sigma=sigma)
+    field = known({"x": "-a*x"}, {"a": 0.8})
+    fit = fit_to(data, field=field, start=FITTED, **{**OPTIONS, "solver": nf.Solver("tsit5", rtol=1e-8)})
+
+    def squares(a):
+        basis = np.exp(-a * ts)  # The best start follows from linear regression.
+        return ((ys - basis * (basis @ ys) / (basis @ basis)) ** 2).sum()
+
+    found = fit.confidence("profile").constants["a"]
+    best = squares(found.estimate)
+    rise = scipy.stats.norm.ppf(0.975) ** 2 * 0.04 if sigma else scipy.stats.t.ppf(0.975, 13) ** 2 * best / 13
+    for end in (found.lower, found.upper):
+        assert squares(end) - best == pytest.approx(rise, rel=0.01)
+    linear = fit.confidence().constants["a"]
+    assert abs(squares(linear.upper) - best - rise) > 0.02 * rise, "the problem is not linear"
+
+
+@pytest.mark.parametrize("precision", ["x32", "x64"])
+def test_a_profile_without_an_upper_end_is_said(precision):
+    ts = np.linspace(0.0, 3.0, 15)
+    # The solution of x' = -3 x / (2 + x).
+    ys = 2 * scipy.special.lambertw(0.5 * np.exp(0.5 - 1.5 * ts)).real + 0.03 * np.random.default_rng(
+        3
+    ).standard_normal(15)
+    data = nf.Dataset.from_arrays(ts, ys[:, None], states=("x",))
+    constants = {"v": [3.0, 0.0, None], "half": [3.0, 0.0, None]}
+    field = known({"x": "-v*x/(half + x)"}, constants)
+    found = fit_to(data, field=field, start=FITTED, **{**OPTIONS, "precision": precision}).confidence("profile")
+    assert "only their ratio is" in found.undetermined[0]
+    assert "The profile of half has one side only" in found.undetermined[-1]
+    assert found.constants["v"].upper == found.constants["half"].upper == np.inf
+    assert 0.5 < found.constants["half"].lower < found.constants["half"].estimate
+
+
+def test_implicit_methods_give_the_same_intervals():
+    implicit = nf.Solver("kvaerno3", rtol=1e-6)
+    found = decay(0.1, solver=implicit, optimizer=nf.LevenbergMarquardt(), steps=15).confidence().constants
+    explicit = decay(0.1, solver=nf.Solver("bosh3", rtol=1e-6)).confidence().constants
+    for name in ("a", "b"):
+        assert found[name].lower == pytest.approx(explicit[name].lower, rel=1e-3)

@@ -10,7 +10,6 @@ import scipy.stats
 
 from ..data.bounds import Bounds, from_line, slope
 from ..model.starts.first import First
-from ..runtime.arguments import check_argument
 from .determined import undetermined
 from .evidence import Evidence, Noise, Place, Unsure
 from .information import Information
@@ -81,15 +80,6 @@ class Confidence:
     def __str__(self) -> str:
         shown = [shown_with_interval(name, each) for name, each in self.constants.items()]
         return "\n".join([", ".join(shown), *self.undetermined, *self.notes])
-
-
-def confidence(evidence: Evidence, method: Method = "fisher", level: float = 0.95) -> Confidence:
-    """Intervals of the constants; see `Fit.confidence`."""
-    check_argument("method", method, Method)
-    check_argument("level", level, float)
-    if not 0 < level < 1:
-        raise ValueError(f"level must be above 0 and below 1, got {level}.")
-    return fisher(evidence, level)
 
 
 def fisher(evidence: Evidence, level: float) -> Confidence:

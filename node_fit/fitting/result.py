@@ -18,16 +18,18 @@ from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE, Prediction
 from ..plots.curves import Curves
 from ..plots.fit import fit_figure
+from ..runtime.arguments import check_argument
 from ..storage.model_file import save
 from ..training.callback import Record, Status
 from ..training.stopping import Outcome
 from .choices import Choice
-from .confidence import Confidence, Method, confidence
+from .confidence import Confidence, Method, fisher
 from .diagnosis import Diagnosis, diagnose
 from .evidence import Evidence, Unsure
 from .likelihood import Likelihood, likelihood
 from .options import Options
 from .preparation import stages_of
+from .profile import profile
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +146,11 @@ class Fit:
 
         **Raises:** `ValueError` if there are no constants, or the fit is no least-squares optimum of few parameters.
         """
-        return confidence(self.evidence, method, level)
+        check_argument("method", method, Method)
+        check_argument("level", level, float)
+        if not 0 < level < 1:
+            raise ValueError(f"level must be above 0 and below 1, got {level}.")
+        return (profile if method == "profile" else fisher)(self.evidence, level)
 
     def likelihood(self) -> Likelihood:
         """How probable the training data are, with normal noise; `aic` and `bic` compare models of the same data.

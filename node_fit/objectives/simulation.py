@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from ..data.batch import Batch
 from ..data.scaling import characteristic_time, mean_and_deviation
 from ..model.neural_ode import NeuralODE, bound_of
+from ..solver.adjoints import Adjoint
 from ..solver.held_steps import SAFETY, Grid, Shares, even, size, stretched
 from ..solver.solver import Solver
 from ..solver.tolerances import with_defaults
@@ -46,10 +47,14 @@ class AbstractSimulation(AbstractLeastSquares):
         """The residuals of solved states."""
 
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
+        return self.solved(model, auxiliary, target)
+
+    def solved(self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None) -> Residuals:
+        """The residuals; `adjoint` of adaptive steps in place of the solver's own."""
         batch, grid = self.seen(target)
         problem = model.problem(batch, self.starts(model, auxiliary, target))
         if grid is None:
-            solution, excess = self.solver.solve(problem, joint=batch.joint), 0.0
+            solution, excess = self.solver.solve(problem, joint=batch.joint, adjoint=adjoint), 0.0
         else:
             solution = self.solver.solve_held(problem, grid, between_rows=batch.driven)
             # A failed solve is counted; it does not lower the weight of the others.
@@ -63,8 +68,7 @@ class AbstractSimulation(AbstractLeastSquares):
         batch, grid = self.seen(target)
         if grid is None:
             # A loop that chooses its steps only has a forward-mode derivative.
-            unheld = replace(self, solver=replace(self.solver, adjoint="forward"))
-            return forward(lambda x: unheld.residuals(*build(x), target), x)
+            return forward(lambda x: self.solved(*build(x), target, "forward"), x)
 
         def starts(x: Array) -> Array:
             return self.starts(*build(x), target)

@@ -92,8 +92,7 @@ class Solver(eqx.Module):
                 raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{hint}")
         for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
-            # A solver that is made within a program has traced numbers, which were checked before.
-            if not all(isinstance(number, jax.core.Tracer) or number > 0 for number in numbers):
+            if not all(number > 0 for number in numbers):
                 raise ValueError(f"{key} must be positive, got {given}.")
         check_stepping(method, stepping)
         self.method = method

@@ -74,7 +74,7 @@ def read_table(
     - `units`: unit of a column, by name; only recorded, nothing is converted.
     - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number or the name
       of a column. Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all
-      residuals in scaled units. That of a state with bounds or on a logarithmic scale is one of its logarithm, or of
+      residuals in scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of
       its map to the real line: 0.1 is then a tenth of the value.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
