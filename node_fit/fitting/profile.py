@@ -61,7 +61,15 @@ class Profile:
         held = np.zeros_like(near.x)
         held[index] = to - near.x[index]
         free = np.arange(len(held)) != index
-        return self.minimised(self.point(near.x + held + newton(near, held, free, 0.0, self.tolerance)), free)
+        # The linearised model says how the others follow; where it is far off, they follow less.
+        tries = (newton(near, held, free, damping, self.tolerance) for damping in (0.0, 1e-3, 1e-1, 10.0))
+        there = self.point(near.x + held)
+        for follow in tries:
+            better = self.point(near.x + held + follow)
+            if better.value < there.value:
+                there = better
+                break
+        return self.minimised(there, free)
 
     def minimised(self, here: Point, free: Bool[np.ndarray, " parameter"]) -> Point:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
