@@ -68,7 +68,7 @@ def summarise(
     }
 
 
-def sureness(fit: Fit, method: str) -> dict[str, Any]:
+def sureness(fit: Fit, method: Any) -> dict[str, Any]:
     """How sure the constants are, and the likelihood; or why that is left out."""
     if method == "none":
         reason = NOT_ASKED

@@ -39,7 +39,7 @@ def undetermined(information: Information) -> list[str]:
 
 def simplest(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
     """A basis of the same directions in which each moves few constants; its largest entry is 1."""
-    _, _, order = scipy.linalg.qr(vectors, pivoting=True)
+    order = scipy.linalg.qr(vectors, pivoting=True)[-1]
     reduced = np.linalg.solve(vectors[:, order[: len(vectors)]], vectors)
     return reduced / np.abs(reduced).max(axis=1, keepdims=True)
 

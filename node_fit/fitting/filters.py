@@ -26,6 +26,8 @@ from .linear_start import begun_linear
 
 # Sets of filters that are drawn, and rows of each trajectory that they are tried on.
 DRAWS, MOST_ROWS = 300, 3_000
+# Rounds in which the best sets get neighbours, so many each, at a distance that shrinks from the first by this factor.
+ROUNDS, BEST, NEIGHBOURS, DISTANCE, SHRINK = 6, 10, 5, 0.3, 0.7
 # Time constants [rows]: at least, and at most this share of the longest trajectory. Frequencies [1/time constant].
 FASTEST, SLOWEST, FREQUENCIES = 2.0, 0.2, (0.2, 3.0)
 # Standard deviation of the states, which should reach the bends of the readout's network.
@@ -58,6 +60,15 @@ class Filters(NamedTuple):
         of = np.repeat(np.arange(number), np.where(np.arange(number) < pairs, 2, 1))
         imaginary = np.concatenate([[False], of[1:] == of[:-1]])
         return Filters(((-1 + 1j * swing) / times)[of], weights[of], imaginary)
+
+    def neighbour(self, rng: np.random.Generator, distance: float) -> "Filters":
+        """Filters whose poles and weights differ by about this share."""
+        of = np.cumsum(~self.imaginary) - 1  # the filter that a state belongs to
+        number = int(of[-1]) + 1
+        decays, swings = np.exp(distance * rng.normal(size=(2, number)))[:, of]
+        weights = self.weights + distance * rng.normal(size=(number, self.weights.shape[1]))[of]
+        poles = np.real(self.poles) * decays + 1j * np.imag(self.poles) * swings
+        return Filters(poles, weights / np.linalg.norm(weights, axis=1, keepdims=True), self.imaginary)
 
     def states(self, us: Float[np.ndarray, "trajectory time input"]) -> Float[np.ndarray, "trajectory time state"]:
         """The states at all rows, from rest; `us` over the step that begins at each row."""
@@ -113,10 +124,17 @@ def begun_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     features = features_of(observation)
     rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
     states = start.matrix.shape[0]
-    draws = [Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)]
     scaled = scaler.scale_states(train.ys)
-    tried = [try_filters(each, train, scaled, over, features) for each in draws]
-    best = min(tried, key=lambda each: each.error)
+
+    def tried(several: list[Filters]) -> list[Tried]:
+        return [try_filters(each, train, scaled, over, features) for each in several]
+
+    found = tried([Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
+    for turn in range(ROUNDS):
+        found = sorted(found, key=lambda each: each.error)[:BEST]
+        distance = DISTANCE * SHRINK**turn
+        found += tried([each.filters.neighbour(rng, distance) for each in found for _ in range(NEIGHBOURS)])
+    best = min(found, key=lambda each: each.error)
     path = best.filters.states(over) / best.sizes
     system = best.filters.system(best.sizes, *start_map(path, train, model))
     model = begun_linear(model, LinearModel(system, scaled.shape[2], best.error, best.error, best.error), step)

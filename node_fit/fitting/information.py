@@ -49,7 +49,7 @@ class Information:
         whole = found.jacobian
         if found.prior.any():
             whole = np.concatenate([whole, np.diag(np.sqrt(found.prior))])
-        return np.linalg.qr(whole / self.columns, mode="r")
+        return np.asarray(np.linalg.qr(whole / self.columns, mode="r"))
 
     @cached_property
     def spectrum(self) -> tuple[Float[np.ndarray, " rank"], Float[np.ndarray, "rank parameter"]]:
