@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.stats
 
 from ..data.bounds import Bounds, from_line, slope
 from ..model.starts.first import First
@@ -111,11 +110,13 @@ def fisher(evidence: Evidence, level: float) -> Confidence:
 
 def quantile(information: Information, level: float) -> float:
     """Half the width of an interval in standard errors: Student's t, or the normal's if the noise was given."""
+    from scipy.special import ndtri, stdtrit
+
     tail = (1 + level) / 2
     if information.evidence.noise == "given":
-        return float(scipy.stats.norm.ppf(tail))
+        return float(ndtri(tail))
     _ = information.variance  # Refuses too few values.
-    return float(scipy.stats.t.ppf(tail, information.degrees_of_freedom))
+    return float(stdtrit(information.degrees_of_freedom, tail))
 
 
 def interval(place: Place, middle: float, error: float, low: float, high: float) -> Interval:
@@ -171,6 +172,6 @@ def shown_with_interval(name: str, found: Interval) -> str:
     size = max(abs(found.estimate), abs(found.lower), abs(found.upper))
     digits = 3
     if 0 < half < math.inf and 0 < size < math.inf:
-        digits = min(max(math.ceil(math.log10(size / half)) + 2, 3), 12)
+        digits = min(max(math.floor(math.log10(size / half)) + 2, 3), 12)
     estimate, lower, upper = (f"{value:.{digits}g}" for value in (found.estimate, found.lower, found.upper))
     return f"{name} = {estimate} [{lower}, {upper}]"

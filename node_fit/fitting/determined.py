@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 
 from .information import Information
@@ -39,7 +38,9 @@ def undetermined(information: Information) -> list[str]:
 
 def simplest(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
     """A basis of the same directions in which each moves few constants; its largest entry is 1."""
-    order = scipy.linalg.qr(vectors, pivoting=True)[-1]
+    from scipy.linalg import qr
+
+    order = qr(vectors, pivoting=True)[-1]
     reduced = np.linalg.solve(vectors[:, order[: len(vectors)]], vectors)
     return reduced / np.abs(reduced).max(axis=1, keepdims=True)
 
