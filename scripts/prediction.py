@@ -1,8 +1,8 @@
 """Measures how time and memory of a prediction grow with its rows: `python scripts/prediction.py [--rows ...]`.
 
 The record is one pendulum under random pushes (`large.record`), of which one state is measured. A model with a hidden
-state is fitted to 2,000 rows of it in one step, since its quality is of no matter here, and saved. Each prediction runs in
-a process of its own that loads the model: the first call compiles, the median of three more is the time. The last
+state is fitted to 2,000 rows of it in one step, since its quality is of no matter here, and saved. Each prediction runs
+in a process of its own that loads the model: the first call compiles, the median of three more is the time. The last
 column is that of `node_fit.predict`, from the start of its process to the written file.
 """
 
