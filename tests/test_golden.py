@@ -1,5 +1,6 @@
-"""Files of version 0.2.0, which every later version reads: a model, a checkpoint, and a run directory.
+"""Files that every later version reads: models, checkpoints and run directories of each schema.
 
+`run` has schema 4, and `angles` schema 5.
 They are never made again. Predictions may differ by what rounding on another processor, or another version of JAX, does
 to a solve at a tolerance of 1e-6: by a thousandth.
 """
@@ -16,14 +17,15 @@ import node_fit as nf
 from node_fit.predict import main as predict
 
 GOLDEN = Path(__file__).parent / "golden"
+each_run = pytest.mark.parametrize("run", ["run", "angles"])
 
 
 @pytest.fixture
 def folder(tmp_path):
     shutil.copytree(GOLDEN, tmp_path / "golden")
-    record = tmp_path / "golden" / "run" / ".run.json"
-    told = json.loads(record.read_text())
-    record.write_text(json.dumps({**told, "cwd": str(tmp_path / "golden")}))
+    for record in (tmp_path / "golden").glob("*/.run.json"):
+        told = json.loads(record.read_text())
+        record.write_text(json.dumps({**told, "cwd": str(tmp_path / "golden")}))
     return tmp_path / "golden"
 
 
@@ -31,9 +33,10 @@ def measured() -> nf.Dataset:
     return nf.read_table(GOLDEN / "data.csv", time="t", states=["x", "y"], inputs=["u"])
 
 
-def test_a_model_predicts_what_it_predicted():
-    model = nf.load(GOLDEN / "run" / "model.safetensors")
-    rows = read_table(GOLDEN / "run" / "predictions.csv")
+@each_run
+def test_a_model_predicts_what_it_predicted(run):
+    model = nf.load(GOLDEN / run / "model.safetensors")
+    rows = read_table(GOLDEN / run / "predictions.csv")
     for name, part in nf.Split()(measured()).named().items():
         told = [[row["x_predicted"], row["y_predicted"]] for row in rows if row["split"] == name]
         before = np.array([[float(x) if x else np.nan for x in row] for row in told])
@@ -41,10 +44,11 @@ def test_a_model_predicts_what_it_predicted():
         assert np.isfinite(before[2:]).all()
 
 
-def test_a_run_directory_predicts_new_data(folder):
-    ran = in_process(predict, folder, "run", "--data", "data.csv", "--out", "out.csv")
+@each_run
+def test_a_run_directory_predicts_new_data(folder, run):
+    ran = in_process(predict, folder, run, "--data", "data.csv", "--out", "out.csv")
     assert ran.code == 0, ran
-    rows = read_table(folder / "run" / "predictions.csv")
+    rows = read_table(folder / run / "predictions.csv")
     before = {row["t"]: row["x_predicted"] for row in rows if row["split"] == "train"}
     compared = 0
     for row in read_table(folder / "out.csv"):
@@ -54,10 +58,11 @@ def test_a_run_directory_predicts_new_data(folder):
     assert compared > 15
 
 
-def test_a_run_goes_on_from_its_checkpoint(folder):
-    ran = node_fit(folder, "resume=run", "train.steps=30")
+@each_run
+def test_a_run_goes_on_from_its_checkpoint(folder, run):
+    ran = node_fit(folder, f"resume={run}", "train.steps=30")
     assert ran.code == 0, ran
     assert "resuming from step 20" in ran.out
-    assert read_summary(folder / "run")["steps"] == 30
-    losses = [float(row["train_loss"]) for row in read_table(folder / "run" / "metrics.csv")]
+    assert read_summary(folder / run)["steps"] == 30
+    losses = [float(row["train_loss"]) for row in read_table(folder / run / "metrics.csv")]
     assert len(losses) == 3 and losses[2] < losses[1]
