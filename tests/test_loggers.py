@@ -136,6 +136,12 @@ class Failing(AbstractLogger):
     def open(self, step):
         raise OSError("no server")
 
+    def write(self, figures, step):
+        raise AssertionError("it was never opened")
+
+    def close(self):
+        raise AssertionError("it was never opened")
+
 
 def test_a_logger_that_fails_is_one_warning_and_the_fit_goes_on(caplog):
     logger = Failing()

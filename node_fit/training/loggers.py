@@ -1,5 +1,6 @@
 """Callbacks that show a fit's records in TensorBoard, MLflow or Weights & Biases, each with an extra of its own."""
 
+import abc
 import importlib
 import logging
 import os
@@ -16,7 +17,7 @@ LOG = logging.getLogger(__name__)
 WORDS = ("step", "stage", "member")
 
 
-class AbstractLogger(Callback):
+class AbstractLogger(Callback, abc.ABC):
     """Sends the figures of each record, such as `train_loss`, to a tracker, by step.
 
     The figures of several members stand under `member0/`, `member1/`, ... The tracker is opened at the end of the first
@@ -34,17 +35,17 @@ class AbstractLogger(Callback):
         self.tracker: Any = None
         self.works = True
 
+    @abc.abstractmethod
     def open(self, step: int) -> Any:
         """The tracker of a fit whose first figures are those of a step."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def write(self, figures: Mapping[str, float], step: int) -> None:
         """Sends the figures of a step."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends what `open` began."""
-        raise NotImplementedError
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         if not self.works:
