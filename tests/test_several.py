@@ -1,7 +1,7 @@
 """Several fits at once: they equal separate fits, use as few programs as possible, and have their own callbacks."""
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_a_fit_that_was_interrupted_among_others_goes_on_alone(tmp_path):
     assert rows(part[1].history)[0] == rows(whole[1].history)[0]
 
 
-def test_options_that_can_not_be_fitted_hold_no_other_up():
+def test_options_that_can_not_be_fitted_do_not_stop_the_others():
     fits = nf.fit_several(rotation(), [chosen(), chosen(chunk_steps=5, hidden=-1), chosen(seed=1)])
     assert [isinstance(fit, nf.Fit) for fit in fits] == [True, False, True]
     assert isinstance(fits[1], ValueError) and "hidden" in str(fits[1])
@@ -87,3 +87,8 @@ def test_one_alone_is_a_fit():
 def test_precisions_do_not_mix():
     with pytest.raises(ValueError, match="precision"):
         nf.fit_several(rotation(), [chosen(precision="x32"), chosen(precision="x64")])
+
+
+def test_angles_do_not_mix():
+    with pytest.raises(ValueError, match="different angles can't run together"):
+        nf.fit_several(rotation(), [chosen(), replace(chosen(), scaling=nf.Scaling(angles=("x",)))])

@@ -57,6 +57,8 @@ def fit_several(
         for each in callbacks:
             stack.callback(each.on_fit_end)
         mark = options[0].scaling.marked
+        if any(each.scaling.turns != options[0].scaling.turns for each in options):
+            raise ValueError("fits with different angles can't run together; pass those with the same angles.")
         train, validation = mark(train), None if validation is None else mark(validation)
         run = Run(train, validation)
         fits: dict[int, Fit | ValueError] = {}
