@@ -15,7 +15,7 @@ from rich.text import Text
 from ..fitting.confidence import Interval, shown_with_interval
 from .summary import NOT_ASKED
 
-# Channels of a split that the table of scores shows, at the most.
+# Maximum number of channels of a split in the table of scores.
 MOST_CHANNELS = 6
 
 

@@ -186,7 +186,7 @@ def filled(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray,
     return np.nan_to_num(ys, nan=0.0)
 
 
-# Rows that are solved for at once, at the most: what that takes of memory does not grow with the data.
+# Maximum number of rows that are solved for at once, so that memory does not grow with the data.
 SLICE = 1 << 19
 
 

@@ -11,7 +11,7 @@ from .smoothing import FEWEST
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
 HUGE = 1e18
-# Values, at the most, that are so many times farther from the median than all the others.
+# Maximum number of outliers, and how many times farther from the median they are than all other values.
 LONELY, FAR = 3, 10.0
 
 

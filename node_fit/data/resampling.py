@@ -1,4 +1,4 @@
-"""Records on even times, for methods that know rows alone."""
+"""Interpolation of records to evenly spaced times, for methods that assume them."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ from jaxtyping import Float
 from .arrays import padded
 from .dataset import Dataset
 
-# Steps between rows differ by more than this share in a record that is not even.
+# Times are evenly spaced if all steps between rows agree to within this share.
 EVEN = 0.01
-# A measurement is not interpolated between neighbours more than so many steps apart.
+# Measurements more than this many steps apart are not interpolated.
 FARTHEST = 3
 
 
@@ -20,13 +20,13 @@ def median_step(data: Dataset) -> float:
 
 
 def evenly_sampled(data: Dataset, step: float, inputs: str) -> Dataset:
-    """The same trajectories on even times, interpolated from their rows; data that are even stay as they are.
+    """The same trajectories at evenly spaced times, by interpolation; evenly spaced data are returned as they are.
 
     **Arguments:**
 
     - `step`: time between two rows [unit of time].
-    - `inputs`: `hold` or `linear`, what inputs do between rows. States are linear between rows that are near each
-      other, and missing elsewhere.
+    - `inputs`: how inputs are interpolated, `hold` or `linear`. States are interpolated linearly between neighbouring
+      rows, and are missing in wide gaps.
     """
     steps = np.diff(data.ts, axis=1)[data.valid[:, 1:]]
     if np.allclose(steps, step, rtol=EVEN, atol=0):

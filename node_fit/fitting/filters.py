@@ -20,7 +20,6 @@ from ..model.fields.mlp import MLP
 from ..model.neural_ode import NeuralODE
 from ..model.observations.network import NetworkReadout
 from ..model.starts.encoder import Encoder
-from .linear_model import LinearModel
 from .linear_simulation import LinearSystem
 from .linear_start import begun_linear
 
@@ -137,7 +136,7 @@ def begun_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     best = min(found, key=lambda each: each.error)
     path = best.filters.states(over) / best.sizes
     system = best.filters.system(best.sizes, *start_map(path, train, model))
-    model = begun_linear(model, LinearModel(system, scaled.shape[2], best.error, best.error, best.error), step)
+    model = begun_linear(model, system, step)
     last = best.readout
     return eqx.tree_at(
         lambda m: (

@@ -9,19 +9,18 @@ from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
 from ..model.neural_ode import NeuralODE
 from ..model.starts.encoder import Encoder
-from .linear_model import LinearModel
+from .linear_simulation import LinearSystem
 
 
-def begun_linear(model: NeuralODE, linear: LinearModel, step: float) -> NeuralODE:
+def begun_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralODE:
     """The model with the matrices of a linear model, and networks whose output is zero.
 
     **Arguments:**
 
     - `model`: a model whose field is linear or has a linear path.
-    - `linear`: the linear model, in the same scaled units.
+    - `system`: the linear model, in the same scaled units.
     - `step`: time between two rows, in scaled units.
     """
-    system = linear.system
     layer = path(model).layer
 
     def like(x: Float[np.ndarray, "..."]) -> Float[Array, "..."]:

@@ -149,7 +149,7 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     rows = median_step(train)
     step = rows / float(model.scaler.time_scale)
     if linear is not None:
-        return begun_linear(model, linear, step), []
+        return begun_linear(model, linear.system, step), []
     even = evenly_sampled(train, rows, options.solver.inputs)
     model, error = begun_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
