@@ -177,6 +177,9 @@ class Squares:
     def linearised(self, x):
         return Linearised(self.function(x), jnp.int32(0), jax.jacfwd(self.function)(x), jnp.zeros_like(x))
 
+    def pushed(self, x, direction):
+        return jax.jvp(self.function, (x,), (direction,))[1]
+
     def prior(self, x):
         return jnp.zeros_like(x)
 

@@ -24,7 +24,7 @@ from node_fit.training.members import share
 from node_fit.training.minibatches import Minibatches, sample
 from node_fit.training.programs import StagePrograms
 from node_fit.training.stage import Stage
-from node_fit.training.step import chunk, unroll
+from node_fit.training.step import HOPELESS, chunk, unroll
 
 CHUNK = 5
 
@@ -282,6 +282,22 @@ def test_steps_do_not_follow_a_fit_that_has_gone_astray(monkeypatch):
         chosen = dataclasses.replace(state.chosen, params=faster, loss=np.float32(loss) * state.reference)
         found = refine(programs, [dataclasses.replace(state, chosen=chosen)])
         assert found.changed == (found.grids[0] is not state.grid) == follows
+
+
+@pytest.mark.parametrize(("limit", "reason"), [(1e-9, "took all 50 steps"), (1e9, "evaluations in a row")])
+def test_what_the_errors_of_held_steps_forbid_is_no_failure_of_the_fit(monkeypatch, limit, reason):
+    """Each chunk seems to end in evaluations without use; those at the limit wait for finer steps, others restart."""
+    advance = StagePrograms.advance
+
+    def forbidden(self, states, *watch):
+        found = advance(self, states, *watch)
+        ends = {"rejected": np.int32(HOPELESS), "error_limit": np.float32(limit)}
+        return found._replace(states=[dataclasses.replace(state, **ends) for state in found.states])
+
+    monkeypatch.setattr(StagePrograms, "advance", forbidden)
+    fit = fit_to(rotation(), optimizer=nf.Adam(), steps=50, precision="x32", **SHORT)
+    assert reason in fit.reason
+    assert fit.steps == (50 if limit < 1 else 40)
 
 
 def test_patience_ends_the_stage_and_the_best_on_validation_is_kept():

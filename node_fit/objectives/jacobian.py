@@ -21,6 +21,11 @@ def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residu
     return found, jacobian
 
 
+def pushed(residuals: Callable[[Vector], Residuals], x: Vector, direction: Vector) -> Float[Array, "block row"]:
+    """The derivative of residuals along a direction."""
+    return jax.jvp(lambda x: residuals(x).values, (x,), (direction,))[1]
+
+
 def sensitive(field_of: Callable[[Vector], VectorField], x: Vector, states: int) -> VectorField:
     """The field of states and their sensitivities to the parameters, `S' = df/dy S + df/dx`.
 

@@ -15,7 +15,7 @@ from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
 from ..solver.held_steps import Shares
 from ..solver.solver import Solver
-from .jacobian import forward
+from .jacobian import forward, pushed
 from .penalty import Penalty
 from .residuals import Jacobian, Residuals, Vector
 
@@ -147,6 +147,10 @@ class AbstractObjective(eqx.Module):
         - `x`: that vector.
         """
         return forward(lambda x: self.residuals(*build(x), target), x)
+
+    def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
+        """The derivative of the residuals along a direction in the space of all that is trained."""
+        return pushed(lambda x: self.residuals(*build(x), target), x, direction)
 
     def prior(self, parts: PyTree) -> PyTree:
         """The weight of each parameter's square in the sum of squares, in the structure of `parts`."""

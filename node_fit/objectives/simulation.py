@@ -16,7 +16,7 @@ from ..solver.adjoints import Adjoint
 from ..solver.held_steps import SAFETY, Grid, Shares, even, size, stretched
 from ..solver.solver import Solver
 from ..solver.tolerances import with_defaults
-from .jacobian import forward, sensitive, through_states
+from .jacobian import forward, pushed, sensitive, through_states
 from .objective import AbstractLeastSquares, Build, Target, measured_count
 from .residuals import Jacobian, Residuals, Vector
 
@@ -50,13 +50,13 @@ class AbstractSimulation(AbstractLeastSquares):
         return self.solved(model, auxiliary, target)
 
     def solved(self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None) -> Residuals:
-        """The residuals; `adjoint` of adaptive steps in place of the solver's own."""
+        """The residuals; `adjoint` in place of the solver's own."""
         batch, grid = self.seen(target)
         problem = model.problem(batch, self.starts(model, auxiliary, target))
         if grid is None:
             solution, excess = self.solver.solve(problem, joint=batch.joint, adjoint=adjoint), 0.0
         else:
-            solution = self.solver.solve_held(problem, grid, between_rows=batch.driven)
+            solution = self.solver.solve_held(problem, grid, between_rows=batch.driven, adjoint=adjoint)
             # A failed solve is counted; it does not lower the weight of the others.
             errors = jnp.where(solution.ok[:, None], solution.errors, 0)
             excess = errors.max() if self.solver.stepping == "held" else 0.0
@@ -94,6 +94,9 @@ class AbstractSimulation(AbstractLeastSquares):
 
         values, jacobian = through_states(assemble, x, states, moved)
         return Residuals(values, measured_count(batch.mask, values.dtype), failed), jacobian
+
+    def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
+        return pushed(lambda x: self.solved(*build(x), target, "forward"), x, direction)
 
     def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
         batch, grid = self.seen(target)

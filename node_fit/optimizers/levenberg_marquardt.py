@@ -249,9 +249,11 @@ def solve_spd(matrix: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array
 
 
 def matrix_free(loss: LeastSquaresLoss, x: Vector) -> Linearisation:
-    r, push, failed = jax.linearize(loss.residuals, x, has_aux=True)
-    vjp = jax.linear_transpose(push, x)
+    r, vjp, failed = jax.vjp(loss.residuals, x, has_aux=True)
     prior = loss.prior(x)
+
+    def push(v: Array) -> Array:
+        return loss.pushed(x, v)
 
     def pull(w: Array) -> Array:
         return vjp(w)[0]

@@ -42,6 +42,10 @@ class LeastSquaresLoss(Protocol):
 
     def linearised(self, x: Float[Array, " parameter"]) -> Linearised: ...
 
+    def pushed(self, x: Float[Array, " parameter"], direction: Float[Array, " parameter"]) -> Float[Array, " row"]:
+        """The derivative of the residuals along a direction."""
+        ...
+
     def prior(self, x: Float[Array, " parameter"]) -> Float[Array, " parameter"]: ...
 
 

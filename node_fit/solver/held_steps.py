@@ -1,23 +1,21 @@
-"""Held steps: a Runge-Kutta method over a fixed grid of times, and grids that meet a tolerance.
+"""Held steps: solutions over a fixed grid of times, and grids that meet a tolerance.
 
 With fixed steps, the solution is a smooth function of the parameters, which line searches need; steps that every solve
-chooses again make it rough. A scan over a grid also compiles in a third of the time of an adaptive solve, and each
+chooses again make it rough. A march over a grid also compiles in a third of the time of an adaptive solve, and each
 trajectory can have its own steps at no extra cost.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .tableau import EXPLICIT, combined, tableau
+from .march import March
+from .tableau import EXPLICIT, tableau
 
-# The derivative of all trajectories at once.
-Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
 Grid = Float[Any, "trajectory node"]
 # Nodes as fractions of a trajectory's time, from 0 to 1; a single row if all trajectories share them.
 Shares = Float[Any, "_row _node"]
@@ -32,54 +30,6 @@ ROUNDS = 12
 FEWEST = 8
 
 
-class March(eqx.Module):
-    """A solution at the nodes of a grid: values before and after each step, and its stages."""
-
-    before: Float[Array, "step trajectory state"]
-    after: Float[Array, "step trajectory state"]
-    stages: Float[Array, "step stage trajectory state"]
-
-
-def march(
-    method: str,
-    derivative: Derivative,
-    grid: Grid,
-    y0: Float[Array, "trajectory state"],
-    bound: Float[Array, " state"] | None,
-) -> March:
-    """Steps of an explicit method from node to node of a grid.
-
-    **Arguments:**
-
-    - `method`: a name in `EXPLICIT`.
-    - `derivative`: the derivative of all trajectories, called with times `(trajectory,)` and states
-      `(trajectory, state)`.
-    - `grid`: nodes, shape `(trajectory, node)`, not decreasing.
-    - `y0`: states at the first nodes.
-    - `bound`: bound of each state. The field sees a state beyond its bound as if it were on it, so that a solution that
-      diverges, and its gradient, stay finite. None for no bound.
-    """
-    table = tableau(method)
-
-    def evaluate(t: Array, y: Array) -> Array:
-        return derivative(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
-
-    @jax.checkpoint
-    def step(carry: tuple[Array, Array], nodes: tuple[Array, Array]):
-        y, slope = carry
-        t, h = nodes[0], nodes[1] - nodes[0]
-        ks = [slope if table.fsal else evaluate(t, y)]
-        for row, c in zip(table.a, table.c, strict=True):
-            ks.append(evaluate(t + float(c) * h, y + h[:, None] * combined(row, ks)))
-        after = y + h[:, None] * combined(table.b, ks)
-        return (after, ks[-1]), (y, after, h[None, :, None] * jnp.stack(ks))
-
-    nodes = jnp.swapaxes(grid, 0, 1)
-    slope = evaluate(nodes[0], y0) if table.fsal else jnp.zeros_like(y0)
-    _, (before, after, stages) = jax.lax.scan(step, (y0, slope), (nodes[:-1], nodes[1:]))
-    return March(before, after, stages)
-
-
 def interpolate(
     method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
@@ -87,8 +37,7 @@ def interpolate(
     shape: Any = EXPLICIT[method]().interpolation_cls
 
     def one(nodes: Array, before: Array, after: Array, stages: Array, ts: Array) -> Array:
-        last = nodes.shape[0] - 2
-        found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, last)
+        found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, steps.used - 1)
 
         def at(index: Array, t: Array) -> Array:
             ends = {"t0": nodes[index], "t1": nodes[index + 1], "y0": before[index], "y1": after[index]}
@@ -203,7 +152,7 @@ def needed_steps(errors: np.ndarray, order: int) -> float:
 
 def padded(grid: np.ndarray, steps: int) -> np.ndarray:
     """The grid with steps of zero length at its end, so that grids of several sizes have one shape."""
-    return np.pad(grid, ((0, 0), (0, steps + 1 - grid.shape[1])), mode="edge")
+    return np.pad(grid, [(0, 0)] * (grid.ndim - 1) + [(0, steps + 1 - grid.shape[-1])], mode="edge")
 
 
 def shares(errors: np.ndarray, order: int) -> np.ndarray:

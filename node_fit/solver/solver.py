@@ -1,6 +1,5 @@
 """The solver of trajectories, and its settings."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,17 +15,18 @@ from ..runtime.stored_names import stored_as
 from . import held_steps, implicit_steps, row_steps
 from .adjoints import ADJOINTS, Adjoint
 from .driven import Driven
-from .held_steps import Grid, March, Shares
+from .held_steps import Grid, Shares
 from .initial_value_problem import InitialValueProblem
 from .interpolation import INTERPOLATIONS, Interpolation, interpolate
 from .intervals import Intervals, at_row, between_rows
-from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_stepping, named
+from .march import March, march
+from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_name, check_stepping, named
 from .row_march import RowMarch, march_rows
 from .row_steps import Front
 from .solution import HeldSolution, Solution
 from .spacing import first_spacing, mean_spacing
 from .tableau import EXPLICIT, error_order
-from .tolerances import by_state, with_defaults
+from .tolerances import by_state, check_positive, with_defaults
 
 # `fit` chooses.
 AUTO = "auto"
@@ -48,9 +48,9 @@ class Solver(eqx.Module):
       implicit methods and of your own solver): every solve chooses its steps. `even` (the default of `euler`): one
       step per mean interval of the measured times, whatever the error; cheap for records sampled finely and evenly.
     - `max_steps`: steps after which a solve counts as failed.
-    - `adjoint`: how gradients pass through adaptive steps: `checkpointed` (exact, memory logarithmic in the steps),
+    - `adjoint`: how gradients pass through the steps: `checkpointed` (exact, memory logarithmic in the steps),
       `direct` (exact, may be differentiated again), `backsolve` (approximate, constant memory) or `forward` (forward
-      mode only).
+      mode only). Held steps have exact gradients with all of them; use `direct` to differentiate again.
     - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
       stands for `linear`, or in `fit` for `hold` if the inputs look like it.
 
@@ -80,20 +80,12 @@ class Solver(eqx.Module):
         method = named(method)
         natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
         stepping = natural if stepping is None else stepping
-        for key, name, known in (
-            ("method", method, METHODS),
-            ("stepping", stepping, STEPPINGS),
-            ("adjoint", adjoint, ADJOINTS),
-            ("inputs", inputs, (*INTERPOLATIONS, AUTO)),
-        ):
-            if isinstance(name, str) and name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
-                raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{hint}")
+        check_name("method", method, METHODS)
+        check_name("stepping", stepping, STEPPINGS)
+        check_name("adjoint", adjoint, ADJOINTS)
+        check_name("inputs", inputs, (*INTERPOLATIONS, AUTO))
         for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
-            numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
-            if not all(number > 0 for number in numbers):
-                raise ValueError(f"{key} must be positive, got {given}.")
+            check_positive(key, given)
         check_stepping(method, stepping)
         self.method = method
         self.rtol = tuple(rtol) if isinstance(rtol, Sequence) else rtol
@@ -142,7 +134,9 @@ class Solver(eqx.Module):
 
         return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin, wanted))
 
-    def solve_held(self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False) -> HeldSolution:
+    def solve_held(
+        self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False, adjoint: Adjoint | None = None
+    ) -> HeldSolution:
         """Solves all trajectories over held steps.
 
         **Arguments:**
@@ -150,11 +144,12 @@ class Solver(eqx.Module):
         - `problem`: the trajectories, solved at their times. A trajectory that exceeds its bound has failed.
         - `grid`: nodes of the steps, shape `(trajectory, node)`; with `between_rows`, as fractions of every interval
           between two rows, shape `(1, node)`.
+        - `adjoint`: in place of the solver's own; between rows, derivatives of any kind exist.
         """
         if between_rows:
             ys, errors = self._march_rows(problem, grid)
         else:
-            steps = self._march(problem, grid)
+            steps = self._march(problem, grid, adjoint)
             ys = held_steps.interpolate(self._name, grid, steps, problem.ts)
             errors = held_steps.step_errors(self._name, steps, *self.tolerances(problem.y0))
         if problem.bound is not None:
@@ -237,6 +232,11 @@ class Solver(eqx.Module):
         return self.stepping != "adaptive" and isinstance(self.method, str)
 
     @property
+    def held_adjoint(self) -> Adjoint:
+        """How gradients pass through held steps."""
+        return "direct" if self.adjoint == "direct" else "checkpointed"
+
+    @property
     def error_order(self) -> int:
         """The order of the error estimate, for methods that have one."""
         return error_order(self._name)
@@ -250,12 +250,12 @@ class Solver(eqx.Module):
         intervals = between_rows(problem.ts, problem.us, self.interpolation)
         return march_rows(self._name, problem, intervals, grid.shape[1] - 1, self.tolerances(problem.y0))
 
-    def _march(self, problem: InitialValueProblem, grid: Grid) -> March:
+    def _march(self, problem: InitialValueProblem, grid: Grid, adjoint: Adjoint | None = None) -> March:
         def derivative(t, y):
             u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, problem.ts, problem.us, self.interpolation)
             return jax.vmap(problem.field)(problem.origin + t, y, u)
 
-        return held_steps.march(self._name, derivative, grid, problem.y0, problem.bound)
+        return march(self._name, derivative, grid, problem.y0, problem.bound, adjoint or self.held_adjoint)
 
     def _diffeqsolve(self, derivative, ts, y0, saved, adjoint):
         method = as_diffrax(self.method)

@@ -1,5 +1,6 @@
 """Solver tolerances: one number, or one for each state."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,13 @@ def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
     if len(tolerance) != states:
         raise ValueError(f"{key} has {len(tolerance)} numbers; it needs one, or one for each of the {states} states.")
     return jnp.stack([jnp.asarray(number, y0.dtype) for number in tolerance]).reshape((1,) * (y0.ndim - 1) + (-1,))
+
+
+def check_positive(key: str, given: int | float | Sequence[float] | None) -> None:
+    """Refuses a number, or one of several, that is not positive."""
+    numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
+    if not all(number > 0 for number in numbers):
+        raise ValueError(f"{key} must be positive, got {given}.")
 
 
 def smallest(rtol: Any) -> Any:

@@ -51,6 +51,11 @@ def restarted(stage: Stage, state: TrainState, blocks: int) -> TrainState:
     return restart(stage, state, state.best if best else state.chosen)
 
 
+def let_go(state: TrainState) -> TrainState:
+    """The state of a line search that came to the limit of the errors of held steps, which will be refined."""
+    return replace(state, rejected=like(state.rejected, 0), stuck=like(state.stuck, False))
+
+
 def at_lowest(state: TrainState, *, validated: bool) -> TrainState:
     """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
 

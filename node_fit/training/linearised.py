@@ -49,9 +49,8 @@ class LinearisedStage:
         """The sum of squares at other parameters, over the same held steps."""
         state, programs, place = self.state, self.programs, self.programs.setup.place
         params = place.replicate(self._unravel(jnp.asarray(x, self.kind)))
-        arguments = (
-            params, place.shard(state.grid), place.replicate(state.progress), programs.own, programs.shared,
-        )  # fmt: skip
+        grid, progress = place.shard(programs.roomy(state.grid)), place.replicate(state.progress)
+        arguments = (params, grid, progress, programs.own, programs.shared)
         run = PROGRAMS.get(linearised, programs.static, arguments, Compilations())
         residuals, jacobian, prior, failed = to_host(run(*arguments))
         return Found(

@@ -17,11 +17,11 @@ from ..runtime.placement import Placement
 from ..runtime.processes import agreed, is_first, of_first
 from ..solver.held_steps import SLACK
 from .callback import Callback, Record, RunState, Template
-from .chunk_end import at_lowest, judged, renewed, restarted
+from .chunk_end import at_lowest, judged, let_go, renewed, restarted
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
 from .state import Params, TrainState
-from .step_errors import excess
+from .step_errors import excess, held_back
 from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
 
 LOG = logging.getLogger(__name__)
@@ -165,7 +165,10 @@ class Loop:
             judged(old, new, loss)
             for old, new, loss in zip(before, advanced.states, advanced.validation_losses, strict=True)
         ]
-        found = [restarted(stage, state, programs.blocks) for state in states]
+        found = [
+            let_go(state) if back else restarted(stage, state, programs.blocks)
+            for state, back in zip(states, held_back(programs, states), strict=True)
+        ]
         held = programs.refine([at_lowest(state, validated=validated) for state in found])
         options = {"refined": held.changed, "length": programs.length, "validated": validated}
         found = [

@@ -8,29 +8,28 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
-from ..model.neural_ode import NeuralODE
 from ..model.parameters import Partition
-from ..objectives.objective import masked_mean
 from ..runtime.compilation import PROGRAMS, Compilations, counted
 from ..runtime.placement import Placement
 from ..runtime.precision import numbers_as_arrays
 from ..runtime.processes import to_host
-from ..solver.held_steps import Shares, finest, settle, settle_between_rows
+from ..solver.held_steps import Shares, finest, padded, room, settle, settle_between_rows
 from .members import Member, mapped_axes, share, stack, unstack
 from .minibatches import Minibatches, count_of, sample, taken
 from .pace import Pace
 from .state import Params, TrainState, check_carry, initial_state
-from .step import StageData, chunk, sample_loss, step_errors
+from .step import StageData, chunk, sample_loss, step_errors, validation_loss
 from .step_errors import StepErrors, even_nodes
 
 # Rows of the sample by which shared held steps are refined.
 SAMPLED = 256
+# Steps of all trajectories up to which there is room for more of them, which costs memory.
+ROOMY = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,8 @@ class StagePrograms:
         new, rate, loss = to_host((new, rate, loss))
         rates = np.reshape(rate, members).tolist()
         losses = [None] * members if loss is None else np.reshape(loss, members).tolist()
-        return Advanced(unstack(new, members), rates, losses)
+        found = [replace(state, grid=old.grid) for state, old in zip(unstack(new, members), states, strict=True)]
+        return Advanced(found, rates, losses)
 
     def _to_the_last(self, new: TrainState, run: Callable, drawn: PyTree) -> TrainState:
         """Judges where a stage's last step has led, by one more step of which only the evaluation counts."""
@@ -275,10 +275,20 @@ class StagePrograms:
 
     def _placed(self, states: Sequence[TrainState]) -> TrainState:
         """The members' states on devices, spread by members or by trajectories."""
-        place, state = self.setup.place, stack(states)
+        place, state = self.setup.place, stack([replace(state, grid=self.roomy(state.grid)) for state in states])
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
+
+    def roomy(self, grid: Shares | None) -> Shares | None:
+        """Held steps in an array of the size that all programs share, which are not compiled again for more steps."""
+        objective = self.stage.objective
+        solver, between = objective.held_solver, objective.steps_between_rows(self.rows[0])
+        # A scan, which `direct` asks for, takes all steps.
+        if grid is None or solver is None or between or solver.held_adjoint == "direct":
+            return grid
+        steps = room(grid.shape[-1] - 1)
+        return padded(grid, steps) if self.blocks * steps <= ROOMY else grid
 
     def _drawn(self, states: Sequence[TrainState]) -> PyTree:
         """The minibatches of the next chunk; None if every step uses all data."""
@@ -288,12 +298,3 @@ class StagePrograms:
             source.chunk(int(state.step), self.length) for source, state in zip(self.minibatches, states, strict=True)
         ]
         return self.setup.place.shard(stack(chunks), 0 if len(states) > 1 else 1)
-
-
-def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch) -> Float[jax.Array, ""]:
-    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
-    model: NeuralODE = eqx.combine(params, own, shared, static)
-    solution = model.forecast(batch)
-    off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
-    loss = masked_mean(off**2, batch.mask)
-    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)

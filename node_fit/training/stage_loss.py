@@ -44,6 +44,10 @@ class StageLoss:
         root = jnp.sqrt(found.count)
         return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.prior(x))
 
+    def pushed(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
+        count = self.objective.residuals(*self.build(x), self.target).count
+        return self.objective.pushed(self.build, x, direction, self.target).reshape(-1) / jnp.sqrt(count)
+
     def prior(self, x: Vector) -> Vector:
         params: Params = self.unravel(x)
         blank = jax.tree.map(jnp.zeros_like, params)

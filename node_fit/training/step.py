@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
-from ..objectives.objective import Target
+from ..objectives.objective import Target, masked_mean
 from ..optimizers.optimizer import Step
 from ..solver.held_steps import Shares
 from .minibatches import count_of
@@ -128,6 +129,15 @@ def sample_loss(
     target = Target(data.batch, grid, progress, share=data.share(data.batch))
     loss = StageLoss(model_static, data.frozen, stage.objective, target, chosen.params)(chosen.params).value
     return jnp.where(jnp.isfinite(chosen.loss) & jnp.isfinite(loss), loss, jnp.inf)
+
+
+def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree, batch: Batch) -> Float[Array, ""]:
+    """Mean squared residual of simulated trajectories in scaled units; infinite if a solve fails."""
+    model: NeuralODE = eqx.combine(params, own, shared, static)
+    solution = model.forecast(batch)
+    off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
+    loss = masked_mean(off**2, batch.mask)
+    return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
 
 
 def judge(stage: Stage, state: TrainState, step: Step) -> Iterate:

@@ -10,10 +10,13 @@ from ..solver.held_steps import SAFETY, Shares, most_between_rows, padded, room
 from .chunk_end import has_diverged
 from .members import stack
 from .state import Params, TrainState
+from .step import HOPELESS
 
 # A line search may go where the errors of held steps reach this multiple of the tolerance, or this multiple of their
 # value when the steps were refined, whichever is larger.
 LIMIT, GROWTH = 100.0, 10.0
+# The share of that limit from which a line search that ends is taken to have come to it.
+NEAR = 0.5
 
 
 class StepErrors:
@@ -77,21 +80,48 @@ def excess(programs: Any, states: Sequence[TrainState]) -> list[float]:
 
     Blocks that can't be solved do not count: no number of steps would help.
     """
-    objective, grids = programs.stage.objective, [state.grid for state in states]
-    solver = objective.held_solver
-    if solver is None or grids[0] is None:
+    if not (holds_steps(programs, states) and at_most_steps(programs, states)):
         return [0.0] * len(states)
-    between, grid = objective.steps_between_rows(programs.rows[0]), stack(grids)
-    if grid.shape[-1] - 1 < (most_between_rows(solver.max_steps) if between else solver.max_steps):
-        return [0.0] * len(states)
-    found = [(state.best.params, state.progress, False) for state in states]
-    errors = StepErrors(programs, *zip(*found, strict=True))
-    if between:
+    errors = errors_at(programs, states, [state.best.params for state in states])
+    solved = np.isfinite(errors).all(axis=2, keepdims=True)
+    return np.where(solved, errors, 0).max(axis=(1, 2)).tolist()
+
+
+def held_back(programs: Any, states: Sequence[TrainState]) -> list[bool]:
+    """Whether each member's chunk ended since its line search came to the limit of the errors of held steps.
+
+    It can go further once the steps are refined, which must still be possible.
+    """
+    ended = [bool(state.stuck or state.rejected >= HOPELESS) and not state.finished for state in states]
+    if not (any(ended) and holds_steps(programs, states)) or at_most_steps(programs, states):
+        return [False] * len(states)
+    errors = errors_at(programs, states, [state.chosen.params for state in states]).max(axis=(1, 2))
+    limits = np.array([state.error_limit for state in states])
+    return [end and bool(near) for end, near in zip(ended, errors >= NEAR * limits, strict=True)]
+
+
+def errors_at(
+    programs: Any, states: Sequence[TrainState], params: Sequence[Params]
+) -> Float[np.ndarray, "member block step"]:
+    """The errors of each member's held steps at other parameters."""
+    errors = StepErrors(programs, params, [state.progress for state in states], [False] * len(states))
+    grid = stack([state.grid for state in states])
+    if programs.stage.objective.steps_between_rows(programs.rows[0]):
         errors.of(grid)
     else:
         errors.of_padded(grid.reshape(-1, grid.shape[-1]), grid)
-    solved = np.isfinite(errors.last).all(axis=2, keepdims=True)
-    return np.where(solved, errors.last, 0).max(axis=(1, 2)).tolist()
+    return errors.last
+
+
+def holds_steps(programs: Any, states: Sequence[TrainState]) -> bool:
+    return programs.stage.objective.held_solver is not None and states[0].grid is not None
+
+
+def at_most_steps(programs: Any, states: Sequence[TrainState]) -> bool:
+    """Whether there are as many held steps as the solver allows."""
+    objective, most = programs.stage.objective, programs.stage.objective.held_solver.max_steps
+    most = most_between_rows(most) if objective.steps_between_rows(programs.rows[0]) else most
+    return states[0].nodes - 1 >= most
 
 
 def even_nodes(like: np.ndarray, steps: int) -> np.ndarray:
