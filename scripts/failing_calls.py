@@ -1,11 +1,13 @@
 """Lets the N-th call of the operating system fail, for every N of a small run: `python scripts/failing_calls.py`.
 
-    python scripts/failing_calls.py [--kinds write fsync rename mkdir] [--commands run resume predict sweep] [--every 1]
+    python scripts/failing_calls.py [--kinds write fsync ...] [--commands run resume predict sweep] [--every 1]
 
 A C library, compiled here with gcc and preloaded, counts the calls on files under the run's directory, and lets one of
-them fail with an input/output error. For each N it runs the command anew and asks:
+them fail with an input/output error. The kind `malloc` counts requests for a mebibyte or more of memory, wherever they
+come from, one of which is denied. For each N the script runs the command anew and asks:
 
-- did it end by itself, with exit code 0 or 1, without a traceback, and with a sentence where the code is 1;
+- did it end by itself, with exit code 0 or 1, without a traceback, and with a sentence where the code is 1 (libraries
+  that are denied memory may also end the process, which is counted as killed);
 - can every JSON file, table, checkpoint and model that is there be read, and is none half written;
 - does the same run then reach the model of a run without a fault, bit for bit: with `resume=` where there is a
   checkpoint, from its beginning elsewhere.
@@ -33,8 +35,8 @@ SMALL = (
     "data=spiral", "field.width=4", "field.depth=1", "recipe=direct", "optimizer=adam", "train.steps=3",
     "train.chunk_steps=1", "report=false",
 )  # fmt: skip
-KINDS = ("write", "fsync", "rename", "mkdir")
-SECONDS = 300
+KINDS = ("write", "fsync", "rename", "mkdir", "malloc")
+SECONDS, TIMEOUT = 300, 124
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def main() -> int:
         base = Path(folder)
         library = build(base)
         prepare(base)
-        print("| command | call | points | exit 0 | exit 1 | lost |", flush=True)
-        print("|---|---|---|---|---|---|", flush=True)
+        print("| command | call | points | exit 0 | exit 1 | killed | lost |", flush=True)
+        print("|---|---|---|---|---|---|---|", flush=True)
         for name in given.commands:
             for kind in given.kinds:
                 lost += report(base, library, name, kind, given)
@@ -112,16 +114,17 @@ def execute(base: Path, command: Command, at: Path, **faults: object) -> subproc
 
 def report(base: Path, library: Path, name: str, kind: str, given: argparse.Namespace) -> int:
     """Lets each call of a kind fail in turn, and prints a row; returns how many of these lost something."""
-    counts = base / "counts"
-    counts.unlink(missing_ok=True)
-    attempt(base, library, name, kind, 0, counts)
-    most = max(map(int, counts.read_text().split()), default=0)
+    told = base / "counts"
+    told.unlink(missing_ok=True)
+    attempt(base, library, name, kind, 0, told)
+    most = max(map(int, told.read_text().split()), default=0)
     points = range(1, most + 1, given.every)
     with ThreadPoolExecutor(given.jobs) as pool:
         found = list(pool.map(lambda at: attempt(base, library, name, kind, at), points))
     bad = [(at, fault) for at, (_, fault) in zip(points, found, strict=True) if fault]
     codes = [code for code, _ in found]
-    print(f"| {name} | {kind} | {len(points)} | {codes.count(0)} | {codes.count(1)} | {len(bad)} |", flush=True)
+    counts = (len(points), codes.count(0), codes.count(1), sum(code < 0 for code in codes), len(bad))
+    print(f"| {name} | {kind} | {' | '.join(map(str, counts))} |", flush=True)
     for at, fault in bad:
         print(f"  {name}, {kind} {at}: {fault}", flush=True)
     return len(bad)
@@ -140,8 +143,13 @@ def attempt(
     try:
         done = execute(base, command, at, **faults, FAULT_ERRNO=errno.EIO, **more)
     except subprocess.TimeoutExpired:
-        return -1, f"did not end in {SECONDS} s"
-    fault = fault_of(done) or unreadable(at) or (None if call == 0 else not_reached(base, name, command, at))
+        return TIMEOUT, f"did not end in {SECONDS} s"
+    killed = kind == "malloc" and done.returncode < 0
+    fault = (
+        (None if killed else fault_of(done))
+        or unreadable(at)
+        or (None if call == 0 else not_reached(base, name, command, at))
+    )
     shutil.rmtree(at)
     return done.returncode, fault
 

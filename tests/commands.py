@@ -21,7 +21,7 @@ import numpy as np
 
 # Runs the commands of this checkout, even if another version is installed.
 ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS", "XLA_FLAGS")},
+    **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
     "PYTHONPATH": str(Path(__file__).parent.parent),
     "JAX_PLATFORMS": "cpu",
     # One cache for the session: the commands share compiled programs, and the user's folders stay clean.

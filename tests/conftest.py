@@ -14,8 +14,8 @@ import pytest
 import node_fit as nf
 from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
-# The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. Commands in separate
-# processes compile as they do for users. So does everything if `XLA_FLAGS=` is in the environment.
+# The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
+# compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
 QUICK = "--xla_backend_optimization_level=0"
 if version("jaxlib").startswith("0.10."):  # Later versions abort on this unknown flag.
     QUICK += " --xla_cpu_use_fusion_emitters=false"
@@ -30,6 +30,22 @@ jax.config.update("jax_enable_compilation_cache", False)
 # The first process of the session creates the cache; its workers inherit it through the environment.
 OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
 os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
+
+
+# Files that take a minute or more begin first, so that all workers end at about the same time.
+LONG = (
+    "test_application.py", "test_docs.py", "test_processes.py", "test_tune.py", "test_interrupted_runs.py",
+    "test_resume.py", "test_multirun.py", "test_report.py", "test_trust.py", "test_experiments.py", "test_driven.py",
+    "test_launchers.py", "test_second_start.py", "test_vectorized.py", "test_filters.py", "test_training.py",
+)  # fmt: skip
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests.
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 def pytest_unconfigure(config):

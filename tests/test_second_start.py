@@ -15,7 +15,7 @@ from commands import DIRECT, ENVIRONMENT, Ran, node_fit, read_summary, read_tabl
 from node_fit.runtime.compile_cache import LARGEST, OURS, keep_programs, prune, user_folder
 
 # The environment of a user's process, unlike that of the other tests.
-USER = {"JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONWARNINGS": "error::UserWarning"}
+USER = {"JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONWARNINGS": "error::UserWarning", "XLA_FLAGS": ""}
 PROGRAMS = 3
 SMALL = f"""
 import json
