@@ -6,7 +6,7 @@ its own (docs/recipes.md says where they are published); those that are absent a
 Nothing looks at the test rows before the end. Further words go to the command: `-- penalty.ridge=0`.
 
 `--ablate` runs each record again without one of the parts that the defaults consist of, with the hidden states that
-the whole found, and prints a column for each.
+the whole found, and prints a column for each. A run that takes longer than `--limit` seconds is ended there.
 """
 
 import argparse
@@ -63,16 +63,20 @@ def records(data: Path) -> dict[str, Record]:
     }
 
 
-def run(record: Record, words: list[str], seed: int) -> tuple[dict, float]:
-    """The summary of a run, and the seconds of its command."""
+def run(record: Record, words: list[str], seed: int, limit: float | None = None) -> tuple[dict, float]:
+    """The summary of a run, and the seconds of its command.
+
+    **Raises:** `subprocess.TimeoutExpired` after so many seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "node_fit", *record.words, f"data.path={record.path}", f"seed={seed}"]
         began = time.perf_counter()
-        subprocess.run([*command, *words, f"hydra.run.dir={folder}/run"], check=True, stdout=subprocess.DEVNULL)
+        words = [*words, f"hydra.run.dir={folder}/run"]
+        subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, timeout=limit)
         return json.loads(Path(folder, "run", "summary.json").read_text()), time.perf_counter() - began
 
 
-def ablate(given: dict[str, Record], words: list[str], seeds: int) -> None:
+def ablate(given: dict[str, Record], words: list[str], seeds: int, limit: float) -> None:
     """Prints the median test NRMSE of each record, whole and without one part."""
     print("| record | " + " | ".join(PARTS) + " |")
     print("|---|" + "---|" * len(PARTS), flush=True)
@@ -80,7 +84,11 @@ def ablate(given: dict[str, Record], words: list[str], seeds: int) -> None:
         fixed: list[str] = []
         cells = []
         for part in PARTS.values():
-            found = [run(record, [*fixed, *part, *words], seed)[0] for seed in range(seeds)]
+            try:
+                found = [run(record, [*fixed, *part, *words], seed, limit)[0] for seed in range(seeds)]
+            except subprocess.TimeoutExpired:
+                cells.append(f"none in {limit:g} s")
+                continue
             cells.append(f"{np.median([s['metrics']['test']['nrmse'] or np.inf for s in found]):.3g}")
             if "hidden" in found[0]["choices"]:
                 fixed = [f"hidden={found[0]['choices']['hidden']['value']}"]
@@ -93,6 +101,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="names of records")
     parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records")
     parser.add_argument("--ablate", action="store_true", help="what each part is worth")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run, in an ablation")
     parser.add_argument("words", nargs="*", help="further words of the command, for an ablation")
     options = parser.parse_args()
     given = {
@@ -101,7 +110,7 @@ def main() -> None:
         if record.path.is_file() and (not options.only or name in options.only)
     }
     if options.ablate:
-        return ablate(given, options.words, options.seeds)
+        return ablate(given, options.words, options.seeds, options.limit)
     print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | verdicts |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for name, record in given.items():

@@ -132,6 +132,17 @@ def test_overfitted():
     assert said(data.ys + 1e-3, validation=data, validated=data.ys + 1e-3).kind == "good"
 
 
+def test_a_prior_that_was_chosen_is_not_advised_against():
+    data = rotation()
+    splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 0.3}
+    advice = {
+        chosen: diagnose("stopped_early", STALLED, splits, predicted, chosen=chosen).sentence
+        for chosen in [(), ("penalty.ridge",)]
+    }
+    assert "a prior (penalty.ridge=0.1)" in advice[()]
+    assert "penalty.ridge" not in advice["penalty.ridge",] and "more data" in advice["penalty.ridge",]
+
+
 def test_limited_by_noise():
     clean = rotation(times=60)
     noise = 0.1 * np.random.default_rng(0).normal(size=clean.ys.shape)

@@ -19,7 +19,6 @@ from rich.text import Text
 from ..data.dataset import Dataset
 from ..data.splits import Splits
 from ..evaluation.simulation import Simulated, simulate_splits
-from ..fitting.diagnosis import diagnose
 from ..fitting.fit import fit_with
 from ..fitting.options import Options
 from ..fitting.progress import Display
@@ -244,7 +243,7 @@ class Job:
         judged = {name: fit.scored(part) for name, part in named.items()}
         self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
-        diagnosis = diagnose(fit.status, fit.history, judged, simulated.at_rows, simple, fit.options, fit.step_excess)
+        diagnosis = fit.judge(judged, simulated.at_rows, simple)
         page = self.draw(fit, simulated)
         summary = summarise(
             fit, judged, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence

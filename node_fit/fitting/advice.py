@@ -1,6 +1,6 @@
 """Advice for a fit that is not good, from its data and its options."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +20,12 @@ MOST_ROWS, RIDGE = 20_000, 1e-3
 
 
 def what_helps(
-    options: Options, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], *, overfits: bool
+    options: Options,
+    data: Dataset,
+    predicted: Float[np.ndarray, "trajectory time state"],
+    chosen: Collection[str] = (),
+    *,
+    overfits: bool,
 ) -> str:
     """What to try next: what is not in use yet, and what the training data suggest.
 
@@ -28,6 +33,7 @@ def what_helps(
 
     - `options`: those of the fit.
     - `data`, `predicted`: the training data, and the fit's predictions of them.
+    - `chosen`: keys of the config that the fit chose itself, which its data judged.
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
     """
     found = []
@@ -35,7 +41,7 @@ def what_helps(
     if wide:
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
     if overfits:
-        found.append(against_overfitting(options))
+        found.append(against_overfitting(options, chosen))
     elif remembers(data, predicted):
         found.append(more_states(options))
     else:
@@ -53,8 +59,10 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
     return found
 
 
-def against_overfitting(options: Options) -> str:
+def against_overfitting(options: Options, chosen: Collection[str]) -> str:
     penalty = options.penalty
+    if "penalty.ridge" in chosen:
+        return "more data, or a smaller network (field.width=16); the prior is the one that judged best"
     ridge = penalty.ridge if isinstance(penalty, Penalty) else "auto"
     if isinstance(ridge, str) or ridge == 0:
         return "a prior (penalty.ridge=0.1), a smaller network (field.width=16), or more data"

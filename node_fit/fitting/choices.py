@@ -42,6 +42,8 @@ STEPS, CHUNK = 2000, 100
 STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
 # Records of so many rows tell of finer details, and filters of the inputs are a rough beginning: both take longer.
 MANY_ROWS, MANY_STEPS = 10_000, 1000
+# Fits of records with so few rows to fit depend much on the initial network: so many are tried.
+FEW_ROWS, STARTS = 1_000, 3
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,17 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
         window = fitting
         choices.append(Choice("train.window", window, f"the longest record has {longest} rows"))
     by_filters = made_of(options.observation) is NetworkReadout
-    many = by_filters or int(train.lengths.sum()) >= MANY_ROWS
-    options = replace(options, training=in_windows(options.training, window, int(train.lengths.sum()), many=many))
+    rows = int(train.lengths.sum())
+    options = replace(
+        options, training=in_windows(options.training, window, rows, many=by_filters or rows >= MANY_ROWS)
+    )
+    if options.training.starts == "auto":
+        starts = STARTS if rows <= FEW_ROWS and validation is not None else 1
+        options = replace(options, training=replace(options.training, starts=starts))
+        if starts > 1:
+            choices.append(
+                Choice("train.starts", starts, f"{rows} rows to fit are few; the best on the validation data")
+            )
     linear, found = choose_linear(options, train, validation, kind)
     if linear is not None and options.solver.rtol is None:
         rtol = float(f"{np.clip(linear.error * SMALL, *TOLERANCES):.1g}")
@@ -128,6 +139,7 @@ def closed(options: Options) -> Options:
             steps=training.steps or STEPS,
             chunk_steps=training.chunk_steps or CHUNK,
             window=None if training.window == "auto" else training.window,
+            starts=1 if training.starts == "auto" else training.starts,
         ),
     )
 

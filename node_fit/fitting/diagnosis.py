@@ -1,6 +1,6 @@
 """The verdict on a fit, in a sentence that says what to try next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +54,7 @@ def diagnose(
     simple: Mapping[str, Mapping[str, Score]] | None = None,
     options: Options | None = None,
     step_excess: float = 0.0,
+    chosen: Collection[str] = (),
 ) -> Diagnosis:
     """Judges a fit.
 
@@ -63,7 +64,7 @@ def diagnose(
     - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
     - `predicted`: predictions for each split.
     - `simple`: scores of simple models for each split, by their names.
-    - `step_excess`: of the fit.
+    - `step_excess`: of the fit. `chosen`: keys of the config that it chose itself.
     """
     options = options or Options()
     if status == "failed":
@@ -81,7 +82,7 @@ def diagnose(
     far = {name: each for name, each in held.items() if each.nrmse > max(OVERFITTED * train.nrmse, GOOD)}
 
     def what(*, overfits: bool) -> str:
-        return what_helps(options, splits["train"], predicted["train"], overfits=overfits)
+        return what_helps(options, splits["train"], predicted["train"], chosen, overfits=overfits)
 
     if coarse and not train.nrmse <= GOOD:
         return Diagnosis("coarse", f"coarse: {coarse}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Literal
 
 import optax
@@ -125,6 +126,7 @@ def fit_with(
     mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
     ensemble = as_members(ensemble)
+    options = options if ensemble.size == 1 else with_one_start(options)
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
@@ -142,6 +144,13 @@ def fit_with(
         return run.result(
             prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst
         )
+
+
+def with_one_start(options: Options) -> Options:
+    """The options of an ensemble, each of whose members has its own initial network."""
+    if options.training.starts not in ("auto", 1):
+        raise ValueError("starts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
+    return replace(options, training=replace(options.training, starts=1))
 
 
 def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:

@@ -23,6 +23,8 @@ from .recipes import Recipe, make_stages, some
 
 # Weights of the prior beside a linear model, per fitted value.
 LADDER = (3e-5, 2e-4, 1.5e-3, 1e-2)
+# Seeds of a fit's initial networks are so far apart that fits with neighbouring seeds share none.
+APART = 1_000
 # Makes a short fit to part of the data, and predicts all of it.
 Trial = Callable[[Options, Dataset], np.ndarray]
 
@@ -62,25 +64,34 @@ class Prepared:
         """The options and choices with the final weight of the prior: that of the best member, or of an ensemble."""
         if len(self.ridges) == 1:
             return self.options.with_ridge(self.ridges[0]), self.choices
-        ridge = self.middle if best is None else self.ridges[best]
+        ridge = self.middle if best is None else self.ridges[best % len(self.ridges)]
         shown = ", ".join(f"{weight:.2g}" for weight in self.ridges)
         why = "the middle" if best is None else "the best on the validation data"
         told = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
         return self.options.with_ridge(ridge), [told if each.key == told.key else each for each in self.choices]
 
     def members(self, train: Dataset, ensemble: Members) -> list[Member]:
-        """The members to fit at once: those of an ensemble, or one for each weight of the prior."""
+        """The members to fit at once: those of an ensemble, or one for each initial network and weight of the prior."""
         options = self.options
         if ensemble.size == 1:
-            placed = options.place.one(self.model)
-            return [Member(placed, self.stages(train, ridge), options.seed) for ridge in self.ridges]
+            seeds = [options.seed + APART * start for start in range(options.training.budget.starts)]
+            return [
+                Member(model, self.stages(train, ridge), seed)
+                for model, seed in zip(self.models(train, seeds), seeds, strict=True)
+                for ridge in self.ridges
+            ]
         stages = self.stages(train, self.middle)
         seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.size)]
-        models = [self.model, *(first_model(replace(options, seed=seed), train, self.linear)[0] for seed in seeds[1:])]
         return [
-            Member(options.place.one(model), stages, seed, ensemble.resample(options.seed, index))
-            for index, (model, seed) in enumerate(zip(models, seeds, strict=True))
+            Member(model, stages, seed, ensemble.resample(options.seed, index))
+            for index, (model, seed) in enumerate(zip(self.models(train, seeds), seeds, strict=True))
         ]
+
+    def models(self, train: Dataset, seeds: Sequence[int]) -> list[NeuralODE]:
+        """Initial models, of which the first is already made."""
+        options = self.options
+        more = [first_model(replace(options, seed=seed), train, self.linear)[0] for seed in seeds[1:]]
+        return [options.place.one(model) for model in (self.model, *more)]
 
 
 def prepare(
@@ -96,6 +107,8 @@ def prepare(
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
     if earlier is not None:
+        if options.training.starts not in ("auto", 1):
+            raise ValueError("starts draws new networks, and model continues an earlier one; pass one of the two.")
         model, options = continued(earlier, train, options)
         options, choices, linear = choose(options, train, validation, look=False)
     else:

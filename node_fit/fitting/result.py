@@ -127,7 +127,17 @@ class Fit:
         predicted = {name: self.predict(part) for name, part in splits.items()}
         simple = {name: self.simple_scores(splits["train"], part) for name, part in splits.items()}
         counted = {name: self.scored(part) for name, part in splits.items()}
-        return diagnose(self.status, self.history, counted, predicted, simple, self.options, self.step_excess)
+        return self.judge(counted, predicted, simple)
+
+    def judge(
+        self,
+        splits: Mapping[str, Dataset],
+        predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]],
+        simple: Mapping[str, Mapping[str, Score]],
+    ) -> Diagnosis:
+        """Judges the fit by predictions and scores that are already made; arguments as of `diagnose`."""
+        chosen = [choice.key for choice in self.choices]
+        return diagnose(self.status, self.history, splits, predicted, simple, self.options, self.step_excess, chosen)
 
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
         """How sure the constants are, by the training data.
