@@ -21,8 +21,8 @@ from .options import Options
 from .prior import choose_ridge, is_short
 from .recipes import Recipe, make_stages, some
 
-# Weights of the prior beside a linear model, per fitted value.
-LADDER = (3e-5, 2e-4, 1.5e-3, 1e-2)
+# Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
+LADDER, MOST_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
 # Seeds of a fit's initial networks are so far apart that fits with neighbouring seeds share none.
 APART = 1_000
 # Makes a short fit to part of the data, and predicts all of it.
@@ -140,7 +140,7 @@ def chosen_ridges(
     if not isinstance(options.recipe, Recipe):
         return (0.0,), []
     if linear is not None or (options.training.window is not None and is_driven(train)):
-        values = float(train.mask.sum())
+        values = min(float(train.mask.sum()), MOST_VALUES)
         ridges = tuple(share * values for share in LADDER)
         if validation is None:
             return ridges[1:2], []
