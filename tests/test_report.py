@@ -22,13 +22,13 @@ import node_fit as nf
 from node_fit.app.drawing import Drawing, Page
 from node_fit.data.dates import Dates
 from node_fit.evaluation.metrics import score
+from node_fit.evaluation.residuals import autocorrelation
 from node_fit.plots.phase import SIDE, phase_points
 from node_fit.report import index_page
 from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index
 from node_fit.report.page import numbers, short, times
 from node_fit.report.predictions import join, read_predictions
-from node_fit.report.residuals import autocorrelation
 from node_fit.report.run_page import make_run_page
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.storage.model_file import save

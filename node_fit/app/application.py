@@ -35,7 +35,7 @@ from ..training.callback import Callback
 from ..training.members import Members
 from .config.composition import explain
 from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
-from .console import counted, make_console, print_bands, print_constants, print_scores
+from .console import counted, make_console, print_results
 from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
@@ -253,9 +253,7 @@ class Job:
         summary["data"] = self.notes
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
-        print_scores(self.console, summary)
-        print_bands(self.console, summary["ensemble"])
-        print_constants(self.console, summary["constants"], summary["confidence"])
+        print_results(self.console, summary)
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
         if fit.is_linear:

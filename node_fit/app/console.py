@@ -15,6 +15,8 @@ from rich.text import Text
 from ..fitting.confidence import Interval, shown_with_interval
 from .summary import NOT_ASKED
 
+# Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
+SAYS_ENOUGH = ("good", "failed", "unstable", "coarse", "flat", "unfinished")
 # Maximum number of channels of a split in the table of scores.
 MOST_CHANNELS = 6
 
@@ -122,6 +124,24 @@ def print_constants(console: Console, constants: dict[str, float], confidence: d
         said.append(f"No intervals of the constants: {reason}")
     for line in (f"constants: {', '.join(shown)}{level}", *said):
         console.print(line, soft_wrap=True, markup=False)
+
+
+def print_residuals(console: Console, summary: dict[str, Any]) -> None:
+    """Prints what the residuals of the training data depend on, unless the diagnosis or an interval's note says it."""
+    if summary["diagnosis"]["kind"] in SAYS_ENOUGH:
+        return
+    noted = summary["confidence"].get("notes", ())
+    for sentence in summary["residuals"]["train"]["says"]:
+        if not any(note.startswith("Neighbouring") and sentence.startswith("Neighbouring") for note in noted):
+            console.print(sentence, soft_wrap=True, markup=False)
+
+
+def print_results(console: Console, summary: dict[str, Any]) -> None:
+    """Prints scores, bands, constants, and what residuals depend on."""
+    print_scores(console, summary)
+    print_bands(console, summary["ensemble"])
+    print_constants(console, summary["constants"], summary["confidence"])
+    print_residuals(console, summary)
 
 
 def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..evaluation.metrics import Score, coverage, score
+from ..evaluation.residuals import check_residuals
 from ..evaluation.simulation import Simulated
 from ..fitting.diagnosis import Diagnosis
 from ..fitting.fit import Fit
@@ -54,6 +55,7 @@ def summarise(
         "start": fit.model.typical.start.given,
         "constants": fit.model.constants(),
         **sureness(fit, method),
+        "residuals": residuals_of(fit, splits, simulated),
         "metrics": {name: scores.get(name) for name in EVERY},
         "baselines": {
             kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
@@ -80,6 +82,16 @@ def sureness(fit: Fit, method: Any) -> dict[str, Any]:
         except (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError) as error:
             reason = explain_memory(error) or str(error)
     return {key: {"left_out": reason} for key in ("likelihood", "confidence")}
+
+
+def residuals_of(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:
+    """Whether the residuals of training and validation data are independent noise."""
+    scaler = fit.model.typical.scaler
+    return {
+        name: check_residuals(scaler.marked(splits[name]), simulated.at_rows[name], scaler).as_dict()
+        for name in ("train", "validation")
+        if name in splits
+    }
 
 
 def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:

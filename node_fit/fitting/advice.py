@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
+from ..evaluation.past import explained_by_past
 from ..objectives.penalty import Penalty
 from ..training.callback import Record
 from .options import Options
@@ -13,10 +14,8 @@ from .recipes import DIRECT
 
 # Positive values whose largest is this many times their smallest should be fitted on a logarithmic scale.
 DECADES = 100.0
-# Rows before a residual that may predict it, and the share of its variance that they have to explain.
-PAST, EXPLAINED = 10, 0.2
-# Maximum number of rows in a regression, and its ridge in standardised units.
-MOST_ROWS, RIDGE = 20_000, 1e-3
+# Share of a channel's residual variance that the rows before have to explain.
+EXPLAINED = 0.2
 
 
 def what_helps(
@@ -42,7 +41,7 @@ def what_helps(
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
     if overfits:
         found.append(against_overfitting(options, chosen))
-    elif remembers(data, predicted):
+    elif (explained_by_past(data, predicted) > EXPLAINED).any():
         found.append(more_states(options))
     else:
         found.append("a longer record, or more of them, since past rows do not predict the residuals")
@@ -85,36 +84,3 @@ def what_helps_flat(options: Options, history: Sequence[Record]) -> str:
     if options.training.window in (None, "auto"):
         return "shorter windows first (train.window=20), or hidden=1 start=encoder if not all that matters is measured"
     return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
-
-
-def remembers(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
-    """Whether a linear map of past rows predicts a fit's residuals, on rows that the map was not fitted to."""
-    rows, residuals = past_and_residuals(data, predicted)
-    half = len(rows) // 2
-    if half < 2 * rows.shape[1]:
-        return False
-    scaled = (rows - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-12)
-    features = np.concatenate([scaled, np.ones((len(rows), 1))], axis=1)
-    weight = np.sqrt(RIDGE * half) * np.eye(features.shape[1])
-    zeros = np.zeros((features.shape[1], residuals.shape[1]))
-    fitted = np.linalg.lstsq(
-        np.concatenate([features[:half], weight]), np.concatenate([residuals[:half], zeros]), rcond=None
-    )[0]
-    left = ((residuals[half:] - features[half:] @ fitted) ** 2).mean(axis=0)
-    return bool((left < (1 - EXPLAINED) * (residuals[half:] ** 2).mean(axis=0)).any())
-
-
-def past_and_residuals(
-    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
-) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, "row state"]]:
-    """The measurements in the rows before each row, and its residuals; complete rows only, in order."""
-    whole = np.concatenate([data.ys, data.us], axis=2)
-    complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
-    features, residuals = [], []
-    for row in range(len(data.trajectories)):
-        steps = np.arange(PAST, data.ts.shape[1])
-        windows = steps[:, None] + np.arange(-PAST, 0)[None, :]
-        usable = complete[row][windows].all(axis=1) & complete[row, steps] & data.scored[row, steps]
-        features.append(whole[row][windows[usable]].reshape(int(usable.sum()), -1))
-        residuals.append((predicted - data.near(predicted))[row, steps[usable]])
-    return np.concatenate(features)[-MOST_ROWS:], np.concatenate(residuals)[-MOST_ROWS:]

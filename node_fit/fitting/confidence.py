@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..data.bounds import Bounds, from_line, slope
+from ..evaluation.residuals import neighbours_in_words
 from ..model.starts.first import First
 from .determined import undetermined
 from .evidence import Evidence, Noise, Place, Unsure
@@ -161,6 +162,9 @@ def notes_on(information: Information) -> list[str]:
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
             "much; raise train.steps, set precision=x64, or use optimizer=lm."
         )
+    for sentence in neighbours_in_words(information.evidence.checked):
+        positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())
+        notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
     if isinstance(information.evidence.model.start, First):
         notes.append(FIRST)
     return notes

@@ -14,6 +14,7 @@ from ..data.bounds import slope
 from ..data.dataset import Dataset
 from ..data.noise import noise_unit
 from ..data.scaling import columns
+from ..evaluation.residuals import ResidualCheck, check_channels
 from ..model import parameters
 from ..model.fields.constants import Constants
 from ..model.neural_ode import NeuralODE
@@ -62,6 +63,7 @@ class Evidence:
     def __init__(self, model: NeuralODE, options: Options, stages: Sequence[Stage], train: Dataset):
         self.model = model
         self.kind = options.kind
+        self.states = train.states
         stage = stages[-1]
         check_stage(stage)
         assert isinstance(options.device, Devices)
@@ -119,6 +121,15 @@ class Evidence:
         data[:, : self.mask.shape[1]] = self.mask
         told = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
         return data.reshape(-1) & told
+
+    @cached_property
+    def checked(self) -> dict[str, ResidualCheck]:
+        """Whether the weighted residuals of each state are independent."""
+        values = self.best.residuals
+        known = np.where(self.informative.reshape(values.shape), values, np.nan)[:, : self.mask.shape[1]]
+        rows = known.reshape(-1, len(self.states))
+        segment = np.repeat(np.arange(len(values)), len(rows) // len(values))
+        return check_channels(rows, segment, np.zeros((len(rows), 0)), self.states, ())
 
     @cached_property
     def constants(self) -> list[Place]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from ..data.dataset import Dataset, check_data
 from ..evaluation.baselines import baselines
 from ..evaluation.metrics import Score, score
+from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE, Prediction
@@ -168,6 +169,14 @@ class Fit:
         **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters.
         """
         return likelihood(self.evidence)
+
+    def check_residuals(self, data: Dataset | None = None) -> ResidualChecks:
+        """Whether the residuals are independent noise, as intervals and likelihood assume.
+
+        **Arguments:** `data`: the training data by default.
+        """
+        scored = self.scored(self.data["train"] if data is None else data)
+        return check_residuals(scored, self.predict(scored), self.model.typical.scaler)
 
     @cached_property
     def evidence(self) -> Evidence:

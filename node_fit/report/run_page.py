@@ -12,7 +12,7 @@ from ..plots.curves import Curves
 from .curves import Curve, Field, Key, field_of_model, load_curves, save_curves
 from .page import numbers, times, write_page
 from .predictions import TRAIN, Predictions, Record, join, rank, read_predictions
-from .residuals import check_residuals
+from .residuals import describe_residuals
 from .run_directory import command_of, read_config, read_json, read_losses, read_versions, stages
 
 NAME = "report.html"
@@ -26,7 +26,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood"),
+    *("confidence", "likelihood", "residuals"),
 )
 BASELINES = {
     "mean": "mean",
@@ -62,7 +62,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         if field is None:
             extensions = list(config.get("extensions") or [])
             field = field_of_model(folder / "model.safetensors", predictions, extensions)
-        checks = check_residuals(predictions)
+        checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe(predictions, records, chosen, smooth) | {"checks": checks, "field": describe_field(field)}
         data["units"] = (config.get("data") or {}).get("units") or {}
         words["records"] = len(records)

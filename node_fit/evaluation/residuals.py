@@ -1,0 +1,232 @@
+"""Checks of residuals: whether what a model leaves of its data is independent noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..data.dataset import Dataset
+from ..data.noise import relative
+from ..data.scaling import Scaler
+from .metrics import jsonable
+from .past import explained_by_past
+
+# Fewer residuals tell nothing; more than so many tell nothing new, and take seconds.
+FEW, MOST = 20, 200_000
+# The risk that independent residuals are said to depend on each other, or on inputs, over all states of a split.
+RISK = 0.01
+# A smaller correlation is not worth a sentence, however sure it is.
+SLIGHT = 0.2
+# Neighbours of a residual whose correlations are tested together.
+LAGS = 10
+# With more channels, a regression on past rows would take seconds.
+MOST_CHANNELS = 20
+# A first row that is met so closely is where its trajectory starts, and no residual [standard deviations].
+EXACT = 1e-5
+
+Segment = Int[np.ndarray, " row"]
+
+
+@dataclass(frozen=True)
+class ResidualCheck:
+    """What the residuals of a channel look like. Neighbours are measurements in a row of the same trajectory.
+
+    - `values`: number of residuals; with fewer than 20 everything else is None.
+    - `lag1`, `lag1_error`: correlation of neighbouring residuals, and its standard error if they are independent.
+    - `ljung_box`: probability of correlations as large at lags 1 to 10, if they are independent (Ljung and Box,
+      Biometrika 65, 1978).
+    - `runs`: probability of as few or as many runs above and below the median (Wald and Wolfowitz, Ann. Math. Statist.
+      11, 1940).
+    - `past`: share of their mean square that a linear map of the ten rows before explains, on rows that it was not
+      fitted to; None for too few rows.
+    - `inputs`: Spearman's correlation with each input in the same row. `inputs_p`: the probability of one as large,
+      with the variance of two independent autocorrelated series (Bartlett, J. R. Stat. Soc. 98, 1935).
+    """
+
+    values: int
+    lag1: float | None = None
+    lag1_error: float | None = None
+    ljung_box: float | None = None
+    runs: float | None = None
+    past: float | None = None
+    inputs: Mapping[str, float | None] | None = None
+    inputs_p: Mapping[str, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class ResidualChecks:
+    """The residuals of a split, checked.
+
+    - `channels`: a `ResidualCheck` for each state.
+    - `says`: sentences on what was found; empty if nothing was.
+    """
+
+    channels: Mapping[str, ResidualCheck]
+    says: tuple[str, ...]
+
+    def as_dict(self) -> dict:
+        """For JSON."""
+        return asdict(self)
+
+
+def check_residuals(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
+) -> ResidualChecks:
+    """Checks the residuals of a split on the scale on which they are fitted.
+
+    **Arguments:**
+
+    - `data`: the measurements; those that are scored count.
+    - `predicted`: states at the same times in the same units.
+    - `scaler`: of the model. States with logarithms or bounds count on its line, others in standard deviations.
+
+    **Returns:** `ResidualChecks`.
+    """
+    residuals = standardised(data, predicted, scaler).reshape(-1, len(data.states))
+    segment = np.repeat(np.arange(len(data.trajectories)), data.ts.shape[1])
+    us = data.us.reshape(segment.size, len(data.inputs))
+    channels = check_channels(residuals, segment, us, data.states, data.inputs)
+    if len(data.states) + len(data.inputs) <= MOST_CHANNELS:
+        past = zip(channels.items(), explained_by_past(data, predicted), strict=True)
+        channels = {name: replace(each, past=jsonable(float(share))) for (name, each), share in past}
+    return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
+
+
+def standardised(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
+) -> Float[np.ndarray, "trajectory time state"]:
+    """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none."""
+    known = data.mask & np.isfinite(predicted)
+    inside = np.where(known, predicted, np.where(known, data.ys, np.nan))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        zs = scaler.scale_states(inside)
+        found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
+    given = np.isfinite(found) & ~((np.abs(found) < EXACT) & (np.arange(found.shape[1]) == 0)[:, None])
+    return np.where(given, found if data.sigma is None else found / relative(data, scaler), np.nan)
+
+
+def check_channels(
+    residuals: Float[np.ndarray, "row state"],
+    segment: Segment,
+    us: Float[np.ndarray, "row input"],
+    states: Sequence[str],
+    inputs: Sequence[str],
+) -> dict[str, ResidualCheck]:
+    """Checks the residuals of each state.
+
+    **Arguments:**
+
+    - `residuals`: NaN where nothing counts. `segment`: the number of each row's trajectory; its rows follow each other.
+    - `us`: inputs in each row. `states`, `inputs`: their names.
+    """
+    return {name: check_channel(residuals[:, i], segment, us, inputs) for i, name in enumerate(states)}
+
+
+def check_channel(
+    residuals: Float[np.ndarray, " row"],
+    segment: Segment,
+    us: Float[np.ndarray, "row input"],
+    inputs: Sequence[str],
+) -> ResidualCheck:
+    known = np.flatnonzero(np.isfinite(residuals))[:MOST]
+    if known.size < FEW or np.ptp(residuals[known]) == 0:
+        return ResidualCheck(int(known.size))
+    values, segment, us = residuals[known], segment[known], us[known]
+    correlations = autocorrelation(values, segment, LAGS)
+    pairs = np.array([(segment[lag:] == segment[:-lag]).sum() for lag in range(1, LAGS + 1)])
+    found = {name: input_correlation(values, us[:, i], segment) for i, name in enumerate(inputs)}
+    return ResidualCheck(
+        values=int(known.size),
+        lag1=jsonable(float(correlations[1])),
+        lag1_error=float(pairs[0]) ** -0.5 if pairs[0] else None,
+        ljung_box=ljung_box(correlations[1:], pairs, known.size),
+        runs=runs_test(values, segment),
+        inputs={name: each[0] for name, each in found.items()},
+        inputs_p={name: each[1] for name, each in found.items()},
+    )
+
+
+def autocorrelation(residuals: Float[np.ndarray, " row"], segment: Segment, lags: int) -> Float[np.ndarray, " lag"]:
+    """Mean product of residuals so many rows apart in the same segment, over their mean square; NaN for none."""
+    centred = residuals - np.nanmean(residuals) if np.isfinite(residuals).any() else residuals
+    known = np.isfinite(centred)
+    values = np.where(known, centred, 0.0)
+    square = np.square(values).sum() / max(known.sum(), 1)
+    found = [1.0]
+    for lag in range(1, lags + 1):
+        together = (segment[lag:] == segment[:-lag]) & known[lag:] & known[:-lag]
+        products = values[lag:] * values[:-lag]
+        # Few pairs would tell nothing.
+        enough = together.sum() >= 4 and square > 0
+        found.append(products[together].mean() / square if enough else np.nan)
+    return np.array(found)
+
+
+def ljung_box(correlations: Float[np.ndarray, " lag"], pairs: Int[np.ndarray, " lag"], values: int) -> float | None:
+    """The probability of correlations as large, if residuals are independent; None without pairs."""
+    from scipy.special import chdtrc
+
+    # Correlations at high lags of short trajectories are not normal.
+    usable = np.isfinite(correlations) & (pairs >= FEW)
+    if not usable.any():
+        return None
+    statistic = (values + 2) / values * float((pairs * correlations**2)[usable].sum())
+    return float(chdtrc(int(usable.sum()), statistic))
+
+
+def runs_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | None:
+    """The probability of a number of runs as far from that of independent values; None if it can't vary.
+
+    Runs are counted within segments, given how many values of each lie above the median.
+    """
+    from scipy.special import ndtr
+
+    above = values > np.median(values)
+    number = np.unique(segment, return_inverse=True)[1]
+    high, low = np.bincount(number, above), np.bincount(number, ~above)
+    count, product = high + low, 2 * high * low
+    runs = count.size + (((above[1:] != above[:-1]) & (number[1:] == number[:-1])).sum())
+    variance = (product * (product - count) / (count**2 * np.maximum(count - 1, 1))).sum()
+    if variance <= 0:
+        return None
+    return float(2 * ndtr(-abs(runs - (product / count + 1).sum()) / variance**0.5))
+
+
+def input_correlation(
+    values: Float[np.ndarray, " row"], us: Float[np.ndarray, " row"], segment: Segment
+) -> tuple[float | None, float | None]:
+    """Spearman's correlation with an input, and the probability of one as large; None for a constant input."""
+    from scipy.special import ndtr
+    from scipy.stats import rankdata, spearmanr
+
+    if not np.isfinite(us).all() or np.ptp(us) == 0:
+        return None, None
+    found = float(spearmanr(values, us).statistic)
+    lags = min(us.size // 4, 10 * LAGS)
+    own, other = (autocorrelation(rankdata(each), segment, lags)[1:] for each in (values, us))
+    spread = max(1 + 2 * float(np.nansum(own * other)), 1.0)
+    return found, float(2 * ndtr(-abs(found) * (us.size / spread) ** 0.5))
+
+
+def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
+    """A sentence on the states whose neighbouring residuals depend on each other, if any do."""
+    limit = RISK / (2 * max(len(channels), 1))
+    found = []
+    for name, each in channels.items():
+        p = min((p for p in (each.ljung_box, each.runs) if p is not None), default=1.0)
+        if p < limit and each.lag1 is not None and abs(each.lag1) >= SLIGHT:
+            found.append(f"{each.lag1:.2f} of {name}")
+    return [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(found)})."] if found else []
+
+
+def inputs_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
+    """A sentence for each state whose residuals depend on an input."""
+    limit = RISK / max(sum(len(each.inputs or {}) for each in channels.values()), 1)
+    found = []
+    for name, each in channels.items():
+        for key, correlation in (each.inputs or {}).items():
+            p = (each.inputs_p or {})[key]
+            if p is not None and p < limit and correlation is not None and abs(correlation) >= SLIGHT:
+                found.append(f"The residuals of {name} depend on the input {key} (rank correlation {correlation:.2f}).")
+    return found
