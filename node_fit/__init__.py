@@ -56,6 +56,9 @@ from .training.loggers import TensorBoard as TensorBoard
 from .training.loggers import WeightsAndBiases as WeightsAndBiases
 from .objectives.derivative import DerivativeMatching as DerivativeMatching
 from .objectives.penalty import Penalty as Penalty
+from .objectives.robust import Huber as Huber
+from .objectives.robust import Squares as Squares
+from .objectives.robust import StudentT as StudentT
 from .objectives.shooting import MultipleShooting as MultipleShooting
 from .objectives.trajectory import TrajectoryMatching as TrajectoryMatching
 from .optimizers.adam import Adam as Adam

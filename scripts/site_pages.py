@@ -36,6 +36,7 @@ GROUPS = {
     "solver": "Solver",
     "optimizer": "Optimizer",
     "recipe": "Recipe",
+    "loss": "Loss of residuals",
     "device": "Device",
     "tune": "Search",
 }

@@ -440,7 +440,7 @@ def test_a_constructor_of_ones_own_may_have_such_an_argument():
 # The files in conf/ agree with the code.
 
 # Config files with a constructor's defaults, key by key: all files of these groups, and these nodes of config.yaml.
-GROUPS = ("field", "start", "observation", "solver", "optimizer", "recipe")
+GROUPS = ("field", "start", "observation", "solver", "optimizer", "recipe", "loss")
 NODES = ("train", "penalty", "ensemble")
 NAMES_A_CLASS = "_target_: node_fit."
 FILES = [
@@ -524,7 +524,7 @@ def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shippe
     config = shipped()
     run, ensemble = build_parts(config)[1:]
     fit = nf.Options()
-    for name in ("hidden", "solver", "penalty", "training", "scaling", "device", "seed"):
+    for name in ("hidden", "solver", "penalty", "loss", "training", "scaling", "device", "seed"):
         assert getattr(run, name) == getattr(fit, name), name
     for name in ("field", "observation"):
         assert getattr(run, name).func is getattr(fit, name)

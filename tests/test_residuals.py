@@ -143,7 +143,15 @@ def test_a_fit_says_that_its_intervals_are_too_narrow():
     for correlation in (0.8, 0.0):
         ys = np.exp(-ts) + 0.05 * lasting(np.random.default_rng(2), (80,), correlation)
         data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
-        fit = fit_to(data, field=field, start=nf.Fitted, recipe="direct", precision="x64", ridge=0.0, steps=60)
+        fit = fit_to(
+            data,
+            field=field,
+            start=functools.partial(nf.Fitted, given=None),
+            recipe="direct",
+            precision="x64",
+            ridge=0.0,
+            steps=60,
+        )
         notes, checks = fit.confidence().notes, fit.check_residuals()
         if correlation:
             lag1 = checks.channels["x"].lag1

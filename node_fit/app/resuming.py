@@ -9,7 +9,8 @@ from typing import Any
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from .config.shipped import shipped, shipped_config
+from .config.parts import PARTS
+from .config.shipped import shipped, shipped_config, shipped_option
 from .config.stored import read_config
 from .config.targets import ConfigError
 
@@ -183,6 +184,9 @@ def with_new_keys(config: DictConfig) -> DictConfig:
                 config[key] = value
             elif both and config[key].get("_target_") == value.get("_target_"):
                 config[key] = OmegaConf.merge(value, config[key])
+        for group in PARTS:
+            if group not in config:
+                config[group] = shipped_option(group)
     return config
 
 

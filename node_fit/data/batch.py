@@ -42,6 +42,8 @@ class Batch(eqx.Module):
     - `index`: number of each trajectory in its dataset, shape `(trajectory,)`.
     - `weight`: factor of each residual, in proportion to one over its standard deviation, shape of `ys`; None if that
       is not known.
+    - `deviation`: standard deviation of each weighted residual, shape `(trajectory, 1, channel)`; None if the objective
+      does not need it.
     - `joint`: whether the trajectories share their times.
     - `driven`: whether an input changes within a trajectory.
     """
@@ -59,6 +61,7 @@ class Batch(eqx.Module):
     joint: bool = eqx.field(static=True)
     driven: bool = eqx.field(static=True)
     weight: Float[Any, "trajectory time channel"] | None = None
+    deviation: Float[Any, "trajectory 1 channel"] | None = None
 
     def weighted(self, residuals: Float[Any, "trajectory time channel"]) -> Float[Any, "trajectory time channel"]:
         """Residuals over what is known of their standard deviations."""

@@ -50,6 +50,6 @@ def past_and_residuals(
         steps = np.arange(PAST, data.ts.shape[1])
         windows = steps[:, None] + np.arange(-PAST, 0)[None, :]
         usable = complete[row][windows].all(axis=1) & complete[row, steps] & data.scored[row, steps]
-        features.append(whole[row][windows[usable]].reshape(int(usable.sum()), -1))
+        features.append(whole[row][windows[usable]].reshape(int(usable.sum()), PAST * whole.shape[2]))
         residuals.append((predicted - data.near(predicted))[row, steps[usable]])
     return np.concatenate(features)[-MOST_ROWS:], np.concatenate(residuals)[-MOST_ROWS:]

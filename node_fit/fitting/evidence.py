@@ -12,12 +12,13 @@ from jaxtyping import Bool, Float
 from ..data.batch import data_from_start
 from ..data.bounds import slope
 from ..data.dataset import Dataset
-from ..data.noise import noise_unit
+from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns
 from ..evaluation.residuals import ResidualCheck, check_channels
 from ..model import parameters
 from ..model.fields.constants import Constants
 from ..model.neural_ode import NeuralODE
+from ..objectives.robust import LEAST_SQUARES, AbstractResidualLoss
 from ..objectives.trajectory import TrajectoryMatching
 from ..runtime.precision import scope
 from ..training.linearised import Found, LinearisedStage
@@ -73,7 +74,7 @@ class Evidence:
             part = parameters.partition(placed, options.training.freeze)
             count = parameters.count(part.params)
             check_size(count, train)
-            member = Member(placed, [replace(stage, batch_size=None)], options.seed)
+            member = Member(placed, [with_least_squares(stage)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
             programs = StagePrograms(0, setup)
             (state,) = programs.refined(programs.init([part.params]))
@@ -81,9 +82,13 @@ class Evidence:
         batch = programs.rows[0]
         self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
         self.deviation = self._deviation(model, train, batch)
-        self.noise: Noise = "estimated" if batch.weight is None else "given"
+        self.loss = loss_of(stage)
+        self.given = batch.weight is not None
+        self.noise: Noise = "given" if self.given and not self.loss.robust else "estimated"
         data = data_from_start(train, model.start.past, model.start.washout) if model.start.past else train
-        self.unit = 1.0 if batch.weight is None else noise_unit(model.scaler.marked(data), model.scaler)
+        data = model.scaler.marked(data)
+        self.unit = 1.0 if batch.weight is None else noise_unit(data, model.scaler)
+        self.spread = self._spread(data) if self.loss.robust else None
 
     @staticmethod
     def _deviation(model: NeuralODE, train: Dataset, batch: Any) -> Float[np.ndarray, "block row"]:
@@ -93,6 +98,11 @@ class Evidence:
         ys = scaler.unscale_states(np.asarray(batch.ys, np.float64))
         found = np.asarray(scaler.state_scale, np.float64) / weight / columns(slope, ys, scaler.bounds)
         return np.broadcast_to(found, ys.shape).reshape(len(ys), -1)
+
+    def _spread(self, data: Dataset) -> Float[np.ndarray, "block row"]:
+        """The standard deviation of each weighted residual, as a robust loss sees it."""
+        found = typical_residuals(data, self.model.scaler)
+        return np.broadcast_to(np.tile(found, self.mask.shape[1] // len(found)), self.mask.shape)
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
         with scope(self.kind):
@@ -104,14 +114,29 @@ class Evidence:
 
     @cached_property
     def best(self) -> Found:
-        """At the fit's parameters.
+        """At the fit's parameters; of a robust loss, the sum of squares whose optimum and covariance are the same.
+
+        Its residuals are pseudo-values `s psi(r / s) / mean(psi')` (Huber, Robust Statistics, 1981, section 7.6).
 
         **Raises:** `Unsure` if a solve fails there.
         """
         found = self.at(self.x)
         if found.failed or not np.isfinite(found.jacobian).all():
             raise Unsure("a training trajectory can't be solved, or its sensitivities can't.")
-        return found
+        if self.spread is None:
+            return found
+        width = self.mask.shape[1]
+        psi, bend = self.loss.influence(found.residuals[:, :width] / self.spread)
+        mean = float(bend[self.mask].mean())
+        if mean <= 0:
+            raise Unsure("most residuals are outliers, so nothing is sure; give data.sigma, or use loss=huber.")
+        residuals = np.concatenate([self.spread * psi, found.residuals[:, width:]], axis=1) / mean
+        return found._replace(residuals=residuals, prior=found.prior / mean)
+
+    @cached_property
+    def raw(self) -> Float[np.ndarray, " value"]:
+        """The weighted residuals of the measurements, as they are."""
+        return self.at(self.x).residuals.reshape(-1)[self.informative]
 
     @cached_property
     def informative(self) -> Bool[np.ndarray, " residual"]:
@@ -156,6 +181,17 @@ class Evidence:
     def objective(self, found: Found, x: Float[np.ndarray, " parameter"]) -> float:
         """The sum of squares with penalties and prior, which the fit has minimised."""
         return float((found.residuals**2).sum() + (found.prior * x**2).sum())
+
+
+def loss_of(stage: Stage) -> AbstractResidualLoss:
+    objective = stage.objective
+    assert isinstance(objective, TrajectoryMatching)
+    return objective.residual_loss
+
+
+def with_least_squares(stage: Stage) -> Stage:
+    """The stage with plain residuals, on all data at once."""
+    return replace(stage, objective=replace(stage.objective, residual_loss=LEAST_SQUARES), batch_size=None)
 
 
 def check_stage(stage: Stage) -> None:

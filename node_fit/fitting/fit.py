@@ -13,6 +13,7 @@ from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
 from ..optimizers.optimizer import AbstractOptimizer
+from ..objectives.robust import AbstractResidualLoss
 from ..runtime.arguments import check_argument
 from ..runtime.precision import Precision, scope
 from ..solver.solver import Solver
@@ -45,6 +46,7 @@ def fit(
     optimizer: AbstractOptimizer | optax.GradientTransformation | None = Options.optimizer,
     penalty: Penalty | Literal["auto"] = Options.penalty,
     training: Training = Options.training,
+    loss: AbstractResidualLoss = Options.loss,
     ensemble: Members | int = 1,
     model: NeuralODE | None = None,
     callbacks: Sequence[Callback] = (),
@@ -77,6 +79,7 @@ def fit(
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
+    - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
       `evaluation`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
@@ -105,6 +108,7 @@ def fit(
         device=device,
         seed=seed,
     )
+        loss=loss,
     return fit_with(options, train, validation, ensemble=ensemble, model=model, callbacks=callbacks, progress=progress)
 
 

@@ -11,7 +11,7 @@ from .information import Information
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How probable the training data are, with normal noise.
+    """How probable the training data are, with normal noise or that of a robust loss.
 
     - `nll`: negative logarithm of the probability density of the measurements, in the user's units.
     - `aic`, `bic`: `2 k + 2 nll` and `k log(values) + 2 nll`, where `k` counts the parameters, and the noise if it was
@@ -37,6 +37,8 @@ def likelihood(evidence: Evidence) -> Likelihood:
     **Raises:** `Unsure` if there are too few values.
     """
     information = Information(evidence)
+    if evidence.spread is not None:
+        return robust(evidence, information)
     squares, count = evidence.squares(evidence.best), evidence.values
     given = evidence.noise == "given"
     variance = information.variance if given else squares / count
@@ -52,6 +54,26 @@ def likelihood(evidence: Evidence) -> Likelihood:
         bic=free * math.log(count) + 2 * nll,
         chi2_per_dof=squares / variance / freedom if given and freedom > 0 else None,
         noise=evidence.noise,
+        values=count,
+        parameters=information.parameters,
+    )
+
+
+def robust(evidence: Evidence, information: Information) -> Likelihood:
+    """The likelihood with the density that belongs to a robust loss, and the spread that the fit used."""
+    assert evidence.spread is not None
+    told = evidence.informative.reshape(evidence.best.residuals.shape)[:, : evidence.mask.shape[1]]
+    spread = evidence.spread[told]
+    logs = evidence.loss.log_density(evidence.raw / spread) - np.log(spread * evidence.deviation[told])
+    nll, count = -float(logs.sum()), evidence.values
+    # Without given noise, that of each state was estimated.
+    free = information.parameters + (0 if evidence.given else len(evidence.states))
+    return Likelihood(
+        nll=nll,
+        aic=2 * free + 2 * nll,
+        bic=free * math.log(count) + 2 * nll,
+        chi2_per_dof=None,
+        noise="given" if evidence.given else "estimated",
         values=count,
         parameters=information.parameters,
     )

@@ -24,6 +24,7 @@ from ..model.make_model import (
 from ..model.neural_ode import NeuralODE
 from ..model.observations.measured import MeasuredStates
 from ..objectives.penalty import Number, Penalty
+from ..objectives.robust import LEAST_SQUARES, AbstractResidualLoss
 from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.adam import Adam
 from ..optimizers.custom import as_optimizer
@@ -123,6 +124,7 @@ PASS = {
     "start": f"auto, {START}",
     "observation": OBSERVATION,
     "scaling": "a node_fit.Scaling such as Scaling(log=['x'])",
+    "loss": "a node_fit.Squares, Huber or StudentT, such as Huber(threshold=1.345)",
     "training": "a node_fit.Training such as Training(steps=500)",
     "precision": "x32 or x64",
     "device": "auto, cpu, gpu or a node_fit.Devices",
@@ -147,6 +149,7 @@ class Options:
     recipe: Recipe | str | Sequence[Stage] = "default"
     optimizer: AbstractOptimizer | optax.GradientTransformation | None = None
     penalty: Penalty | Literal["auto"] = "auto"
+    loss: AbstractResidualLoss = LEAST_SQUARES
     training: Training = Training()
     precision: Precision | None = None
     device: Devices | str = Devices()
@@ -204,7 +207,7 @@ class Options:
         training, penalty = self.training, self.penalty
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
         assert training.steps is not None and training.window != "auto"
-        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride)
+        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride, residual_loss=self.loss)
         optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
         return Stage(objective, optimizer, training.steps, "main", training.batch_size)
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from ..runtime.precision import scope
 from ..training.linearised import Found, LinearisedStage
 from .confidence import Confidence, Interval, end_of, fisher, quantile
-from .evidence import Evidence, Place
+from .evidence import Evidence, Place, Unsure
 from .information import Information
 
 # A constant that moves so far, in units of its own size (of a positive one: by this power of e), has no end.
@@ -142,6 +142,8 @@ def profile(evidence: Evidence, level: float) -> Confidence:
 
     **Raises:** `Unsure` as `fisher` does.
     """
+    if evidence.loss.robust:
+        raise Unsure("profiles are of least squares; use confidence=fisher with this loss.")
     around = fisher(evidence, level)
     information = Information(evidence)
     wanted = quantile(information, level)

@@ -120,7 +120,7 @@ def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
 
 
 def make_objective(plan: Plan, main: AbstractObjective) -> Any:
-    """The objective of a plan; a class is called with the main objective's solver, penalty and windows."""
+    """The objective of a plan; a class is called with the main objective's solver, penalty, windows and loss."""
     if isinstance(plan.objective, AbstractObjective):
         return plan.objective
     maker, given = plan.objective, {}
@@ -129,7 +129,11 @@ def make_objective(plan: Plan, main: AbstractObjective) -> Any:
     if not isinstance(maker, type):
         return plan.objective
     accepted = inspect.signature(maker).parameters
-    offered = {key: getattr(main, key) for key in ("solver", "penalty", "window", "stride") if key not in given}
+    offered = {
+        key: getattr(main, key)
+        for key in ("solver", "penalty", "window", "stride", "residual_loss")
+        if key not in given
+    }
     if "horizon" in given:  # Windows do not grow.
         offered |= {"window": None, "stride": None}
     return plan.objective(**{key: value for key, value in offered.items() if key in accepted})

@@ -164,7 +164,9 @@ class Fit:
         return (profile if method == "profile" else fisher)(self.evidence, level)
 
     def likelihood(self) -> Likelihood:
-        """How probable the training data are, with normal noise; `aic` and `bic` compare models of the same data.
+        """How probable the training data are; `aic` and `bic` compare models of the same data.
+
+        Noise is normal, or as the `loss` of the fit says.
 
         **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters.
         """

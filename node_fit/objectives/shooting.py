@@ -16,7 +16,8 @@ from ..solver.held_steps import Grid, Shares
 from ..solver.solver import Solver, as_solver
 from .objective import Target
 from .penalty import Penalty
-from .simulation import AbstractSimulation, misfit, nodes, rows
+from .robust import AbstractResidualLoss, Squares
+from .simulation import AbstractSimulation, misfit, nodes, rows, with_deviation
 
 
 class Segments(eqx.Module):
@@ -44,7 +45,7 @@ class MultipleShooting(AbstractSimulation):
 
     **Arguments:**
 
-    - `penalty`, `solver`: as in `TrajectoryMatching`.
+    - `penalty`, `solver`, `residual_loss`: as in `TrajectoryMatching`.
     - `rows`: number of intervals between measured times in a segment.
     - `least`, `most`: weights of the mean squared gap, at the beginning and at the end of the stage.
 
@@ -56,6 +57,7 @@ class MultipleShooting(AbstractSimulation):
     rows: int = eqx.field(static=True, default=10)
     least: float | Float[Array, ""] = 0.01
     most: float | Float[Array, ""] = 10.0
+    residual_loss: AbstractResidualLoss = eqx.field(default_factory=Squares)
 
     def __check_init__(self):
         check_fields(self)
@@ -76,7 +78,7 @@ class MultipleShooting(AbstractSimulation):
         data = data_from_start(data, model.start.past, model.start.washout) if model.start.past else data
         pieces = data.pieces(self.rows + 1, self.rows)
         parts = cut(data, pieces, [f"{row}[{begin}]" for row, begin, _ in pieces])
-        batch = Batch.from_dataset(parts, model.scaler)
+        batch = with_deviation(Batch.from_dataset(parts, model.scaler), parts, model, self.residual_loss)
         row, begin = (np.array(column, dtype=np.int32) for column in list(zip(*pieces, strict=True))[:2])
         numbers = np.arange(len(pieces), dtype=np.int32)
         follows = np.append(row[1:] == row[:-1], False)
@@ -131,7 +133,7 @@ class MultipleShooting(AbstractSimulation):
         weight = self.least * (self.most / self.least) ** target.progress
         return jnp.concatenate(
             [
-                rows(misfit(model, batch, states)),
+                rows(misfit(model, batch, states, self.residual_loss)),
                 gaps * jnp.sqrt(weight * ratio).astype(gaps.dtype),
                 self.penalty.along(model.field, batch, states),
             ],

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..data.batch import Batch
+from ..data.batch import Batch, data_from_start
+from ..data.dataset import Dataset
+from ..data.noise import typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
 from ..model.neural_ode import NeuralODE, bound_of
 from ..solver.adjoints import Adjoint
@@ -19,6 +21,7 @@ from ..solver.tolerances import with_defaults
 from .jacobian import forward, pushed, sensitive, through_states
 from .objective import AbstractLeastSquares, Build, Target, measured_count
 from .residuals import Jacobian, Residuals, Vector
+from .robust import LEAST_SQUARES, AbstractResidualLoss
 
 # A residual that stands for "not solved": far above any real one (states are of order one), and small enough that a
 # line search in float32 can compare its square with others.
@@ -137,19 +140,38 @@ def nodes(target: Target, batch: Batch) -> Grid | None:
 
 
 def misfit(
-    model: NeuralODE, batch: Batch, states: Float[Array, "block time state"]
+    model: NeuralODE,
+    batch: Batch,
+    states: Float[Array, "block time state"],
+    loss: AbstractResidualLoss = LEAST_SQUARES,
 ) -> Float[Array, "block time channel"]:
     """Observed states less measured ones, weighted by what is known of the noise; angles the shorter way around.
 
-    A state that was not solved for counts as far off.
+    Large ones are as much smaller as the loss says. A state that was not solved for counts as far off.
     """
     solved = jnp.isfinite(states)
     # Keep values that are not finite away from the observation and its gradient.
     channels = model.observe(jnp.where(solved, states, 0))
-    difference = jnp.where(
-        solved.all(axis=2, keepdims=True), channels - model.scaler.near(batch.ys, channels), UNSOLVED
-    )
-    return jnp.where(batch.mask, batch.weighted(difference), 0)
+    whole = solved.all(axis=2, keepdims=True)
+    difference = jnp.where(whole, channels - model.scaler.near(batch.ys, channels), UNSOLVED)
+    found = jnp.where(batch.mask, batch.weighted(difference), 0)
+    if batch.deviation is None:
+        return found
+    return jnp.where(whole, found * loss.factor(found / batch.deviation), found)
+
+
+def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: AbstractResidualLoss) -> Batch:
+    """The batch with the standard deviations of its residuals, if the loss needs them.
+
+    **Raises:** `ValueError` if the noise of a state is not known and can't be estimated.
+    """
+    if not loss.robust:
+        return batch
+    past = model.start.past
+    counted = data_from_start(data, past, model.start.washout) if past else data
+    found = typical_residuals(model.scaler.marked(counted), model.scaler)
+    shape = (len(batch.ys), 1, len(found))
+    return replace(batch, deviation=np.broadcast_to(found, shape).astype(np.float64))
 
 
 def rows(values: Float[Array, "block ..."]) -> Float[Array, "block row"]:

@@ -14,7 +14,8 @@ from ..solver.held_steps import Grid, Shares
 from ..solver.solver import Solver, as_solver
 from .objective import Target
 from .penalty import Penalty
-from .simulation import AbstractSimulation, misfit, nodes, rows
+from .robust import AbstractResidualLoss, Squares
+from .simulation import AbstractSimulation, misfit, nodes, rows, with_deviation
 
 
 class TrajectoryMatching(AbstractSimulation):
@@ -30,6 +31,7 @@ class TrajectoryMatching(AbstractSimulation):
       (half a window if absent). Short solves are cheap and their gradients do not vanish, but they do not show how
       errors grow over a long record.
     - `horizon`: the initial fraction of each trajectory's time that counts; it grows to 1, chunk by chunk.
+    - `residual_loss`: how much large residuals count: `Squares`, `Huber` or `StudentT`.
 
     **Raises:** `ValueError` if a number is out of range, or the start rule can't give the starts of windows.
     """
@@ -39,6 +41,7 @@ class TrajectoryMatching(AbstractSimulation):
     window: int | None = eqx.field(static=True, default=None)
     stride: int | None = eqx.field(static=True, default=None)
     horizon: float | None = eqx.field(static=True, default=None)
+    residual_loss: AbstractResidualLoss = eqx.field(default_factory=Squares)
 
     def __check_init__(self):
         check_fields(self)
@@ -57,7 +60,7 @@ class TrajectoryMatching(AbstractSimulation):
                 raise ValueError("window needs a start that can be read from any window, start=first or start=encoder.")
             # The rows from which a start is read come before a window.
             data = data.windows(self.window + max(model.start.past - 1, 0), self.stride or max(self.window // 2, 1))
-        return model.batch(data)
+        return with_deviation(model.batch(data), data, model, self.residual_loss)
 
     def steps_between_rows(self, batch: Batch) -> bool:
         return batch.driven
@@ -93,5 +96,6 @@ class TrajectoryMatching(AbstractSimulation):
     ) -> Float[Array, "trajectory row"]:
         batch, _ = self.seen(target)
         return jnp.concatenate(
-            [rows(misfit(model, batch, states)), self.penalty.along(model.field, batch, states)], axis=1
+            [rows(misfit(model, batch, states, self.residual_loss)), self.penalty.along(model.field, batch, states)],
+            axis=1,
         )

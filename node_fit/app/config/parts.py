@@ -22,7 +22,19 @@ from .shipped import known_keys
 from .targets import ConfigError, nearest, parameters_of
 
 # Groups of the config that name a constructor.
-PARTS = ("data", "field", "start", "observation", "solver", "optimizer", "recipe", "penalty", "train", "ensemble")
+PARTS = (
+    "data",
+    "field",
+    "start",
+    "observation",
+    "solver",
+    "optimizer",
+    "recipe",
+    "penalty",
+    "loss",
+    "train",
+    "ensemble",
+)
 
 
 class Parts(NamedTuple):

@@ -24,6 +24,17 @@ def shipped_config() -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("defaults", "hydra")])
 
 
+def shipped_option(group: str) -> DictConfig | None:
+    """The option of a group that `config.yaml` selects, as written; None if it selects none."""
+    folder = shipped("conf", "config.yaml")
+    for each in OmegaConf.load(folder / "config.yaml").defaults:
+        if OmegaConf.is_dict(each) and each.get(group):
+            option = OmegaConf.load(folder / group / f"{each[group]}.yaml")
+            assert isinstance(option, DictConfig)
+            return option
+    return None
+
+
 @functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
     """The keys that the commands read: those at the top, under `""`, and those of groups without a constructor."""
