@@ -9,6 +9,7 @@ import pytest
 from commands import node_fit, read_summary
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from scipy.linalg import expm
 
 from node_fit.app.config.configuration import build
 from node_fit.app.config.parts import PARTS
@@ -53,3 +54,30 @@ def test_the_constants_of_lotka_and_volterra(tmp_path):
     assert len(errors) == 42
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(0.219, abs=0.001)
     assert "all rows" in summary["start"]
+
+
+RATES = {"a": 5.926e-5, "b": 2.963e-5, "c": 2.047e-5, "d": 27.45e-5, "e": 3.998e-5}
+
+
+def test_the_rates_of_alpha_pinene_and_their_errors(tmp_path):
+    """As published (Rodriguez-Fernandez, Egea and Banga, BMC Bioinformatics 7:483, 2006); errors by finite differences
+    of the exact solution, since the equations are linear."""
+    summary, rows = ran(tmp_path, "alpha_pinene")
+    assert summary["constants"] == pytest.approx(RATES, rel=1e-3)
+    states = ("pinene", "dipentene", "alloocimene", "pyronene", "dimer")
+    off = np.array([[float(row[f"{name}_predicted"]) - float(row[name]) for name in states] for row in rows])
+    assert np.square(off).sum() == pytest.approx(19.87, abs=0.005)
+    ts = [float(row["time"]) for row in rows][-8:]
+
+    def solution(rates):
+        a, b, c, d, e = rates
+        matrix = np.zeros((5, 5))
+        matrix[0, 0], matrix[1, 0], matrix[2, 0] = -(a + b), a, b
+        matrix[2, 2], matrix[2, 4], matrix[3, 2], matrix[4, 2], matrix[4, 4] = -(c + d), e, c, d, -e
+        return np.array([expm(t * matrix)[:, 0] * 100 for t in ts]).reshape(-1)
+
+    best = np.array([summary["constants"][name] for name in RATES])
+    columns = [(solution(best + step) - solution(best - step)) / (2 * step.sum()) for step in np.diag(1e-5 * best)]
+    errors = np.sqrt(np.diag(np.linalg.inv(np.array(columns) @ np.array(columns).T))) * 0.7535
+    found = [summary["confidence"]["constants"][name]["standard_error"] for name in RATES]
+    np.testing.assert_allclose(found, errors, rtol=1e-3)
