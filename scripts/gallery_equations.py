@@ -1,0 +1,161 @@
+"""Subjects of the gallery whose equations are known, or half known: pictures, and figures beside published ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gallery_data as true
+import numpy as np
+import pandas as pd
+from gallery_runs import DOTS, Rows, Run, Subject, constants, fine
+
+import node_fit
+from node_fit.plots.style import ACCENTS, INK, QUIET
+
+TRUTH = "the truth, with which the data were made"
+
+
+def lynx_hare_data(run: Run) -> node_fit.Dataset:
+    path = run.folder.parent / "data" / "lynx_hare.csv"
+    return node_fit.read_table(path, time="year", states=["hare", "lynx"])
+
+
+def draw_lynx_hare(figure: Any, runs: Sequence[Run]) -> None:
+    data, (left, right) = lynx_hare_data(runs[0]), figure.subplots(1, 2, width_ratios=(1.7, 1))
+    curve, ts = runs[0].model().predict(data, fine(data))[0], fine(data)[0]
+    for index, name in enumerate(data.states):
+        left.plot(data.ts[0], data.ys[0, :, index], **DOTS, color=ACCENTS[index])
+        left.plot(ts, curve[:, index], color=ACCENTS[index], label=name)
+    right.plot(*data.ys[0].T, **DOTS, color=QUIET)
+    right.plot(*curve.T, color=INK, linewidth=1)
+    left.set(ylabel="thousand pelts a year", xticks=range(1900, 1921, 5))
+    left.legend()
+    right.set(xlabel="hare", ylabel="lynx")
+
+
+def rows_lynx_hare(runs: Sequence[Run]) -> Rows:
+    frame = runs[0].predictions()
+    off = [np.log(frame[f"{name}_predicted"] / frame[name]) for name in ("hare", "lynx")]
+    names = {"a": "growth of hares [1/year]", "b": "hares per lynx", "c": "loss of lynx [1/year]", "d": "lynx per hare"}
+    both = ("0.55 and 0.55", "0.028 and 0.028", "0.84 and 0.80", "0.026 and 0.024")
+    error = f"{np.sqrt(np.mean(np.square(off))):.3f}"
+    return [
+        *constants(runs[0], names, both, "Howard (2009) and Carpenter (2018)"),
+        ("root mean square in the logarithm", error, "0.25", "estimate of the noise, Carpenter (2018)"),
+    ]
+
+
+KINETIC = ("obcar", "obcry", "ob10", "oohb10", "ozea")
+
+
+def draw_kinetics(figure: Any, runs: Sequence[Run]) -> None:
+    path = next(runs[0].folder.parent.glob("*.tsv"))
+    data = node_fit.read_table(
+        path, time="time", states=KINETIC, trajectory="simulationConditionId", observable="observableId",
+        value="measurement", covariates={"slow": {"model1_data3": 1, "model1_data6": 1, "default": 0}},
+    )  # fmt: skip
+    ts, frame = fine(data), runs[0].predictions()
+    curves = runs[0].model().predict(data, ts)
+    axes = figure.subplots(2, 3, sharex=True).flat
+    for axis, name, t, curve in zip(axes, data.trajectories, ts, curves, strict=True):
+        rows = frame[frame["trajectory"] == name]
+        for index, state in enumerate(KINETIC):
+            if rows[state].notna().any():
+                axis.plot(rows["time"], rows[state], **DOTS, color=ACCENTS[index])
+                axis.plot(t, curve[:, index], color=ACCENTS[index], linewidth=1, label=state)
+        axis.set(title=f"condition {name[-1]}")
+        axis.legend(fontsize=6.5)
+
+
+def rows_kinetics(runs: Sequence[Run]) -> Rows:
+    channels = runs[0].summary["metrics"]["train"]["channels"]
+    found = ", ".join(f"{channels[name]['nrmse']:.2f}" for name in KINETIC)
+    return [
+        (
+            f"NRMSE of {', '.join(KINETIC)}",
+            found,
+            "0.13 to 0.31 per observable",
+            "mechanistic model, Bruno et al. (2016)",
+        )
+    ]
+
+
+def draw_doses(figure: Any, runs: Sequence[Run]) -> None:
+    frame, table = runs[0].predictions(), pd.read_csv(runs[0].folder.parent / "doses.csv")
+    for index, (axis, name) in enumerate(
+        zip(figure.subplots(2, 3, sharex=True, sharey=True).flat, sorted(set(table["person"])), strict=True)
+    ):
+        rows, given = frame[frame["trajectory"] == name], table[(table["person"] == name) & (table["rate"] > 0)]
+        split = rows["split"].iloc[0]
+        axis.plot(rows["h"], rows["plasma_predicted"], color=ACCENTS[1 if split == "test" else 0], linewidth=1)
+        axis.plot(rows["h"], rows["plasma"], **DOTS, color=INK)
+        for hour in given["h"]:
+            axis.axvline(hour, ymax=0.06, color=ACCENTS[2], linewidth=2)
+        axis.set(
+            title=f"{name}, {given['rate'].iloc[0] / 4:.0f} mg, {split}",
+            xlabel="h" if index > 2 else "",
+            xticks=range(0, 25, 8),
+        )
+    figure.supylabel("mg/l", fontsize=8.5)
+
+
+def rows_doses(runs: Sequence[Run]) -> Rows:
+    names = {"ka": "absorption [1/h]", "ke": "elimination [1/h]", "V": "volume [l]"}
+    others = [f"{each:g}" for each in (true.ABSORPTION, true.ELIMINATION, true.VOLUME)]
+    return [
+        *constants(runs[0], names, others, TRUTH),
+        ("NRMSE on a person left out", f"{runs[0].score('test'):.3f}", "-", "noise of 5 % of each value"),
+    ]
+
+
+def draw_robertson(figure: Any, runs: Sequence[Run]) -> None:
+    frame = runs[0].predictions().iloc[1:]
+    for axis, name, colour in zip(figure.subplots(1, 3), ("y1", "y2", "y3"), ACCENTS, strict=False):
+        axis.plot(frame["t"], frame[name], **DOTS, color=colour)
+        axis.plot(frame["t"], frame[f"{name}_predicted"], color=colour, linewidth=1)
+        axis.set(xscale="log", title=name, xlabel="s", xticks=[1e-4, 1e-1, 1e2, 1e5])
+
+
+def rows_robertson(runs: Sequence[Run]) -> Rows:
+    found, frame = runs[0].summary["constants"], runs[0].predictions()
+    total = sum(frame[f"{name}_predicted"] for name in ("y1", "y2", "y3"))
+    published = "Robertson (1966)"
+    return [
+        ("k1, from a guess of 0.1", f"{found['k1']:.5g}", "0.04", published),
+        ("k2, from a guess of 1e7", f"{found['k2']:.5g}", "3e7", published),
+        ("k3, from a guess of 3e4", f"{found['k3']:.5g}", "1e4", published),
+        ("largest error of the total amount", f"{abs(total - 1).max():.1e}", "0", "conservation of mass"),
+    ]
+
+
+def draw_lab(figure: Any, runs: Sequence[Run]) -> None:
+    data = node_fit.read_table(
+        runs[0].folder.parent / "lab.csv", time="Zeit", day_first=True, time_unit="h", trajectory="Charge",
+        states=["Biomasse", "Glukose"],
+    )  # fmt: skip
+    ts, frame = fine(data), runs[0].predictions()
+    curves = runs[0].model().predict(data, ts)
+    axes = figure.subplots(2, 3, sharex=True, sharey=True).flat
+    for number, (axis, name) in enumerate(zip(axes, data.trajectories, strict=True)):
+        split = frame.loc[frame["trajectory"] == name, "split"].iloc[0]
+        for index, state in enumerate(data.states):
+            axis.plot(data.ts[number] - ts[number, 0], data.ys[number, :, index], **DOTS, color=ACCENTS[index])
+            axis.plot(
+                ts[number] - ts[number, 0], curves[number, :, index], color=ACCENTS[index], linewidth=1, label=state
+            )
+        axis.set(title=f"{name}, {split}", xlabel="h" if number > 2 else "")
+    axes[0].legend()
+    figure.supylabel("g/l", fontsize=8.5)
+
+
+def rows_lab(runs: Sequence[Run]) -> Rows:
+    names = {"mu": "largest growth rate [1/h]", "K": "half saturation [g/l]", "Y": "yield [g/g]"}
+    return constants(runs[0], names, [f"{each:g}" for each in (true.GROWTH, true.HALF, true.YIELD)], TRUTH)
+
+
+SUBJECTS = {
+    "lynx_hare": Subject(draw_lynx_hare, rows_lynx_hare),
+    "kinetics": Subject(draw_kinetics, rows_kinetics, needs=("carotenoids/measurementData_Bruno_JExpBot2016.tsv",)),
+    "doses": Subject(draw_doses, rows_doses, makes=("doses.csv",)),
+    "robertson": Subject(draw_robertson, rows_robertson),
+    "lab_table": Subject(draw_lab, rows_lab, makes=("lab.csv",)),
+}
