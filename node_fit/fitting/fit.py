@@ -12,8 +12,8 @@ from ..data.scaling import Scaling
 from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
-from ..optimizers.optimizer import AbstractOptimizer
 from ..objectives.robust import AbstractResidualLoss
+from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.arguments import check_argument
 from ..runtime.precision import Precision, scope
 from ..solver.solver import Solver
@@ -107,8 +107,8 @@ def fit(
         precision=precision,
         device=device,
         seed=seed,
-    )
         loss=loss,
+    )
     return fit_with(options, train, validation, ensemble=ensemble, model=model, callbacks=callbacks, progress=progress)
 
 
