@@ -40,6 +40,7 @@ def test_columns_alone_are_enough(fitted):
     fit, splits = fitted
     chosen = {choice.key: choice.value for choice in fit.choices}
     assert 1 <= chosen["hidden"] <= 4 and chosen["solver.inputs"] == "hold" and chosen["start"] == "encoder"
+    assert chosen["starts"] == 3 and len(fit.starts.fits) == 3  # There are 490 rows to fit.
     assert chosen["train.window"] == 128 and len(fit.model.latent) == 1 + chosen["hidden"]
     simple = fit.simple_scores(splits.train, splits.test)
     assert fit.score(splits.test).nrmse < 0.5 * simple["state-space"].nrmse

@@ -253,7 +253,7 @@ class Job:
         summary["data"] = self.notes
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
-        print_results(self.console, summary)
+        print_results(self.console, summary, fit.starts)
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
         self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
         if fit.is_linear:
@@ -276,7 +276,8 @@ class Job:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))
             sweep = None if self.number is None else self.files.path.absolute().parent
             page = Page(self.files.path.absolute(), curves, slopes, sweep)
-            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes))
+            losses = () if fit.starts is None else fit.starts.losses
+            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses))
         return page
 
     def draw_page(self, page: Page) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..fitting.confidence import Interval, shown_with_interval
+from ..fitting.starts import Starts
 from .summary import NOT_ASKED
 
 # Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
@@ -136,9 +137,11 @@ def print_residuals(console: Console, summary: dict[str, Any]) -> None:
             console.print(sentence, soft_wrap=True, markup=False)
 
 
-def print_results(console: Console, summary: dict[str, Any]) -> None:
-    """Prints scores, bands, constants, and what residuals depend on."""
+def print_results(console: Console, summary: dict[str, Any], starts: Starts | None) -> None:
+    """Prints scores, bands, constants, what residuals depend on, and what came of several starts."""
     print_scores(console, summary)
+    if starts is not None and starts.fits[0].constants:
+        console.print(f"starts: {starts}", soft_wrap=True)
     print_bands(console, summary["ensemble"])
     print_constants(console, summary["constants"], summary["confidence"])
     print_residuals(console, summary)

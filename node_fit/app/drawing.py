@@ -18,6 +18,7 @@ from ..plots.curves import Curves
 from ..plots.fit import plot_fit
 from ..plots.loss import plot_loss
 from ..plots.phase import plot_phase
+from ..plots.starts import plot_starts
 from ..report.index_page import make_member_index, refresh_index
 from ..report.run_page import NAME, make_run_page
 
@@ -34,12 +35,14 @@ class Pictures:
     - `rows`: the rows of `metrics.csv`.
     - `curves`: the data and the model's curves.
     - `slopes`: the vector field at `phase_points(curves)`, or `None` if there is no phase portrait.
+    - `starts`: the losses of several starts, if there were.
     """
 
     folder: Path
     rows: Sequence[dict[str, Any]]
     curves: Curves
     slopes: np.ndarray | None
+    starts: Sequence[float] = ()
 
     @property
     def title(self) -> str:
@@ -49,6 +52,8 @@ class Pictures:
         self.folder.mkdir(exist_ok=True)
         plot_loss(self.rows, self.folder / "loss.png")
         plot_fit(self.curves, self.folder / "fit.png")
+        if self.starts:
+            plot_starts(self.starts, self.folder / "starts.png")
         if self.slopes is not None:
             plot_phase(self.curves, self.slopes, self.folder / "phase.png")
 

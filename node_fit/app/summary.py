@@ -66,6 +66,7 @@ def summarise(
         "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(diagnosis),
+        "starts": None if fit.starts is None else fit.starts.as_dict(),
         "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),
     }
 

@@ -94,13 +94,11 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     options = replace(
         options, training=in_windows(options.training, window, rows, many=by_filters or rows >= MANY_ROWS)
     )
-    if options.training.starts == "auto":
+    if options.starts == "auto":
         starts = STARTS if rows <= FEW_ROWS and validation is not None else 1
-        options = replace(options, training=replace(options.training, starts=starts))
+        options = replace(options, starts=starts)
         if starts > 1:
-            choices.append(
-                Choice("train.starts", starts, f"{rows} rows to fit are few; the best on the validation data")
-            )
+            choices.append(Choice("starts", starts, f"{rows} rows to fit are few; the best on the validation data"))
     linear, found = choose_linear(options, train, validation, kind)
     if linear is not None and options.solver.rtol is None:
         rtol = float(f"{np.clip(linear.error * SMALL, *TOLERANCES):.1g}")
@@ -133,13 +131,13 @@ def closed(options: Options) -> Options:
     return replace(
         options,
         hidden=0 if options.hidden == "auto" else options.hidden,
+        starts=1 if options.starts == "auto" else options.starts,
         start=First if options.start == "auto" else options.start,
         training=replace(
             training,
             steps=training.steps or STEPS,
             chunk_steps=training.chunk_steps or CHUNK,
             window=None if training.window == "auto" else training.window,
-            starts=1 if training.starts == "auto" else training.starts,
         ),
     )
 

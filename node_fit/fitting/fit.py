@@ -28,7 +28,7 @@ from .options import Devices, Options, Training
 from .progress import progress_bar
 from .recipes import Recipe
 from .result import Fit
-from .run import Run, kept
+from .run import Run, kept, starts_of
 
 
 def fit(
@@ -45,9 +45,10 @@ def fit(
     recipe: Recipe | str | Sequence[Stage] = Options.recipe,
     optimizer: AbstractOptimizer | optax.GradientTransformation | None = Options.optimizer,
     penalty: Penalty | Literal["auto"] = Options.penalty,
-    training: Training = Options.training,
     loss: AbstractResidualLoss = Options.loss,
+    training: Training = Options.training,
     ensemble: Members | int = 1,
+    starts: int | Literal["auto"] = Options.starts,
     model: NeuralODE | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -77,9 +78,13 @@ def fit(
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
     - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
+    - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
-    - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
+    - `starts`: the number of fits from different starts, of which the best is kept; see `Fit.starts`. The first begins
+      at the given constants of equations; those of the others lie within a factor of ten of them, log-uniformly, or
+      uniformly between two bounds. Networks begin with other weights. `auto` takes 3 for short driven records that have
+      validation data, and 1 otherwise.
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
       `evaluation`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
@@ -103,11 +108,12 @@ def fit(
         recipe=recipe,
         optimizer=optimizer,
         penalty=penalty,
+        loss=loss,
         training=training,
+        starts=starts,
         precision=precision,
         device=device,
         seed=seed,
-        loss=loss,
     )
     return fit_with(options, train, validation, ensemble=ensemble, model=model, callbacks=callbacks, progress=progress)
 
@@ -144,17 +150,18 @@ def fit_with(
         found, outcome, best = kept(loop, outcomes, state, ensemble, run)
         several, excess = ensemble.size > 1, loop.step_excess(state)
         ends = tuple(outcomes) if several else ()
-        worst = max(excess) if several else excess[best]
+        fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)
+        worst = max(excess) if several and ensemble.keep == "all" else excess[best]
         return run.result(
-            prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst
+            prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst, starts=fits
         )
 
 
 def with_one_start(options: Options) -> Options:
     """The options of an ensemble, each of whose members has its own initial network."""
-    if options.training.starts not in ("auto", 1):
+    if options.starts not in ("auto", 1):
         raise ValueError("starts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
-    return replace(options, training=replace(options.training, starts=1))
+    return replace(options, starts=1)
 
 
 def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:

@@ -45,12 +45,11 @@ MOST_STEPS = 16384
 
 
 class Budget(NamedTuple):
-    """Steps of the main stage and of a chunk, rows of a window, and the number of initial networks."""
+    """Steps of the main stage and of a chunk, and rows of a window."""
 
     steps: int
     chunk_steps: int
     window: int | None
-    starts: int
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,6 @@ class Training:
     - `batch_size`: trajectories, or windows, drawn for each step; all of them if None.
     - `chunk_steps`: steps in a chunk, after which the run validates, logs, saves and may stop; if None 100, or 20 for
       long driven records.
-    - `starts`: number of initial networks, of which the one with the best fit is kept, by the validation data if there
-      are any; `auto` takes 3 for short driven records that have some, and 1 otherwise.
     - `patience`: number of chunks without a better validation loss after which a stage stops.
     - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
 
@@ -78,13 +75,12 @@ class Training:
     stride: int | None = None
     batch_size: int | None = None
     chunk_steps: int | None = None
-    starts: int | Literal["auto"] = "auto"
     patience: int = 10
     freeze: Sequence[str] = ()
 
     def __post_init__(self):
         check_fields(self)
-        least = {"steps": 1, "window": 2, "stride": 1, "batch_size": 1, "chunk_steps": 1, "starts": 1, "patience": 1}
+        least = {"steps": 1, "window": 2, "stride": 1, "batch_size": 1, "chunk_steps": 1, "patience": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             if isinstance(value, int) and value < bound:
@@ -94,9 +90,8 @@ class Training:
     @property
     def budget(self) -> Budget:
         """The numbers that `fit` may choose, once they are chosen."""
-        assert self.steps is not None and self.chunk_steps is not None
-        assert self.window != "auto" and self.starts != "auto"
-        return Budget(self.steps, self.chunk_steps, self.window, self.starts)
+        assert self.steps is not None and self.chunk_steps is not None and self.window != "auto"
+        return Budget(self.steps, self.chunk_steps, self.window)
 
 
 @dataclass(frozen=True)
@@ -151,6 +146,7 @@ class Options:
     penalty: Penalty | Literal["auto"] = "auto"
     loss: AbstractResidualLoss = LEAST_SQUARES
     training: Training = Training()
+    starts: int | Literal["auto"] = "auto"
     precision: Precision | None = None
     device: Devices | str = Devices()
     seed: int = 0
@@ -167,6 +163,8 @@ class Options:
         put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
         put("recipe", as_recipe(self.recipe))
         check_fields(self, PASS)
+        if isinstance(self.starts, int) and self.starts < 1:
+            raise ValueError(f"starts must be at least 1, got {self.starts}.")
         if self.seed < 0:
             raise ValueError(f"seed must be {PASS['seed']}, got {self.seed}.")
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
 import numpy as np
 
 from ..data.batch import is_driven
 from ..data.dataset import Dataset
 from ..data.resampling import evenly_sampled, median_step
+from ..model.fields.constants import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Number, Penalty
 from ..training.members import Member, Members
@@ -23,7 +26,7 @@ from .recipes import Recipe, make_stages, some
 
 # Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
 LADDER, MOST_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
-# Seeds of a fit's initial networks are so far apart that fits with neighbouring seeds share none.
+# Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 APART = 1_000
 # Makes a short fit to part of the data, and predicts all of it.
 Trial = Callable[[Options, Dataset], np.ndarray]
@@ -71,13 +74,14 @@ class Prepared:
         return self.options.with_ridge(ridge), [told if each.key == told.key else each for each in self.choices]
 
     def members(self, train: Dataset, ensemble: Members) -> list[Member]:
-        """The members to fit at once: those of an ensemble, or one for each initial network and weight of the prior."""
+        """The members to fit at once: those of an ensemble, or one for each start and weight of the prior."""
         options = self.options
         if ensemble.size == 1:
-            seeds = [options.seed + APART * start for start in range(options.training.budget.starts)]
+            assert isinstance(options.starts, int)
+            seeds = [options.seed + APART * start for start in range(options.starts)]
             return [
                 Member(model, self.stages(train, ridge), seed)
-                for model, seed in zip(self.models(train, seeds), seeds, strict=True)
+                for model, seed in zip(self.models(train, seeds, constants=True), seeds, strict=True)
                 for ridge in self.ridges
             ]
         stages = self.stages(train, self.middle)
@@ -87,10 +91,12 @@ class Prepared:
             for index, (model, seed) in enumerate(zip(self.models(train, seeds), seeds, strict=True))
         ]
 
-    def models(self, train: Dataset, seeds: Sequence[int]) -> list[NeuralODE]:
-        """Initial models, of which the first is already made."""
+    def models(self, train: Dataset, seeds: Sequence[int], *, constants: bool = False) -> list[NeuralODE]:
+        """Initial models, of which the first is already made; if `constants`, the others have other constants, too."""
         options = self.options
         more = [first_model(replace(options, seed=seed), train, self.linear)[0] for seed in seeds[1:]]
+        if constants:
+            more = [elsewhere(model, seed) for model, seed in zip(more, seeds[1:], strict=True)]
         return [options.place.one(model) for model in (self.model, *more)]
 
 
@@ -107,8 +113,8 @@ def prepare(
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
     if earlier is not None:
-        if options.training.starts not in ("auto", 1):
-            raise ValueError("starts draws new networks, and model continues an earlier one; pass one of the two.")
+        if options.starts not in ("auto", 1):
+            raise ValueError("starts draws new models, and model continues an earlier one; pass one of the two.")
         model, options = continued(earlier, train, options)
         options, choices, linear = choose(options, train, validation, look=False)
     else:
@@ -166,6 +172,16 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     even = evenly_sampled(train, rows, options.solver.inputs)
     model, error = begun_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
+
+
+def elsewhere(model: NeuralODE, seed: int) -> NeuralODE:
+    """The model with other constants, drawn around its own."""
+    rng = np.random.default_rng(seed)
+
+    def other(leaf: Any) -> Any:
+        return leaf.drawn(rng) if isinstance(leaf, Constants) and leaf.raw is not None else leaf
+
+    return jax.tree.map(other, model, is_leaf=lambda leaf: isinstance(leaf, Constants))
 
 
 def stages_of(options: Options, model: NeuralODE, train: Dataset) -> tuple[Sequence[Stage], list[str]]:

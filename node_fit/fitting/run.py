@@ -1,6 +1,7 @@
 """One or more fits to the same data: their clock, programs and results."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from ..training.stopping import Outcome
 from .options import Options
 from .preparation import Prepared, prepare, stages_of
 from .result import Fit
+from .starts import Start, Starts
 
 LOG = logging.getLogger(__name__)
 # Steps of the main stage in fits that try a weight of the prior.
@@ -79,6 +81,7 @@ class Run:
         history: list[Record] | None = None,
         best: int | None = 0,
         step_excess: float = 0.0,
+        starts: Starts | None = None,
     ) -> Fit:
         """The result of a fit; each compilation is counted in one result only."""
         options, choices = prepared.settled(best)
@@ -105,6 +108,7 @@ class Run:
             warnings=tuple(self.warnings),
             linear=None if prepared.linear is None else prepared.options.place.one(prepared.model),
             step_excess=step_excess,
+            starts=starts,
         )
 
 
@@ -152,6 +156,24 @@ def kept(
         return loop.fitted(state, best), overall(outcomes), best
     members = [loop.fitted(state, index) for index in alive]
     return Ensemble.of(members, run.train, run.validation), overall(outcomes), best
+
+
+def starts_of(loop: Loop, state: RunState, among: range, prepared: Prepared, run: Run) -> Starts | None:
+    """What came of each of several starts; None for one.
+
+    **Arguments:** `among`: the fit's members, one for each start and each weight of the prior.
+    """
+    if prepared.options.starts == 1:
+        return None
+    validated, outcomes, fits = run.validation is not None, loop.outcomes(state), []
+    weights = len(prepared.ridges)
+    for first in among[::weights]:
+        best = best_of(state, range(first, first + weights), validated=validated)
+        unjudged, loss = rank(state.members[best], validated)
+        outcome, constants = outcomes[best], loop.fitted(state, best).constants()
+        status = "interrupted" if outcome is None else outcome.status
+        fits.append(Start(status, math.inf if unjudged else loss, constants))
+    return Starts(tuple(fits))
 
 
 def best_of(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:

@@ -15,7 +15,7 @@ from ..training.state import TrainState
 from .options import Options
 from .preparation import Prepared
 from .result import Fit
-from .run import Run, best_of
+from .run import Run, best_of, starts_of
 
 
 def fit_several(
@@ -87,6 +87,7 @@ def fit_several(
                 fits[index] = run.result(
                     prepared[index], loop, model, outcome, own_state,
                     history=history, best=number, step_excess=excess[best],
+                    starts=starts_of(loop, state, among, prepared[index], run),
                 )  # fmt: skip
             run = Run(train, validation)
         return [fits[index] for index in range(len(options))]

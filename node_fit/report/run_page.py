@@ -26,7 +26,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood", "residuals"),
+    *("confidence", "likelihood", "residuals", "starts"),
 )
 BASELINES = {
     "mean": "mean",
@@ -52,6 +52,8 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
     diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config(folder / "config.yaml")
     data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
+    starts = sorted((summary["starts"] or {}).get("table", []), key=lambda each: (each["loss"] is None, each["loss"]))
+    data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
     words: dict[str, Any] = {"records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         records = join(predictions)
@@ -80,6 +82,7 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         sure=summary["confidence"] or {},
         likely=summary["likelihood"] or {},
         intervals=(summary["confidence"] or {}).get("constants") or {},
+        starts=starts,
         kind=diagnosis.get("kind") or summary["status"] or "unknown",
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),

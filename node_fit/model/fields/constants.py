@@ -1,6 +1,7 @@
 """The constants of known equations: named numbers with bounds, which are fitted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +13,9 @@ from jaxtyping import Array, Float
 from ...data.bounds import LARGEST, Bounds, check_bounds, check_inside, from_line, is_number, to_line
 from ...runtime.stored_names import stored_as
 from .equations import check_name
+
+# Drawn constants lie within this factor of the given ones.
+AROUND = 10.0
 
 
 @stored_as("Constants")
@@ -60,6 +64,17 @@ class Constants(eqx.Module):
         """The constants by name, in the user's units and the dtype of `raw`."""
         return self.named(self.raw)
 
+    def drawn(self, rng: np.random.Generator) -> "Constants":
+        """Other constants, drawn around these: their distance from a single bound, or their size without bounds, is
+        log-uniform within a factor of ten; between two bounds they are uniform."""
+        given = self.as_dict().values()
+        values = [draw(value, bounds, rng) for value, bounds in zip(given, self.bounds, strict=True)]
+        line = [
+            to_line(np.asarray(value), bounds) / scale
+            for value, bounds, scale in zip(values, self.bounds, self.scales, strict=True)
+        ]
+        return replace(self, raw=jnp.asarray(np.array(line, np.float64), self.raw.dtype))
+
     def as_dict(self) -> dict[str, float]:
         """The constants by name, in the user's units, as Python floats."""
         raw = np.asarray(jax.device_get(self.raw), np.float64)
@@ -68,6 +83,19 @@ class Constants(eqx.Module):
     def named(self, raw: Float[Any, " constant"]) -> dict[str, Any]:
         parts = zip(self.names, raw, self.scales, self.bounds, strict=True)
         return {name: from_line(part * scale, bounds) for name, part, scale, bounds in parts}
+
+
+def draw(value: float, bounds: Bounds, rng: np.random.Generator) -> float:
+    """A value around another, within its bounds."""
+    lower, upper = bounds
+    if lower is not None and upper is not None:
+        return lower + (upper - lower) * rng.uniform(0.01, 0.99)
+    factor = AROUND ** rng.uniform(-1, 1)
+    if lower is not None:
+        return lower + (value - lower) * factor
+    if upper is not None:
+        return upper - (upper - value) * factor
+    return value * factor if value else rng.uniform(-1, 1)
 
 
 def value_and_bounds(entry: Any, name: str) -> tuple[float, Bounds]:

@@ -206,6 +206,15 @@ function runPage(data) {
     $("next").addEventListener("click", () => pick(current + 1));
   }
 
+  function starts() {
+    const losses = data.starts, trace = {x: losses.map((_, i) => i + 1), y: losses, mode: "lines+markers", marker: {size: 5, color: accent(0)}, line: {color: accent(0), width: 1},
+      hovertemplate: "%{y:.4g}<extra></extra>"};
+    return [[trace], layout({showlegend: false, xaxis: axis({title: {text: "starts, the best first"}, zeroline: false}),
+      yaxis: axis({...(losses[0] > 0 ? {type: "log", range: [Math.log10(losses[0] / 2), Math.log10(2 * losses[losses.length - 1])]} : {}), title: {text: "loss"}}),
+      margin: {l: 8, r: 8, t: 10, b: 8}})];
+  }
+
+  if ($("starts")) show("starts", starts);
   if (records.length > 1) offer();
   if (records.length) pick(0);
   if (data.checks?.length) { show("correlation", correlation, MONO); show("distribution", distribution, MONO); }
