@@ -27,6 +27,7 @@ PARTS = {
     "no start from rows before": ("start=first",),
     "no windows": ("train.window=null",),
     "no prior": ("penalty.ridge=0",),
+    "one start": ("starts=1",),
 }
 
 
