@@ -1,7 +1,8 @@
 """Driven records from their columns alone: `python scripts/driven.py [--seeds 5] [--only NAME ...] [--data DIR]`.
 
 It runs the whole command on each record and seed and prints a row for each record: the range of the test scores, those
-of simple models, and the seconds of the command. The measured records are read from `--data`, each from a folder of
+of simple models, the seconds of the command, and the factor by which a member's training loss rose most from one chunk
+to the next (1 or less: it never rose). The measured records are read from `--data`, each from a folder of
 its own (docs/recipes.md says where they are published); those that are absent are left out. The others are in `data/`.
 Nothing looks at the test rows before the end. Further words go to the command: `-- penalty.ridge=0`.
 
@@ -10,6 +11,7 @@ the whole found, and prints a column for each. A run that takes longer than `--l
 """
 
 import argparse
+import csv
 import json
 import subprocess
 import sys
@@ -74,7 +76,19 @@ def run(record: Record, words: list[str], seed: int, limit: float | None = None)
         began = time.perf_counter()
         words = [*words, f"hydra.run.dir={folder}/run"]
         subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, timeout=limit)
-        return json.loads(Path(folder, "run", "summary.json").read_text()), time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        summary = json.loads(Path(folder, "run", "summary.json").read_text())
+        return summary | {"rise": largest_rise(Path(folder, "run", "metrics.csv"))}, seconds
+
+
+def largest_rise(metrics: Path) -> float:
+    """The largest ratio of a training loss to that of the chunk before, of any member in any stage."""
+    worst, last = 0.0, {}
+    with open(metrics, newline="") as file:
+        for row in csv.DictReader(file):
+            key, loss = (row["stage"], row["member"]), float(row["train_loss"])
+            worst, last[key] = max(worst, loss / last.get(key, np.inf)), loss
+    return worst
 
 
 def ablate(given: dict[str, Record], words: list[str], seeds: int, limit: float) -> None:
@@ -112,8 +126,8 @@ def main() -> None:
     }
     if options.ablate:
         return ablate(given, options.words, options.seeds, options.limit)
-    print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | verdicts |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | rise | verdicts |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for name, record in given.items():
         found = [run(record, options.words, seed) for seed in range(options.seeds)]
         scores = [summary["metrics"]["test"] for summary, _ in found]
@@ -125,7 +139,8 @@ def main() -> None:
         verdicts = sorted({summary["diagnosis"]["kind"] for summary, _ in found})
         print(
             f"| {name} | {np.median(nrmse):.3g} ({nrmse.min():.3g}-{nrmse.max():.3g}) | {np.median(rmse):.3g} | "
-            f"{shown[0]} | {shown[1]} | {np.median(seconds):.0f} ({max(seconds):.0f}) | {', '.join(verdicts)} |",
+            f"{shown[0]} | {shown[1]} | {np.median(seconds):.0f} ({max(seconds):.0f}) | "
+            f"{max(summary['rise'] for summary, _ in found):.2g} | {', '.join(verdicts)} |",
             flush=True,
         )
 
