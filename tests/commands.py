@@ -3,13 +3,16 @@
 import contextlib
 import csv
 import functools
+import importlib
 import io
 import json
+import multiprocessing
 import os
 import pty
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +50,16 @@ class Ran:
         return line.removeprefix("error: ")
 
 
+# Forks commands from a process that has imported the package, which saves half of the time of a small one.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["node_fit.__main__", "node_fit.app.application", "node_fit.predict"])
+FORKED = ("node_fit", "node_fit.predict")
+
+
 def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environment: str) -> Ran:
     """Runs `python -m node_fit` in a folder, without a terminal."""
+    if module in FORKED and not environment:
+        return forked(folder, module, *arguments)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
@@ -59,6 +70,33 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def forked(folder: Path, module: str, *arguments: str) -> Ran:
+    """Runs a command in a process of its own, with an environment that is no other than `ENVIRONMENT`."""
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        process = FORKS.Process(target=become, args=(module, str(folder), arguments, str(out), str(err)))
+        process.start()
+        process.join(300)
+        if process.is_alive():
+            process.kill()
+            raise subprocess.TimeoutExpired([module, *arguments], 300)
+        assert process.exitcode is not None
+        return Ran(process.exitcode, out.read_text(), err.read_text())
+
+
+def become(module: str, folder: str, arguments: Sequence[str], out: str, err: str) -> None:
+    """Makes this process run a command."""
+    for path, descriptor in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    os.environ.clear()
+    os.environ.update(ENVIRONMENT)
+    os.chdir(folder)
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, folder)
+    importlib.import_module("jax").config.update("jax_platforms", ENVIRONMENT["JAX_PLATFORMS"])
+    importlib.import_module("node_fit.predict" if module == "node_fit.predict" else "node_fit.__main__").main()
 
 
 def in_process(command: Callable[[], Any], folder: Path, *arguments: str) -> Ran:
