@@ -27,7 +27,7 @@ LIBRARY = [
     "fitting",
     "__init__",
 ]
-APPLICATION = ["report", "app", "predict", "tune", "__main__"]
+APPLICATION = ["report", "app", "predict", "tune", "benchmark", "__main__"]
 FOLDERS = LIBRARY + APPLICATION
 FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
 MOST_FILES, MOST_LINES, LONGEST_FUNCTION = 6, 300, 60

@@ -1,0 +1,1 @@
+"""Published problems, each fitted by one command: `python -m node_fit.benchmark`."""

@@ -1,0 +1,84 @@
+"""The command `python -m node_fit.benchmark`: published protocols, ours beside other figures."""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..runtime.version import __version__
+from .protocols import PROTOCOLS, Protocol, Summary
+from .table import HEAD, odebench_lines, rows
+
+
+def main() -> None:
+    """Parses the command line, runs the protocols and prints the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m node_fit.benchmark",
+        description="Run published protocols, and print the results beside other figures and their sources.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help=f"all, or {', '.join(PROTOCOLS)}")
+    parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records (datasets)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of each command")
+    given = parser.parse_args()
+    try:
+        run_all(chosen(given.names), given.data, given.set)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def chosen(names: Sequence[str]) -> dict[str, Protocol]:
+    """The protocols of these names.
+
+    **Raises:** `ValueError` if there is no such protocol.
+    """
+    unknown = [name for name in names if name != "all" and name not in PROTOCOLS]
+    if unknown:
+        raise ValueError(f"there is no protocol {unknown[0]!r}; choose all, or of {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS if "all" in names else {name: PROTOCOLS[name] for name in names}
+
+
+def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> None:
+    """Runs protocols and prints a line for each figure; those whose data are absent are left out, and named."""
+    print(HEAD, flush=True)
+    absent, odebench = [], []
+    for name, protocol in protocols.items():
+        if protocol.file and not (data / protocol.file).is_file():
+            absent.append(f"{name}: left out, since {data / protocol.file} is absent; the data: {protocol.source}")
+            continue
+        began = time.perf_counter()
+        summary = run(protocol, data, words)
+        print(*rows(name, protocol, summary), sep="\n", flush=True)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        if name.startswith("odebench"):
+            odebench.append(summary)
+    if len(odebench) > 1:
+        print(*odebench_lines(odebench), sep="\n")
+    for line in absent:
+        print(line, file=sys.stderr)
+
+
+def run(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
+    """Runs the command of a protocol in a process and a folder of its own; returns its `summary.json`.
+
+    **Raises:** `ValueError` with what the command said if it fails.
+    """
+    with TemporaryDirectory() as folder:
+        path = (data / protocol.file).absolute() if protocol.file else Path(folder) / "table.csv"
+        if protocol.make:
+            protocol.make(path)
+        command = [sys.executable, "-m", "node_fit", *protocol.words, f"data.path={path}", "hydra.run.dir=run", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        summary = Path(folder) / "run" / "summary.json"
+        if done.returncode or not summary.is_file():
+            raise ValueError(f"a command failed: {' '.join(command[1:])}\n{done.stderr.strip()}")
+        return json.loads(summary.read_text())
+
+
+if __name__ == "__main__":
+    main()

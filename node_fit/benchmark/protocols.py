@@ -1,0 +1,130 @@
+"""Protocols: which command fits which data, what is measured, and the figures that it stands beside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .odebench import PART, Equation, write_table
+
+Summary = dict[str, Any]
+# None stands for what is not finite, as in `summary.json`.
+Read = Callable[[Summary], float | None]
+TANKS_TABLE = "table 2 of doi.org/10.1155/2021/6613425, on the rig's second record"
+DAISY = "the same run, same rows"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure to compare with: its value, perhaps from the summary of the same run, and whose it is."""
+
+    value: float | Read
+    whose: str
+
+    def of(self, summary: Summary) -> float | None:
+        return self.value(summary) if callable(self.value) else self.value
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured: how it is read from `summary.json`, whether lower is better, and figures beside it."""
+
+    what: str
+    read: Read
+    figures: tuple[Figure, ...] = ()
+    lower: bool = True
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A fit by one command, and its measures.
+
+    - `words`: of the command, without the path of the table.
+    - `measures`: what is read from the run.
+    - `file`: the table, below the folder of `--data`; None if `make` writes it.
+    - `make`: writes the table.
+    - `source`: who publishes the data.
+    """
+
+    words: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    file: str | None = None
+    make: Callable[[Path], None] | None = None
+    source: str = ""
+
+
+def score(split: str, key: str) -> Read:
+    return lambda summary: summary["metrics"][split][key]
+
+
+def simple(model: str) -> Read:
+    """The test RMSE of a simple model of the same run."""
+    return lambda summary: summary["baselines"][model]["test"]["rmse"]
+
+
+def columns(inputs: str, states: str, *more: str) -> tuple[str, ...]:
+    return ("data=table", f"data.inputs=[{inputs}]", f"data.states=[{states}]", *more)
+
+
+def odebench(equation: Equation) -> Protocol:
+    """Fits the first trajectory, and simulates the second from its start."""
+    return Protocol(
+        (
+            "data=table", "data.time=t", f"data.states=[{','.join(equation.states)}]", "data.trajectory=trajectory",
+            "data.split.by=trajectory", "data.split.validation=0", "data.split.test_trajectories=['1']",
+        ),
+        (
+            Measure(f"{equation.what}, R² of the fitted trajectory", score("train", "r2"), lower=False),
+            Measure(f"{equation.what}, R² from the other start", score("test", "r2"), lower=False),
+        ),
+        make=lambda path: write_table(equation, path),
+        source="ODEBench, arXiv 2310.05573",
+    )  # fmt: skip
+
+
+RMSE = score("test", "rmse")
+OF_1024 = ("data.split.test=0.3164", "data.split.validation=0.1367")
+PROTOCOLS: dict[str, Protocol] = {
+    "cascaded_tanks": Protocol(
+        ("experiment=cascaded_tanks",),
+        (
+            Measure(
+                "simulation RMSE [V], rows 701-1,024",
+                RMSE,
+                (
+                    Figure(0.757, f"best linear approximation, {TANKS_TABLE}"),
+                    Figure(0.540, f"Volterra series, {TANKS_TABLE}"),
+                    Figure(0.343, f"nonlinear state space, {TANKS_TABLE}"),
+                    Figure(0.18, "grey-box models with overflow, as reported for the rig's second record"),
+                ),
+            ),
+        ),
+        file="cascaded_tanks/estimation.csv",
+        source="doi.org/10.4121/12960104",
+    ),
+    "heat_exchanger": Protocol(
+        columns("q", "th", "data.time=ts", "data.split.test=0.25", "data.split.validation=0.15"),
+        (
+            Measure(
+                "simulation RMSE [°C], rows 3,001-4,000",
+                RMSE,
+                (Figure(simple("state-space"), f"linear state-space model, {DAISY}"),),
+            ),
+        ),
+        file="heat_exchanger/exchanger.csv",
+        source="DaISy collection, homes.esat.kuleuven.be/~smc/daisy",
+    ),
+    "robot_arm": Protocol(
+        columns("u", "y", "data.step=1", *OF_1024),
+        (
+            Measure(
+                "simulation RMSE, rows 701-1,024",
+                RMSE,
+                (Figure(simple("state-space"), f"linear state-space model, {DAISY}"),),
+            ),
+        ),
+        file="robot_arm/robot_arm.csv",
+        source="DaISy collection, homes.esat.kuleuven.be/~smc/daisy",
+    ),
+    **{f"odebench_{equation.number}": odebench(equation) for equation in PART},
+}
