@@ -413,7 +413,7 @@ def test_names_are_text_and_what_can_not_be_printed_is_written_as_codes(tmp_path
     ran = node_fit(tmp_path, *words, "hydra.run.dir=run", PYTHONIOENCODING="ascii")
     assert ran.code == 0, ran
     assert "rate [/s]" in ran.out and "\\u03c9 [m/s]" in ran.out
-    assert read_summary(tmp_path / "run")["status"] == "completed"
+    assert read_summary(tmp_path / "run")["status"] in ("completed", "stopped_early")
 
 
 def test_predictions_come_back_to_the_last_digit(tmp_path):

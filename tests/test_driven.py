@@ -54,7 +54,7 @@ def test_nothing_is_returned_that_validates_worse_than_the_linear_model(fitted):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=splits.train.ys.shape)
     lost = dataclasses.replace(splits.train, ys=np.where(splits.train.mask, noise, np.nan))
-    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20))
+    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20), starts=1)
     validated = again.score(splits.validation).nrmse
     assert again.linear is not None
     assert validated <= 1.001 * nf.Fit.score(dataclasses.replace(again, model=again.linear), splits.validation).nrmse
@@ -107,7 +107,7 @@ def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
 def test_a_long_chunk_is_interrupted_and_the_run_is_where_it_was_before(monkeypatch):
     splits = nf.Split()(bent_record())
     slow(monkeypatch)
-    options = {"validation": splits.validation, "training": nf.Training(steps=60)}
+    options = {"validation": splits.validation, "training": nf.Training(steps=60), "starts": 1}
     fit = nf.fit(splits.train, callbacks=[Interrupt(chunks=1)], **options)
     assert fit.status == "interrupted" and "by a test" in fit.reason
     assert fit.steps == 20 and {record.step for record in fit.history} == {20}

@@ -73,6 +73,7 @@ def test_a_rectified_record_is_fitted():
         hidden=1,
         observation=nf.NetworkReadout,
         training=nf.Training(steps=300),
+        starts=1,
     )
     assert {choice.key for choice in fit.choices} >= {"filters", "start"}
     assert fit.score(splits.test).nrmse < 0.15

@@ -5,7 +5,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import begun, node_fit, read_summary, read_table, spirals, write_table
+from commands import ENVIRONMENT, begun, node_fit, read_summary, read_table, spirals, write_table
 
 import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard
@@ -26,7 +26,7 @@ def run(base):
 # The arguments and the environment of each run.
 WAYS = {
     "whole": (LONG, {}),
-    "plain": ((), {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}),
+    "plain": ((), {"XLA_FLAGS": f"{ENVIRONMENT['XLA_FLAGS']} --xla_force_host_platform_device_count=3"}),
     "best": (("resume_from=best", "precision=x64"), {}),
 }
 

@@ -60,6 +60,7 @@ def build_parts(config: DictConfig) -> Parts:
         scaling=data.scaling,
         precision=config.precision,
         device=Devices(config.device.kind, config.device.count),
+        starts=config.starts,
         seed=config.seed,
     )
     check_scaling(data, options)
