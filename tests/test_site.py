@@ -126,6 +126,16 @@ def test_troubleshooting_has_every_verdict():
     assert not [kind for kind in Kind.__args__ if f"| `{kind}: " not in text]
 
 
+def test_each_page_of_the_gallery_has_a_command_a_picture_and_figures():
+    index, pages = (DOCS / "gallery.md").read_text(), sorted(DOCS.glob("gallery_*.md"))
+    assert len(pages) == 12
+    for page in pages:
+        text, picture = page.read_text(), page.with_suffix(".png")
+        assert "\npython -m node_fit " in text and f"]({picture.name})" in text and f"]({page.name})" in index
+        assert picture.stat().st_size < 80_000
+        assert re.search(r"<!-- measured by: python scripts/gallery.py \w+ -->\n\| what.*<!-- end -->", text, re.DOTALL)
+
+
 def test_readme_is_short_and_its_links_lead_somewhere():
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < 120
