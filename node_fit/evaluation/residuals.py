@@ -98,9 +98,8 @@ def standardised(
 ) -> Float[np.ndarray, "trajectory time state"]:
     """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none."""
     known = data.mask & np.isfinite(predicted)
-    inside = np.where(known, predicted, np.where(known, data.ys, np.nan))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        zs = scaler.scale_states(inside)
+        zs = scaler.scale_states(np.where(known, predicted, np.nan))
         found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
     given = np.isfinite(found) & ~((np.abs(found) < EXACT) & (np.arange(found.shape[1]) == 0)[:, None])
     return np.where(given, found if data.sigma is None else found / relative(data, scaler), np.nan)
