@@ -151,6 +151,17 @@ def test_limited_by_noise():
     assert said(data.ys, clean).kind != "noise-limited"
 
 
+def test_known_noise_counts():
+    """So few rows, so far apart, tell nothing of their noise; the standard deviations do."""
+    clean = rotation(times=6, rate=4.0)
+    noise = 0.3 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    kinds = []
+    for sigma in (None, 0.3, 0.03):
+        data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise, states=("x", "y"), sigma=sigma)
+        kinds.append(said(clean.ys, data).kind)
+    assert kinds == ["poor", "noise-limited", "poor"]
+
+
 def test_poor():
     data = rotation()
     assert said(0.6 * data.ys).kind == "poor"

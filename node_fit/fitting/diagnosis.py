@@ -106,7 +106,7 @@ def diagnose(
     if train.nrmse <= GOOD:
         return good
     poor = {name: each for name, each in scores.items() if not each.r2 >= POOR}
-    if is_noise(splits["train"], predicted["train"]) and not (poor.keys() - {"train"}):
+    if is_noise(splits["train"], predicted["train"], options) and not (poor.keys() - {"train"}):
         return Diagnosis(
             "noise-limited",
             "noise-limited: the residuals are as large as the noise in the data; only more data would help.",
@@ -145,9 +145,14 @@ def is_falling(history: Sequence[Record]) -> bool:
     return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
 
 
-def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
-    """Whether every channel's error is about that of the measurements."""
+def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], options: Options) -> bool:
+    """Whether every channel's error is about that of the measurements, which is known or estimated."""
     noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
+    if data.sigma is not None:
+        known = np.sqrt(np.nanmean(np.where(data.mask, data.sigma**2, np.nan), axis=(0, 1)))
+        # The known deviation of a transformed state is one of its logarithm.
+        transformed = (*options.scaling.log, *options.scaling.bounds)
+        noise = np.where([name in transformed for name in data.states], noise, known)
     residual = np.where(data.mask, predicted - data.near(predicted), np.nan)
     error = np.sqrt(np.nanmean(residual**2, axis=(0, 1)))
     return bool((np.isfinite(noise) & (noise > 0) & (error <= NEAR_NOISE * noise)).all())
