@@ -58,7 +58,7 @@ FORKED = ("node_fit", "node_fit.predict")
 
 def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environment: str) -> Ran:
     """Runs `python -m node_fit` in a folder, without a terminal."""
-    if module in FORKED and not environment:
+    if module in FORKED and not environment and "--version" not in arguments:  # which is told before imports
         return forked(folder, module, *arguments)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
