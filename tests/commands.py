@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import functools
+import gc
 import importlib
 import io
 import json
@@ -17,8 +18,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -74,6 +77,7 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
 
 def forked(folder: Path, module: str, *arguments: str) -> Ran:
     """Runs a command in a process of its own, with an environment that is no other than `ENVIRONMENT`."""
+    serve()
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
         process = FORKS.Process(target=become, args=(module, str(folder), arguments, str(out), str(err)))
@@ -86,6 +90,13 @@ def forked(folder: Path, module: str, *arguments: str) -> Ran:
         return Ran(process.exitcode, out.read_text(), err.read_text())
 
 
+@functools.cache
+def serve() -> None:
+    """Starts the process from which commands are forked, with what `node_fit.startup` sets for commands."""
+    with mock.patch.dict(os.environ, {"EQX_ON_ERROR": "nan"}):
+        forkserver.ensure_running()
+
+
 def become(module: str, folder: str, arguments: Sequence[str], out: str, err: str) -> None:
     """Makes this process run a command."""
     for path, descriptor in ((out, 1), (err, 2)):
@@ -93,6 +104,7 @@ def become(module: str, folder: str, arguments: Sequence[str], out: str, err: st
     os.environ.clear()
     os.environ.update(ENVIRONMENT)
     os.chdir(folder)
+    gc.set_threshold(50_000, 20, 100)
     sys.argv = [module, *arguments]
     sys.path.insert(0, folder)
     importlib.import_module("jax").config.update("jax_platforms", ENVIRONMENT["JAX_PLATFORMS"])
