@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -26,10 +27,11 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of each command")
     given = parser.parse_args()
     try:
-        run_all(chosen(given.names), given.data, given.set)
+        failed = run_all(chosen(given.names), given.data, given.set)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    sys.exit(1 if failed else 0)
 
 
 def chosen(names: Sequence[str]) -> dict[str, Protocol]:
@@ -43,16 +45,24 @@ def chosen(names: Sequence[str]) -> dict[str, Protocol]:
     return PROTOCOLS if "all" in names else {name: PROTOCOLS[name] for name in names}
 
 
-def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> None:
-    """Runs protocols and prints a line for each figure; those whose data are absent are left out, and named."""
+def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> list[str]:
+    """Runs protocols and prints a line for each figure; those whose data are absent are left out, and named.
+
+    **Returns:** the names of those whose command failed.
+    """
     print(HEAD, flush=True)
-    absent, odebench = [], []
+    absent, odebench, failed = [], [], []
     for name, protocol in protocols.items():
         if protocol.file and not (data / protocol.file).is_file():
             absent.append(f"{name}: left out, since {data / protocol.file} is absent; the data: {protocol.source}")
             continue
         began = time.perf_counter()
-        summary = run(protocol, data, words)
+        try:
+            summary = run(protocol, data, words)
+        except ValueError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+            continue
         print(*rows(name, protocol, summary), sep="\n", flush=True)
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
         if name.startswith("odebench"):
@@ -61,6 +71,7 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
         print(*odebench_lines(odebench), sep="\n")
     for line in absent:
         print(line, file=sys.stderr)
+    return failed
 
 
 def run(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
@@ -76,7 +87,8 @@ def run(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         summary = Path(folder) / "run" / "summary.json"
         if done.returncode or not summary.is_file():
-            raise ValueError(f"a command failed: {' '.join(command[1:])}\n{done.stderr.strip()}")
+            said = "\n".join([*done.stdout.splitlines()[-10:], done.stderr.strip()])
+            raise ValueError(f"the command ended with exit code {done.returncode}: {shlex.join(command[1:])}\n{said}")
         return json.loads(summary.read_text())
 
 
