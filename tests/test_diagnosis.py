@@ -11,7 +11,7 @@ from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.data.smoothing import noise_levels
-from node_fit.fitting.diagnosis import diagnose
+from node_fit.fitting.diagnosis import diagnose, is_noise
 from node_fit.fitting.prior import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import weights
 from node_fit.training.callback import Record
@@ -152,14 +152,16 @@ def test_limited_by_noise():
 
 
 def test_known_noise_counts():
-    """So few rows, so far apart, tell nothing of their noise; the standard deviations do."""
+    """The residuals are as large as the first standard deviation, and ten times the second."""
     clean = rotation(times=6, rate=4.0)
-    noise = 0.3 * np.random.default_rng(0).normal(size=clean.ys.shape)
-    kinds = []
-    for sigma in (None, 0.3, 0.03):
-        data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise, states=("x", "y"), sigma=sigma)
-        kinds.append(said(clean.ys, data).kind)
-    assert kinds == ["poor", "noise-limited", "poor"]
+    ys = clean.ys + 0.3 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    for sigma, limited in ((0.3, True), (0.03, False)):
+        data = nf.Dataset.from_arrays(clean.ts[0], ys, states=("x", "y"), sigma=sigma)
+        assert is_noise(data, clean.ys, nf.Options()) == limited
+        # In a logarithm, the deviation is another.
+        logarithmic = nf.Options(scaling=nf.Scaling(log=("x", "y")))
+        unknown = dataclasses.replace(data, sigma=None)
+        assert is_noise(data, clean.ys, logarithmic) == is_noise(unknown, clean.ys, nf.Options())
 
 
 def test_poor():
