@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-SWEEP = ("-m", "seed=0,1,2,3,4", "optimizer=adam", "optimizer.learning_rate=1e-3,3e-3", "train.steps=300")
+SWEEP = ("seed=0,1,2,3,4", "optimizer=adam", "optimizer.learning_rate=1e-3,3e-3", "train.steps=300")
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ RUNS = {
     "spiral, direct, x32": Run(("data=spiral", "recipe=direct", "precision=x32"), 1),
     "spiral, direct, x64": Run(("data=spiral", "recipe=direct", "precision=x64"), 1),
     "spiral, by Levenberg-Marquardt": Run(("data=spiral", "optimizer=lm"), 2),
-    "spiral, 5 seeds x 2 rates": Run(("data=spiral", *SWEEP), 2),
-    "oscillator, 5 seeds x 2 rates": Run(("data=oscillator", *SWEEP), 2),
-    "lynx and hare, 5 seeds x 2 rates": Run(("data=lynx_hare", *SWEEP), 2),
+    "spiral, 5 seeds x 2 rates": Run(("-m", "data=spiral", *SWEEP), 2),
+    "oscillator, 5 seeds x 2 rates": Run(("-m", "data=oscillator", *SWEEP), 2),
+    "lynx and hare, 5 seeds x 2 rates": Run(("-m", "data=lynx_hare", *SWEEP), 2),
 }
 
 
