@@ -11,6 +11,7 @@ from types import ModuleType as _Module  # noqa: I001
 
 from .data.dataset import Dataset as Dataset
 from .data.batch import Batch as Batch
+from .data.event_rows import with_events as with_events
 from .data.scaling import Scaling as Scaling
 from .data.splits import Split as Split
 from .data.splits import Splits as Splits

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ def main() -> None:
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME")
     parser.add_argument("--data", required=True, nargs="+", help="files with the same columns as the training data")
+    parser.add_argument(
+        "--events", metavar="FILE", help="doses, resets and switches of the new data, as in data.events"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the CSV file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --out if it exists")
     parser.add_argument(
@@ -48,14 +52,27 @@ def main() -> None:
     )
     given = parser.parse_args()
     try:
-        predict(given.run, given.data, given.out, overwrite=given.overwrite, extensions=given.extensions)
+        predict(
+            given.run,
+            given.data,
+            given.out,
+            events=given.events,
+            overwrite=given.overwrite,
+            extensions=given.extensions,
+        )
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
 
 def predict(
-    run: Path, data: Sequence[str], out: Path, *, overwrite: bool = False, extensions: Sequence[str] = ()
+    run: Path,
+    data: Sequence[str],
+    out: Path,
+    *,
+    events: str | None = None,
+    overwrite: bool = False,
+    extensions: Sequence[str] = (),
 ) -> None:
     """Predicts the trajectories of new data, and writes them to a CSV file.
 
@@ -66,6 +83,7 @@ def predict(
     - `run`: the run directory of the model.
     - `data`: files with the columns of the training data.
     - `out`: the file to write; a device such as `/dev/stdout` is written through.
+    - `events`: a file of doses, resets and switches, like that of the run.
     - `overwrite`: whether to replace `out` if it exists; never if it is one of `data`.
     - `extensions`: further packages whose classes the model may use.
 
@@ -80,7 +98,7 @@ def predict(
     config = read_config(config_file)
     # A folder that the run names is not used: it would hold machine code.
     keep_programs(False if config.get("compile_cache") is False else "auto")
-    table, level = stored_table(config, config_file), stored_level(config)
+    table, level = with_own_events(stored_table(config, config_file), events), stored_level(config)
     model = load(RunDirectory(run).model, extensions=extensions)
     unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
     with errors_of_data():
@@ -141,6 +159,22 @@ def stored_table(config: dict[str, Any], path: Path) -> Table:
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
     return build({"_target_": TABLE, **known}, "data")
+
+
+def with_own_events(table: Table, events: str | None) -> Table:
+    """The columns of a run with the events of new data; those of the run apply only if they are of all trajectories.
+
+    **Raises:** `ValueError` if the run had events of its trajectories, and the new data have none.
+    """
+    if events is not None:
+        return replace(table, events=events)
+    own = table.events
+    if own is not None and (isinstance(own, str) or any("trajectory" in row or table.trajectory in row for row in own)):
+        raise ValueError(
+            "the model was fitted to data with events (data.events); name a file with those of the new data, --events "
+            "FILE. If they have none, a line of column names is enough."
+        )
+    return table
 
 
 def holds_target(node: Any) -> bool:

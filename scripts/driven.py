@@ -119,11 +119,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a run, in an ablation")
     parser.add_argument("words", nargs="*", help="further words of the command, for an ablation")
     options = parser.parse_args()
-    given = {
-        name: record
-        for name, record in records(options.data).items()
-        if record.path.is_file() and (not options.only or name in options.only)
-    }
+    known = records(options.data)
+    if unknown := set(options.only or ()) - set(known):
+        parser.error(f"there is no record {unknown.pop()!r}; choose from {', '.join(known)}")
+    given = {name: known[name] for name in options.only or known if known[name].path.is_file()}
     if options.ablate:
         return ablate(given, options.words, options.seeds, options.limit)
     print("| record | test NRMSE: median (range) | test RMSE | state-space | linear ODE | seconds | rise | verdicts |")

@@ -85,20 +85,26 @@ def build(base: Path) -> Path:
 
 
 def prepare(base: Path) -> None:
-    """Runs each command without a fault, which also fills the compile cache."""
-    at = base / "whole"
-    for name in COMMANDS:
-        done = execute(base, COMMANDS[name], at)
+    """Runs each command without a fault in `whole-NAME`, which also fills the compile cache."""
+    for name, command in COMMANDS.items():
+        at = base / f"whole-{name}"
+        supply(base, command, at)
+        done = execute(base, command, at)
         if done.returncode != 0:
             raise SystemExit(f"{name} failed without a fault:\n{done.stdout}{done.stderr}")
         if name == "run":
             shutil.copytree(at / "run", base / "before" / "run")
-            shutil.copytree(at / "run", base / "whole-run" / "run")
+
+
+def supply(base: Path, command: Command, at: Path) -> None:
+    """Makes a folder with what must be there before the command."""
+    at.mkdir()
+    for run in command.needs:
+        shutil.copytree(base / "before" / run, at / run)
 
 
 def execute(base: Path, command: Command, at: Path, **faults: object) -> subprocess.CompletedProcess:
     """Runs a command in a folder of its own."""
-    at.mkdir(exist_ok=True)
     words = [word.format(at=at, data=ROOT / "data" / "spiral.csv") for word in command.words]
     environment = {
         **os.environ,
@@ -135,9 +141,7 @@ def attempt(
 ) -> tuple[int, str | None]:
     """Runs a command of which one call fails: its exit code, and what was lost, if anything."""
     command, at = COMMANDS[name], base / f"{name}-{kind}-{call}"
-    at.mkdir()
-    for run in command.needs:
-        shutil.copytree(base / "before" / run, at / run)
+    supply(base, command, at)
     faults = {"LD_PRELOAD": library, "FAULT_FOLDER": at, "FAULT_KIND": kind, "FAULT_AT": call}
     more = {} if counts is None else {"FAULT_COUNTS": counts}
     try:
@@ -191,7 +195,8 @@ def not_reached(base: Path, name: str, command: Command, at: Path) -> str | None
     if name == "predict":
         (at / "out.csv").unlink(missing_ok=True)
         done = execute(base, command, at)
-        same = done.returncode == 0 and (at / "out.csv").read_bytes() == (base / "whole" / "out.csv").read_bytes()
+        whole = (base / "whole-predict" / "out.csv").read_bytes()
+        same = done.returncode == 0 and (at / "out.csv").read_bytes() == whole
         return None if same else f"not predicted again: {done.stderr[-300:]}"
     for run in command.runs:
         fault = again(base, name, command, at, run)
@@ -202,7 +207,7 @@ def not_reached(base: Path, name: str, command: Command, at: Path) -> str | None
 
 def again(base: Path, name: str, command: Command, at: Path, run: str) -> str | None:
     """Resumes a run, or begins it anew where it has no checkpoint yet, and compares its model."""
-    whole = base / ("whole-run" if name == "run" else "whole") / run
+    whole = base / f"whole-{name}" / run
     if (at / run / "model.safetensors").exists() and model_of(at / run) == model_of(whole):
         return None
     if any((at / run / "checkpoints").glob("*.safetensors")):

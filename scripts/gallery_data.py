@@ -20,29 +20,43 @@ def make(name: str, folder: Path) -> None:
     TABLES[name](folder / name)
 
 
+def people() -> list[tuple[str, list[float], float]]:
+    """Six people: name, hours of five doses, and the dose [mg]."""
+    draw = np.random.default_rng(0)
+    return [
+        (
+            f"P{person + 1}",
+            np.sort(draw.uniform(0.2, 20, 5)).round(1).tolist(),
+            float(draw.choice([100.0, 200.0, 300.0])),
+        )
+        for person in range(6)
+    ]
+
+
 def doses(path: Path) -> None:
-    """Six people, three doses each, of which each is a pulse of a quarter of an hour; few samples of the blood."""
-    draw, rows = np.random.default_rng(0), []
-    hours = np.arange(0, 24.01, 0.25)
-    for person in range(6):
-        dose = draw.choice([100.0, 200.0, 300.0])  # mg
-        begins = np.array([0.5, 8.0, 16.0]) + 0.25 * draw.integers(0, 6, 3)
-        rate = np.isin(hours, begins) * dose / 0.25
-        state, found = np.zeros(2), [0.0]
-        for now, flow in zip(hours[:-1], rate[:-1], strict=True):
-            state = solve_ivp(absorbed, (now, now + 0.25), state, args=(flow,), rtol=1e-9, atol=1e-12).y[:, -1]
-            found.append(state[0])
-        measured = np.array(found) * np.exp(0.05 * draw.standard_normal(len(hours)))
-        sampled = np.isin(np.arange(len(hours)), draw.choice(np.arange(4, len(hours)), 14, replace=False))
-        sampled[0] = True
-        values = ["" if not each else f"{value:.4g}" for each, value in zip(sampled, measured, strict=True)]
-        rows.append(pd.DataFrame({"person": f"P{person + 1}", "h": hours, "rate": rate, "plasma": values}))
+    """Events: what was swallowed, and when."""
+    rows = [
+        {"person": name, "h": hour, "state": "gut", "add": dose} for name, hours, dose in people() for hour in hours
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False)
+
+
+def blood(path: Path) -> None:
+    """Fifteen samples of the blood of each person, at hours of their own."""
+    draw, rows = np.random.default_rng(1), []
+    for name, hours, dose in people():
+        sampled = np.append(0.0, np.sort(draw.choice(np.arange(2, 97), 14, replace=False)) / 4)
+        exact = sum(absorbed(sampled - hour, dose) for hour in hours)
+        noisy = exact * np.exp(0.05 * draw.standard_normal(15)) + 0.02 * draw.standard_normal(15) * (exact > 0)
+        rows.append(pd.DataFrame({"person": name, "h": sampled, "plasma": noisy.round(3)}))
     pd.concat(rows).to_csv(path, index=False)
 
 
-def absorbed(t: float, state: np.ndarray, rate: float) -> list[float]:
-    plasma, gut = state
-    return [ABSORPTION * gut / VOLUME - ELIMINATION * plasma, rate - ABSORPTION * gut]
+def absorbed(since: np.ndarray, dose: float) -> np.ndarray:
+    """The concentration in the plasma [mg/l] at times since a dose (Bateman, Proc. Camb. Phil. Soc. 15, 1910)."""
+    since = np.maximum(since, 0.0)
+    scale = dose * ABSORPTION / (VOLUME * (ABSORPTION - ELIMINATION))
+    return scale * (np.exp(-ELIMINATION * since) - np.exp(-ABSORPTION * since))
 
 
 def lab(path: Path) -> None:
@@ -108,6 +122,7 @@ def swings(path: Path) -> None:
 
 
 TABLES: dict[str, Callable[[Path], None]] = {
+    "blood.csv": blood,
     "doses.csv": doses,
     "lab.csv": lab,
     "double_pendulum.csv": double_pendulum,

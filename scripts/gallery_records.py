@@ -46,7 +46,6 @@ def rows_tanks(runs: Sequence[Run]) -> Rows:
         (what, mine, "0.757 V", f"best linear approximation, {TABLE_2}"),
         (what, mine, "0.540 V", f"Volterra series, {TABLE_2}"),
         (what, mine, "0.343 V", f"nonlinear state space, {TABLE_2}"),
-        (what, mine, "0.18 V", "grey-box models with overflow, as reported for the rig's other record"),
         (what, mine, linear, "linear ODE of the same run, same rows"),
     ]
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -77,15 +78,25 @@ def node_fit(folder: Path, *arguments: str, module: str = "node_fit", **environm
 
 def forked(folder: Path, module: str, *arguments: str) -> Ran:
     """Runs a command in a process of its own, with an environment that is no other than `ENVIRONMENT`."""
+    return in_fork(run_command, folder, module, *arguments)
+
+
+def python(folder: Path, code: str) -> Ran:
+    """Runs a program in a folder, with deprecations as errors, in a process that has imported the package."""
+    return in_fork(run_program, folder, code)
+
+
+def in_fork(target: Callable[..., None], folder: Path, *arguments: str) -> Ran:
+    """Calls a function in a process of its own, as `become` makes it."""
     serve()
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        process = FORKS.Process(target=become, args=(module, str(folder), arguments, str(out), str(err)))
+        process = FORKS.Process(target=become, args=(target, str(folder), arguments, str(out), str(err)))
         process.start()
         process.join(300)
         if process.is_alive():
             process.kill()
-            raise subprocess.TimeoutExpired([module, *arguments], 300)
+            raise subprocess.TimeoutExpired(list(arguments), 300)
         assert process.exitcode is not None
         return Ran(process.exitcode, out.read_text(), err.read_text())
 
@@ -97,18 +108,27 @@ def serve() -> None:
         forkserver.ensure_running()
 
 
-def become(module: str, folder: str, arguments: Sequence[str], out: str, err: str) -> None:
-    """Makes this process run a command."""
+def become(target: Callable[..., None], folder: str, arguments: Sequence[str], out: str, err: str) -> None:
+    """Makes this process one that was started in a folder, and calls a function in it."""
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     os.environ.clear()
     os.environ.update(ENVIRONMENT)
     os.chdir(folder)
-    gc.set_threshold(50_000, 20, 100)
-    sys.argv = [module, *arguments]
     sys.path.insert(0, folder)
     importlib.import_module("jax").config.update("jax_platforms", ENVIRONMENT["JAX_PLATFORMS"])
+    target(*arguments)
+
+
+def run_command(module: str, *arguments: str) -> None:
+    gc.set_threshold(50_000, 20, 100)
+    sys.argv = [module, *arguments]
     importlib.import_module("node_fit.predict" if module == "node_fit.predict" else "node_fit.__main__").main()
+
+
+def run_program(code: str) -> None:
+    warnings.simplefilter("error", DeprecationWarning)
+    exec(compile(code, "example", "exec"), {"__name__": "__main__"})
 
 
 def in_process(command: Callable[[], Any], folder: Path, *arguments: str) -> Ran:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import os
 import shutil
 import tempfile
@@ -20,6 +21,9 @@ QUICK = "--xla_backend_optimization_level=0"
 if version("jaxlib").startswith("0.10."):  # Later versions abort on this unknown flag.
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
+
+# As commands do: tracing makes many objects, and few of them are garbage.
+gc.set_threshold(50_000, 20, 100)
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 

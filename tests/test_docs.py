@@ -2,12 +2,10 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT
+from commands import python
 from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).parents[1]
@@ -30,9 +28,8 @@ EXAMPLES = {name: code for code, name in {code: name for name, code in reversed(
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_python_examples_run(name, tmp_path):
     (tmp_path / "data").symlink_to(ROOT / "data")
-    command = [sys.executable, "-W", "error::DeprecationWarning", "-c", EXAMPLES[name]]
-    ran = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    ran = python(tmp_path, EXAMPLES[name])
+    assert ran.code == 0, ran.err[-2000:]
 
 
 def commands() -> list[str]:

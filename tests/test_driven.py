@@ -33,7 +33,7 @@ def bent_record(rows: int = 700, seed: int = 1) -> nf.Dataset:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[nf.Fit, nf.Splits]:
     splits = nf.Split()(bent_record())
-    return nf.fit(splits.train, validation=splits.validation, training=nf.Training(steps=120)), splits
+    return nf.fit(splits.train, validation=splits.validation, training=nf.Training(steps=80)), splits
 
 
 def test_columns_alone_are_enough(fitted):
@@ -97,11 +97,11 @@ def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
     fit, splits = fitted
     slow(monkeypatch)
     watcher = Interrupt(chunks=100)
-    again = nf.fit(splits.train, validation=splits.validation, training=nf.Training(steps=60), callbacks=[watcher])
+    again = nf.fit(splits.train, validation=splits.validation, training=nf.Training(steps=40), callbacks=[watcher])
     assert watcher.told[:3] == [3, 6, 9]
-    losses = [record.train_loss for record in fit.history if record.step <= 40]
+    losses = [record.train_loss for record in fit.history if record.step <= 20]
     # The last chunk of a stage also judges where its last step has led.
-    assert [record.train_loss for record in again.history if record.step <= 40] == losses
+    assert [record.train_loss for record in again.history if record.step <= 20] == losses
 
 
 def test_a_long_chunk_is_interrupted_and_the_run_is_where_it_was_before(monkeypatch):

@@ -72,7 +72,7 @@ def test_a_rectified_record_is_fitted():
         validation=splits.validation,
         hidden=1,
         observation=nf.NetworkReadout,
-        training=nf.Training(steps=300),
+        training=nf.Training(steps=100),
         starts=1,
     )
     assert {choice.key for choice in fit.choices} >= {"filters", "start"}

@@ -87,6 +87,15 @@ def test_leaderboard_is_shown(sweep):
     assert str(directory / "leaderboard.csv") in table
 
 
+def test_a_folder_that_can_not_be_made_ends_a_multirun_in_a_sentence(tmp_path):
+    write_table(tmp_path / "mine.csv", spirals())
+    (tmp_path / "file").touch()
+    for place, says in (("file/sweep", "a file is in the way"), ("/proc/nothing/sweep", "can't be created")):
+        ran = node_fit(tmp_path, "-m", *DIRECT, "seed=0,1", f"hydra.sweep.dir={place}")
+        assert ran.code == 1 and "Traceback" not in ran.err and ran.err.count("\n") == 1
+        assert says in ran.sentence and "hydra.sweep.dir" in ran.sentence
+
+
 def test_a_ranking_without_validation_data_says_so(tmp_path, capsys):
     """Both in its file and on the screen; with validation data, they rank."""
     for job, validation in enumerate((None, 0.3)):

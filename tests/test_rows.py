@@ -59,7 +59,7 @@ def double():
 
 def marched(method: str, kind: str, substeps: int, **options):
     given = problem(**options)
-    return march_rows(method, given, between_rows(given.ts, given.us, kind), substeps, (1e-6, 1e-6))
+    return march_rows(method, given, between_rows(given, kind), substeps, (1e-6, 1e-6))
 
 
 @pytest.mark.parametrize("kind", ["hold", "linear"])

@@ -104,7 +104,7 @@ def test_a_column_holds_standard_deviations(tmp_path):
         (-1.0, "sigma must be estimate, a positive number, or"),
         ({"x": 1.0}, "sigma has no entry for the state 'y'"),
         ({"x": 1.0, "yy": 1.0}, "did you mean 'y'"),
-        ({"x": 1.0, "y": 0}, "sigma of 'y' must be a positive number or the name of a column, got 0"),
+        ({"x": 1.0, "y": 0}, "sigma of 'y' must be a positive number, the name of a column, or .*, got 0"),
         ({"x": 1.0, "y": "se"}, "no column 'se'"),
         ({"x": 1.0, "y": "t"}, "named twice"),
     ],
@@ -120,3 +120,29 @@ def test_a_deviation_that_is_missing_or_not_positive_names_its_row():
         nf.from_frame(wrong, time="t", states=["x", "y"], sigma={"x": 1.0, "y": "sd"})
     with pytest.raises(ValueError, match="pass a number, 2 numbers, or the shape of ys"):
         two_lines([1.0, 2.0, 3.0])
+
+
+def test_a_relative_and_an_absolute_part_add_as_independent_noises():
+    frame = pd.DataFrame({"t": TS, "x": np.linspace(0.0, 4.0, 9), "y": 1.0})
+    given = {"x": {"relative": 0.3, "absolute": 0.4}, "y": {"relative": 0.1}}
+    data = nf.from_frame(frame, time="t", states=["x", "y"], sigma=given)
+    np.testing.assert_allclose(data.sigma[0, :, 0], np.sqrt(0.16 + 0.09 * frame["x"] ** 2))
+    np.testing.assert_allclose(data.sigma[0, :, 1], 0.1)
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"relativ": 0.1}, r"sigma of 'x' must be .*\{relative: 0\.05, absolute: 0\.1\}, got \{'relativ': 0\.1\}"),
+        ({}, r"sigma of 'x' must be"),
+        ({"relative": -0.1}, r"the relative part of sigma of 'x' must be a positive number, got -0\.1"),
+        (
+            {"relative": 0.1},
+            r"sigma must be positive where a state was measured; that of 'x' in trajectory '0' is 0 at row 0",
+        ),
+    ],
+)
+def test_parts_that_say_nothing_are_refused(given, says):
+    frame = pd.DataFrame({"t": TS, "x": np.linspace(0.0, 4.0, 9)})
+    with pytest.raises(ValueError, match=says):
+        nf.from_frame(frame, time="t", states=["x"], sigma={"x": given})

@@ -1,5 +1,6 @@
 """The leaderboard of a multirun or a search: its jobs, best first."""
 
+import contextlib
 import csv
 import io
 import json
@@ -67,16 +68,18 @@ class Leaderboard(Callback):
 
     @staticmethod
     def write_what_there_is() -> None:
-        """Writes the leaderboard of a multirun that an error ends."""
+        """Writes the leaderboard of a multirun that an error ends, if that error leaves a place for it."""
         if Leaderboard.under_way:
-            Leaderboard.under_way.finish()
+            with contextlib.suppress(OSError):
+                Leaderboard.under_way.finish()
 
     def finish(self) -> None:
         Leaderboard.under_way = None
         begun = (path.parent.parent for path in self.directory.glob("*/.hydra/overrides.yaml") if self.is_new(path))
         rows = [row(job, "lost" if not self.is_new(job / "summary.json") else None) for job in begun]
         Leaderboard.failures = sum(entry["status"] in FAILURES for entry in rows)
-        publish(self.directory, rows, report=self.report)
+        if rows:
+            publish(self.directory, rows, report=self.report)
 
     def is_new(self, path: Path) -> bool:
         return path.is_file() and path.stat().st_mtime >= self.began - TICK

@@ -210,9 +210,11 @@ def fingerprint(data: Dataset) -> dict[str, Any]:
     """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
     total = hashlib.sha256()
     sigma = () if data.sigma is None else (data.sigma,)
-    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma):
+    events = () if data.events is None else (data.events.factor, data.events.shift)
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma, *events):
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
+    total.update("".join(data.events.states if data.events else ()).encode())
     return {
         "trajectories": list(data.trajectories),
         "rows": int(data.lengths.sum()),

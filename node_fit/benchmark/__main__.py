@@ -14,6 +14,12 @@ from ..runtime.version import __version__
 from .protocols import PROTOCOLS, Protocol, Summary
 from .table import HEAD, odebench_lines, rows
 
+NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]
+CHOICES = (
+    f"all, {', '.join(name for name in PROTOCOLS if name not in NUMBERED)}, odebench (its {len(NUMBERED)} equations), "
+    f"or one of {NUMBERED[0]} to {NUMBERED[-1]}"
+)
+
 
 def main() -> None:
     """Parses the command line, runs the protocols and prints the table."""
@@ -22,7 +28,7 @@ def main() -> None:
         description="Run published protocols, and print the results beside other figures and their sources.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help=f"all, or {', '.join(PROTOCOLS)}")
+    parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help=CHOICES)
     parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records (datasets)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of each command")
     given = parser.parse_args()
@@ -39,10 +45,11 @@ def chosen(names: Sequence[str]) -> dict[str, Protocol]:
 
     **Raises:** `ValueError` if there is no such protocol.
     """
-    unknown = [name for name in names if name != "all" and name not in PROTOCOLS]
-    if unknown:
-        raise ValueError(f"there is no protocol {unknown[0]!r}; choose all, or of {', '.join(PROTOCOLS)}.")
-    return PROTOCOLS if "all" in names else {name: PROTOCOLS[name] for name in names}
+    found = {name: [each for each in PROTOCOLS if name in ("all", each, each.partition("_")[0])] for name in names}
+    for name, protocols in found.items():
+        if not protocols:
+            raise ValueError(f"there is no protocol {name!r}; choose {CHOICES}.")
+    return {each: PROTOCOLS[each] for protocols in found.values() for each in protocols}
 
 
 def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from .angles import based_at_end
 from .dataset import Dataset, cut
+from .events import Events, Jumps
 from .noise import weights
 from .scaling import Scaler
 
@@ -45,7 +46,8 @@ class Batch(eqx.Module):
     - `deviation`: standard deviation of each weighted residual, shape `(trajectory, 1, channel)`; None if the objective
       does not need it.
     - `joint`: whether the trajectories share their times.
-    - `driven`: whether an input changes within a trajectory.
+    - `driven`: whether an input changes within a trajectory, or a state jumps.
+    - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None if there are no events.
     """
 
     ts: Float[Any, "trajectory time"]
@@ -62,6 +64,7 @@ class Batch(eqx.Module):
     driven: bool = eqx.field(static=True)
     weight: Float[Any, "trajectory time channel"] | None = None
     deviation: Float[Any, "trajectory 1 channel"] | None = None
+    jumps: Jumps | None = None
 
     def weighted(self, residuals: Float[Any, "trajectory time channel"]) -> Float[Any, "trajectory time channel"]:
         """Residuals over what is known of their standard deviations."""
@@ -73,7 +76,13 @@ class Batch(eqx.Module):
         return self.origin[:, None] + self.ts
 
     @staticmethod
-    def from_dataset(data: Dataset, scaler: Scaler, past: int = 0, washout: int = 0) -> "Batch":
+    def from_dataset(
+        data: Dataset,
+        scaler: Scaler,
+        past: int = 0,
+        washout: int = 0,
+        jumps: Callable[[Events], Jumps] | None = None,
+    ) -> "Batch":
         """Scales a dataset, on the host in float64.
 
         **Arguments:**
@@ -82,6 +91,7 @@ class Batch(eqx.Module):
         - `past`: how many rows a start is read from. Each trajectory then begins at the last of them: the row before
           the first one that counts or, where all count, the row of that number.
         - `washout`: how many rows earlier than the row before the first that counts it begins.
+        - `jumps`: scales events; without it, they are left out.
         """
         data = scaler.marked(data)
         history = past_rows(data, scaler, past, washout)
@@ -102,8 +112,9 @@ class Batch(eqx.Module):
             past=history,
             index=np.arange(len(data.trajectories), dtype=np.int32),
             joint=data.shares_grid,
-            driven=is_driven(data),
+            driven=is_driven(data) or data.events is not None,
             weight=weights(data, scaler),
+            jumps=None if data.events is None or jumps is None else jumps(data.events),
         )
 
 
@@ -124,6 +135,7 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         mask=part(batch.mask, False),
         known=part(batch.known, False),
         weight=None if batch.weight is None else part(batch.weight, True),
+        jumps=batch.jumps and jax.tree.map(lambda x: part(x, True), batch.jumps),
     )
 
 

@@ -87,5 +87,10 @@ def check_sigma(data: Any) -> None:
         )
 
 
+def check_events(data: Any) -> None:
+    if data.events is not None and not data.events.factor.shape[:2] == data.events.shift.shape[:2] == data.ts.shape:
+        raise ValueError(f"events have the shape {data.events.factor.shape}, but the times have {data.ts.shape}.")
+
+
 def first_true(flags: np.ndarray) -> int:
     return int(np.flatnonzero(flags)[0])

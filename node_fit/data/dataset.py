@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from ..runtime.arguments import check_argument
 from .angles import Turns, near_columns, turns_of, unwrapped
 from .arrays import as_series, check_shapes, deviations, padded
-from .checks import check_names, check_sigma, check_trajectory, invalid_trajectories
+from .checks import check_events, check_names, check_sigma, check_trajectory, invalid_trajectories
 from .dates import Dates
+from .events import Events
 
 Times = Float[np.ndarray, "trajectory time"]
 Values = Float[np.ndarray, "trajectory time state"]
@@ -43,6 +44,7 @@ class Dataset:
     - `dates`: the instants at which times are zero, if they were timestamps.
     - `sigma`: the standard deviation of each measurement, of the shape of `ys`; None if it is not known. That of a
       state with bounds or on a logarithmic scale is one of its logarithm, or of its map to the real line.
+    - `events`: doses, resets and switches, at which states jump; None if there are none. See `with_events`.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -60,12 +62,14 @@ class Dataset:
     angles: dict[str, float] = field(default_factory=dict)
     dates: Dates | None = None
     sigma: Values | None = None
+    events: Events | None = None
 
     def __post_init__(self):
         check_names(self)
         for row in invalid_trajectories(self):
             check_trajectory(self, row, self.trajectories[row])
         check_sigma(self)
+        check_events(self)
         if self.angles:
             object.__setattr__(self, "ys", unwrapped(self.ys, self.turns))
 
@@ -166,6 +170,7 @@ class Dataset:
             trajectories=tuple(self.trajectories[i] for i in index),
             dates=self.dates and self.dates.of(index),
             sigma=None if self.sigma is None else self.sigma[index, :length],
+            events=self.events and self.events.at((index, slice(length))),
         )
 
     def sample(self, most: int) -> "Dataset":
@@ -248,6 +253,7 @@ def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[s
         trajectories=tuple(names),
         dates=data.dates and data.dates.of(row),
         sigma=None if data.sigma is None else data.sigma[at],
+        events=data.events and data.events.at(at),
     )
 
 

@@ -13,14 +13,16 @@ from .checks import check_known
 from .dataset import Dataset
 from .scaling import Scaler
 
-# `estimate`, a number for every state, or by state a number or the name of a column.
-Sigma = float | str | Mapping[str, float | str]
+# `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `PARTS`.
+Sigma = float | str | Mapping[str, float | str | Mapping[str, float]]
+PARTS = ("relative", "absolute")
 ESTIMATE = "estimate"
 # The median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = 0.6745
 # Fewer distances tell no noise. Less noise than this can't be told from the solver's error [standard deviations].
 FEWEST, LEAST_NOISE = 3, 1e-3
 PASS = "estimate, a positive number, or {state: number or column}"
+OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolute: 0.1}"
 
 
 def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
@@ -39,8 +41,10 @@ def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> 
     if lacking:
         raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
     for name, given in sigma.items():
-        if not isinstance(given, str) or not given:
-            check_deviation(given, f"sigma of {name!r}", "a positive number or the name of a column")
+        if isinstance(given, Mapping):
+            check_parts(given, f"sigma of {name!r}")
+        elif not isinstance(given, str) or not given:
+            check_deviation(given, f"sigma of {name!r}", OF_STATE)
     columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
     if columns and not by_row:
         raise ValueError(
@@ -59,6 +63,13 @@ def check_deviation(given: Any, name: str, what: str) -> None:
         raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
 
 
+def check_parts(given: Mapping[str, Any], name: str) -> None:
+    if not given or set(given) - set(PARTS):
+        raise ValueError(f"{name} must be {OF_STATE}, got {dict(given)!r:.60}.")
+    for part, value in given.items():
+        check_deviation(value, f"the {part} part of {name}", "a positive number")
+
+
 def with_sigma(data: Dataset, sigma: Sigma, states: Sequence[str]) -> Dataset:
     """The data with the standard deviations of their measurements.
 
@@ -75,9 +86,20 @@ def with_sigma(data: Dataset, sigma: Sigma, states: Sequence[str]) -> Dataset:
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
     given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
-    parts = [columns[each] if isinstance(each, str) else np.full(ys.shape[:2], float(each)) for each in given]
+    parts = [deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
     return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
+
+
+def deviation(
+    given: float | str | Mapping[str, float], values: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The standard deviations of a state's values; the relative part is taken of what was measured."""
+    if isinstance(given, str):
+        return columns[given]
+    if isinstance(given, Mapping):
+        return np.hypot(given.get("absolute", 0.0), given.get("relative", 0.0) * np.abs(values))
+    return np.full(values.shape, float(given))
 
 
 def named_columns(data: Dataset, first: int) -> dict[str, Float[np.ndarray, "trajectory time"]]:

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .dataset import Dataset
 from .dates import SECONDS
+from .event_rows import with_events
 from .noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .scaling import Scaling
 from .splits import Split, Splits, counts
 from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
+from .tables.events import check_trajectories_of, of_trajectories, read_events
 from .tables.reading import make_roles, read_files
 from .tables.roles import Roles
 from .tables.sizes import MOST
@@ -43,6 +45,8 @@ class Table:
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
     - `sigma`: standard deviation of the measurements, as in `read_table`.
+    - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
+      several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
@@ -71,6 +75,7 @@ class Table:
     noise_seed: int = 0
     split: Split = field(default_factory=Split)
     sigma: Sigma = ESTIMATE
+    events: str | Sequence[Mapping[str, Any]] | None = None
     max_bytes: float = MOST
 
     def __post_init__(self):
@@ -122,11 +127,14 @@ class Table:
         data = self.read(self.path)
         unit = None if data.dates is None else data.dates.unit
         test = None if self.test_path is None else self.read(self.test_path, unit)
-        check_trajectories(self.covariate_numbers, (*data.trajectories, *(test.trajectories if test else ())))
+        names = (*data.trajectories, *(test.trajectories if test else ()))
+        check_trajectories(self.covariate_numbers, names)
+        check_trajectories_of(self.event_rows, names)
         data = add_noise(data, self.noise, self.noise_seed)
         split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
         parts = split(data) if test is None else split(data)._replace(test=test)
         notes = [] if data.dates is None else [data.dates.told(data.time, chosen=self.time_unit is None)]
+        notes += [] if data.events is None else [data.events.told]
         return parts, [*notes, f"split: {split.how(data).reason}: {counts(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
@@ -137,7 +145,15 @@ class Table:
         data = read_files(path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         data = with_sigma(data, self.sigma, self.states)
-        return self.scaling.marked(with_covariates(data, self.covariate_numbers, self.units))
+        data = with_covariates(data, self.covariate_numbers, self.units)
+        if self.events is not None:
+            data = with_events(data, of_trajectories(self.event_rows, data.trajectories))
+        return self.scaling.marked(data)
+
+    @property
+    def event_rows(self) -> list[dict[str, Any]]:
+        """The events as they are written."""
+        return read_events(self.events, self.trajectory, self.max_bytes)
 
 
 def counted_in(data: Dataset, unit: str) -> Dataset:

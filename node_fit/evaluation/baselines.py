@@ -18,8 +18,13 @@ CEILING = 1e6
 
 
 def baselines(train: Dataset, target: Dataset) -> dict[str, Score]:
-    """Scores of three baselines on `target`, fitted to `train`: `mean`, `persistence` and `linear`."""
-    models = {"mean": mean, "persistence": persistence, "linear": linear}
+    """Scores of three baselines on `target`, fitted to `train`: `mean`, `persistence` and `linear`.
+
+    `linear` is left out where states jump at events, of which it knows nothing.
+    """
+    models = {"mean": mean, "persistence": persistence}
+    if train.events is None and target.events is None:
+        models["linear"] = linear
     return {name: score(target, predict(train, target)) for name, predict in models.items()}
 
 

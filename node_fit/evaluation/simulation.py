@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.events import Events
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 
@@ -91,7 +92,15 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         units=any_part.units,
         angles=any_part.angles,
     )
-    scored = np.zeros_like(whole.scored)
+    scored, sigma = np.zeros_like(whole.scored), np.ones_like(whole.ys)
     for row, (_, part, index) in enumerate(pieces):
-        scored[row, : part.lengths[index]] = part.scored[index, : part.lengths[index]]
-    return replace(whole, scored=scored)
+        rows = slice(part.lengths[index])
+        scored[row, rows] = part.scored[index, rows]
+        if part.sigma is not None:
+            sigma[row, rows] = part.sigma[index, rows]
+    return replace(
+        whole,
+        scored=scored,
+        sigma=None if any_part.sigma is None else sigma,
+        events=Events.joined([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
+    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..data.batch import Batch, is_driven
 from ..data.dataset import Dataset
+from ..data.held_inputs import look_of_inputs
 from ..data.resampling import evenly_sampled, median_step
 from ..data.scaling import Scaler
 from ..model.fields.linear import Linear
@@ -32,8 +33,6 @@ LINEAR_WINDOWS = 64
 ROWS, MORE_ROWS = 10, 30
 # Rows that such a start has to settle in.
 WASHOUT = 20
-# Inputs with at most so many levels, or that change in fewer than this share of their rows, are held.
-LEVELS, RARELY = 8, 0.5
 # Solver tolerance after a linear model: this share of its error [standard deviations], within these limits.
 SMALL, TOLERANCES = 1 / 200, (1e-5, 1e-3)
 # The tolerance of predictions is smaller by this factor.
@@ -84,6 +83,7 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
         choices += [Choice("solver.inputs", kind, reason)] if driven else []
     window = options.training.window
     fitting = next((rows for rows in WINDOWS if longest >= LONG * rows), None) if window == "auto" else window
+    look = look and train.events is None  # A linear model of the whole record knows no jumps.
     if not (look and driven and fitting is not None and longest >= LONG * fitting):
         return Chosen(with_solvers(closed(options), kind, driven), choices)
     if window == "auto":
@@ -156,16 +156,6 @@ def in_windows(training: Training, window: int | None, rows: int, *, many: bool)
 def stride_of(rows: int) -> int:
     """Rows between the beginnings of two windows, in records with this many rows."""
     return max(NEAREST, min(FARTHEST, rows // FEWER_WINDOWS), -(-rows // MOST_WINDOWS))
-
-
-def look_of_inputs(data: Dataset) -> tuple[str, str]:
-    """Whether inputs are held between rows or change linearly, and the reason."""
-    changed = np.diff(data.us, axis=1)[data.valid[:, 1:]] != 0
-    share = float(changed.any(axis=1).mean())
-    levels = max(len(np.unique(data.us[..., index][data.valid])) for index in range(data.us.shape[2]))
-    if levels <= LEVELS:
-        return "hold", f"the inputs have {levels} levels"
-    return "hold" if share < RARELY else "linear", f"the inputs change in {share:.0%} of the rows"
 
 
 def choose_linear(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..data.batch import Batch
+from ..data.events import Jumps
 from ..solver.intervals import Intervals, polynomials
 
 # Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
@@ -46,9 +47,21 @@ def intervals_to(
     else:
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
-    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients)
+    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps_at(batch, nodes[:, :-1]))
     index = np.stack([np.searchsorted(n, w, side="left") - 1 for n, w in zip(nodes, later, strict=True)])
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
+
+
+def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> Jumps | None:
+    """The jumps at the beginnings of intervals, which may lie between rows."""
+    if batch.jumps is None:
+        return None
+    rows = np.asarray(batch.ts, np.float64)
+    row = np.stack([np.searchsorted(r, b, side="right") - 1 for r, b in zip(rows, begin, strict=True)])
+    at = (np.arange(len(rows))[:, None], row)
+    there = (rows[at] == begin)[..., None]
+    found = batch.jumps.at(at)
+    return Jumps(np.where(there, found.factor, 1.0), np.where(there, found.shift, 0.0))
 
 
 def room_for(intervals: int) -> int:
@@ -74,6 +87,7 @@ def pieces_of(intervals: Intervals) -> list[Intervals]:
         filled(intervals.row),
         filled(intervals.length),
         tuple(filled(x) for x in intervals.coefficients),
+        jax.tree.map(filled, intervals.jumps),
     )
     return [jax.tree.map(lambda x, b=b: x[:, b : b + room], whole) for b in range(0, count + missing, room)]
 

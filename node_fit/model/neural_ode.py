@@ -93,7 +93,8 @@ class NeuralODE(eqx.Module):
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
         """The initial value problem of all states, hidden ones included, in scaled units."""
-        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound_of(batch, start))
+        bound = bound_of(batch, start)
+        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
 
     def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
         """The measured channels at some states, in scaled units."""
@@ -128,7 +129,7 @@ class NeuralODE(eqx.Module):
 
     def batch(self, data: Dataset) -> Batch:
         """Data as arrays in scaled units, with the rows that starts are read from apart."""
-        return Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout)
+        return Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout, self.system.jumps)
 
     def predict(
         self,

@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.angles import turns_of
-from ..data.bounds import Bounds, from_line, slope, to_line
+from ..data.bounds import Bounds, from_line, is_inside, slope, to_line
+from ..data.checks import check_known
+from ..data.events import Events, Jumps
 from ..data.scaling import Scaler, columns
 from ..runtime.stored_names import stored_as
 
@@ -112,11 +114,50 @@ class System(eqx.Module):
         s = self.scaler
         return rates * columns(slope, y, s.bounds) * s.time_scale / s.state_scale
 
+    def jumps(self, events: Events) -> Jumps:
+        """Events in scaled units, on the host.
+
+        **Raises:** `ValueError` if there is no such state, or a state with bounds jumps in a way that may leave them.
+        """
+        check_known("an event", events.states, self.states)
+        s = self.scaler
+        shape = (*events.factor.shape[:2], len(self.states))
+        factor, shift = np.ones(shape), np.zeros(shape)
+        for column, name in enumerate(events.states):
+            at = self.states.index(name)
+            bounds, scale, origin = s.bounds[at], float(s.state_scale[at]), float(s.state_shift[at])
+            times, plus = on_line(events.factor[..., column], events.shift[..., column], bounds, name)
+            # On the line, y = scale * z + origin.
+            factor[..., at], shift[..., at] = times, ((times - 1) * origin + plus) / scale
+        return Jumps(factor, shift)
+
     def named(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """Maps the names of the states, the inputs and the time to their values."""
         return dict(zip(self.states, y, strict=True)) | dict(zip(self.inputs, u, strict=True)) | {self.time: t}
+
+
+def on_line(factor: np.ndarray, shift: np.ndarray, bounds: Bounds, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Factors and shifts of a state's map to the real line, which is that of its bounds.
+
+    **Raises:** `ValueError` for a jump that is no such map, or leaves the bounds.
+    """
+    if bounds == (None, None):
+        return factor, shift
+    none, sets = (factor == 1) & (shift == 0), factor == 0
+    scales = (factor > 0) & (shift == 0) & ~none
+    logarithmic = bounds[0] == 0 and bounds[1] is None
+    if not (none | sets | (scales & logarithmic)).all():
+        may = "set or multiply it" if logarithmic else "set it"
+        raise ValueError(
+            f"an event adds to {name!r}, which is on a logarithmic scale or has bounds; {may}, or leave data.log and "
+            "data.bounds out."
+        )
+    if not is_inside(shift[sets], bounds).all():
+        raise ValueError(f"an event sets {name!r} to a value that is not within its bounds.")
+    line = np.where(sets, to_line(np.where(sets, shift, 1.0 if logarithmic else shift), bounds), 0.0)
+    return np.where(sets, 0.0, 1.0), line + np.where(scales, np.log(np.where(scales, factor, 1.0)), 0.0)
 
 
 def as_jax(scaler: Scaler) -> Scaler:

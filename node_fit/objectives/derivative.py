@@ -53,6 +53,8 @@ class DerivativeMatching(AbstractLeastSquares):
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         if not model.is_measured:
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
+        if data.events is not None:
+            return "no derivative stage, since splines do not jump at events"
         if not (data.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
             return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"
         return None

@@ -78,7 +78,9 @@ class MultipleShooting(AbstractSimulation):
         data = data_from_start(data, model.start.past, model.start.washout) if model.start.past else data
         pieces = data.pieces(self.rows + 1, self.rows)
         parts = cut(data, pieces, [f"{row}[{begin}]" for row, begin, _ in pieces])
-        batch = with_deviation(Batch.from_dataset(parts, model.scaler), parts, model, self.residual_loss)
+        batch = with_deviation(
+            Batch.from_dataset(parts, model.scaler, jumps=model.system.jumps), parts, model, self.residual_loss
+        )
         row, begin = (np.array(column, dtype=np.int32) for column in list(zip(*pieces, strict=True))[:2])
         numbers = np.arange(len(pieces), dtype=np.int32)
         follows = np.append(row[1:] == row[:-1], False)

@@ -79,12 +79,14 @@ class AbstractSimulation(AbstractLeastSquares):
         y0 = starts(x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
+        jumps = batch.jumps and batch.jumps.with_sensitivities(x.size)
         bound = jnp.concatenate([bound_of(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
         problem = replace(
             build(x)[0].problem(batch, y0),
             field=sensitive(lambda x: build(x)[0].field, x, count),
             y0=jnp.concatenate([y0, s0], axis=1),
             bound=bound,
+            jumps=jumps,
         )
         ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)

@@ -1,5 +1,6 @@
 """Diffrax's adaptive steps through intervals between rows, for implicit methods and the user's own solvers."""
 
+from dataclasses import replace
 from typing import Any
 
 import diffrax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .initial_value_problem import InitialValueProblem
-from .intervals import Interval, Intervals
+from .intervals import Interval, Intervals, by_interval
 from .row_steps import Front
 
 
@@ -23,8 +24,10 @@ def advance(
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
     """Solves through intervals, each trajectory on its own; arguments as in `row_steps.advance`.
 
-    All intervals together may take `max_steps` plus one step per interval.
+    All intervals together may take `max_steps` plus one step per interval; where states jump, each may.
     """
+    if intervals.jumps is not None:
+        return advance_with_jumps(method, problem, intervals, front, tolerances, max_steps)
     driven = intervals.coefficients[0].shape[2] > 0
     budget = max_steps + intervals.end.shape[1]
 
@@ -61,3 +64,24 @@ def advance(
 
     rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
     return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)
+
+
+def advance_with_jumps(
+    method: diffrax.AbstractSolver,
+    problem: InitialValueProblem,
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """`advance`, one interval after another, with the jumps of the states between them."""
+
+    def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
+        one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
+        alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients)
+        begun = eqx.tree_at(lambda f: f.y, front, interval.begun(front.y))
+        ys, front = advance(method, problem, alone, begun, tolerances, max_steps)
+        return front, ys[:, 0]
+
+    front, ys = jax.lax.scan(through, front, by_interval(intervals))
+    return jnp.swapaxes(ys, 0, 1), front

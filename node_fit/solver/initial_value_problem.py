@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from ..data.events import Jumps
 from .vector_field import VectorField
 
 
@@ -18,6 +19,7 @@ class InitialValueProblem(eqx.Module):
     - `origin`: the field's time where `ts` is 0, shape `(trajectory,)`.
     - `bound`: magnitude of each state beyond which a solution over held steps has diverged, shape `(state,)`; no bound
       if None.
+    - `jumps`: jumps of the states just after the times `ts`, shape `(trajectory, time, state)`; None if there are none.
     """
 
     field: VectorField
@@ -26,3 +28,4 @@ class InitialValueProblem(eqx.Module):
     us: Float[Any, "trajectory time input"]
     origin: Float[Any, " trajectory"]
     bound: Float[Array, " state"] | None = None
+    jumps: Jumps | None = None

@@ -63,6 +63,7 @@ def march_rows(
     @jax.checkpoint
     def through(carry: tuple[Array, Array], interval: Interval) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         y, slope = carry
+        y = interval.begun(y)
         h = (interval.end - interval.begin) / substeps
         errors = []
         for number in range(substeps):
@@ -70,9 +71,8 @@ def march_rows(
             errors.append(error)
         return (y, slope), (y, jnp.stack(errors).max(axis=0))
 
-    # The last stage of a step is the first of the next one, unless the inputs jump at the row.
-    jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
-    reuses = table.fsal and not jumps
+    # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
+    reuses = table.fsal and intervals.are_smooth
     each = by_interval(intervals)
     first = jax.tree.map(lambda x: x[0], each)
     y0 = problem.y0

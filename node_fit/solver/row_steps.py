@@ -129,13 +129,14 @@ def advance(
             )
             return passed, moved, count + 1
 
-        start = front if not jumps else eqx.tree_at(lambda f: f.slope, front, rates(jnp.zeros_like(length), front.y))
+        start = front
+        if not intervals.are_smooth:
+            y = interval.begun(front.y)
+            start = eqx.tree_at(lambda f: (f.y, f.slope), front, (y, rates(jnp.zeros_like(length), y)))
         none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
         passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
         return moved, reached(moved)
 
-    # Held inputs jump at a row, and so does the derivative.
-    jumps = len(intervals.coefficients) == 1 and intervals.coefficients[0].shape[2] > 0
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
     return jnp.swapaxes(ys, 0, 1), front

@@ -22,6 +22,7 @@ from .intervals import Intervals, at_row, between_rows
 from .march import March, march
 from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_name, check_stepping, named
 from .row_march import RowMarch, march_rows
+from .row_solves import solve_by_row
 from .row_steps import Front
 from .solution import HeldSolution, Solution
 from .spacing import first_spacing, mean_spacing
@@ -117,13 +118,13 @@ class Solver(eqx.Module):
         - `problem`: the trajectories.
         - `joint`: solve all of them as one equation with common steps. They must share their times. It halves the cost
           of a gradient; a trajectory's error then depends a little on its neighbours.
-        - `saved`: increasing times at which the states are wanted, shape `(trajectory, saved)`; the problem's own if
-          absent.
+        - `saved`: increasing times, shape `(trajectory, saved)`; those of the problem if absent, or if states jump.
         - `adjoint`: in place of the solver's own.
         """
-        p, inputs = problem, self.interpolation
+        p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
         wanted: Any = p.ts if saved is None else saved
-        adjoint = adjoint or self.adjoint
+        if p.jumps is not None:
+            return solve_by_row(p, inputs, lambda driven, ends, y0: self._diffeqsolve(driven, ends, y0, ends, adjoint))
         if joint:
             driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
             ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, wanted[0], adjoint)
@@ -169,7 +170,7 @@ class Solver(eqx.Module):
 
         Errors stay below the tolerances whatever the inputs do at a row. Only forward-mode derivatives exist.
         """
-        intervals = between_rows(problem.ts, problem.us, self.interpolation)
+        intervals = between_rows(problem, self.interpolation)
         ys, front = self.advance(problem, intervals, self.begin(problem, intervals))
         return Solution(jnp.concatenate([problem.y0[:, None], ys], axis=1), front.sound)
 
@@ -247,7 +248,7 @@ class Solver(eqx.Module):
         return self.method
 
     def _march_rows(self, problem: InitialValueProblem, grid: Grid) -> RowMarch:
-        intervals = between_rows(problem.ts, problem.us, self.interpolation)
+        intervals = between_rows(problem, self.interpolation)
         return march_rows(self._name, problem, intervals, grid.shape[1] - 1, self.tolerances(problem.y0))
 
     def _march(self, problem: InitialValueProblem, grid: Grid, adjoint: Adjoint | None = None) -> March:

@@ -121,6 +121,9 @@ def check_room(directory: Path, needed: int) -> None:
         raise OSError(explain_disk(error, directory)) from None
 
 
+FOLDERS = "hydra.run.dir (hydra.sweep.dir with -m)"
+
+
 def explain_disk(error: OSError, place: str | Path) -> str:
     """Explains a failed write, or a directory that can't be created, in one sentence.
 
@@ -139,6 +142,8 @@ def explain_disk(error: OSError, place: str | Path) -> str:
         return f"{place} can't be opened {reason}; {advice(error)}."
     if error.errno in OCCUPIED:
         return f"{place} can't be created, since a file is in the way {reason}; {advice(error)}."
+    if error.errno == errno.ENOENT and error.filename:
+        return f"{place} can't be created {reason}; choose another {FOLDERS}."
     if error.errno == errno.EIO:
         return f"{place} can't be read or written {reason}; {advice(error)}."
     return str(error)
@@ -149,12 +154,12 @@ def advice(error: OSError) -> str:
     if error.errno in NO_SPACE:
         return "free some space there"
     if error.errno in NO_ACCESS:
-        return "fix its permissions, or write to another hydra.run.dir"
+        return f"fix its permissions, or write to another {FOLDERS}"
     if error.errno in OCCUPIED:
-        return "choose another hydra.run.dir"
+        return f"choose another {FOLDERS}"
     if error.errno == errno.ENOENT:
         return "it was removed or renamed while the run wrote there, so put it back, or start the run again"
-    return "check the disk and its connection, or write to another hydra.run.dir"
+    return f"check the disk and its connection, or write to another {FOLDERS}"
 
 
 def megabytes(size: int) -> str:

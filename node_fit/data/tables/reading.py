@@ -72,10 +72,11 @@ def read_table(
       its own.
     - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
     - `units`: unit of a column, by name; only recorded, nothing is converted.
-    - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number or the name
-      of a column. Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all
-      residuals in scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of
-      its map to the real line: 0.1 is then a tenth of the value.
+    - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number, the name of
+      a column, or `{"relative": 0.05, "absolute": 0.1}` for a share of what was measured beside a constant part.
+      Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all residuals in
+      scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to the
+      real line: 0.1 is then a tenth of the value.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
 
     **Returns:** the dataset, with trajectories in order of appearance.

@@ -1,0 +1,157 @@
+"""Events at known times: doses, resets and switches, at which states jump."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Table = Float[np.ndarray, "trajectory time state"]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Jumps of states just after rows of a dataset: a state `y` becomes `factor * y + shift`.
+
+    A dose has the factor 1, a reset the factor 0. What is measured in the row itself comes before the jump.
+
+    - `states`: names of the states that jump, measured ones or hidden states of the model.
+    - `factor`, `shift`: in the user's units, shape `(trajectory, time, state)`; 1 and 0 in rows without an event.
+    """
+
+    states: tuple[str, ...]
+    factor: Table
+    shift: Table
+
+    def at(self, rows: Any) -> "Events":
+        """The events of other rows, by an index of the arrays."""
+        return Events(self.states, self.factor[rows], self.shift[rows])
+
+    @staticmethod
+    def joined(parts: Sequence["Events | None"], shapes: Sequence[tuple[int, int]]) -> "Events | None":
+        """The events of several datasets, one after another, padded to the longest.
+
+        **Arguments:** `shapes`: numbers of trajectories and of rows of each dataset.
+        """
+        states = tuple(dict.fromkeys(state for part in parts if part for state in part.states))
+        if not states:
+            return None
+        rows = max(length for _, length in shapes)
+        factor = np.ones((sum(count for count, _ in shapes), rows, len(states)))
+        shift, begin = np.zeros_like(factor), 0
+        for part, (count, length) in zip(parts, shapes, strict=True):
+            for column, state in enumerate(part.states if part else ()):
+                at = (slice(begin, begin + count), slice(length), states.index(state))
+                factor[at], shift[at] = part.factor[..., column], part.shift[..., column]
+            begin += count
+        return Events(states, factor, shift)
+
+    @property
+    def told(self) -> str:
+        """A sentence on how many there are."""
+        count, of = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
+        return f"events: {', '.join(self.states)} at {count} times in {of} of {len(self.rows)} trajectories"
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Rows with an event, shape `(trajectory, time)`."""
+        return ((self.factor != 1) | (self.shift != 0)).any(axis=2)
+
+
+class Jumps(eqx.Module):
+    """The events of a model's states in scaled units; fields as in `Events`, with all states in the model's order.
+
+    `at` picks rows.
+    """
+
+    factor: Float[Any, "*rows state"]
+    shift: Float[Any, "*rows state"]
+
+    def after(self, y: Float[Array, "*rows state"]) -> Float[Array, "*rows state"]:
+        """States just after the jumps."""
+        return self.factor * y + self.shift
+
+    def at(self, rows: Any) -> "Jumps":
+        return Jumps(self.factor[rows], self.shift[rows])
+
+    def with_sensitivities(self, parameters: int) -> "Jumps":
+        """The jumps of states followed by their derivatives by so many parameters, state by state."""
+        more = jnp.repeat(self.factor, parameters, axis=-1)
+        return Jumps(
+            jnp.concatenate([self.factor, more], axis=-1),
+            jnp.concatenate([self.shift, jnp.zeros_like(more)], axis=-1),
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event: a value that is added to a state, set, or multiplied with it, at a time.
+
+    - `where`: what describes it, for errors.
+    - `trajectory`: its index. `time` [unit of time].
+    """
+
+    where: str
+    trajectory: int
+    time: float
+    state: str
+    factor: float
+    shift: float
+
+
+ACTIONS = ("add", "set", "multiply")
+KEYS = ("time", "trajectory", "state", *ACTIONS)
+WHERE = "_where"  # what describes a row, for errors
+
+
+def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Event]:
+    """Events from rows with a `time`, a `state`, one of `add`, `set` and `multiply`, and perhaps a `trajectory`.
+
+    **Arguments:**
+
+    - `rows`: mappings; a key may be absent or its value empty. An event without a trajectory is one of each.
+    - `names`: of the trajectories of the data.
+
+    **Raises:** `ValueError` that names the event and the fault.
+    """
+    found = []
+    for number, row in enumerate(rows):
+        where = str(row.get(WHERE, f"event {number + 1}"))
+        check_keys(row, where)
+        given = {action: row[action] for action in ACTIONS if not is_empty(row.get(action))}
+        if len(given) != 1:
+            raise ValueError(f"{where} needs one of {', '.join(ACTIONS)}, got {', '.join(given) or 'none'}.")
+        (action, value), state = next(iter(given.items())), row.get("state")
+        if is_empty(state):
+            raise ValueError(f"{where} names no state; say which one jumps, state=...")
+        at, value = as_number(row.get("time"), "time", where), as_number(value, action, where)
+        factor, shift = {"add": (1.0, value), "set": (0.0, value), "multiply": (value, 0.0)}[action]
+        own = row.get("trajectory")
+        if not is_empty(own) and str(own) not in names:
+            raise ValueError(f"{where} is of trajectory {str(own)!r}, which the data do not have.")
+        chosen = range(len(names)) if is_empty(own) else [list(names).index(str(own))]
+        found += [Event(where, index, at, str(state), factor, shift) for index in chosen]
+    return found
+
+
+def check_keys(row: Mapping[str, Any], where: str) -> None:
+    for key in row:
+        if key not in (*KEYS, WHERE):
+            raise ValueError(f"{where} has the key {key!r}; events have {', '.join(KEYS)}.")
+
+
+def is_empty(value: Any) -> bool:
+    return value is None or value == "" or value != value
+
+
+def as_number(value: Any, name: str, where: str) -> float:
+    try:
+        found = float(value.replace(",", ".") if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if isinstance(value, bool) or not np.isfinite(found):
+        raise ValueError(f"{where} needs a number as its {name}, got {value!r}.")
+    return found
