@@ -199,6 +199,27 @@ MUTANTS = (
         ("tests/test_levenberg_marquardt.py::test_no_step_goes_uphill",),
     ),
     Mutant(
+        "events in padding",
+        "node_fit/solver/intervals.py",
+        "jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)",
+        "self.jumps.after(y)",
+        ("tests/test_events.py::test_an_event_in_the_last_row_happens_once",),
+    ),
+    Mutant(
+        "events in predictions",
+        "node_fit/solver/row_steps.py",
+        "y = interval.begun(front.y)",
+        "y = front.y",
+        ("tests/test_events.py::test_predictions_jump_where_the_doses_are",),
+    ),
+    Mutant(
+        "events in the data's fingerprint",
+        "node_fit/app/run_directory.py",
+        "events = () if data.events is None else (data.events.factor, data.events.shift)",
+        "events = ()",
+        ("tests/test_events.py::test_another_dose_is_other_data",),
+    ),
+    Mutant(
         "conformal count",
         "node_fit/model/ensemble.py",
         "math.ceil((scores.size + 1) * p)",

@@ -223,6 +223,17 @@ def test_another_dose_is_other_data():
     assert len(digests) == 4 and fingerprint(dosed())["sha256"] in digests
 
 
+def test_an_event_in_the_last_row_happens_once():
+    """The rows that fill up a shorter trajectory repeat its last one, but not its dose."""
+    ts = [np.arange(3.0), np.arange(8.0)]
+    data = nf.Dataset.from_arrays(ts, [np.exp(-0.7 * t)[:, None] for t in ts], states=("x",))
+    data = nf.with_events(data, [{"time": 2.0, "trajectory": "0", "state": "x", "add": 1.0}])
+    fit = fit_to(data, **LINE)
+    later = np.array([[2.0, 2.5, 6.0], [2.0, 2.5, 6.0]])
+    once = np.exp(-0.7 * later) + np.where(later > 2, np.exp(-0.7 * (later - 2)), 0) * [[1], [0]]
+    np.testing.assert_allclose(fit.model.predict(data, later)[..., 0], once, rtol=1e-3)
+
+
 def test_splits_that_are_simulated_together_keep_their_events():
     fit = fit_to(dosed(), **OPTIONS)
     splits = {"train": dosed().select([1]), "test": dosed().select([0])}

@@ -57,8 +57,9 @@ def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> J
     if batch.jumps is None:
         return None
     rows = np.asarray(batch.ts, np.float64)
-    row = np.stack([np.searchsorted(r, b, side="right") - 1 for r, b in zip(rows, begin, strict=True)])
-    at = (np.arange(len(rows))[:, None], row)
+    # The first of equal times, since rows that fill up a trajectory repeat its last one.
+    row = np.stack([np.searchsorted(r, b, side="left") for r, b in zip(rows, begin, strict=True)])
+    at = (np.arange(len(rows))[:, None], np.minimum(row, rows.shape[1] - 1))
     there = (rows[at] == begin)[..., None]
     found = batch.jumps.at(at)
     return Jumps(np.where(there, found.factor, 1.0), np.where(there, found.shift, 0.0))
