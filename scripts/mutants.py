@@ -92,7 +92,7 @@ MUTANTS = (
         f"{OPTIMIZERS}/optimizer.py",
         "sound = jnp.isfinite(value.value) & jnp.isfinite(norm)",
         "sound = jnp.ones((), bool)",
-        ("tests/faults/test_numerics.py::test_what_is_not_finite_is_stepped_back_from_with_smaller_steps",),
+        ("tests/test_optimizers.py::test_a_step_that_is_not_finite_is_rejected",),
     ),
     Mutant(
         "best iterate",
@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "splits: training rows by time",
         "node_fit/data/splits.py",
-        "        train = data.until(fitted)\n",
-        "        train = data\n",
+        "return Splits(data.until(fitted), validation, test)",
+        "return Splits(data, validation, test)",
         (
             "tests/test_splits.py::test_every_row_is_scored_in_exactly_one_part",
             "tests/test_splits.py::test_a_forecast_is_simulated_from_the_start_of_the_record",

@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import SMALL, fit_to, rotation
 
+import node_fit as nf
 from node_fit.runtime import compilation
-from node_fit.runtime.compilation import Compilations, Programs, mappings
+from node_fit.runtime.compilation import PROGRAMS, Compilations, Programs, counted, mappings
 from node_fit.runtime.precision import carry
+from node_fit.training.programs import StagePrograms
 
 
 def doubled(factor, x):
@@ -51,3 +54,59 @@ def test_forgetting_gives_mappings_back(x):
     programs.forget()
     assert mappings() - before < 0.2 * (taken - before)
     assert jax.device_get(programs.get(doubled, 2, (x,), count)(x)).tolist() == [0, 2, 4]
+
+
+def test_programs_compile_at_the_same_time_and_are_counted_apart(x):
+    programs = Programs()
+    counts = [Compilations() for _ in range(4)]
+    begun = [programs.begin(doubled, factor, (x,), count) for factor, count in enumerate(counts, 2)]
+    assert programs.begin(doubled, 2, (x,), Compilations()) is begun[0], "a program that is begun is not begun again"
+    for factor, compiled in enumerate(begun, 2):
+        np.testing.assert_array_equal(compiled.result()(x), [0, factor, 2 * factor])
+    assert [count.count for count in counts] == [1, 1, 1, 1]
+
+
+def test_what_another_thread_compiles_is_not_counted(x):
+    programs, mine, theirs = Programs(), Compilations(), Compilations()
+    with counted(mine):
+        programs.get(doubled, 2, (x,), theirs)
+    assert (mine.count, theirs.count) == (0, 1)
+
+
+def test_a_compilation_that_fails_is_tried_again(x, monkeypatch):
+    programs, count = Programs(), Compilations()
+
+    def fails(self, *arguments, **options):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        programs.get(doubled, 2, (x,), count)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(programs.get(doubled, 2, (x,), count)(x), [0, 2, 4])
+
+
+def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
+    told = []
+    compile = StagePrograms.compile
+
+    def kept(self, states, use=PROGRAMS.get):
+        told.append((self.stage.name, use.__name__))
+        compile(self, states, use)
+
+    class Tell(nf.Callback):
+        def on_stage_start(self, name):
+            told.append((name, "trains"))
+
+    monkeypatch.setattr(StagePrograms, "compile", kept)
+    fit = fit_to(rotation(), field=SMALL, steps=10, callbacks=[Tell()])
+    assert told == [
+        ("derivative", "begin"),
+        ("main", "begin"),
+        ("derivative", "get"),
+        ("derivative", "trains"),
+        ("main", "begin"),
+        ("main", "get"),
+        ("main", "trains"),
+    ]
+    assert fit.compiles == 2, "what is compiled ahead is what the stage runs"

@@ -1,7 +1,9 @@
 """Programs compiled ahead of their first call, once per shape, and a count of compilations."""
 
 import gc
+import threading
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 # Linux limits the memory mappings of a process. A program takes hundreds, and XLA crashes when none are left.
 MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 CROWDED = 0.5  # share of the mappings above which programs are freed
+# Programs that are compiled at the same time: more would need more memory, and a run has few.
+AT_ONCE = 2
 
 
 @dataclass
@@ -29,9 +33,12 @@ class Compilations:
 
 @contextmanager
 def counted(into: Compilations):
-    """Counts the XLA compilations in a block of code, as JAX reports them."""
+    """Counts the XLA compilations in a block of code, as JAX reports them, without those of other threads."""
+    thread = threading.get_ident()
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if threading.get_ident() != thread:
+            return
         if event == RETRIEVED:
             into.cached += 1
             into.count -= 1  # JAX then reports a compilation too
@@ -50,10 +57,12 @@ class Programs:
     """Compiled executables, by what they were compiled for.
 
     Calling an executable with other shapes, dtypes or placements is an error, never a silent second compilation.
+    Programs are traced one after another, and compiled in threads: XLA needs no Python.
     """
 
     def __init__(self):
-        self._executables: dict[Hashable, Callable] = {}
+        self._executables: dict[Hashable, Future[Callable]] = {}
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="compile")
 
     def get(
         self,
@@ -64,7 +73,27 @@ class Programs:
         check: Callable[[PyTree], None] = lambda result: None,
         axes: tuple[int | None, ...] | None = None,
     ) -> Callable:
-        """The executable of `function(static, *arguments)`; call it with `arguments` alone.
+        """The executable of `function(static, *arguments)`; call it with `arguments` alone. Arguments as of `begin`.
+
+        **Raises:** what its compilation raises.
+        """
+        compiled = self.begin(function, static, arguments, count, check, axes)
+        try:
+            return compiled.result()
+        except Exception:
+            self._executables = {key: each for key, each in self._executables.items() if each is not compiled}
+            raise
+
+    def begin(
+        self,
+        function: Callable,
+        static: PyTree,
+        arguments: tuple[PyTree, ...],
+        count: Compilations,
+        check: Callable[[PyTree], None] = lambda result: None,
+        axes: tuple[int | None, ...] | None = None,
+    ) -> Future[Callable]:
+        """Begins to compile `function(static, *arguments)`, and goes on at once.
 
         **Arguments:**
 
@@ -88,12 +117,17 @@ class Programs:
             traced = jax.jit(program if axes is None else jax.vmap(program, in_axes=axes)).trace(*arguments)
             check(traced.out_info)
             lowered = traced.lower()
-            with counted(count):
-                self._executables[key] = lowered.compile()
+
+            def compiled() -> Callable:
+                with counted(count):
+                    return lowered.compile()
+
+            self._executables[key] = self._threads.submit(compiled)
         return self._executables[key]
 
     def forget(self) -> None:
         """Frees all programs that are not in use, including JAX's own; they are compiled again when needed."""
+        wait(self._executables.values())
         self._executables.clear()
         jax.clear_caches()
         gc.collect()

@@ -13,6 +13,7 @@ from ..runtime.compilation import PROGRAMS, Compilations
 from ..runtime.processes import to_host
 from ..solver.held_steps import Shares
 from .programs import StagePrograms
+from .rooms import roomy
 from .stage_loss import StageLoss
 from .state import Params, TrainState
 from .step import StageData
@@ -49,7 +50,7 @@ class LinearisedStage:
         """The sum of squares at other parameters, over the same held steps."""
         state, programs, place = self.state, self.programs, self.programs.setup.place
         params = place.replicate(self._unravel(jnp.asarray(x, self.kind)))
-        grid, progress = place.shard(programs.roomy(state.grid)), place.replicate(state.progress)
+        grid, progress = place.shard(roomy(programs, state.grid)), place.replicate(state.progress)
         arguments = (params, grid, progress, programs.own, programs.shared)
         run = PROGRAMS.get(linearised, programs.static, arguments, Compilations())
         residuals, jacobian, prior, failed = to_host(run(*arguments))

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from ..data.dataset import Dataset
 from ..model import parameters
 from ..model.neural_ode import NeuralODE
+from ..runtime.compilation import PROGRAMS
 from ..runtime.placement import Placement
 from ..runtime.processes import agreed, is_first, of_first
 from ..solver.held_steps import SLACK
@@ -20,7 +21,8 @@ from .callback import Callback, Record, RunState, Template
 from .chunk_end import at_lowest, judged, let_go, renewed, restarted
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
-from .state import Params, TrainState
+from .rooms import keeps_shape
+from .state import Params, TrainState, with_flag
 from .step_errors import excess, held_back
 from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
 
@@ -130,6 +132,8 @@ class Loop:
         """Runs chunks until the stage has ended for every member, or a callback stops it."""
         programs = self.programs(run.stage)
         callback.on_stage_compile(programs.stage.name, programs.stage.steps)
+        programs.compile(run.members, PROGRAMS.begin)
+        self.begin_next(run)
         programs.compile(run.members)
         callback.on_stage_start(programs.stage.name)
         while True:
@@ -155,6 +159,15 @@ class Loop:
                 self.warn_of_nothing(programs, run, outcomes)
             if stop is not None and any(end is None or end.status != "failed" for end in outcomes):
                 return [interrupted(end, stop) for end in outcomes], run
+
+    def begin_next(self, run: RunState) -> None:
+        """Begins to compile the next stage, which goes on while this one trains."""
+        if run.stage + 1 == len(self.stages):
+            return
+        programs = self.programs(run.stage + 1)
+        states = programs.init([state.params.model for state in run.members])
+        if keeps_shape(programs, states[0].grid):
+            programs.compile(states, PROGRAMS.begin)
 
     def end_chunk(
         self, programs: StagePrograms, before: Sequence[TrainState], advanced: Advanced
@@ -253,11 +266,6 @@ def in_pieces(validation: Dataset, past: int) -> Dataset:
     """Long records in parts that are solved in parallel, if starts are read from the rows before each part."""
     long = past > 0 and validation.lengths.max() > 2 * PIECE
     return validation.windows(PIECE, PIECE) if long else validation
-
-
-def with_flag(state: TrainState, finished: bool) -> TrainState:
-    """The state with its `finished` flag set or cleared."""
-    return replace(state, finished=np.asarray(finished))
 
 
 def with_nodes(state: TrainState, nodes: int) -> TrainState:

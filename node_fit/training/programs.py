@@ -18,18 +18,17 @@ from ..runtime.compilation import PROGRAMS, Compilations, counted
 from ..runtime.placement import Placement
 from ..runtime.precision import numbers_as_arrays
 from ..runtime.processes import to_host
-from ..solver.held_steps import Shares, finest, padded, room, settle, settle_between_rows
+from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .members import Member, mapped_axes, share, stack, unstack
 from .minibatches import Minibatches, count_of, sample, taken
 from .pace import Pace
+from .rooms import roomy
 from .state import Params, TrainState, check_carry, initial_state
 from .step import StageData, chunk, sample_loss, step_errors, validation_loss
 from .step_errors import StepErrors, even_nodes
 
 # Rows of the sample by which shared held steps are refined.
 SAMPLED = 256
-# Steps of all trajectories up to which there is room for more of them, which costs memory.
-ROOMY = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,13 @@ class StagePrograms:
             states.append(self.setup.place.host(initial_state(stage, Params(given, auxiliary), grid)))
         return tuple(states)
 
-    def compile(self, states: Sequence[TrainState]) -> None:
-        """Compiles what `advance` runs, ahead of its first call."""
+    def compile(self, states: Sequence[TrainState], use: Callable = PROGRAMS.get) -> None:
+        """Compiles what `advance` runs, ahead of its first call; `PROGRAMS.begin` only begins to."""
         began = time.perf_counter()
         placed = self._placed(states)
-        self._chunk_program(placed, self._drawn(states))
-        self._validation_program(placed.params.model)
-        self._sample_program(placed)
+        self._chunk_program(placed, self._drawn(states), use)
+        self._validation_program(placed.params.model, use)
+        self._sample_program(placed, use)
         self.compile_seconds += time.perf_counter() - began
 
     def advance(
@@ -244,24 +243,24 @@ class StagePrograms:
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
         return to_host(PROGRAMS.get(step_errors, self.static, arguments, Compilations(), axes=axes)(*arguments))
 
-    def _chunk_program(self, state: TrainState, drawn: PyTree) -> Any:
+    def _chunk_program(self, state: TrainState, drawn: PyTree, use: Callable = PROGRAMS.get) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
         keeps = lambda out: check_carry(state, out[0])  # noqa: E731
-        return PROGRAMS.get(chunk, self.static, arguments, self.compilations, keeps, axes)
+        return use(chunk, self.static, arguments, self.compilations, keeps, axes)
 
-    def _validation_program(self, params: PyTree) -> Any:
+    def _validation_program(self, params: PyTree, use: Callable = PROGRAMS.get) -> Any:
         if self.setup.validation is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
         arguments = (params, *self._validated)
-        return PROGRAMS.get(validation_loss, self.static[0], arguments, Compilations(), axes=axes)
+        return use(validation_loss, self.static[0], arguments, Compilations(), axes=axes)
 
-    def _sample_program(self, state: TrainState) -> Any:
+    def _sample_program(self, state: TrainState, use: Callable = PROGRAMS.get) -> Any:
         if self.minibatches is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return PROGRAMS.get(sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
+        return use(sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
 
     def _sampled(self, state: TrainState) -> tuple:
         return state.chosen, state.grid, state.progress, self.own, self.shared
@@ -275,20 +274,10 @@ class StagePrograms:
 
     def _placed(self, states: Sequence[TrainState]) -> TrainState:
         """The members' states on devices, spread by members or by trajectories."""
-        place, state = self.setup.place, stack([replace(state, grid=self.roomy(state.grid)) for state in states])
+        place, state = self.setup.place, stack([replace(state, grid=roomy(self, state.grid)) for state in states])
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
-
-    def roomy(self, grid: Shares | None) -> Shares | None:
-        """Held steps in an array of the size that all programs share, which are not compiled again for more steps."""
-        objective = self.stage.objective
-        solver, between = objective.held_solver, objective.steps_between_rows(self.rows[0])
-        # A scan, which `direct` asks for, takes all steps.
-        if grid is None or solver is None or between or solver.held_adjoint == "direct":
-            return grid
-        steps = room(grid.shape[-1] - 1)
-        return padded(grid, steps) if self.blocks * steps <= ROOMY else grid
 
     def _drawn(self, states: Sequence[TrainState]) -> PyTree:
         """The minibatches of the next chunk; None if every step uses all data."""

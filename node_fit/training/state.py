@@ -1,5 +1,6 @@
 """The training state: every leaf is an array that never changes its shape, dtype or weak type."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -136,3 +137,8 @@ def check_carry(state: TrainState, after: TrainState) -> None:
 def kind(x: Any) -> str:
     weak = ", weak" if getattr(x, "weak_type", False) else ""
     return f"{x.dtype}{list(x.shape)}{weak}"
+
+
+def with_flag(state: TrainState, finished: bool) -> TrainState:
+    """The state with its `finished` flag set or cleared."""
+    return replace(state, finished=np.asarray(finished))
