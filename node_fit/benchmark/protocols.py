@@ -96,7 +96,7 @@ PROTOCOLS: dict[str, Protocol] = {
                 "simulation RMSE [V], rows 701-1,024",
                 RMSE,
                 (
-                    Figure(simple("state-space"), f"linear state-space model, {SAME_RUN}"),
+                    Figure(simple("linear"), f"linear ODE, {SAME_RUN}"),
                     Figure(0.757, f"best linear approximation, {TANKS_TABLE}", comparable=False),
                     Figure(0.540, f"Volterra series, {TANKS_TABLE}", comparable=False),
                     Figure(0.343, f"nonlinear state space, {TANKS_TABLE}", comparable=False),
