@@ -247,6 +247,11 @@ def test_no_baseline_ignores_the_doses():
     assert set(fit.simple_scores(dosed(), dosed())) == {"mean", "persistence"}
 
 
+def test_events_are_given_at_once():
+    with pytest.raises(ValueError, match="the data have events already"):
+        nf.with_events(dosed(), ROWS)
+
+
 def test_an_unknown_state_is_refused_before_anything_is_trained():
     data = nf.with_events(blood(), [{"time": 1.0, "state": "gutt", "add": 1.0}])
     with pytest.raises(ValueError, match=r"an event names 'gutt', which is not a state; did you mean 'gut'\?"):

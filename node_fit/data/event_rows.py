@@ -35,8 +35,10 @@ def with_events(data: Dataset, events: Any) -> Dataset:
     interpolated, or held if they look like it. What is measured at an event's own time comes before it. Events after
     the last row of a trajectory are left out.
 
-    **Raises:** `ValueError` that names the event.
+    **Raises:** `ValueError` that names the event, or if the data have events already.
     """
+    if data.events is not None:
+        raise ValueError("the data have events already; give all of them at once.")
     found = parse_events(as_rows(events, data), data.trajectories)
     for event in found:
         first = data.ts[event.trajectory, 0]
