@@ -102,9 +102,9 @@ def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
     fit = fit_to(rotation(), field=SMALL, steps=10, callbacks=[Tell()])
     assert told == [
         ("derivative", "begin"),
-        ("main", "begin"),
         ("derivative", "get"),
         ("derivative", "trains"),
+        ("main", "begin"),  # after the first chunk
         ("main", "begin"),
         ("main", "get"),
         ("main", "trains"),

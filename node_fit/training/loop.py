@@ -133,9 +133,9 @@ class Loop:
         programs = self.programs(run.stage)
         callback.on_stage_compile(programs.stage.name, programs.stage.steps)
         programs.compile(run.members, PROGRAMS.begin)
-        self.begin_next(run)
         programs.compile(run.members)
         callback.on_stage_start(programs.stage.name)
+        is_first_chunk = True
         while True:
             outcomes = self.outcomes(run)
             found = [outcome for outcome in outcomes if outcome is not None]
@@ -159,6 +159,9 @@ class Loop:
                 self.warn_of_nothing(programs, run, outcomes)
             if stop is not None and any(end is None or end.status != "failed" for end in outcomes):
                 return [interrupted(end, stop) for end in outcomes], run
+            if is_first_chunk:  # The user has seen a sign of life.
+                self.begin_next(run)
+                is_first_chunk = False
 
     def begin_next(self, run: RunState) -> None:
         """Begins to compile the next stage, which goes on while this one trains."""
