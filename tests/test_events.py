@@ -179,10 +179,10 @@ def test_a_state_on_a_logarithmic_scale_is_multiplied_or_set():
     events = [{"time": 1.0, "state": "x", "multiply": 3.0}, {"time": 2.0, "state": "x", "set": 0.5}]
     ts = np.linspace(0, 3, 13)
     ys = np.where(ts <= 1, 1.0, np.where(ts <= 2, 3.0, 0.5 * np.exp(0.8))) * np.exp(-0.4 * ts)
-    data = nf.with_events(nf.Dataset.from_arrays(ts, ys[:, None], states=("x",)), events)
-    fit = fit_to(data, **LINE, **scaling)
+    plain = nf.Dataset.from_arrays(ts, ys[:, None], states=("x",))
+    fit = fit_to(nf.with_events(plain, events), **LINE, **scaling)
     assert fit.model.constants() == pytest.approx({"k": 0.4}, rel=1e-3)
-    added = nf.with_events(data, [{"time": 1.5, "state": "x", "add": 1.0}])
+    added = nf.with_events(plain, [{"time": 1.5, "state": "x", "add": 1.0}])
     with pytest.raises(
         ValueError, match=r"an event adds to 'x', which is on a logarithmic scale .*; set or multiply it"
     ):
