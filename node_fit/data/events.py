@@ -53,7 +53,8 @@ class Events:
     def told(self) -> str:
         """A sentence on how many there are."""
         count, of = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
-        return f"events: {', '.join(self.states)} at {count} times in {of} of {len(self.rows)} trajectories"
+        times = "1 time" if count == 1 else f"{count} times"
+        return f"events: {', '.join(self.states)} at {times} in {of} of {len(self.rows)} trajectories"
 
     @property
     def rows(self) -> np.ndarray:
