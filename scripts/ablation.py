@@ -129,7 +129,7 @@ def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
     train, validation, truth, test = load(problem)
     rows = []
     for seed in range(seeds):
-        watch = Watch(limit)
+        watch = Watch(limit=limit)
         fit = node_fit.fit(
             train,
             validation=validation,
