@@ -189,6 +189,19 @@ def test_a_state_on_a_logarithmic_scale_is_multiplied_or_set():
         fit_to(added, **LINE, **scaling)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_share_is_set_within_its_bounds():
+    ts = np.linspace(0, 4, 17)
+    share = np.where(ts <= 2, 0.8 * np.exp(-0.4 * ts), 0.9 * np.exp(-0.4 * (ts - 2)))[:, None]
+    plain = nf.Dataset.from_arrays(ts, share, states=("x",))
+    bounds = {"bounds": {"x": (0.1, 1.0)}}
+    fit = fit_to(nf.with_events(plain, [{"time": 2.0, "state": "x", "set": 0.9}]), **LINE, **bounds)
+    assert fit.model.constants() == pytest.approx({"k": 0.4}, rel=1e-3)
+    beyond = nf.with_events(plain, [{"time": 2.0, "state": "x", "set": 1.5}])
+    with pytest.raises(ValueError, match="an event sets 'x' to a value that is not within its bounds"):
+        fit_to(beyond, **LINE, **bounds)
+
+
 WRONG = {
     "event 1 has the key 'dose'; events have time,": {"time": 1, "state": "x", "dose": 1},
     "event 1 needs one of add, set, multiply, got none": {"time": 1, "state": "x"},

@@ -63,10 +63,7 @@ class Events:
 
 
 class Jumps(eqx.Module):
-    """The events of a model's states in scaled units; fields as in `Events`, with all states in the model's order.
-
-    `at` picks rows.
-    """
+    """The events of a model's states in scaled units; fields as in `Events`, with all states in the model's order."""
 
     factor: Float[Any, "*rows state"]
     shift: Float[Any, "*rows state"]
@@ -76,6 +73,7 @@ class Jumps(eqx.Module):
         return self.factor * y + self.shift
 
     def at(self, rows: Any) -> "Jumps":
+        """The jumps of other rows, by an index of the arrays."""
         return Jumps(self.factor[rows], self.shift[rows])
 
     def with_sensitivities(self, parameters: int) -> "Jumps":

@@ -156,8 +156,9 @@ def on_line(factor: np.ndarray, shift: np.ndarray, bounds: Bounds, name: str) ->
         )
     if not is_inside(shift[sets], bounds).all():
         raise ValueError(f"an event sets {name!r} to a value that is not within its bounds.")
-    line = np.where(sets, to_line(np.where(sets, shift, 1.0 if logarithmic else shift), bounds), 0.0)
-    return np.where(sets, 0.0, 1.0), line + np.where(scales, np.log(np.where(scales, factor, 1.0)), 0.0)
+    moved = np.zeros(factor.shape)
+    moved[sets], moved[scales] = to_line(shift[sets], bounds), np.log(factor[scales])
+    return np.where(sets, 0.0, 1.0), moved
 
 
 def as_jax(scaler: Scaler) -> Scaler:
