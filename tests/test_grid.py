@@ -170,7 +170,22 @@ def test_even_grids():
 
 
 def test_sizes_are_few():
-    assert [held_steps.size(n) for n in (1, 8, 9, 12.5, 33, 50)] == [8, 8, 12, 16, 48, 64]
+    assert [held_steps.size(n) for n in (1, 8, 8.1, 12.5, 33, 50, 65)] == [8, 8, 9, 13, 36, 52, 72]
+
+
+def test_a_grid_far_finer_than_needed_becomes_coarser():
+    with scope("x64"):
+        first = held_steps.even(np.broadcast_to(TIMES, (2, len(TIMES))), 200)
+        grid = held_steps.settle(lambda g: errors_of(g, rtol=1e-4), first, 5, 4096)
+        assert grid.shape[1] < 60
+        errors = errors_of(grid, rtol=1e-4)
+        assert errors.max() <= held_steps.SLACK and held_steps.needed_steps(errors, 5) <= grid.shape[1] - 1
+
+
+def test_a_grid_as_coarse_as_can_be_stays():
+    with scope("x64"):
+        first = held_steps.even(np.broadcast_to(TIMES, (2, len(TIMES))), held_steps.FEWEST)
+        assert held_steps.settle(lambda g: errors_of(g, rtol=1.0), first, 5, 4096) is first
 
 
 def test_what_no_grid_can_do_is_refused():

@@ -41,19 +41,18 @@ def linear(inputs: int = 0) -> Linear:
 
 
 @eqx.filter_jit
-def program(solver, field, ts, y0, us, saved, joint):
-    return solver.solve(InitialValueProblem(field, ts, y0, us, jnp.zeros(len(ts))), joint=joint, saved=saved)
+def program(solver, field, ts, y0, us, joint):
+    return solver.solve(InitialValueProblem(field, ts, y0, us, jnp.zeros(len(ts))), joint=joint)
 
 
-def solve(solver, ts, *, field=None, y0=STARTS, us=None, saved=None, joint=False):
+def solve(solver, ts, *, field=None, y0=STARTS, us=None, joint=False):
     """Solutions as NumPy arrays; tolerances are arguments of the compiled program, so they may vary."""
     solver = solver.for_data()
     solver = eqx.tree_at(lambda s: (s.rtol, s.atol), solver, (jnp.asarray(solver.rtol), jnp.asarray(solver.atol)))
     ts = np.broadcast_to(ts, (len(y0), np.shape(ts)[-1]))
     us = np.zeros((*ts.shape, 0)) if us is None else us
-    saved = None if saved is None else jnp.asarray(saved)
     field = linear(us.shape[2]) if field is None else field
-    solution = program(solver, field, jnp.asarray(ts), jnp.asarray(y0), jnp.asarray(us), saved, joint)
+    solution = program(solver, field, jnp.asarray(ts), jnp.asarray(y0), jnp.asarray(us), joint)
     return np.asarray(solution.ys), np.asarray(solution.ok)
 
 
@@ -154,13 +153,12 @@ def forced(kind: str, inputs: np.ndarray, y0: np.ndarray) -> np.ndarray:
 def test_a_forced_system(kind):
     inputs = np.stack([INPUTS, -INPUTS, INPUTS**2])
     solver = nf.Solver(rtol=1e-8, atol=1e-10, inputs=kind)
-    saved = np.broadcast_to(INPUT_TIMES[1:], (3, 5))
-    ys, ok = solve(solver, INPUT_TIMES, us=inputs[..., None], saved=saved, joint=True)
+    ys, ok = solve(solver, INPUT_TIMES, us=inputs[..., None], joint=True)
     assert ok.all()
     for trajectory in range(3):
-        expected = forced(kind, inputs[trajectory], STARTS[trajectory])[1:]
+        expected = forced(kind, inputs[trajectory], STARTS[trajectory])
         assert np.allclose(ys[trajectory], expected, atol=1e-6)
-        other = forced("hold" if kind == "linear" else "linear", inputs[trajectory], STARTS[trajectory])[1:]
+        other = forced("hold" if kind == "linear" else "linear", inputs[trajectory], STARTS[trajectory])
         assert np.abs(other - expected).max() > 0.05
 
 
@@ -176,13 +174,6 @@ def test_a_stiff_system_wants_an_implicit_method(method, solved):
     assert ok.tolist() == [solved]
     assert np.allclose(ys[0, 1:, 0], np.cos(ts[1:]), atol=2e-3) is solved
     assert np.isfinite(ys).all() == solved
-
-
-def test_states_are_given_at_the_saved_times_and_beyond_the_last_input():
-    saved = np.array([0.5, 0.6, 1.9, 2.5, 3.7])
-    ys, ok = solve(nf.Solver(rtol=1e-8, atol=1e-10), TIMES, saved=np.broadcast_to(saved, (3, 5)))
-    assert ok.all() and ys.shape == (3, 5, 2)
-    assert np.allclose(ys, exact(saved), atol=1e-5)
 
 
 def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():

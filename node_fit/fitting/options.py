@@ -42,6 +42,8 @@ from .recipes import Recipe, as_recipe
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
 LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
+# Trajectories of a single fit that make another core of a CPU pay.
+PAYS = 64
 
 
 class Budget(NamedTuple):
@@ -103,7 +105,7 @@ class Devices:
     - `kind`: `auto` for the first device that JAX finds, `cpu` or `gpu`.
     - `count`: number of devices over which members, or the trajectories of a single fit, are spread; all devices if
       None. As many are used as divide the members or trajectories. `auto` uses all devices of a CPU for several
-      members, and one otherwise.
+      members, one for every 64 trajectories of a single fit, and one on a GPU.
     """
 
     kind: str = "auto"
@@ -182,9 +184,11 @@ class Options:
         """Where the arrays of this many members are."""
         assert isinstance(self.device, Devices)
         kind, count = self.device.kind, self.device.count
-        if count == "auto":
-            count = None if members > 1 and find_device(kind).platform == "cpu" else 1
-        return Placement(self.kind, kind, count)
+        if count != "auto":
+            return Placement(self.kind, kind, count)
+        if find_device(kind).platform != "cpu":
+            return Placement(self.kind, kind)
+        return Placement(self.kind, kind, None, fewest=1 if members > 1 else PAYS)
 
     def model(self, data: Dataset) -> NeuralODE:
         """The model with its initial parameters."""

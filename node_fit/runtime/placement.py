@@ -1,5 +1,6 @@
 """Placement of a run's arrays, on one device or spread over several."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ class Placement:
     - `precision`: of floats.
     - `device`: `auto`, `cpu` or `gpu`.
     - `count`: number of devices; all available ones if None.
+    - `fewest`: members or trajectories that each device must get at least; fewer devices are used if there are fewer.
 
     **Raises:** `ValueError` if there are not that many.
     """
@@ -31,6 +33,7 @@ class Placement:
     precision: Precision
     device: str = "auto"
     count: int | None = 1
+    fewest: int = 1
 
     @cached_property
     def devices(self) -> list[Any]:
@@ -49,7 +52,16 @@ class Placement:
         """Uses as many of the devices as divide `length`; all of them if several processes share them."""
         if jax.process_count() > 1:
             return self
-        return replace(self, count=max(n for n in range(1, len(self.devices) + 1) if length % n == 0))
+        most = min(len(self.devices), max(length // self.fewest, 1))
+        return replace(self, count=max(n for n in range(1, most + 1) if length % n == 0))
+
+    def traced(self) -> AbstractContextManager:
+        """Traces programs whose trajectories are spread over the devices."""
+        return nullcontext() if len(self.devices) == 1 else jax.set_mesh(self.mesh)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(self.devices), AXIS)
 
     def replicate(self, tree: PyTree) -> PyTree:
         """Puts a whole tree on every device."""
@@ -79,7 +91,7 @@ class Placement:
     def put(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         if len(self.devices) == 1:
             return self.one(tree)
-        sharding = NamedSharding(Mesh(np.array(self.devices), AXIS), spec)
+        sharding = NamedSharding(self.mesh, spec)
         if sharding.is_fully_addressable:
             return carry(tree, dtype_of(self.precision), sharding)
         # Each process contributes its part; JAX's device_put would wait for all others, to compare values.

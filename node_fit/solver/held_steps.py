@@ -5,6 +5,7 @@ chooses again make it rough. A march over a grid also compiles in a third of the
 trajectory can have its own steps at no extra cost.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ LEAST, MOST = 0.2, 5.0
 SLACK = 10.0
 ROUNDS = 12
 FEWEST = 8
+# Steps become fewer if no more than this share of them is needed.
+SPARE = 0.75
 
 
 def interpolate(
@@ -89,8 +92,8 @@ def stretched(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
 def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, most: int) -> Shares:
     """A grid whose steps meet the tolerance; the same grid if it already does.
 
-    The steps are spread so that all have the same estimated error, and their number grows where that is too large. This
-    only needs solves on grids.
+    The steps are spread so that all have the same estimated error, and their number grows where that is too large, and
+    shrinks where it is far too small. This only needs solves on grids.
 
     **Arguments:**
 
@@ -99,14 +102,15 @@ def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, 
     - `order`: order of the error estimate: the error is proportional to this power of a step.
     - `most`: maximum number of steps.
     """
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         errors = errors_of(grid)
-        steps, needed = errors.shape[1], needed_steps(errors, order)
-        if (errors <= SLACK).all() and needed <= steps:
+        steps, needed = errors.shape[1], min(size(needed_steps(errors, order)), most)
+        within = (errors <= SLACK).all()
+        if within and SPARE * steps <= needed <= steps:
             return grid
-        if needed > steps:
-            steps = min(size(needed), most)
-        new = spread(grid, shares(errors, order), steps)
+        if not within:  # Another spread of the same steps may do, and if not, more of them.
+            needed = max(needed, steps if number < 2 else min(size(steps + 1), most))
+        new = spread(grid, shares(errors, order), needed)
         if np.array_equal(new, grid):
             return grid
         grid = new
@@ -162,11 +166,11 @@ def shares(errors: np.ndarray, order: int) -> np.ndarray:
 
 
 def size(needed: int | float) -> int:
-    """A number of steps somewhat above `needed`, from a few choices, so that runs share compiled programs."""
-    steps = FEWEST
-    while steps < needed:
-        steps = steps * 3 // 2 if steps.bit_count() == 1 else steps * 4 // 3
-    return steps
+    """A number of steps up to an eighth above `needed`, so that a slow growth does not change it in every chunk."""
+    if needed <= FEWEST:
+        return FEWEST
+    quantum = 2 ** max(math.ceil(math.log2(needed)) - 4, 0)
+    return math.ceil(needed / quantum) * quantum
 
 
 def room(steps: int) -> int:

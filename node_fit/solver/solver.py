@@ -14,6 +14,7 @@ from ..runtime.arguments import checks_arguments
 from ..runtime.stored_names import stored_as
 from . import held_steps, implicit_steps, row_steps
 from .adjoints import ADJOINTS, Adjoint
+from .devices import on_each_device
 from .driven import Driven
 from .held_steps import Grid, Shares
 from .initial_value_problem import InitialValueProblem
@@ -103,14 +104,8 @@ class Solver(eqx.Module):
         rtol, atol = with_defaults(self.rtol, self.atol, driven)
         return replace(self, rtol=rtol, atol=atol, inputs=inputs if self.inputs == AUTO else self.inputs)
 
-    def solve(
-        self,
-        problem: InitialValueProblem,
-        *,
-        joint: bool,
-        saved: Float[Array, "trajectory saved"] | None = None,
-        adjoint: Adjoint | None = None,
-    ) -> Solution:
+    @on_each_device
+    def solve(self, problem: InitialValueProblem, *, joint: bool, adjoint: Adjoint | None = None) -> Solution:
         """Solves all trajectories with adaptive or even steps.
 
         **Arguments:**
@@ -118,23 +113,22 @@ class Solver(eqx.Module):
         - `problem`: the trajectories.
         - `joint`: solve all of them as one equation with common steps. They must share their times. It halves the cost
           of a gradient; a trajectory's error then depends a little on its neighbours.
-        - `saved`: increasing times, shape `(trajectory, saved)`; those of the problem if absent, or if states jump.
         - `adjoint`: in place of the solver's own.
         """
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
-        wanted: Any = p.ts if saved is None else saved
         if p.jumps is not None:
             return solve_by_row(p, inputs, lambda driven, ends, y0: self._diffeqsolve(driven, ends, y0, ends, adjoint))
         if joint:
             driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
-            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, wanted[0], adjoint)
+            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, p.ts[0], adjoint)
             return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, p.y0.shape[:1]))
 
-        def one(ts, y0, us, origin, saved):
-            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, saved, adjoint)
+        def one(ts, y0, us, origin):
+            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, ts, adjoint)
 
-        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin, wanted))
+        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin))
 
+    @on_each_device
     def solve_held(
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False, adjoint: Adjoint | None = None
     ) -> HeldSolution:
@@ -157,6 +151,7 @@ class Solver(eqx.Module):
             ys = jnp.where(jnp.abs(ys) <= problem.bound[None, None], ys, jnp.inf)
         return HeldSolution(ys, jnp.isfinite(ys).all(axis=(1, 2)), errors)
 
+    @on_each_device
     def step_errors(
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
     ) -> Float[Array, "trajectory step"]:
@@ -165,6 +160,7 @@ class Solver(eqx.Module):
             return self._march_rows(problem, grid).errors
         return held_steps.step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
 
+    @on_each_device
     def forecast(self, problem: InitialValueProblem) -> Solution:
         """Solves all trajectories, each on its own, with adaptive steps that end at every row.
 

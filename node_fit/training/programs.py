@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -241,26 +242,32 @@ class StagePrograms:
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return to_host(PROGRAMS.get(step_errors, self.static, arguments, Compilations(), axes=axes)(*arguments))
+        program = self._use(PROGRAMS.get, step_errors, self.static, arguments, Compilations(), axes=axes)
+        return to_host(program(*arguments))
 
     def _chunk_program(self, state: TrainState, drawn: PyTree, use: Callable = PROGRAMS.get) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
         keeps = lambda out: check_carry(state, out[0])  # noqa: E731
-        return use(chunk, self.static, arguments, self.compilations, keeps, axes)
+        return self._use(use, chunk, self.static, arguments, self.compilations, keeps, axes)
 
     def _validation_program(self, params: PyTree, use: Callable = PROGRAMS.get) -> Any:
         if self.setup.validation is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
         arguments = (params, *self._validated)
-        return use(validation_loss, self.static[0], arguments, Compilations(), axes=axes)
+        return self._use(use, validation_loss, self.static[0], arguments, Compilations(), axes=axes)
 
     def _sample_program(self, state: TrainState, use: Callable = PROGRAMS.get) -> Any:
         if self.minibatches is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        return use(sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
+        return self._use(use, sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
+
+    def _use(self, use: Callable, *program: Any, **options: Any) -> Any:
+        """Compiles a program for data that are spread over devices, unless members are."""
+        with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
+            return use(*program, **options)
 
     def _sampled(self, state: TrainState) -> tuple:
         return state.chosen, state.grid, state.progress, self.own, self.shared
