@@ -8,6 +8,7 @@ prints one JSON document. A callback measures node_fit, through `node_fit.fit` a
 import argparse
 import importlib
 import json
+import os
 import statistics
 import time
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 import peers
 
 # Each block of steps is one chunk in node_fit, and is timed as a whole.
-BLOCK, BLOCKS = 50, 2
+BLOCK, BLOCKS = 50, 4
 WIDTH = 32  # width of the spiral's field
 
 
@@ -31,10 +32,12 @@ def gradients(contender: str, trajectories: int, threads: int, started: float) -
 
 
 def gradients_of_node_fit(ts: peers.Times, ys: peers.States) -> dict[str, Any]:
+    import jax
     from watch import Watch
 
     import node_fit
 
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())  # As the command does.
     watch = Watch()
     result = fit_oscillator(ts, ys, node_fit.Adam(peers.GRADIENT_RATE, schedule="constant"), BLOCK * BLOCKS, watch)
     return {

@@ -8,8 +8,11 @@ import pytest
 from conftest import SMALL
 
 import node_fit as nf
-from node_fit.evaluation.simulation import DENSE, simulate_splits, together
+from node_fit.app.rehearsal import Rehearsal
+from node_fit.evaluation.simulation import DENSE, compile_simulation, simulate_splits, together
+from node_fit.runtime.compilation import Compilations, counted
 from node_fit.runtime.precision import carry
+from node_fit.training.callback import RunState
 
 
 def data() -> nf.Dataset:
@@ -50,6 +53,30 @@ def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated
         assert np.isfinite(simulated.at_rows[name]).all()
         begin += count
     assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "the solution must change in time"
+
+
+def test_what_was_compiled_before_training_serves_the_trained_model(splits):
+    """As in a run, whose end is rehearsed with its initial model while it trains."""
+    first, last = (carry(nf.make_model(data(), key=jax.random.key(seed)), np.float32) for seed in (1, 2))
+    compile_simulation(first, splits)
+    count = Compilations()
+    with counted(count):
+        found = simulate_splits(last, splits)
+    assert count.count == 0
+    np.testing.assert_array_equal(found.at_rows["train"], simulate_splits(last, splits).at_rows["train"])
+
+
+def test_a_rehearsal_that_fails_is_passed_over(model):
+    def no_data() -> dict[str, nf.Dataset]:
+        raise OSError("no data")
+
+    rehearsal = Rehearsal(no_data)
+    rehearsal.on_fit_start(model, ())
+    for _ in range(2):
+        rehearsal.on_chunk_end((), RunState(0, 0, ()))
+    assert rehearsal.thread is not None
+    rehearsal.on_fit_end()
+    assert not rehearsal.thread.is_alive()
 
 
 def test_a_trajectory_starts_at_its_first_measurement(splits, simulated):

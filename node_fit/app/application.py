@@ -39,6 +39,7 @@ from .console import counted, make_console, print_results
 from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
+from .rehearsal import Rehearsal
 from .resuming import (
     check_same,
     check_unchanged,
@@ -135,12 +136,8 @@ class Job:
         imported: float,
         trial: Pruner | None = None,
     ):
-        self.config = config
-        self.files = files
-        self.console = console
-        self.began = began
-        self.imported = imported
-        self.trial = trial
+        self.config, self.files, self.console = config, files, console
+        self.began, self.imported, self.trial = began, imported, trial
         self.hydra = HydraConfig.get()
         self.splits: Splits
         self.notes: list[str] = []
@@ -153,7 +150,8 @@ class Job:
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                fit = self.fit(options, ensemble, logger, *make_loggers(self.config, self.files))
+                others = [*make_loggers(self.config, self.files), *[Rehearsal(self.named)] * (ensemble.size == 1)]
+                fit = self.fit(options, ensemble, logger, *others)
             if logger.pruned:  # The training loop only knows that a callback ended the run.
                 fit = replace(fit, status="pruned")
             self.finish(fit)
@@ -235,9 +233,12 @@ class Job:
         """The number of this job in a multirun, or `None` outside of a multirun."""
         return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
 
+    def named(self) -> dict[str, Dataset]:
+        return self.splits.windows(self.config.evaluation.window).named()
+
     def finish(self, fit: Fit) -> None:
         """Writes, plots and prints the results."""
-        named = self.splits.windows(self.config.evaluation.window).named()
+        named = self.named()
         fit.save(self.files.model)
         simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
         judged = {name: fit.scored(part) for name, part in named.items()}

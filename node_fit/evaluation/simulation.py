@@ -53,9 +53,7 @@ def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], lev
 def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
     """Simulates all splits in one solve, because every new shape is compiled."""
     whole = together(splits)
-    measured = np.where(whole.valid, whole.ts, np.nan)
-    first, last = np.nanmin(measured, axis=1), np.nanmax(measured, axis=1)
-    grid = np.linspace(first, last, DENSE, axis=1)
+    grid = dense_times(whole)
     times = np.concatenate([grid, whole.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
@@ -75,6 +73,18 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
             edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
             bands[name], dense_bands[name] = edges
     return Simulated(at_rows, dense, bands, dense_bands, level, splits)
+
+
+def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
+    """Compiles what `simulate_splits` runs, for any model of this structure."""
+    whole = together({name: part.sample(PICTURED) for name, part in splits.items()})
+    model.compile_prediction(whole, np.sort(np.concatenate([dense_times(whole), whole.ts], axis=1), axis=1))
+
+
+def dense_times(data: Dataset) -> np.ndarray:
+    """Times between the first and the last measurement of each trajectory."""
+    measured = np.where(data.valid, data.ts, np.nan)
+    return np.linspace(np.nanmin(measured, axis=1), np.nanmax(measured, axis=1), DENSE, axis=1)
 
 
 def together(splits: dict[str, Dataset]) -> Dataset:

@@ -19,7 +19,8 @@ from ..runtime.stored_names import stored_as
 from ..solver.intervals import Intervals
 from ..solver.row_steps import Front
 from .forecast import channels_at
-from .neural_ode import NeuralODE, Prediction, advance_channels, begin_channels
+from .neural_ode import NeuralODE, Prediction
+from .prediction import advance_channels, begin_channels
 
 # Maximum number of trajectories for the noise, and for the calibration.
 ENOUGH = 4096

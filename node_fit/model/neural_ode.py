@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..data.batch import Batch, in_slices
+from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
 from ..data.initial_values import from_initial_values
 from ..data.scaling import Scaler
@@ -19,14 +19,12 @@ from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..runtime.stored_names import stored_as
 from ..solver.initial_value_problem import InitialValueProblem
 from ..solver.interpolation import interpolate
-from ..solver.intervals import Intervals
-from ..solver.row_steps import Front
 from ..solver.solver import Solution, Solver
 from ..solver.vector_field import VectorField
 from .fields.constants import Constants
-from .forecast import channels_at
 from .observations.measured import MeasuredStates
 from .observations.observation import AbstractObservation
+from .prediction import compile_prediction, predicted
 from .starts.start import AbstractStart
 from .system import System
 
@@ -163,21 +161,11 @@ class NeuralODE(eqx.Module):
             found = self.predict(self.starting_from(y0, ts, u))
             return found[0] if np.ndim(y0) == 1 else found
         self.check_channels(data)
-        precision = precision_of(self)
-        dtype = dtype_of(precision)
+        return self.scaler.unscale_states(predicted(self, *self.asked(data, ts)))
 
-        def at_times(batch: Batch, wanted: np.ndarray) -> np.ndarray:
-            def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
-                return advance_channels(self, *carry((batch.origin, intervals, front), dtype))
-
-            def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
-                return begin_channels(self, *carry((self.start.needed(batch), first), dtype))
-
-            return channels_at(begin, advance, batch, wanted, self.solver.interpolation)
-
-        with scope(precision):
-            ys = in_slices(at_times, *self.asked(data, ts))
-        return self.scaler.unscale_states(ys)
+    def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
+        """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
+        compile_prediction(self, *self.asked(data, ts))
 
     def starting_from(self, y0: Any, ts: Any, u: Any) -> Dataset:
         """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`."""
@@ -273,24 +261,6 @@ def bound_of(batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Arr
     """A bound far above all measurements; a state beyond it has run away."""
     largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
     return jnp.full(start.shape[1], BEYOND * (1 + largest))
-
-
-@eqx.filter_jit
-def begin_channels(model: NeuralODE, batch: Batch, first: Intervals) -> tuple[Array, Front]:
-    """Channels at the starts of trajectories, and the front of the solve there."""
-    problem = model.problem(batch, model.estimated_start(batch))
-    front = model.solver.begin(problem, first)
-    return jax.vmap(model.observation)(front.y), front
-
-
-@eqx.filter_jit
-def advance_channels(
-    model: NeuralODE, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
-) -> tuple[Array, Front]:
-    """Channels at the end of each interval, and the front of the solve there."""
-    problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
-    ys, front = model.solver.advance(problem, intervals, front)
-    return model.observe(ys), front
 
 
 @eqx.filter_jit

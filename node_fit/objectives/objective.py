@@ -45,6 +45,12 @@ class Target(eqx.Module):
     error_limit: Float[Any, ""] | float = math.inf
     share: Float[Any, ""] | float = 1.0
 
+    def limited(self, values: Array, excess: Float[Array, ""] | float) -> Array:
+        """Values, infinite where the error of held steps exceeds its limit."""
+        if self.error_limit is math.inf:  # Then a program need not compute the errors.
+            return values
+        return jnp.where(excess > self.error_limit, jnp.inf, values)
+
 
 # Builds the model and the objective's auxiliary variables from a vector of all that is trained.
 Build = Callable[[Vector], tuple[NeuralODE, PyTree]]
@@ -166,7 +172,7 @@ class AbstractLeastSquares(AbstractObjective):
         found = self.residuals(model, auxiliary, target)
         weights = self.penalty.of_weights((model.field, model.start)).astype(found.values.dtype)
         value = ((found.values**2).sum() + weights * target.share) / found.count
-        return Loss(jnp.where(found.excess > target.error_limit, jnp.inf, value), found.failed)
+        return Loss(target.limited(value, found.excess), found.failed)
 
     def prior(self, parts: PyTree) -> PyTree:
         return self.penalty.prior(parts)

@@ -36,7 +36,7 @@ class StageLoss:
 
     def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
         found = self.objective.residuals(*self.build(x), self.target)
-        values = jnp.where(found.excess > self.target.error_limit, jnp.inf, found.values)
+        values = self.target.limited(found.values, found.excess)
         return values.reshape(-1) / jnp.sqrt(found.count), found.failed
 
     def linearised(self, x: Vector) -> Linearised:

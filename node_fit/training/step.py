@@ -1,5 +1,6 @@
 """A training step, and the compiled chunk of steps: pure functions of the state."""
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -53,7 +54,7 @@ def transition(
     """One training step, on its minibatch or on all data."""
     batch = data.batch if drawn is None else drawn
     # Only a line search can back off from an infinite loss.
-    limit = state.error_limit if stage.optimizer.full_batch else jnp.inf
+    limit = state.error_limit if stage.optimizer.full_batch else math.inf
     target = Target(batch, state.grid, state.progress, limit, data.share(batch))
     loss = StageLoss(model_static, data.frozen, stage.objective, target, state.params)
     step = stage.optimizer.step(loss, state.params, state.opt_state, stage.steps)

@@ -1,0 +1,62 @@
+"""Predictions of a single model: its compiled programs, and their compilation ahead of the first call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.batch import Batch, in_slices
+from ..runtime.precision import carry, dtype_of, precision_of, scope
+from ..solver.initial_value_problem import InitialValueProblem
+from ..solver.intervals import Intervals
+from ..solver.row_steps import Front
+from .forecast import channels_at, compiled_channels
+
+# A `NeuralODE`, whose methods call this.
+Model = Any
+Wanted = Float[np.ndarray, "trajectory saved"]
+
+
+def predicted(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved channel"]:
+    """Channels at the wanted times since the batch's origin, in scaled units."""
+    with scope(precision_of(model)):
+        return in_slices(at_times(model, channels_at), batch, wanted)
+
+
+def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
+    """Compiles `predicted` for such a batch, and for any model of this structure."""
+    with scope(precision_of(model)):
+        in_slices(at_times(model, compiled_channels), batch, wanted)
+
+
+def at_times(model: Model, solve: Callable) -> Callable[[Batch, Wanted], Any]:
+    dtype = dtype_of(precision_of(model))
+
+    def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+        return advance_channels(model, *carry((batch.origin, intervals, front), dtype))
+
+    def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+        return begin_channels(model, *carry((model.start.needed(batch), first), dtype))
+
+    return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
+
+
+@eqx.filter_jit
+def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array, Front]:
+    """Channels at the starts of trajectories, and the front of the solve there."""
+    problem = model.problem(batch, model.estimated_start(batch))
+    front = model.solver.begin(problem, first)
+    return jax.vmap(model.observation)(front.y), front
+
+
+@eqx.filter_jit
+def advance_channels(
+    model: Model, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
+) -> tuple[Array, Front]:
+    """Channels at the end of each interval, and the front of the solve there."""
+    problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
+    ys, front = model.solver.advance(problem, intervals, front)
+    return model.observe(ys), front
