@@ -5,7 +5,9 @@ contenders take turns, and a figure is the median over the rounds with the extre
 machine. `--gpu` runs `members` on one GPU.
 
 - `members`: seconds per step of Adam on 32 trajectories of `data/oscillator.csv`, for one fit, and for 16 members on
-  one and on two devices, by the width of the field; also of L-BFGS on their derivatives, where the objective is cheap.
+  one and on two devices, by the width of the field; the same on `data/spiral.csv` with width 32; and of L-BFGS on the
+  derivatives of the 32 trajectories, where the objective is cheap. Beside Adam's, the share of its time that its matrix
+  products would take as fast as `numpy.dot` (the roofline).
 - `sweep`: seconds for 4 learning rates by 4 seeds: as 16 processes, two at a time, as a plain multirun, and as a
   vectorized one; start, compilation and plots included.
 - `bands`: the share of the held-out test points, noise included, within the 90 % bands of an ensemble.
@@ -59,22 +61,31 @@ def main() -> None:
 
 
 def members(rounds: int, gpu: bool = False) -> None:
-    for optimizer, title in (("Adam", "Adam, 32 trajectories"), ("LBFGS", "L-BFGS, derivatives of 32 trajectories")):
+    for optimizer, title in (
+        ("Adam", "Adam, 32 trajectories"),
+        ("Adam, spiral", "Adam, spiral"),
+        ("LBFGS", "L-BFGS, derivatives of 32 trajectories"),
+    ):
         members_with(optimizer, title, rounds, gpu)
 
 
 def members_with(optimizer: str, title: str, rounds: int, gpu: bool) -> None:
     contenders = ((1, 1), (16, 1)) if gpu else ((1, 1), (16, 1), (16, 2))
     lines = []
-    for width in WIDTHS:
+    for width in (32,) if optimizer.endswith("spiral") else WIDTHS:
         taken: dict[tuple[int, int], list[float]] = {each: [] for each in contenders}
+        shares: dict[tuple[int, int], list[float]] = {each: [] for each in contenders}
         for _ in range(rounds):
-            for size, count in contenders:
-                taken[size, count].append(child("step", [size, count, width, optimizer], count, gpu))
+            for each in contenders:
+                seconds, least = child("step", [*each, width, optimizer], each[1], gpu)
+                taken[each].append(seconds)
+                shares[each].append(100 * least / seconds)
         for each in contenders:
             ratios = [mine / one for mine, one in zip(taken[each], taken[1, 1], strict=True)]
-            lines.append([width, *each, spread([1e3 * seconds for seconds in taken[each]]), spread(ratios)])
-    table(title, ("width", "members", "devices", "ms per step", "times one member's"), lines)
+            figures = spread([1e3 * seconds for seconds in taken[each]]), spread(ratios), spread(shares[each])
+            lines.append([width, *each, *(figures[:2] if gpu or optimizer == "LBFGS" else figures)])
+    header = ("width", "members", "devices", "ms per step", "times one member's", "% of it in products at best")
+    table(title, header if len(lines[0]) == len(header) else header[:-1], lines)
 
 
 def sweep(rounds: int) -> None:
@@ -126,8 +137,8 @@ def devices(rounds: int) -> None:
     table("Eight devices against one, float64", ("spread", "largest relative difference of a loss"), lines)
 
 
-def step(size: int, count: int, width: int, optimizer: str) -> float:
-    """Median seconds per step."""
+def step(size: int, count: int, width: int, optimizer: str) -> tuple[float, float]:
+    """Median seconds per step, and those of its matrix products alone, as fast as `numpy.dot` on each device."""
     import functools
 
     import peers
@@ -137,11 +148,13 @@ def step(size: int, count: int, width: int, optimizer: str) -> float:
 
     ts, ys = peers.oscillator()
     data = nf.Dataset.from_arrays(ts, ys[:32], states=("x", "y"))
+    if optimizer.endswith("spiral"):
+        data = nf.read_table(str(peers.DATA / "spiral.csv"), time="t", states=["x", "y"], trajectory="trajectory")
     watch, steps = Watch(), CHUNK * CHUNKS
     nf.fit(
         data,
         field=functools.partial(nf.MLP, width=width, depth=2),
-        recipe="direct" if optimizer == "Adam" else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
+        recipe="direct" if optimizer.startswith("Adam") else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
         optimizer=nf.Adam(1e-3, schedule="constant"),
         solver=nf.Solver(rtol=1e-3, atol=1e-6),
         training=nf.Training(steps=steps, chunk_steps=CHUNK),
@@ -150,7 +163,25 @@ def step(size: int, count: int, width: int, optimizer: str) -> float:
         device=nf.Devices(count=count),
         callbacks=[watch],
     )
-    return statistics.median(watch.chunks) / CHUNK
+    # Forward, the stages again on the way back, and twice as much for the gradients; Tsit5 has six stages.
+    products = 4 * 6 * watch.held * size * 2 * len(data.trajectories) * (4 * width + width**2)
+    return statistics.median(watch.chunks) / CHUNK, products / (dot_rate(len(data.trajectories), width) * count)
+
+
+def dot_rate(rows: int, width: int) -> float:
+    """Operations per second of one thread of `numpy.dot` with a square matrix."""
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    x, matrix = (np.random.default_rng(0).random(shape, np.float32) for shape in ((rows, width), (width, width)))
+    taken = []
+    with threadpool_limits(1):
+        for _ in range(20):
+            began = time.perf_counter()
+            for _ in range(200):
+                np.dot(x, matrix)
+            taken.append((time.perf_counter() - began) / 200)
+    return 2 * rows * width**2 / min(taken)
 
 
 def differ(size: int) -> float:
@@ -172,7 +203,7 @@ def differ(size: int) -> float:
 CHILDREN = {"step": step, "differ": differ}
 
 
-def child(name: str, arguments: Sequence[int | str], count: int, gpu: bool = False) -> float:
+def child(name: str, arguments: Sequence[int | str], count: int, gpu: bool = False) -> Any:
     """Calls a function of this file in a new process with `count` devices, and returns its result."""
     environment = {**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": str(count), "JAX_PLATFORMS": "cuda" if gpu else "cpu"}
     words = [sys.executable, __file__, "--child", f"{name} {json.dumps(list(arguments))}"]

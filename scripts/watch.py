@@ -12,6 +12,7 @@ class Watch(node_fit.Callback):
     - `chunks`: seconds that each chunk took, without compilation.
     - `reached_at`: when the target was reached [s since the epoch]; None if it was not.
     - `at`: when the last chunk ended.
+    - `held`: number of held steps after it; 0 if there are none.
     """
 
     def __init__(self, train_loss: float = 0.0, validation_loss: float = 0.0, limit: float = float("inf")):
@@ -21,6 +22,7 @@ class Watch(node_fit.Callback):
         self.chunks: list[float] = []
         self.reached_at: float | None = None
         self.at = 0.0
+        self.held = 0
         self.mark = 0.0
 
     def on_stage_start(self, stage: str) -> None:
@@ -30,6 +32,8 @@ class Watch(node_fit.Callback):
         now = time.perf_counter()
         self.chunks.append(now - self.mark)
         self.mark, self.at = now, time.time()
+        grid = state.members[0].grid
+        self.held = 0 if grid is None else grid.shape[-1] - 1
         if any(self.meets(record) for record in records):
             self.reached_at = self.at
             return "the target is reached"

@@ -100,6 +100,12 @@ def test_the_steps_are_those_that_the_errors_ask_for():
     assert settle_between_rows(lambda m: np.array([[[0.5]]]), 1, order, 64) == 1
 
 
+def test_a_program_does_not_grow_with_the_steps_between_rows():
+    """A long interval takes many, and compiling them one after another took minutes."""
+    programs = [jax.jit(lambda m=m: marched("tsit5", "linear", m).ys).lower().as_text() for m in (8, 64)]
+    assert len(programs[0].splitlines()) == len(programs[1].splitlines())
+
+
 def test_a_field_that_blows_up_is_infinite_and_one_that_is_too_stiff_is_nan():
     solver = nf.Solver(rtol=1e-5, atol=1e-7, inputs="hold", max_steps=300)
     away = solver.forecast(problem(field=lambda t, z, u: 50 * z**3))

@@ -14,6 +14,9 @@ from .initial_value_problem import InitialValueProblem
 from .intervals import Interval, Intervals, by_interval
 from .tableau import combined, tableau
 
+# As many steps are compiled one after another; for more of them, a loop is.
+UNROLLED = 3
+
 
 class RowMarch(NamedTuple):
     """A solution over held steps between rows.
@@ -65,11 +68,14 @@ def march_rows(
         y, slope = carry
         y = interval.begun(y)
         h = (interval.end - interval.begin) / substeps
-        errors = []
-        for number in range(substeps):
-            y, slope, error = step(y, slope, interval.begin + number * h, h, interval)
-            errors.append(error)
-        return (y, slope), (y, jnp.stack(errors).max(axis=0))
+
+        def substep(carry: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
+            y, slope, error = step(*carry, interval.begin + number * h, h, interval)
+            return (y, slope), error
+
+        numbers = jnp.arange(substeps, dtype=h.dtype)
+        carry, errors = jax.lax.scan(substep, (y, slope), numbers, unroll=substeps if substeps <= UNROLLED else 1)
+        return carry, (carry[0], errors.max(axis=0))
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
     reuses = table.fsal and intervals.are_smooth
