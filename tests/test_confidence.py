@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.special
 import scipy.stats
 from conftest import fit_to
@@ -135,6 +136,23 @@ def test_a_network_that_makes_up_for_a_constant_is_said():
         True
     ]
     assert found.constants["b"].upper == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_constant_that_only_the_prior_determines_is_said():
+    """The network sees what the constant acts on, a prior weighs the two, and an interval would be narrow and wrong."""
+    starts, noise = np.linspace(0.3, 3.0, 6), np.random.default_rng(0)
+    rates = lambda t, x: -0.7 * x + 1.5 * x**2 / (1 + x**2)  # noqa: E731
+    ys = scipy.integrate.solve_ivp(rates, (0, 2), starts, t_eval=TS, rtol=1e-8).y
+    data = nf.Dataset.from_arrays(TS, (ys + 0.01 * noise.standard_normal(ys.shape))[..., None], states=("x",))
+    field = functools.partial(
+        nf.Hybrid, equations={"x": "-k*x + f"}, constants={"k": [1.0, 0.0, None]}, terms={"f": 1.0}, width=4, depth=1
+    )
+    fit = fit_to(data, field=field, start=FITTED, **{**OPTIONS, "ridge": 0.01, "steps": 300})
+    for method in ("fisher", "profile"):
+        found = fit.confidence(method)
+        (said,) = found.undetermined
+        assert said.startswith("k is not determined by these data") and "penalty.ridge" in said
+        assert (found.constants["k"].lower, found.constants["k"].upper) == (0.0, np.inf)
 
 
 def test_a_fit_that_is_cut_short_is_said():

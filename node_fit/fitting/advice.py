@@ -1,12 +1,16 @@
 """Advice for a fit that is not good, from its data and its options."""
 
+import functools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..evaluation.past import explained_by_past
+from ..model.fields.known import Known
+from ..model.fields.linear import Linear
 from ..objectives.penalty import Penalty
 from ..training.callback import Record
 from .options import Options
@@ -16,6 +20,8 @@ from .recipes import DIRECT
 DECADES = 100.0
 # Share of a channel's residual variance that the rows before have to explain.
 EXPLAINED = 0.2
+# The width of a network to try where a wider one overfits.
+NARROW = 16
 
 
 def what_helps(
@@ -39,13 +45,33 @@ def what_helps(
     wide = spanning_decades(options, data)
     if wide:
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
+    if maker(options.field) is Linear:
+        found.append("field=mlp, since this field is linear")
     if overfits:
         found.append(against_overfitting(options, chosen))
-    elif (explained_by_past(data, predicted) > EXPLAINED).any():
+    elif past_predicts(data, predicted):
         found.append(more_states(options))
     else:
         found.append("a longer record, or more of them, since past rows do not predict the residuals")
     return "; or ".join(found)
+
+
+def past_predicts(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
+    """Whether the rows before say much about the residuals."""
+    return bool((explained_by_past(data, predicted) > EXPLAINED).any())
+
+
+def maker(field: Any) -> Any:
+    """The class or function that makes a field, without arguments that are given beforehand."""
+    return maker(field.func) if isinstance(field, functools.partial) else field
+
+
+def smaller_network(options: Options) -> list[str]:
+    """The advice to take fewer weights, unless they are few."""
+    field = options.field
+    given = field.keywords.get("width") if isinstance(field, functools.partial) else None
+    narrow = maker(field) in (Linear, Known) or (given is not None and given <= NARROW)
+    return [] if narrow else [f"a smaller network (field.width={NARROW})"]
 
 
 def spanning_decades(options: Options, data: Dataset) -> list[str]:
@@ -59,13 +85,15 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
 
 
 def against_overfitting(options: Options, chosen: Collection[str]) -> str:
-    penalty = options.penalty
+    penalty, network = options.penalty, smaller_network(options)
     if "penalty.ridge" in chosen:
-        return "more data, or a smaller network (field.width=16); the prior is the one that judged best"
+        return f"{' or '.join(['more data', *network])} (validation has chosen the prior)"
     ridge = penalty.ridge if isinstance(penalty, Penalty) else "auto"
     if isinstance(ridge, str) or ridge == 0:
-        return "a prior (penalty.ridge=0.1), a smaller network (field.width=16), or more data"
-    return f"a stronger prior (penalty.ridge={10 * ridge:.2g}; it was {ridge:.2g}), a smaller network, or more data"
+        prior = "a prior (penalty.ridge=0.1)"
+    else:
+        prior = f"a stronger prior (penalty.ridge={10 * ridge:.2g}; it was {ridge:.2g})"
+    return f"{', '.join([prior, *network])} or more data"
 
 
 def more_states(options: Options) -> str:

@@ -90,9 +90,10 @@ def fisher(evidence: Evidence, level: float) -> Confidence:
     if not evidence.constants:
         raise Unsure("the field has no constants that are trained.")
     information = Information(evidence)
-    reach = quantile(information, level) * information.errors
+    errors = np.where(information.penalised, np.inf, information.errors)
+    reach = quantile(information, level) * errors
     constants = {}
-    for place, error, far, size in zip(information.places, information.errors, reach, information.sizes, strict=True):
+    for place, error, far, size in zip(information.places, errors, reach, information.sizes, strict=True):
         middle = evidence.x[place.index] * place.scale
         line = size * place.scale
         constants[place.name] = interval(place, middle, error * line, middle - far * line, middle + far * line)

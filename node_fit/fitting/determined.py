@@ -19,10 +19,11 @@ def undetermined(information: Information) -> list[str]:
     """A sentence for each direction of the constants that the data do not determine."""
     errors, vectors = information.directions
     vague = errors > VAGUE
-    if not vague.any():
-        return []
     names = [each.name for each in information.places]
-    sentences = []
+    only = information.penalised & ~information.moved(vectors[vague]).any(axis=0)
+    sentences = by_penalties([name for name, each in zip(names, only, strict=True) if each])
+    if not vague.any():
+        return sentences
     for direction in simplest(vectors[vague]):
         among = [index for index in np.argsort(-np.abs(direction)) if abs(direction[index]) > NAMED]
         among = sorted(among)
@@ -34,6 +35,17 @@ def undetermined(information: Information) -> list[str]:
             sentence += ", since what is fitted beside the constants can make up for a change"
         sentences.append(sentence + ".")
     return sentences
+
+
+def by_penalties(names: Sequence[str]) -> list[str]:
+    """A sentence on constants that only the penalties determine."""
+    if not names:
+        return []
+    one = len(names) == 1
+    return [
+        f"{' and '.join(names)} {'is' if one else 'are'} not determined by these data: what is fitted beside "
+        f"{'it' if one else 'them'} can make up for a change, and only the penalties (penalty.ridge) decide."
+    ]
 
 
 def simplest(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:

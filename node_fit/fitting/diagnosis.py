@@ -14,7 +14,7 @@ from ..evaluation.metrics import Score, score
 from ..solver.held_steps import SLACK
 from ..training.callback import Record, Status
 from ..training.stopping import too_few_steps
-from .advice import what_helps, what_helps_flat
+from .advice import past_predicts, what_helps, what_helps_flat
 from .options import Options
 
 Kind = Literal[
@@ -109,11 +109,11 @@ def diagnose(
     if is_noise(splits["train"], predicted["train"], options) and not (poor.keys() - {"train"}):
         return Diagnosis(
             "noise-limited",
-            "noise-limited: the residuals are as large as the noise in the data; only more data would help.",
+            "noise-limited: the residuals of the training data are as large as their noise; only more data would help.",
         )
     if poor:
         name, worst = min(poor.items(), key=lambda item: item[1].r2)
-        overfits = "train" not in poor
+        overfits = "train" not in poor and not past_predicts(splits["train"], predicted["train"])
         where = "training" if name == "train" else name
         return Diagnosis("poor", f"poor: R² {worst.r2:.2f} on the {where} data; try {what(overfits=overfits)}.")
     return good

@@ -204,6 +204,6 @@ def check_stage(stage: Stage) -> None:
 
 def check_size(count: int, train: Dataset) -> None:
     if count > MOST_PARAMETERS:
-        raise Unsure(f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}.")
+        raise Unsure(f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}; field.width=16 has fewer.")
     if (numbers := count * train.mask.size) > MOST_NUMBERS:
         raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_NUMBERS:,}.")

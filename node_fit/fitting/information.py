@@ -1,6 +1,6 @@
 """Covariance of a fit's constants by linear algebra, where some directions may not be determined."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,8 @@ from .evidence import Evidence, Place, Unsure
 
 # A constant whose share in a direction is larger is moved by it.
 MOVED = 1e-3
+# The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
+GROWS, WEAKER = 3.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,15 @@ class Information:
     Covariances and directions are those of the constants on the real line (`data/bounds.py`), in units of their own
     size: of a positive constant, those of its logarithm.
 
-    **Arguments:** `evidence`: of the fit.
+    **Arguments:**
+
+    - `evidence`: of the fit.
+    - `share`: how much the prior and other penalties count. `noise`: the variance of a weighted residual, if known.
     """
 
     evidence: Evidence
+    share: float = 1.0
+    noise: float | None = None
 
     @property
     def places(self) -> list[Place]:
@@ -36,19 +43,30 @@ class Information:
         return float(np.finfo(self.evidence.stage.kind).eps) ** (2 / 3)
 
     @cached_property
+    def jacobian(self) -> Float[np.ndarray, "row parameter"]:
+        """The Jacobian of measurements and penalties."""
+        found, width = self.evidence.best, self.evidence.mask.shape[1]
+        if self.share == 1.0 or found.residuals.shape[1] == width:
+            return found.jacobian
+        weight = np.where(np.arange(found.residuals.shape[1]) < width, 1.0, np.sqrt(self.share))
+        return found.jacobian * np.tile(weight, len(found.residuals))[:, None]
+
+    @property
+    def prior(self) -> Float[np.ndarray, " parameter"]:
+        return self.share * self.evidence.best.prior
+
+    @cached_property
     def columns(self) -> Float[np.ndarray, " parameter"]:
         """The norms of the Jacobian's columns, by which they are divided."""
-        found = self.evidence.best
-        norms = np.sqrt((found.jacobian**2).sum(axis=0) + found.prior)
+        norms = np.sqrt((self.jacobian**2).sum(axis=0) + self.prior)
         return np.where(norms > 0, norms, 1.0)
 
     @cached_property
     def root(self) -> Float[np.ndarray, "row parameter"]:
         """`R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior."""
-        found = self.evidence.best
-        whole = found.jacobian
-        if found.prior.any():
-            whole = np.concatenate([whole, np.diag(np.sqrt(found.prior))])
+        whole = self.jacobian
+        if self.prior.any():
+            whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
         return np.asarray(np.linalg.qr(whole / self.columns, mode="r"))
 
     @cached_property
@@ -77,6 +95,8 @@ class Information:
 
         **Raises:** `Unsure` if there are too few residuals.
         """
+        if self.noise is not None:
+            return self.noise
         if self.evidence.noise == "given":
             return self.evidence.unit**2
         if self.degrees_of_freedom < 1:
@@ -146,6 +166,12 @@ class Information:
     def errors(self) -> Float[np.ndarray, " constant"]:
         """Standard errors of the constants, in units of their sizes."""
         return np.sqrt(np.diag(self.covariance))
+
+    @cached_property
+    def penalised(self) -> Bool[np.ndarray, " constant"]:
+        """Constants that are only determined by the penalties, which weigh them against what is fitted beside them."""
+        weaker = replace(self, share=WEAKER * self.share, noise=self.variance)
+        return np.isfinite(self.errors) & ~(weaker.errors <= GROWS * self.errors)
 
     @cached_property
     def step(self) -> Float[np.ndarray, " parameter"]:

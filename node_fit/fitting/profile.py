@@ -152,7 +152,11 @@ def profile(evidence: Evidence, level: float) -> Confidence:
         fits = Profile(evidence, stage, information.variance, information.tolerance)
         best = fits.minimised(fits.point(evidence.x), np.ones(len(evidence.x), bool))
         constants, open_sides = {}, []
-        for place, size, error in zip(information.places, information.sizes, information.errors, strict=True):
+        known = zip(information.places, information.sizes, information.errors, strict=True)
+        for (place, size, error), penalised in zip(known, information.penalised, strict=True):
+            if penalised:  # A profile would show how far the penalties let it go.
+                constants[place.name] = around.constants[place.name]
+                continue
             # A constant without bounds may be near zero, which is no measure of how far it may move.
             limit = max(FARTHEST, 5 * wanted * error) if place.bounds == (None, None) and error < LARGE else FARTHEST
             low, high = (fits.end(best, place.index, side * size, error, wanted, limit) for side in (-1, 1))
