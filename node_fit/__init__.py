@@ -18,6 +18,7 @@ from .data.splits import Splits as Splits
 from .data.table_source import Table as Table
 from .data.tables.reading import from_frame as from_frame
 from .data.tables.reading import read_table as read_table
+from .evaluation.scoring import score as score
 from .fitting.fit import fit as fit
 from .fitting.options import Devices as Devices
 from .fitting.options import Options as Options

@@ -2,7 +2,9 @@ import json
 
 import numpy as np
 import pytest
+from conftest import SMALL, fit_to, rotation
 
+import node_fit as nf
 from node_fit.data.dataset import Dataset
 from node_fit.evaluation.metrics import error_over_horizon, score
 
@@ -70,6 +72,21 @@ def test_a_prediction_that_is_not_finite_is_counted_and_becomes_none(data, fault
     assert (figures["rmse"], figures["nrmse"], figures["r2"]) == (None, None, None)
     assert figures["channels"]["x"] == {"rmse": None, "nrmse": None, "r2": None, "points": 59}
     assert figures["channels"]["y"]["nrmse"] == 0
+
+
+def test_a_model_that_is_loaded_is_scored_as_the_fit_is(tmp_path):
+    data = rotation()
+    fit = fit_to(data, field=SMALL, steps=2, recipe="direct", ridge=0.0)
+    fit.save(tmp_path / "model.safetensors")
+    assert nf.score(nf.load(tmp_path / "model.safetensors"), data) == fit.score(data)
+
+
+def test_data_and_scores_are_printed_in_a_line(data):
+    assert str(data) == f"Dataset of x, y: {data.lengths.sum()} rows of {len(data.trajectories)} trajectories"
+    assert str(score(data, filled(data))).startswith("NRMSE 0 (x 0, y 0), R² 1, RMSE 0, ")
+    assert str(nf.Dataset.from_arrays([0.0, 1.0], np.ones((2, 1)), np.ones((2, 1)))).endswith(
+        "y0 with inputs u0: 2 rows of 1 trajectory"
+    )
 
 
 def test_as_dict_has_exactly_these_keys(data):

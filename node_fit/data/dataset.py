@@ -73,6 +73,12 @@ class Dataset:
         if self.angles:
             object.__setattr__(self, "ys", unwrapped(self.ys, self.turns))
 
+    def __str__(self) -> str:
+        driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
+        rows, count = int(self.lengths.sum()), len(self.trajectories)
+        records = "1 trajectory" if count == 1 else f"{count} trajectories"
+        return f"Dataset of {', '.join(self.states)}{driven}: {rows} rows of {records}"
+
     @staticmethod
     def from_arrays(
         ts: Any,

@@ -58,6 +58,10 @@ class Score:
     channels: dict[str, ChannelScore]
     failed_points: int = 0
 
+    def __str__(self) -> str:
+        each = ", ".join(f"{name} {channel.nrmse:.3g}" for name, channel in self.channels.items())
+        return f"NRMSE {self.nrmse:.3g} ({each}), R² {self.r2:.3g}, RMSE {self.rmse:.3g}, {self.points} values"
+
     def as_dict(self) -> dict:
         """The errors for JSON, with those of each channel; `None` for a number that is not finite."""
         return {

@@ -11,9 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset, check_data
+from ..evaluation import metrics
 from ..evaluation.baselines import baselines
-from ..evaluation.metrics import Score, score
+from ..evaluation.metrics import Score
 from ..evaluation.residuals import ResidualChecks, check_residuals
+from ..evaluation.scoring import score, scored
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE, Prediction
@@ -95,11 +97,11 @@ class Fit:
 
         Rows that starts are read from do not count.
         """
-        return score(self.scored(data), self.predict(data))
+        return score(self.model, data)
 
     def scored(self, data: Dataset) -> Dataset:
         """The data, of which the rows that starts are read from do not count."""
-        return self.model.typical.start.scored(self.marked(data))
+        return scored(self.model, data)
 
     def marked(self, data: Dataset) -> Dataset:
         """The data with the angles of the fit named."""
@@ -114,7 +116,7 @@ class Fit:
         """
         found = baselines(self.marked(train), self.scored(data))
         if self.linear is not None:
-            found["state-space"] = score(self.scored(data), self.linear.predict(data))
+            found["state-space"] = metrics.score(self.scored(data), self.linear.predict(data))
         return found
 
     @property
