@@ -1,13 +1,14 @@
 """Training data from which little can be learnt: refused, or told at the start and in the result."""
 
 import dataclasses
+import functools
 import logging
 
 import jax
 import numpy as np
 import pytest
 from commands import in_process, node_fit, read_summary, write_table
-from conftest import fit_to, rotation
+from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.__main__ import main
@@ -67,6 +68,20 @@ def test_short_records_constant_inputs_and_long_windows_are_told():
         "the longest training trajectory has 2 rows",
         "train.window=50 is more than the 2 rows of the longest training trajectory",
     ]
+
+
+def test_a_start_that_is_taken_from_a_later_row_is_told(caplog):
+    data = rotation(3, 30)
+    ys = data.ys.copy()
+    ys[1:, 0, 1] = np.nan
+    late = dataclasses.replace(data, ys=ys)
+    options = {"field": SMALL, "steps": 1, "recipe": "direct", "ridge": 0.0}
+    fit = fit_to(late, **options)
+    (told,) = [said for said in fit.warnings if "first row" in said]
+    assert told.startswith("state 'y' is not measured in the first row of trajectory '1' and 1 more")
+    assert told in caplog.text
+    for other, more in ((data, {}), (late, {"start": functools.partial(nf.Fitted, given=None)})):
+        assert not fit_to(other, **options, **more).warnings
 
 
 def test_data_without_a_measured_value_are_refused():

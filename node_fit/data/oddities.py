@@ -34,14 +34,18 @@ def check_trainable(data: Dataset) -> None:
         )
 
 
-def oddities(data: Dataset, scaling: Scaling, window: int | str | None = None) -> list[str]:
+def oddities(
+    data: Dataset, scaling: Scaling, window: int | str | None = None, *, from_first: bool = False
+) -> list[str]:
     """What looks wrong in training data, each in a sentence with its remedy.
 
-    **Arguments:** `scaling`: of the fit. `window`: rows of its windows.
+    **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: whether trajectories start at the
+    first measurement of each state.
     """
     found = []
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
+        found += late_start(data, index, name) if from_first and window is None else []
     for index, name in enumerate(data.inputs):
         values = data.us[..., index][data.valid]
         if np.ptp(values) == 0:
@@ -57,6 +61,20 @@ def oddities(data: Dataset, scaling: Scaling, window: int | str | None = None) -
             "window is a whole one; leave it out, or lower it"
         )
     return found
+
+
+def late_start(data: Dataset, index: int, name: str) -> list[str]:
+    """Says where a state is measured, but not in the first row."""
+    known = np.isfinite(data.ys[..., index]) & data.valid
+    late = np.flatnonzero(known.any(axis=1) & ~known[:, 0])
+    if not late.size:
+        return []
+    first = data.trajectories[late[0]]
+    others = f" and {late.size - 1} more" if late.size > 1 else ""
+    return [
+        f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "
+        "first measurement, which is later; start=fitted fits where it starts"
+    ]
 
 
 def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> list[str]:

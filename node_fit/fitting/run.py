@@ -12,6 +12,7 @@ from ..data.oddities import check_trainable, oddities
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
+from ..model.starts.first import First
 from ..training.callback import Callback, Record, RunState, Status
 from ..training.loop import Loop
 from ..training.members import Member, Members
@@ -45,7 +46,8 @@ class Run:
     def prepare(self, options: Options, earlier: NeuralODE | None = None) -> Prepared:
         """What the fit begins with; see `preparation.prepare`."""
         prepared = prepare(options, self.train, self.validation, earlier, self.predicted)
-        for odd in oddities(self.train, options.scaling, prepared.options.training.window):
+        from_first = isinstance(prepared.model.start, First)
+        for odd in oddities(self.train, options.scaling, prepared.options.training.window, from_first=from_first):
             if odd not in self.warnings:
                 LOG.warning("%s", odd)
                 self.warnings.append(odd)
