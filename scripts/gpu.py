@@ -5,7 +5,9 @@
 prints a table in Markdown. The problem is that of `peers.py`: trajectories of the oscillator from starts that are
 drawn, 100 times each, an MLP 2-64-64-2, float32, rtol 1e-3 and atol 1e-6. Contenders: `node_fit`, over held steps that
 meet the tolerances, one row of them for all; `diffrax`, a vmapped solve whose trajectories choose their steps; and
-`torchdiffeq`, if it is installed, whose trajectories share their steps. Where memory does not suffice, it says so.
+`torchdiffeq`, if it is installed, whose trajectories share their steps. `node_fit, one kernel` takes node_fit's steps
+in one kernel (`solver/kernel.py`), to the nodes alone; on a CPU it is interpreted. Where memory does not suffice, or a
+compiler refuses, it says so.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +24,7 @@ import peers
 import node_fit as nf
 from node_fit.solver.held_steps import settle
 from node_fit.solver.initial_value_problem import InitialValueProblem
+from node_fit.solver.kernel import march_in_kernel
 
 REPEATS = 5
 
@@ -37,23 +41,24 @@ def main() -> None:
                 print(f"| {10**power:,} | {device} | {name} | {timed(solve)} | {timed(gradient)} |", flush=True)
 
 
-def contenders(count: int, device: str) -> Iterator[tuple[str, Callable, Callable]]:
-    """A name, and functions that wait for a solve and for a gradient."""
+def contenders(count: int, device: str) -> Iterator[tuple[str, Callable, Callable | None]]:
+    """A name, and functions that wait for a solve and for a gradient, if there is one."""
     ts, ys = peers.oscillator()
     draws = np.random.default_rng(0).integers(len(ys), size=count)
     starts = ys[draws, 0] * np.linspace(0.9, 1.1, count, dtype=np.float32)[:, None]
     on = jax.devices(device)[0]
-    field = jax.device_put(peers.jax_mlp(peers.fitted_weights()), on)
+    weights, rest = eqx.partition(peers.jax_mlp(peers.fitted_weights()), eqx.is_array)
+    field = eqx.combine(jax.device_put(weights, on), rest)
     times, y0 = jax.device_put((jnp.asarray(ts), jnp.asarray(starts)), on)
-    for name, solver in (("node_fit", held(times, y0)), ("diffrax", adaptive)):
+    grid, solve = held(times, y0)
+    for name, solver in (("node_fit", solve), ("diffrax", adaptive)):
         yield name, *compiled(solver, field, times, y0)
+    yield "node_fit, one kernel", in_kernel(field, grid, y0, interpret=device == "cpu"), None
     if found := torch_functions(ts, starts, device):
         yield "torchdiffeq", *found
 
 
 def compiled(solve: Callable, field: Any, times: jax.Array, y0: jax.Array) -> tuple[Callable, Callable]:
-    import equinox as eqx
-
     forward = eqx.filter_jit(solve)
     backward = eqx.filter_jit(eqx.filter_grad(lambda field, times, y0: jnp.mean(solve(field, times, y0) ** 2)))
     return tuple(lambda f=f: jax.block_until_ready(f(field, times, y0)) for f in (forward, backward))  # pyright: ignore[reportReturnType]
@@ -63,8 +68,16 @@ def adaptive(field: Any, times: jax.Array, y0: jax.Array) -> jax.Array:
     return peers.diffrax_solve(field, times, y0, peers.RTOL, peers.ATOL)
 
 
-def held(times: jax.Array, y0: jax.Array) -> Callable:
-    """node_fit's solve over steps that are settled on some of the trajectories."""
+def in_kernel(field: Any, grid: jax.Array, y0: jax.Array, *, interpret: bool) -> Callable:
+    @eqx.filter_jit
+    def solve(field: Any, grid: jax.Array, y0: jax.Array) -> jax.Array:
+        return march_in_kernel("tsit5", lambda t, y: jax.vmap(field)(y), grid, y0, interpret=interpret).states
+
+    return lambda: jax.block_until_ready(solve(field, grid, y0))
+
+
+def held(times: jax.Array, y0: jax.Array) -> tuple[jax.Array, Callable]:
+    """Steps that are settled on some of the trajectories, and node_fit's solve over them."""
     solver, some = nf.Solver(rtol=peers.RTOL, atol=peers.ATOL), y0[:256]
     mlp = peers.jax_mlp(peers.fitted_weights())
 
@@ -87,7 +100,7 @@ def held(times: jax.Array, y0: jax.Array) -> Callable:
     def solve(field: Any, times: jax.Array, y0: jax.Array) -> jax.Array:
         return solver.solve_held(problem(field, times, y0), nodes(shares, y0)).ys
 
-    return solve
+    return nodes(shares, y0), solve
 
 
 def torch_functions(ts: np.ndarray, starts: np.ndarray, device: str) -> tuple[Callable, Callable] | None:
@@ -126,8 +139,10 @@ def torch_functions(ts: np.ndarray, starts: np.ndarray, device: str) -> tuple[Ca
     return solve, gradient
 
 
-def timed(run: Callable) -> str:
+def timed(run: Callable | None) -> str:
     """Milliseconds of the fastest call after the first, or why there is none."""
+    if run is None:
+        return "-"
     try:
         run()
         seconds = []
@@ -136,10 +151,10 @@ def timed(run: Callable) -> str:
             run()
             seconds.append(time.perf_counter() - begin)
         return f"{1e3 * min(seconds):.3g}"
-    except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+    except (jax.errors.JaxRuntimeError, NotImplementedError, RuntimeError, ValueError) as error:
         if "memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error):
             return "out of memory"
-        raise
+        return str(error).splitlines()[0][:60]
 
 
 if __name__ == "__main__":
