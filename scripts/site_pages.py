@@ -49,6 +49,7 @@ FOLDERS = {
     "objectives": "Objectives",
     "optimizers": "Optimizers",
     "training": "Stages, members and callbacks",
+    "evaluation": "Scores",
     "storage": "Files",
 }
 # Arguments of constructors that the program gives.
