@@ -1,6 +1,7 @@
 """One solve for all splits gives each split the result of a separate solve."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -55,9 +56,10 @@ def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated
     assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "the solution must change in time"
 
 
-def test_what_was_compiled_before_training_serves_the_trained_model(splits):
+@pytest.mark.parametrize("start", [nf.First, functools.partial(nf.Fitted, given=None)], ids=["first", "fitted"])
+def test_what_was_compiled_before_training_serves_the_trained_model(splits, start):
     """As in a run, whose end is rehearsed with its initial model while it trains."""
-    first, last = (carry(nf.make_model(data(), key=jax.random.key(seed)), np.float32) for seed in (1, 2))
+    first, last = (carry(nf.make_model(data(), start=start, key=jax.random.key(seed)), np.float32) for seed in (1, 2))
     compile_simulation(first, splits)
     count = Compilations()
     with counted(count):

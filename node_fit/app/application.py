@@ -150,8 +150,8 @@ class Job:
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                others = [*make_loggers(self.config, self.files), *[Rehearsal(self.named)] * (ensemble.size == 1)]
-                fit = self.fit(options, ensemble, logger, *others)
+                beside = [Rehearsal(self.named)] if ensemble.size == 1 else []
+                fit = self.fit(options, ensemble, logger, *make_loggers(self.config, self.files), *beside)
             if logger.pruned:  # The training loop only knows that a callback ended the run.
                 fit = replace(fit, status="pruned")
             self.finish(fit)

@@ -25,6 +25,7 @@ from ..training.linearised import Found, LinearisedStage
 from ..training.members import Member
 from ..training.programs import Setup, StagePrograms
 from ..training.stage import Stage
+from .advice import smaller_network
 from .options import Devices, Options
 
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
@@ -73,7 +74,7 @@ class Evidence:
             placed = place.one(model)
             part = parameters.partition(placed, options.training.freeze)
             count = parameters.count(part.params)
-            check_size(count, train)
+            check_size(count, train, smaller_network(options))
             member = Member(placed, [with_least_squares(stage)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
             programs = StagePrograms(0, setup)
@@ -202,8 +203,9 @@ def check_stage(stage: Stage) -> None:
         raise Unsure("the last stage fits windows, in which rows count more than once.")
 
 
-def check_size(count: int, train: Dataset) -> None:
+def check_size(count: int, train: Dataset, fewer: Sequence[str]) -> None:
     if count > MOST_PARAMETERS:
-        raise Unsure(f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}; field.width=16 has fewer.")
+        said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
+        raise Unsure("; try ".join([said, *fewer]) + ".")
     if (numbers := count * train.mask.size) > MOST_NUMBERS:
         raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_NUMBERS:,}.")

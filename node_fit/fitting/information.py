@@ -170,6 +170,9 @@ class Information:
     @cached_property
     def penalised(self) -> Bool[np.ndarray, " constant"]:
         """Constants that are only determined by the penalties, which weigh them against what is fitted beside them."""
+        found = self.evidence.best
+        if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
+            return np.zeros(len(self.places), bool)
         weaker = replace(self, share=WEAKER * self.share, noise=self.variance)
         return np.isfinite(self.errors) & ~(weaker.errors <= GROWS * self.errors)
 

@@ -42,8 +42,8 @@ from .recipes import Recipe, as_recipe
 TIGHT = {"x32": 1e-6, "x64": 1e-8}
 LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
-# Trajectories of a single fit that make another core of a CPU pay.
-PAYS = 64
+# Trajectories of a single fit for each device of a CPU: with fewer, another device does not pay.
+EACH = 64
 
 
 class Budget(NamedTuple):
@@ -188,7 +188,7 @@ class Options:
             return Placement(self.kind, kind, count)
         if find_device(kind).platform != "cpu":
             return Placement(self.kind, kind)
-        return Placement(self.kind, kind, None, fewest=1 if members > 1 else PAYS)
+        return Placement(self.kind, kind, None, fewest=1 if members > 1 else EACH)
 
     def model(self, data: Dataset) -> NeuralODE:
         """The model with its initial parameters."""

@@ -15,6 +15,9 @@ from ..data.batch import Batch
 from ..data.events import Jumps
 from ..solver.intervals import Intervals, polynomials
 
+Wanted = Float[np.ndarray, "trajectory saved"]
+Begin = Callable[[Batch, Intervals], tuple[Any, Any]]
+Advance = Callable[[Batch, Intervals, Any], tuple[Any, Any]]
 # Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
 ROOMS = (32, 128, 1024)
 
@@ -94,25 +97,21 @@ def pieces_of(intervals: Intervals) -> list[Intervals]:
     return [jax.tree.map(lambda x, b=b: x[:, b : b + room], whole) for b in range(0, count + missing, room)]
 
 
-def compiled_channels(
-    begin: Callable[[Batch, Intervals], tuple[Any, Any]],
-    advance: Callable[[Batch, Intervals, Any], tuple[Any, Any]],
-    batch: Batch,
-    wanted: Float[np.ndarray, "trajectory saved"],
-    kind: str,
-) -> np.ndarray:
-    """Compiles what `channels_at` runs, by a solve through intervals of no length; returns the channels there."""
+def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: str) -> np.ndarray:
+    """Compiles what `channels_at` runs, by solves through intervals of no length; returns the channels there."""
     piece = pieces_of(intervals_to(batch, wanted, kind)[0])[0]
-    _, front = begin(batch, piece)
+    # A start that is fitted would otherwise be, by solves with a model that is not trained yet.
+    still = replace(batch, ts=np.repeat(batch.ts[:, :1], batch.ts.shape[1], axis=1))
+    _, front = begin(still, piece)
     ys, _ = advance(batch, replace(piece, end=piece.begin), front)
     return np.asarray(ys)
 
 
 def channels_at(
-    begin: Callable[[Batch, Intervals], tuple[Any, Any]],
-    advance: Callable[[Batch, Intervals, Any], tuple[Any, Any]],
+    begin: Begin,
+    advance: Advance,
     batch: Batch,
-    wanted: Float[np.ndarray, "trajectory saved"],
+    wanted: Wanted,
     kind: str,
     axis: int = 0,
 ) -> Float[np.ndarray, "... trajectory saved channel"]:

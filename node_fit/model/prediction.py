@@ -13,11 +13,10 @@ from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..solver.initial_value_problem import InitialValueProblem
 from ..solver.intervals import Intervals
 from ..solver.row_steps import Front
-from .forecast import channels_at, compiled_channels
+from .forecast import Wanted, channels_at, compiled_channels
 
 # A `NeuralODE`, whose methods call this.
 Model = Any
-Wanted = Float[np.ndarray, "trajectory saved"]
 
 
 def predicted(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved channel"]:
