@@ -1,5 +1,6 @@
 """The command `python -m node_fit`, also installed as `node-fit`."""
 
+import gc
 import sys
 import time
 
@@ -29,6 +30,8 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         from .app.application import run
 
+        if not codes:
+            gc.freeze()  # What is imported stays, so no collection needs to look at it.
         if config.sweep == "vectorized" and HydraConfig.get().mode == RunMode.MULTIRUN:
             Vectorized.wait(config, imported)
             return 0

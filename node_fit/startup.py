@@ -1,5 +1,6 @@
 """Process-wide settings of the commands, made before the heavy imports; a plain `import node_fit` changes nothing."""
 
+import atexit
 import gc
 import os
 import resource
@@ -60,6 +61,8 @@ if IS_COMMAND:
     # Imports and tracing create many long-lived objects. Collecting garbage at Python's default rate takes an eighth of
     # the time to the first step.
     gc.set_threshold(50_000, 20, 100)
+    # As Python ends, it would look for garbage once more among all that ends with it, for more than half a second.
+    atexit.register(gc.freeze)
     # Before 0.11, JAX does not cache programs that can call Python, such as the runtime checks of Equinox and Diffrax.
     # node_fit has already checked the data for what Diffrax checks. A check that fails gives NaN, which a fit survives.
     if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):

@@ -38,16 +38,33 @@ def test_what_is_drawn_beside_is_what_is_drawn_here(tmp_path):
             np.testing.assert_array_equal(pixels(folder / name), pixels(tmp_path / "here" / name))
 
 
-def test_processes_that_were_begun_before_draw(tmp_path):
+def test_a_process_that_was_begun_before_draws(tmp_path):
     drawing = Drawing()
     drawing.begin()
     assert drawing.pool is not None
-    begun = set(drawing.pool._processes)
-    assert len(begun) == PROCESSES
+    (begun,) = drawing.pool._processes
+    drawing.submit(int).result()
     drawing.draw(pictures(tmp_path / "plots"))
-    assert set(drawing.pool._processes) == begun
+    assert set(drawing.pool._processes) == {begun}
     drawing.finish()
     assert {path.name for path in (tmp_path / "plots").iterdir()} == NAMES
+
+
+class Signed(Pictures):
+    """Writes which process draws it."""
+
+    def draw(self) -> None:
+        time.sleep(0.2)
+        self.folder.write_text(str(os.getpid()))
+
+
+def test_what_no_process_has_begun_is_drawn_here_at_the_end(tmp_path):
+    drawing, files = Drawing(), [tmp_path / str(number) for number in range(PROCESSES + 8)]
+    for file in files:
+        drawing.draw(Signed(file, ROWS, pictures(tmp_path).curves, None))
+    drawing.finish()
+    here = [int(file.read_text()) == os.getpid() for file in files]
+    assert here == sorted(here) and {*here} == {False, True}  # Processes draw the first ones, and this one the last.
 
 
 def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.model.fields.mlp import ACTIVATIONS
+from node_fit.model.fields.mlp import ACTIVATIONS, initial_layers
 from node_fit.runtime.precision import dtype_of, scope
 
 ZERO = jnp.zeros(())
@@ -109,5 +109,10 @@ def test_layers_begin_as_those_of_equinox():
         limit = 1 / np.sqrt(inputs)
         assert np.abs(numbers).max() <= limit and np.abs(numbers).max() > 0.9 * limit
         assert abs(numbers.mean()) < 0.2 * limit and len(np.unique(numbers)) == numbers.size
+    keys = jax.random.split(jax.random.key(0), 3)
+    drawn = initial_layers((5, 50, 50, 3), jax.random.key(0))
+    for layer, key, (inputs, outputs) in zip(drawn, keys, ((5, 50), (50, 50), (50, 3)), strict=True):
+        equinox = eqx.nn.Linear(inputs, outputs, key=key)
+        assert eqx.tree_equal(layer, equinox)
     other = nf.MLP(3, 2, width=50, depth=2, key=jax.random.key(1))
     assert (np.asarray(field.network.layers[0].weight) != np.asarray(other.network.layers[0].weight)).all()

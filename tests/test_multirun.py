@@ -4,7 +4,12 @@ import json
 
 import pytest
 from commands import DIRECT, node_fit, read_summary, read_table, spirals, write_table
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_automatic_config_search_path
+from hydra.types import RunMode
 
+from node_fit.app.config.shipped import shipped
+from node_fit.app.launching import CheckedLoader, register
 from node_fit.app.leaderboard import publish
 from node_fit.app.leaderboard import row as row_of
 
@@ -85,6 +90,25 @@ def test_leaderboard_is_shown(sweep):
     assert "seed=2" in table and "optimizer.learning_rate=-1" in table
     assert "data.path=mine.csv" not in table  # All jobs share it.
     assert str(directory / "leaderboard.csv") in table
+
+
+def test_a_job_is_composed_once_though_hydra_asks_twice(monkeypatch):
+    compose, composed = ConfigLoaderImpl.load_configuration, []
+
+    def counting(self, *arguments, **keywords):
+        composed.append(keywords["overrides"])
+        return compose(self, *arguments, **keywords)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counting)
+    register()
+    loader = CheckedLoader(create_automatic_config_search_path(None, None, str(shipped("conf", "config.yaml").parent)))
+    found = [
+        loader.load_configuration(config_name="config", overrides=[f"seed={seed}"], run_mode=RunMode.RUN)
+        for seed in (1, 2, 1, 2)
+    ]
+    assert composed == [["seed=1"], ["seed=2"]]
+    assert found[0] == found[2] and found[1] == found[3] and found[0] is not found[2]
+    assert [config.seed for config in found] == [1, 2, 1, 2]
 
 
 def test_a_folder_that_can_not_be_made_ends_a_multirun_in_a_sentence(tmp_path):

@@ -1,5 +1,6 @@
 """The plots and the page of a run, made in this process or, for the jobs of a multirun, in background processes."""
 
+import importlib
 import logging
 import multiprocessing
 import os
@@ -23,8 +24,8 @@ from ..report.index_page import make_member_index, refresh_index
 from ..report.run_page import NAME, make_run_page
 
 LOG = logging.getLogger(__name__)
-# Drawing takes about as long as a small fit. Each process needs the memory of the imports.
-PROCESSES = max(1, min(4, os.cpu_count() or 1))
+# Drawing takes about as long as a small fit, which needs a core for itself. A process needs the memory of the imports.
+PROCESSES = max(1, min(4, (os.cpu_count() or 1) - 1))
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,12 @@ class Drawing:
 
     def __init__(self):
         self.pool: ProcessPoolExecutor | None = None
-        self.under_way: list[tuple[str, Future]] = []
+        self.under_way: list[tuple[Pictures | Page, Future]] = []
 
     def begin(self) -> None:
-        """Starts the processes early, since their imports take a while."""
+        """Starts a process early, since its imports take a while; the others start when they are needed."""
         with suppress(OSError, BrokenExecutor):  # The first plot reports the error.
-            for _ in range(PROCESSES):
-                self.submit(load)
+            self.submit(load)
 
     def draw(self, pictures: Pictures | Page) -> None:
         try:
@@ -106,7 +106,7 @@ class Drawing:
         except BrokenExecutor:  # A worker was killed, for example out of memory; the pool's unfinished plots are lost.
             self.pool = None
             future = self.submit(pictures.draw)
-        self.under_way.append((pictures.title, future))
+        self.under_way.append((pictures, future))
 
     def submit(self, task: Callable[[], None]) -> Future:
         if self.pool is None:
@@ -120,15 +120,17 @@ class Drawing:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def finish(self) -> None:
-        """Waits for all plots and pages, and warns about those that failed."""
-        for title, future in self.under_way:
-            with warn_on_error(title):
-                self.wait(future)
-        self.under_way = []
+        """Draws here what no process has begun, waits for the others, and warns about what failed."""
+        while self.under_way:
+            drawn, future = self.under_way.pop()
+            with warn_on_error(drawn.title):
+                if future.cancel():
+                    drawn.draw()
+                else:
+                    self.wait(future)
         if self.pool is not None:
-            if not self.is_managed():
-                for process in self.pool._processes.values():
-                    process.kill()  # Python would wait for them at its end.
+            for process in self.pool._processes.values():
+                process.kill()  # They have nothing left to do, and take a while to end by themselves.
             self.pool.shutdown()
             self.pool = None
 
@@ -147,9 +149,9 @@ class Drawing:
 
 
 def load() -> None:
-    """Imports Matplotlib in a worker."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.figure  # noqa: F401
+    """Imports in a worker what plots and pages need."""
+    for name in ("jinja2", "matplotlib.backends.backend_agg", "matplotlib.figure", "pyarrow.csv"):
+        importlib.import_module(name)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from ..training.callback import Callbacks
 from .application import EXIT, Job, report_failure
 from .config.targets import ConfigError
 from .console import make_console
-from .drawing import DRAWING
 from .interruption import Interruption
 from .run_directory import fingerprint
 from .run_logger import RunLogger, make_loggers
@@ -28,8 +27,6 @@ def run(jobs: Sequence[Job]) -> list[int]:
     with ExitStack() as stack, Interruption(functools.partial(console.print, soft_wrap=True)) as interruption:
         ready = [made for job in jobs if (made := attempt(job, functools.partial(prepare, job, stack))) is not None]
         ends: dict[Job, int] = {}
-        if ready:
-            DRAWING.begin()
         for group in group_jobs(ready):
             found = attempt(group[0][0], functools.partial(fit_group, group, interruption))
             for (job, _), result in zip(group, found or [], strict=bool(found)):

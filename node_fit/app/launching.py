@@ -1,6 +1,7 @@
 """The common part of the commands with a config: where they find it, and how they exit."""
 
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +29,18 @@ def register() -> None:
 class CheckedLoader(ConfigLoaderImpl):
     """Hydra's loader, which refuses configs that name targets for Hydra itself to call."""
 
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        # Hydra composes each job of a multirun twice: to see that all can be composed, and to run it.
+        self.composed: dict[str, bytes] = {}
+
     def load_configuration(self, *arguments: Any, **keywords: Any) -> DictConfig:
+        asked = repr((arguments, keywords))
+        if asked in self.composed:
+            return pickle.loads(self.composed.pop(asked))
         config = super().load_configuration(*arguments, **keywords)
         check_hydra(config)
+        self.composed[asked] = pickle.dumps(config)
         return config
 
 

@@ -59,7 +59,9 @@ class Leaderboard(Callback):
         self.directory = Path(config.hydra.sweep.dir).absolute()
         self.report = bool(config.get("report", True))
         Leaderboard.under_way = self
-        if not runs_here(config.hydra):
+        if runs_here(config.hydra):
+            DRAWING.begin()
+        else:
             # The launcher ends its worker processes when it gets a KeyboardInterrupt.
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -7,6 +7,7 @@ result to choose the next trial point. This is an ordinary Optax transformation.
 members of a batch search independently.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -80,10 +81,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
     """
 
     def init(params: PyTree) -> SearchState:
-        x, _ = ravel_pytree(params)
-        infinite, none = jnp.full((), jnp.inf, x.dtype), jnp.zeros((), jnp.int32)
-        line = begin_line(x, jnp.zeros_like(x), jnp.zeros_like(x), infinite, none)
-        return SearchState(no_pairs(memory, x), line._replace(step=jnp.zeros_like(infinite)))
+        return initial_search(memory, params)
 
     def update(
         updates: PyTree, state: Any, params: PyTree = None, *, value: Array, **extra_args: Any
@@ -129,6 +127,14 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         return unravel(jnp.where(jnp.isinf(new.start.value), 0, target - x)), SearchState(pairs, new)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initial_search(memory: int, params: PyTree) -> SearchState:
+    x, _ = ravel_pytree(params)
+    infinite, none = jnp.full((), jnp.inf, x.dtype), jnp.zeros((), jnp.int32)
+    line = begin_line(x, jnp.zeros_like(x), jnp.zeros_like(x), infinite, none)
+    return SearchState(no_pairs(memory, x), line._replace(step=jnp.zeros_like(infinite)))
 
 
 def begin_line(

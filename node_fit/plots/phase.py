@@ -67,7 +67,7 @@ def draw_field(axes: Any, slopes: np.ndarray) -> None:
     lost = ~np.isfinite(speed) | (speed < 1e-9 * np.nanmax(np.where(np.isfinite(speed), speed, 0.0)))
     slopes = np.ma.masked_array(slopes, np.repeat(lost[..., None], 2, axis=-1))
     axes.streamplot(
-        xs, ys, slopes[..., 0], slopes[..., 1], color=FAINT, linewidth=0.6, arrowsize=0.6, density=1.1, zorder=0
+        xs, ys, slopes[..., 0], slopes[..., 1], color=FAINT, linewidth=0.6, arrowsize=0.6, density=0.8, zorder=0
     )
     axes.set_xlim(left, right)
     axes.set_ylim(low, high)

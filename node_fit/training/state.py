@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
@@ -90,15 +89,14 @@ class TrainState(eqx.Module):
 def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainState:
     """The state before a stage's first step; its leaves still have to pass `precision.carry`."""
     dtype = jax.tree.leaves(params)[0].dtype
-    infinite = jnp.full((), jnp.inf, dtype)
-    zero = jnp.zeros((), jnp.int32)
+    infinite, zero = np.full((), np.inf, dtype), np.zeros((), np.int32)
     nowhere = Iterate(params, infinite, infinite, zero)
     return TrainState(
         step=zero,
         params=params,
         grid=grid,
         error_limit=infinite,
-        progress=jnp.zeros((), dtype),
+        progress=np.zeros((), dtype),
         opt_state=stage.optimizer.init(params, stage.steps),
         chosen=nowhere,
         evaluations=zero,
@@ -109,8 +107,8 @@ def initial_state(stage: Stage, params: Params, grid: Shares | None) -> TrainSta
         stale=zero,
         reference=infinite,
         plateau=zero,
-        stuck=jnp.zeros((), bool),
-        finished=jnp.zeros((), bool),
+        stuck=np.zeros((), bool),
+        finished=np.zeros((), bool),
     )
 
 
