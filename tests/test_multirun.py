@@ -101,7 +101,7 @@ def test_a_job_is_composed_once_though_hydra_asks_twice(monkeypatch):
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counting)
     register()
-    loader = CheckedLoader(create_automatic_config_search_path(None, None, str(shipped("conf", "config.yaml").parent)))
+    loader = CheckedLoader(create_automatic_config_search_path(None, None, str(shipped("conf", "config.yaml"))))
     found = [
         loader.load_configuration(config_name="config", overrides=[f"seed={seed}"], run_mode=RunMode.RUN)
         for seed in (1, 2, 1, 2)
