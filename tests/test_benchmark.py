@@ -4,8 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import node_fit
+from scipy.integrate import solve_ivp
 
 from node_fit.benchmark.__main__ import chosen
+from node_fit.benchmark.gp_ode import (
+    judge_neuron,
+    neuron_states,
+    random_times,
+    regular_times,
+    van_der_pol,
+    write_neuron,
+    write_van_der_pol,
+)
+from node_fit.benchmark.lorenz import divergence, on_attractor, orbit
 from node_fit.benchmark.odebench import read_equations, solved, write_table
 from node_fit.benchmark.protocols import PROTOCOLS, Figure, Measure
 from node_fit.benchmark.table import line, odebench_lines, outcome
@@ -43,6 +54,39 @@ def test_the_tables_of_odebench_obey_their_equations(equation, tmp_path):
         found = np.gradient(states, times, axis=0)[chosen]
         expected = np.array([rates(state) for state in states[chosen]])
         np.testing.assert_allclose(found, expected, rtol=0.01, atol=0.01 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("times", [regular_times(), random_times()], ids=["regular", "random"])
+def test_the_table_of_van_der_pol_is_that_of_its_protocol(times, tmp_path):
+    write_van_der_pol(tmp_path / "table.csv", times)
+    table = pd.read_csv(tmp_path / "table.csv")
+    assert len(table) == 50 and table["t"][0] == 0 and (np.diff(table["t"]) > 0).all()
+    assert (table["t"] <= 7 + 1e-9).sum() == 25 and table["t"].iloc[-1] < 14.5
+    exact = solve_ivp(van_der_pol, (0, 15), [-1.5, 2.5], t_eval=times, rtol=1e-9, atol=1e-9).y.T
+    off = table[["x", "y"]].to_numpy() - exact
+    assert np.abs(off[25:]).max() < 1e-5
+    assert off[:25].var() == pytest.approx(0.05, rel=0.4)
+
+
+def test_the_neuron_is_judged_where_it_was_not_measured(tmp_path):
+    write_neuron(tmp_path / "table.csv")
+    table, (times, states, hidden) = pd.read_csv(tmp_path / "table.csv"), neuron_states()
+    assert table["x"].isna().tolist() == hidden.tolist() and 2 <= hidden.sum() <= 12
+    assert (table["x"] - states[:, 0])[~hidden].var() == pytest.approx(0.025, rel=0.6)
+    found = pd.DataFrame({"t": times, "x_predicted": states[:, 0] + 0.3, "y_predicted": states[:, 1]})
+    found[~hidden] = found[~hidden] + 5
+    found["t"] = times
+    found.to_csv(tmp_path / "predictions.csv", index=False)
+    assert judge_neuron(tmp_path)["mse"] == pytest.approx(0.045)
+
+
+def test_the_divergence_of_attractors():
+    begin = on_attractor()
+    one, other = orbit(begin, 4000), orbit(begin + 0.1, 4000)
+    assert divergence(one, one) == 0
+    near, shifted, still = (divergence(one, each) for each in (other, one + 4.0, np.tile(one.mean(axis=0), (4000, 1))))
+    assert 0 < near < shifted < still
+    assert divergence(one, one + 1000.0) > 10  # all of it outside
 
 
 def test_outcomes_are_wins_and_losses():

@@ -365,6 +365,7 @@ def test_older_schemas_are_brought_up_step_by_step(path, monkeypatch):
 
     forge(path, age)
     monkeypatch.setitem(MODEL_STEPS, SCHEMA - 1, split)
+    monkeypatch.delitem(MODEL_STEPS, SCHEMA - 2)
     with pytest.raises(ModelFileError, match=f"it has schema {SCHEMA - 2}, of a node_fit before"):
         load(path)
     monkeypatch.setitem(MODEL_STEPS, SCHEMA - 2, rename)

@@ -153,5 +153,8 @@ def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:
         return
     shares = ", ".join(f"{share:.0%} of {name}" for name, share in ensemble["coverage"].items() if share is not None)
     how = "calibrated on validation data" if ensemble["calibrated"] else "not calibrated, for lack of validation data"
+    without = [name for name, share in ensemble["coverage"].items() if share is None]
+    if without and not ensemble["calibrated"]:
+        how += f"; none of {' and '.join(without)}, which come later: set data aside with data.split.validation=0.2"
     members = counted(ensemble["kept"], "member")
     console.print(f"bands of {members} at {ensemble['level']:.0%} cover {shares}; {how}", soft_wrap=True)

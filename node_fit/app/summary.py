@@ -67,7 +67,9 @@ def summarise(
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(diagnosis),
         "starts": None if fit.starts is None else fit.starts.as_dict(),
-        "ensemble": None if not fit.members else describe_ensemble(fit, splits, simulated),
+        "ensemble": describe_ensemble(fit, splits, simulated)
+        if isinstance(fit.model, Ensemble) or fit.members
+        else None,
     }
 
 
@@ -95,9 +97,11 @@ def residuals_of(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) 
     }
 
 
-def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:
-    """Describes how the members ended, and what share of each split's measurements their bands cover."""
+def describe_ensemble(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any] | None:
+    """How the members ended, and what share of each split's measurements their bands cover; `None` of a single fit."""
     ensemble = fit.model if isinstance(fit.model, Ensemble) else None
+    if ensemble is None and not fit.members:
+        return None
     return {
         "members": [asdict(end) for end in fit.members],
         "kept": 1 if ensemble is None else len(ensemble.members),

@@ -45,11 +45,16 @@ def chosen(names: Sequence[str]) -> dict[str, Protocol]:
 
     **Raises:** `ValueError` if there is no such protocol.
     """
-    found = {name: [each for each in PROTOCOLS if name in ("all", each, each.partition("_")[0])] for name in names}
+    found = {name: [each for each in PROTOCOLS if is_one(each, name)] for name in names}
     for name, protocols in found.items():
         if not protocols:
             raise ValueError(f"there is no protocol {name!r}; choose {CHOICES}.")
     return {each: PROTOCOLS[each] for protocols in found.values() for each in protocols}
+
+
+def is_one(protocol: str, name: str) -> bool:
+    """Whether a protocol has this name, or is one of a family of this name."""
+    return name == "all" or f"{protocol}_".startswith(f"{name}_")
 
 
 def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) -> list[str]:
@@ -96,7 +101,8 @@ def run(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
         if done.returncode or not summary.is_file():
             said = "\n".join([*done.stdout.splitlines()[-10:], done.stderr.strip()])
             raise ValueError(f"the command ended with exit code {done.returncode}: {shlex.join(command[1:])}\n{said}")
-        return json.loads(summary.read_text())
+        found = json.loads(summary.read_text())
+        return found if protocol.judge is None else found | {"judged": protocol.judge(summary.parent)}
 
 
 if __name__ == "__main__":

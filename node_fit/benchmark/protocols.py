@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .gp_ode import judge_neuron, random_times, regular_times, write_neuron, write_van_der_pol
+from .lorenz import judge_lorenz, write_lorenz
 from .odebench import Equation, read_equations, write_table
 
 Summary = dict[str, Any]
@@ -47,6 +49,7 @@ class Protocol:
     - `measures`: what is read from the run.
     - `file`: the table, below the folder of `--data`; None if `make` writes it.
     - `make`: writes the table.
+    - `judge`: what else is measured of a run's directory; added to the summary as `judged`.
     - `source`: who publishes the data.
     """
 
@@ -54,6 +57,7 @@ class Protocol:
     measures: tuple[Measure, ...]
     file: str | None = None
     make: Callable[[Path], None] | None = None
+    judge: Callable[[Path], dict[str, float | None]] | None = None
     source: str = ""
 
 
@@ -68,6 +72,30 @@ def simple(model: str) -> Read:
 
 def columns(inputs: str, states: str, *more: str) -> tuple[str, ...]:
     return ("data=table", f"data.inputs=[{inputs}]", f"data.states=[{states}]", *more)
+
+
+def judged(key: str) -> Read:
+    return lambda summary: summary["judged"][key]
+
+
+def mean_square(split: str) -> Read:
+    """The mean squared error, from its root."""
+
+    def read(summary: Summary) -> float | None:
+        root = score(split, "rmse")(summary)
+        return None if root is None else root**2
+
+    return read
+
+
+def van_der_pol(times: Callable[[], Any], what: str, published: float) -> Protocol:
+    """Fits 25 rows with noise, and forecasts as many."""
+    return Protocol(
+        ("data=table", "data.time=t", "data.states=[x,y]", "data.split.test=0.5", "data.split.validation=0"),
+        (Measure(f"mean squared error of the forecast, {what}", mean_square("test"), (Figure(published, GP_ODE),)),),
+        make=lambda path: write_van_der_pol(path, times()),
+        source="arXiv 2106.10905",
+    )
 
 
 def odebench(equation: Equation) -> Protocol:
@@ -87,6 +115,7 @@ def odebench(equation: Equation) -> Protocol:
 
 
 RMSE = score("test", "rmse")
+GP_ODE = "GP-ODE with shooting, arXiv 2106.10905"
 OF_1024 = ("data.split.test=0.3164", "data.split.validation=0.1367")
 PROTOCOLS: dict[str, Protocol] = {
     "cascaded_tanks": Protocol(
@@ -129,6 +158,34 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         file="robot_arm/robot_arm.csv",
         source="DaISy collection, homes.esat.kuleuven.be/~smc/daisy",
+    ),
+    "van_der_pol_regular": van_der_pol(regular_times, "regular times", 0.13),
+    "van_der_pol_irregular": van_der_pol(random_times, "random times", 0.21),
+    "fitzhugh_nagumo": Protocol(
+        ("data=table", "data.time=t", "data.states=[x,y]", "data.split.test=0"),
+        (
+            Measure(
+                "mean squared error where nothing was measured",
+                judged("mse"),
+                (Figure(0.07, GP_ODE, comparable=False),),
+            ),
+        ),
+        make=write_neuron,
+        judge=judge_neuron,
+        source="arXiv 2106.10905",
+    ),
+    "lorenz": Protocol(
+        ("data=table", "data.time=t", "data.states=[x,y,z]", "data.split.test=0", "train.window=50"),
+        (
+            Measure(
+                "divergence from the attractor over 10,000 rows",
+                judged("divergence"),
+                (Figure(judged("other_orbit"), "another orbit of Lorenz's equations"),),
+            ),
+        ),
+        make=write_lorenz,
+        judge=judge_lorenz,
+        source="E. N. Lorenz, J. Atmos. Sci. 20 (1963)",
     ),
     **{f"odebench_{equation.number}": odebench(equation) for equation in read_equations()},
 }

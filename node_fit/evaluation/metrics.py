@@ -204,10 +204,10 @@ def root_mean_square(values: Float[np.ndarray, " channel"]) -> float:
 
 
 def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
-    """Share of the measured values that count and lie between two edges; `None` if no values count."""
+    """Share of the measured values that count and lie between two edges; `None` if none has edges."""
     ys = data.near((lower + upper) / 2)
-    inside = (lower <= ys) & (ys <= upper)
-    return float(inside[data.mask].mean()) if data.mask.any() else None
+    inside, counts = (lower <= ys) & (ys <= upper), data.mask & ~np.isnan(lower + upper)
+    return float(inside[counts].mean()) if counts.any() else None
 
 
 def jsonable(number: float) -> float | None:

@@ -135,7 +135,8 @@ def fit_with(
     check_argument("progress", progress, bool | None)
     mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
-    ensemble = as_members(ensemble)
+    asked = as_members(ensemble)
+    ensemble = asked.trained
     options = options if ensemble.size == 1 else with_one_start(options)
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
@@ -152,9 +153,10 @@ def fit_with(
         ends = tuple(outcomes) if several else ()
         fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)
         worst = max(excess) if several and ensemble.keep == "all" else excess[best]
-        return run.result(
+        result = run.result(
             prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst, starts=fits
         )
+        return result.with_laplace(asked.size) if asked.vary == "laplace" else result
 
 
 def with_one_start(options: Options) -> Options:

@@ -1,7 +1,8 @@
 """The result of a fit."""
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,15 @@ from .choices import Choice
 from .confidence import Confidence, Method, fisher
 from .diagnosis import Diagnosis, diagnose
 from .evidence import Evidence, Unsure
+from .information import Information
+from .laplace import laplace
 from .likelihood import Likelihood, likelihood
 from .options import Options
 from .preparation import stages_of
 from .profile import profile
 from .starts import Starts
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +63,7 @@ class Fit:
     - `linear`: the linear state-space model that it began from, if it did.
     - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
       0 elsewhere.
+    - `optimum`: the fitted model, where `model` is an ensemble drawn around it.
     """
 
     model: NeuralODE | Ensemble
@@ -79,6 +85,7 @@ class Fit:
     warnings: tuple[str, ...] = ()
     linear: NeuralODE | None = None
     step_excess: float = 0.0
+    optimum: NeuralODE | None = None
 
     def predict(
         self, data: Dataset | None = None, ts: Float[np.ndarray, "..."] | None = None, **given: Any
@@ -168,6 +175,27 @@ class Fit:
             raise ValueError(f"level must be above 0 and below 1, got {level}.")
         return (profile if method == "profile" else fisher)(self.evidence, level)
 
+    def laplace(self, size: int = 32) -> Ensemble:
+        """An ensemble drawn from the Laplace approximation of the posterior, without further training.
+
+        For models of few parameters; a network needs a prior, `penalty.ridge`. Validation data calibrate its bands.
+
+        **Arguments:** `size`: number of members.
+
+        **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters, or lacks a prior.
+        """
+        information, validation = Information(self.evidence), self.data.get("validation")
+        train, validation = self.marked(self.data["train"]), None if validation is None else self.marked(validation)
+        return laplace(information, size, self.options.seed, train, validation)
+
+    def with_laplace(self, size: int) -> "Fit":
+        """The fit with the ensemble of `laplace` as its model, or as it is, with a warning, if it can't be had."""
+        try:
+            return replace(self, model=self.laplace(size), optimum=self.model)
+        except (Unsure, np.linalg.LinAlgError) as error:
+            LOG.warning("no ensemble is drawn: %s", error)
+            return self
+
     def likelihood(self) -> Likelihood:
         """How probable the training data are; `aic` and `bic` compare models of the same data.
 
@@ -188,12 +216,13 @@ class Fit:
     @cached_property
     def evidence(self) -> Evidence:
         """The sum of squares near the optimum, which confidence and likelihood are made of."""
-        if isinstance(self.model, Ensemble):
+        model = self.model if self.optimum is None else self.optimum
+        if isinstance(model, Ensemble):
             raise Unsure("an ensemble of several members has no single optimum.")
         if self.status == "failed" or "train" not in self.data:
             raise Unsure("the fit has failed." if self.status == "failed" else "the fit does not hold its data.")
         train = self.marked(self.data["train"])
-        return Evidence(self.model, self.options, stages_of(self.options, self.model, train)[0], train)
+        return Evidence(model, self.options, stages_of(self.options, model, train)[0], train)
 
     def plot(self, **splits: Dataset) -> Any:
         """Data and curves against time.

@@ -36,7 +36,8 @@ class Ensemble(eqx.Module):
     `spread` is the members' standard deviation at that time, and `noise` that of the training data around the mean.
     With `factor`, the bands cover the share `p` of the validation data (split conformal prediction with normalised
     residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Without such data, it is that of the
-    normal distribution.
+    normal distribution, and there are no bands beyond the training data's times: noise and spread say nothing of the
+    error of a forecast.
 
     **Arguments:**
 
@@ -44,25 +45,32 @@ class Ensemble(eqx.Module):
     - `noise`: standard deviation of the training data around the members' mean, scaled, shape `(state,)`.
     - `factors`: the factors of the levels 1 % to 99 %, shape `(99,)`.
     - `calibrated`: whether the factors come from validation data.
+    - `gain`: by how much the members' deviations from their mean are smaller than those that they stand for.
+    - `horizon`: time since the start of a trajectory up to which there are bands, in the user's unit; no end if None.
     """
 
     members: tuple[NeuralODE, ...]
     noise: Float[Array, " state"]
     factors: Float[Array, "99"]
     calibrated: bool = eqx.field(static=True)
+    horizon: float | None = eqx.field(static=True, default=None)
+    gain: float = eqx.field(static=True, default=1.0)
 
     @staticmethod
-    def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None) -> "Ensemble":
+    def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None, gain: float = 1.0) -> "Ensemble":
         """Makes an ensemble of fitted models.
 
         **Arguments:** `train`: the data that they were fitted to. `validation`: the data that calibrate the bands, if
-        any.
+        any. `gain`: see the class.
         """
         count, scaler = len(train.states), members[0].scaler
         precision = precision_of(members[0])
         with scope(precision):
             blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in LEVELS]))
-            whole = Ensemble(tuple(members), *carry(blank, dtype_of(precision)), calibrated=False)
+            horizon = float(np.max(since_start(train, train.ts), where=train.mask.any(axis=2), initial=0))
+            whole = Ensemble(
+                tuple(members), *carry(blank, dtype_of(precision)), calibrated=False, horizon=horizon, gain=gain
+            )
             train = train.sample(ENOUGH)
             mean, _ = whole.moments(train)
             off = np.where(
@@ -76,7 +84,9 @@ class Ensemble(eqx.Module):
             mean, width = whole.moments(validation)
             scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
-            return Ensemble(tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True)
+            return Ensemble(
+                tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True, gain=gain
+            )
 
     def predict(
         self,
@@ -125,15 +135,19 @@ class Ensemble(eqx.Module):
         **Arguments:** `data`, `ts`: as in `NeuralODE.predict`. `level`: the share of measurements that the bands should
         cover, from 0.01 to 0.99.
 
-        **Returns:** a `Prediction` with arrays of shape `(trajectory, saved, state)`, in the user's units.
+        **Returns:** a `Prediction` with arrays of shape `(trajectory, saved, state)`, in the user's units; edges beyond
+        the horizon are NaN.
 
         **Raises:** `ValueError` if the level is out of range, or the channels are not those of the fit.
         """
         mean, width = self.moments(data, ts)
         reach = self.factor(level) * width
         back = self.members[0].scaler.unscale_states
-        low, high = np.sort([back(mean - reach), back(mean + reach)], axis=0)
-        return Prediction(back(mean), low, high)
+        edges = np.sort([back(mean - reach), back(mean + reach)], axis=0)
+        if self.horizon is not None:
+            beyond = since_start(data, data.ts if ts is None else ts) > self.horizon * (1 + 1e-6)
+            edges[:, beyond] = np.nan
+        return Prediction(back(mean), *edges)
 
     def factor(self, level: float) -> float:
         """The factor of a level; see the class."""
@@ -151,7 +165,7 @@ class Ensemble(eqx.Module):
         mean = np.nansum(known, axis=0) / np.maximum(alive, 1)
         # Squares that overflow belong to members that have run away.
         with np.errstate(over="ignore"):
-            spread = np.nansum((known - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
+            spread = self.gain**2 * np.nansum((known - mean[None]) ** 2, axis=0) / np.maximum(alive - 1, 1)
         return np.where(alive > 0, mean, np.inf), np.sqrt(spread + np.asarray(self.noise, np.float64) ** 2)
 
     def simulate(
@@ -197,6 +211,11 @@ class Ensemble(eqx.Module):
         """The constants of known equations by their names, in the user's units: the members' medians."""
         each = [member.constants() for member in self.members]
         return {name: float(np.median([constants[name] for constants in each])) for name in each[0]}
+
+
+def since_start(data: Dataset, ts: Float[np.ndarray, "trajectory saved"]) -> Float[np.ndarray, "trajectory saved"]:
+    """Times since the first row of each trajectory."""
+    return ts - data.ts[:, :1]
 
 
 def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:

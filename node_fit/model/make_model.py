@@ -15,6 +15,8 @@ from ..data.scaling import Scaler, Scaling
 from ..runtime.arguments import check_argument
 from ..runtime.precision import ambient, carry, dtype_of, numbers_as_arrays, precision_of
 from ..solver.solver import Solver
+from ..solver.tableau import EXPLICIT
+from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from ..solver.vector_field import VectorField
 from .fields.mlp import MLP
 from .neural_ode import NeuralODE
@@ -89,12 +91,15 @@ def make_model(
     # If memory runs out, this raises here; later, it would end the process.
     made = jax.block_until_ready(make_field(field, system, key))
     precision_of(made)
+    solver = solver or Solver()
+    if has_triggers(made) and solver.method not in EXPLICIT:
+        raise ValueError(NEEDS_HELD_STEPS)
     model = NeuralODE(
         field=made,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
         observation=observation(system, key=observation_key),
         scaler=scaler,
-        solver=numbers_as_arrays((solver or Solver()).for_data()),
+        solver=numbers_as_arrays(solver.for_data()),
         system=system,
         states=train.states,
         units=tuple(sorted(train.units.items())),

@@ -20,6 +20,7 @@ from ..runtime.stored_names import stored_as
 from ..solver.initial_value_problem import InitialValueProblem
 from ..solver.interpolation import interpolate
 from ..solver.solver import Solution, Solver
+from ..solver.triggers import has_triggers
 from ..solver.vector_field import VectorField
 from .fields.constants import Constants
 from .observations.measured import MeasuredStates
@@ -98,6 +99,10 @@ class NeuralODE(eqx.Module):
         """The measured channels at some states, in scaled units."""
         return jax.vmap(jax.vmap(self.observation))(states)
 
+    def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
+        """States at the first rows of training trajectories, or windows of them, in scaled units."""
+        return self.start.completed(self.start(batch), self.field, batch)
+
     def simulate(self, batch: Batch) -> Solution:
         """Channels of training trajectories in scaled units, from their starts; a loss of your own differentiates this.
 
@@ -105,7 +110,7 @@ class NeuralODE(eqx.Module):
 
         **Returns:** a solution with `ys` of shape `(trajectory, time, channel)`, and `ok` of shape `(trajectory,)`.
         """
-        solution = self.solver.solve(self.problem(batch, self.start(batch)), joint=batch.joint)
+        solution = self.solver.solve(self.problem(batch, self.first_states(batch)), joint=batch.joint)
         return Solution(self.observe(solution.ys), solution.ok)
 
     def forecast(self, batch: Batch) -> Solution:
@@ -123,11 +128,12 @@ class NeuralODE(eqx.Module):
             ys = self.observe(self.solver.forecast(self.problem(given, start)).ys)
             return self.scaler.near(ys, given.ys)
 
-        return self.start.estimate(channels, batch)
+        return self.start.completed(self.start.estimate(channels, batch), self.field, batch)
 
     def batch(self, data: Dataset) -> Batch:
         """Data as arrays in scaled units, with the rows that starts are read from apart."""
-        return Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout, self.system.jumps)
+        batch = Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout, self.system.jumps)
+        return dataclasses.replace(batch, driven=batch.driven or has_triggers(self.field))
 
     def predict(
         self,

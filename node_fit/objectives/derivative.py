@@ -12,6 +12,7 @@ from ..data.dataset import Dataset, cut
 from ..data.smoothing import FEWEST, smooth
 from ..model.neural_ode import NeuralODE
 from ..runtime.arguments import check_fields
+from ..solver.triggers import has_triggers
 from .objective import AbstractLeastSquares, Target, measured_count
 from .penalty import Penalty
 from .residuals import Residuals
@@ -53,7 +54,7 @@ class DerivativeMatching(AbstractLeastSquares):
     def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
         if not model.is_measured:
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
-        if data.events is not None:
+        if data.events is not None or has_triggers(model.field):
             return "no derivative stage, since splines do not jump at events"
         if not (data.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
             return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"

@@ -120,7 +120,7 @@ class MultipleShooting(AbstractSimulation):
 
     def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "segment state"]:
         segments: Segments = target.batch
-        return jnp.where(segments.opens[:, None], model.start(segments.batch), auxiliary)
+        return jnp.where(segments.opens[:, None], model.first_states(segments.batch), auxiliary)
 
     def assemble(
         self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "segment time state"]

@@ -18,6 +18,7 @@ from ..solver.adjoints import Adjoint
 from ..solver.held_steps import SAFETY, Grid, Shares, even, size, stretched
 from ..solver.solver import Solver
 from ..solver.tolerances import with_defaults
+from ..solver.triggers import has_triggers
 from .jacobian import forward, pushed, sensitive, through_states
 from .objective import AbstractLeastSquares, Build, Target, measured_count
 from .residuals import Jacobian, Residuals, Vector
@@ -69,8 +70,8 @@ class AbstractSimulation(AbstractLeastSquares):
 
     def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
         batch, grid = self.seen(target)
-        if grid is None:
-            # A loop that chooses its steps only has a forward-mode derivative.
+        if grid is None or has_triggers(build(x)[0].field):
+            # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events.
             return forward(lambda x: self.solved(*build(x), target, "forward"), x)
 
         def starts(x: Array) -> Array:

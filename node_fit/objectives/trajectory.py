@@ -89,7 +89,7 @@ class TrajectoryMatching(AbstractSimulation):
         return seen, None if grid is None else jnp.minimum(grid, end)
 
     def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "trajectory state"]:
-        return model.start(target.batch)
+        return model.first_states(target.batch)
 
     def assemble(
         self, model: NeuralODE, auxiliary: PyTree, target: Target, states: Float[Array, "trajectory time state"]

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .initial_value_problem import InitialValueProblem
 from .intervals import Interval, Intervals, by_interval
 from .tableau import combined, tableau
+from .triggers import Triggers, has_triggers
 
 # As many steps are compiled one after another; for more of them, a loop is.
 UNROLLED = 3
@@ -70,15 +71,20 @@ def march_rows(
         h = (interval.end - interval.begin) / substeps
 
         def substep(carry: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
-            y, slope, error = step(*carry, interval.begin + number * h, h, interval)
-            return (y, slope), error
+            t = interval.begin + number * h
+            after, slope, error = step(*carry, t, h, interval)
+            if has_triggers(problem.field):
+                again = lambda y, t, h: step(y, y, t, h, interval)[::2]  # noqa: E731
+                triggers = Triggers(problem.field, problem.origin, interval.inputs_at)
+                after, error = triggers.passed(again, t, h, carry[0], after, error)
+            return (after, slope), error
 
         numbers = jnp.arange(substeps, dtype=h.dtype)
         carry, errors = jax.lax.scan(substep, (y, slope), numbers, unroll=substeps if substeps <= UNROLLED else 1)
         return carry, (carry[0], errors.max(axis=0))
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
-    reuses = table.fsal and intervals.are_smooth
+    reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field)
     each = by_interval(intervals)
     first = jax.tree.map(lambda x: x[0], each)
     y0 = problem.y0

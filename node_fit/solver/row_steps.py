@@ -4,6 +4,7 @@ The cost is linear in the rows, whatever the inputs do there. The loop over rows
 record is solved in pieces of one compiled length.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .intervals import Interval, Intervals, by_interval
-from .tableau import combined, error_order, tableau
+from .tableau import Tableau, combined, error_order, tableau
+from .triggers import Triggers, has_triggers
 from .vector_field import VectorField
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
@@ -24,6 +26,10 @@ VANISHING = 1e-7
 NEARLY = 1e-3
 # A larger state (they are of order one) has run away.
 AWAY = 100.0
+
+
+# From times within an interval and states to derivatives, for all trajectories.
+Rates = Callable[[Array, Array], Array]
 
 
 class Front(eqx.Module):
@@ -63,6 +69,22 @@ def first_front(
     slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
     length = first.end - first.begin
     return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1))
+
+
+def one_step(
+    table: Tableau, rates: Rates, passed: Array, h: Array, y: Array, slope: Array | None = None
+) -> tuple[Float[Array, "trajectory state"], list[Array]]:
+    """The states after a step of length `h`, and its stages, of which `slope` is the first if it is known."""
+    stages = [rates(passed, y) if slope is None else slope]
+    for row, c in zip(table.a, table.c, strict=True):
+        stages.append(rates(passed + float(c) * h, y + h[:, None] * combined(row, stages)))
+    return y + h[:, None] * combined(table.b, stages), stages
+
+
+def root_mean_square(ratios: Float[Array, "trajectory state"]) -> Float[Array, " trajectory"]:
+    """Of all states; infinite where it is not finite."""
+    error = jnp.sqrt(jnp.mean(ratios**2, axis=1))
+    return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
 def advance(
@@ -105,22 +127,23 @@ def advance(
             left = length - passed
             last = at.step >= left * (1 - NEARLY)
             h = jnp.where(last, left, at.step)
-            stages = [at.slope]
-            for row, c in zip(table.a, table.c, strict=True):
-                stages.append(rates(passed + float(c) * h, at.y + h[:, None] * combined(row, stages)))
-            after = at.y + h[:, None] * combined(table.b, stages)
+            after, stages = one_step(table, rates, passed, h, at.y, at.slope)
             allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
-            ratio = h[:, None] * combined(table.error, stages) / allowed
-            error = jnp.sqrt(jnp.mean(ratio**2, axis=1))
-            error = jnp.where(jnp.isfinite(error), error, jnp.inf)
+            error = root_mean_square(h[:, None] * combined(table.error, stages) / allowed)
             active = at.sound & (passed < length)
             accepted = active & (error <= 1)
             factor = jnp.clip(SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), SHRINK, GROW)
             # A step that was shortened to end at the row is no reason for a shorter next step.
             next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
-            passed = jnp.where(accepted, jnp.where(last, length, passed + h), passed)
+            end = jnp.where(last, length, passed + h)
+            if has_triggers(field):
+                triggers = Triggers(field, origin, interval.inputs_at)
+                again = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
+                after, share = triggers.stopped(again, interval.begin + passed, h, at.y, after)
+                end = jnp.where(share < 1, passed + share * h, end)
+            passed = jnp.where(accepted, end, passed)
             y = jnp.where(accepted[:, None], after, at.y)
-            slope = stages[-1] if table.fsal else rates(passed, y)
+            slope = stages[-1] if table.fsal and not has_triggers(field) else rates(passed, y)
             moved = Front(
                 y=y,
                 slope=jnp.where(accepted[:, None], slope, at.slope),

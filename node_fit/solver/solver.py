@@ -29,6 +29,7 @@ from .solution import HeldSolution, Solution
 from .spacing import first_spacing, mean_spacing
 from .tableau import EXPLICIT, error_order
 from .tolerances import by_state, check_positive, with_defaults
+from .triggers import NEEDS_HELD_STEPS, has_triggers
 
 # `fit` chooses.
 AUTO = "auto"
@@ -116,6 +117,8 @@ class Solver(eqx.Module):
         - `adjoint`: in place of the solver's own.
         """
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
+        if has_triggers(p.field):
+            raise ValueError(NEEDS_HELD_STEPS)
         if p.jumps is not None:
             return solve_by_row(p, inputs, lambda driven, ends, y0: self._diffeqsolve(driven, ends, y0, ends, adjoint))
         if joint:

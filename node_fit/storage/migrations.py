@@ -14,12 +14,16 @@ Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
 CHECKPOINT_STEPS: dict[int, Step] = {}
 
 
-# What parts lacked before schema 5: angles, bounds of inputs, rows between a start and the first that counts.
-ADDED = {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}}
+# What parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the first that counts. In 5:
+# the time up to which there are bands, and triggers.
+LACKED = {
+    4: {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}},
+    5: {"Ensemble": {"horizon": None, "gain": 1.0}, "Known": {"triggers": {"tuple": []}}},
+}
 
 
-def with_added_fields(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
-    """Gives parts of schema 4 the fields that they have had since."""
+def adding(fields: Mapping[str, dict[str, Any]]) -> Step:
+    """A step that gives parts, by the names of their classes, fields that they lack."""
 
     def upgraded(node: Any) -> Any:
         if isinstance(node, list):
@@ -27,14 +31,14 @@ def with_added_fields(content: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         if not isinstance(node, dict):
             return node
         node = {key: upgraded(value) for key, value in node.items()}
-        if node.get("class") in ADDED:
-            node["fields"] |= ADDED[node["class"]]
+        if node.get("class") in fields:
+            node["fields"] |= fields[node["class"]]
         return node
 
-    return {**content, "model": upgraded(content["model"])}, arrays
+    return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
 
 
-MODEL_STEPS: dict[int, Step] = {4: with_added_fields}
+MODEL_STEPS: dict[int, Step] = {schema: adding(fields) for schema, fields in LACKED.items()}
 
 
 class OtherSchema(ValueError):

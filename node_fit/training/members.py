@@ -1,7 +1,7 @@
 """Several fits in one program: what each begins with, and how their arrays are stacked."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +17,8 @@ from ..runtime.compilation import fingerprint
 from ..runtime.precision import is_key
 from .stage import Stage
 
+VARY = ("seeds", "data", "both", "laplace")
+
 
 @dataclass(frozen=True)
 class Members:
@@ -27,7 +29,8 @@ class Members:
     - `size`: number of fits.
     - `vary`: with `seeds`, each fit has its own initial parameters and minibatches, as with the next seeds; with
       `data`, each sees trajectories (or windows, if any) that are drawn with replacement (bootstrap: Efron, Ann.
-      Statist. 7, 1979); or `both`.
+      Statist. 7, 1979); or `both`. With `laplace`, a single fit is made, and the members are drawn from the Laplace
+      approximation of its posterior (`Fit.laplace`).
     - `keep`: `all` for an `Ensemble` of the fits that did not fail, or `best` for the one with the lowest loss.
 
     **Raises:** `ValueError` if an argument has the wrong type or is out of range.
@@ -41,10 +44,15 @@ class Members:
         check_fields(self, {"size": "an integer of at least 1", **dict.fromkeys(("vary", "keep"), "a string")})
         if self.size < 1:
             raise ValueError(f"size of an ensemble must be an integer of at least 1, got {self.size!r}.")
-        if self.vary not in ("seeds", "data", "both"):
-            raise ValueError(f"vary must be seeds, data or both, got {self.vary!r}.")
+        if self.vary not in VARY:
+            raise ValueError(f"vary must be {', '.join(VARY[:-1])} or {VARY[-1]}, got {self.vary!r}.")
         if self.keep not in ("all", "best"):
             raise ValueError(f"keep must be all or best, got {self.keep!r}.")
+
+    @property
+    def trained(self) -> "Members":
+        """The members that are trained, from which the others are drawn."""
+        return replace(self, size=1) if self.vary == "laplace" else self
 
     def check(self, train: Dataset, window: int | None) -> None:
         """Refuses to draw from a single trajectory.

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from .equations import check_name
 from .field import AbstractVectorField
 from .known import ConstantConfig, Known
 from .mlp import Activation, Layers, make_layers
+from .trigger import Trigger
 
 
 @stored_as("Hybrid")
@@ -30,6 +32,7 @@ class Hybrid(AbstractVectorField):
       adds to. By default, it does so if there are no terms.
     - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs.
     - `width`, `depth`, `activation`: network options, as in `MLP`.
+    - `triggers`: as in `Known`.
     - `key`: PRNG key of the initial weights.
     """
 
@@ -51,12 +54,13 @@ class Hybrid(AbstractVectorField):
         depth: int = 2,
         activation: Activation = "tanh",
         sees: Sequence[str] | None = None,
+        triggers: Sequence[Mapping[str, Any]] = (),
         key: PRNGKeyArray,
     ):
         terms = dict(terms or {})
         for name in terms:
             check_name(name, "term")
-        self.known = Known(system, equations=equations, constants=constants, terms=tuple(terms))
+        self.known = Known(system, equations=equations, constants=constants, terms=tuple(terms), triggers=triggers)
         unused = sorted(set(terms) - self.known.equations.names_used())
         if unused:
             raise ValueError(f"terms names {unused[0]!r}, which occurs in no equation.")
@@ -79,6 +83,20 @@ class Hybrid(AbstractVectorField):
         terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
         rates = self.known.rates(t, y, u, terms)
         return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
+
+    @property
+    def triggers(self) -> tuple[Trigger, ...]:
+        return self.known.triggers
+
+    def levels(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        return self.known.levels(t, y, u)
+
+    def jumped(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, "trigger state"]:
+        return self.known.jumped(t, y, u)
 
     def correction(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]

@@ -1,6 +1,7 @@
 """Known equations with constants to fit."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -10,6 +11,7 @@ from ..system import System
 from .constants import Constants
 from .equations import Equations
 from .field import AbstractVectorField
+from .trigger import Trigger
 
 # An initial value, or [value, lower, upper] with null for no bound.
 ConstantConfig = float | Sequence[float | None]
@@ -25,6 +27,9 @@ class Known(AbstractVectorField):
     - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`; see `Equations`.
     - `constants`: for each name, an initial value, or `[value, lower, upper]` with null where there is no bound.
     - `terms`: further names that the equations may use; the caller of `rates` passes their values.
+    - `triggers`: jumps of states where an expression falls through zero, such as `{when: x, set: {v: -e*v}}` of a ball
+      that bounces off the floor at `x = 0`. The times follow the constants, and are differentiated. Needs an explicit
+      method with held steps.
     - `key`: not used.
 
     **Raises:** `ValueError` if a state has no equation, or an equation uses an unknown name.
@@ -33,6 +38,7 @@ class Known(AbstractVectorField):
     equations: Equations
     constants: Constants
     system: System
+    triggers: tuple[Trigger, ...]
 
     def __init__(
         self,
@@ -41,9 +47,11 @@ class Known(AbstractVectorField):
         equations: Mapping[str, str],
         constants: Mapping[str, ConstantConfig],
         terms: Sequence[str] = (),
+        triggers: Sequence[Mapping[str, Any]] = (),
         key: PRNGKeyArray | None = None,
     ):
         self.equations = Equations.of(equations)
+        self.triggers = tuple(Trigger.of(each, system.states) for each in triggers)
         self.constants = Constants.of(constants)
         self.system = system
         check_states(self.equations, system)
@@ -51,8 +59,12 @@ class Known(AbstractVectorField):
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
             raise ValueError(f"constants: {duplicates[0]!r} is used twice among states, inputs, time and constants.")
-        self.equations.check(names)
-        unused = sorted(set(self.constants.names) - self.equations.names_used())
+        used = [self.equations]
+        for trigger in self.triggers:
+            used += [trigger.level, trigger.jumps]
+        for each in used:
+            each.check(names)
+        unused = sorted(set(self.constants.names).difference(*(each.names_used() for each in used)))
         if unused:
             raise ValueError(f"constants names {unused[0]!r}, which occurs in no equation; leave it out.")
 
@@ -69,10 +81,36 @@ class Known(AbstractVectorField):
         terms: Mapping[str, Float[Array, ""]],
     ) -> Float[Array, " state"]:
         """Time derivatives in the solver's units, given the values of the further names (`terms`)."""
-        time, states, inputs = self.system.in_users_units(t, y, u)
-        names = self.system.named(time, states, inputs) | self.constants.values() | dict(terms)
-        found = self.equations(names)
+        names = self.names(t, y, u)
+        found = self.equations(names | dict(terms))
+        states = jnp.stack([names[name] for name in self.system.states])
         return self.system.scaled_rates(states, jnp.stack([found[name] for name in self.system.states]))
+
+    def levels(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        """The levels that trigger events as they fall through zero."""
+        names = self.names(t, y, u)
+        return jnp.stack([trigger.value(names) for trigger in self.triggers])
+
+    def jumped(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, "trigger state"]:
+        """States just after the event of each trigger, in the solver's units."""
+        names = self.names(t, y, u)
+        time, inputs = names[self.system.time], [names[name] for name in self.system.inputs]
+        after = []
+        for trigger in self.triggers:
+            new = names | trigger.jumps(names)
+            states = jnp.stack([new[name] for name in self.system.states])
+            after.append(self.system.in_solver_units(time, states, jnp.stack(inputs) if inputs else u)[1])
+        return jnp.stack(after)
+
+    def names(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> dict[str, Float[Array, ""]]:
+        """The values of the states, inputs, time and constants in the user's units, by their names."""
+        return self.system.named(*self.system.in_users_units(t, y, u)) | self.constants.values()
 
 
 def check_states(equations: Equations, system: System) -> None:

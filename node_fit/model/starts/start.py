@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from ...data.batch import Batch, first_rows, start_rows
 from ...data.dataset import Dataset
 from ...runtime.stored_names import stored_as
+from ...solver.vector_field import VectorField
 from ..system import System
 
 Starts = Float[Array, "trajectory state"]
@@ -74,6 +75,10 @@ class AbstractStart(eqx.Module):
     @abc.abstractmethod
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         """The starts of any trajectories by the same rule, for the current model."""
+
+    def completed(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
+        """The starts, where they depend on the vector field too."""
+        return starts
 
     @property
     def past(self) -> int:
