@@ -44,6 +44,7 @@ from .model.observations.network import NetworkReadout as NetworkReadout
 from .model.starts.encoder import Encoder as Encoder
 from .model.starts.first import First as First
 from .model.starts.fitted import Fitted as Fitted
+from .model.starts.stated import Stated as Stated
 from .model.starts.steady import Steady as Steady
 from .model.system import System as System
 from .objectives.objective import AbstractObjective as AbstractObjective

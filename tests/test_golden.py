@@ -59,6 +59,12 @@ def test_a_run_directory_predicts_new_data(folder, run):
 
 
 @each_run
+def test_a_run_that_had_ended_says_so(folder, run):
+    ran = node_fit(folder, f"resume={run}")
+    assert ran.code == 0 and "it had ended before, and took no further step" in ran.out, ran
+
+
+@each_run
 def test_a_run_goes_on_from_its_checkpoint(folder, run):
     ran = node_fit(folder, f"resume={run}", "train.steps=30")
     assert ran.code == 0, ran

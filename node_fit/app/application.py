@@ -35,7 +35,7 @@ from ..training.callback import Callback
 from ..training.members import Members
 from .config.composition import explain
 from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
-from .console import counted, make_console, print_results
+from .console import counted, ended, make_console, print_results
 from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
@@ -256,7 +256,7 @@ class Job:
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.starts)
         self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
-        self.console.print(f"{fit.status}: {fit.reason}", soft_wrap=True, markup=False)
+        self.console.print(ended(fit), soft_wrap=True, markup=False)
         if fit.is_linear:
             self.console.print(LINEAR_IS_BEST, soft_wrap=True)
         self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..fitting.confidence import Interval, shown_with_interval
+from ..fitting.result import Fit
 from ..fitting.starts import Starts
 from .summary import NOT_ASKED
 
@@ -145,6 +146,12 @@ def print_results(console: Console, summary: dict[str, Any], starts: Starts | No
     print_bands(console, summary["ensemble"])
     print_constants(console, summary["constants"], summary["confidence"])
     print_residuals(console, summary)
+
+
+def ended(fit: Fit) -> str:
+    """How a fit ended; one that was resumed after its end has taken no step."""
+    whole = fit.status in ("completed", "stopped_early") and not fit.history
+    return f"{fit.status}: {fit.reason}" + ("; it had ended before, and took no further step" if whole else "")
 
 
 def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:

@@ -175,7 +175,14 @@ PROTOCOLS: dict[str, Protocol] = {
         source="arXiv 2106.10905",
     ),
     "lorenz": Protocol(
-        ("data=table", "data.time=t", "data.states=[x,y,z]", "data.split.test=0", "train.window=50"),
+        (
+            "data=table",
+            "data.time=t",
+            "data.states=[x,y,z]",
+            "data.split.test=0",
+            "train.window=50",
+            "evaluation.window=50",
+        ),
         (
             Measure(
                 "divergence from the attractor over 10,000 rows",

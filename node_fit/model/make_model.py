@@ -18,10 +18,12 @@ from ..solver.solver import Solver
 from ..solver.tableau import EXPLICIT
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from ..solver.vector_field import VectorField
+from .fields.constants import Constants
 from .fields.mlp import MLP
 from .neural_ode import NeuralODE
 from .observations.measured import MeasuredStates
 from .observations.observation import AbstractObservation
+from .parameters import nodes
 from .starts.first import First
 from .starts.start import AbstractStart
 from .system import System
@@ -104,7 +106,16 @@ def make_model(
         states=train.states,
         units=tuple(sorted(train.units.items())),
     )
+    check_constants(model)
     return carry(model, dtype_of(ambient()))
+
+
+def check_constants(model: NeuralODE) -> None:
+    """Refuses a name for a constant of the field and for another one of the start."""
+    parts = (model.field, model.start)
+    of_field, of_start = ({name for _, each in nodes(part, Constants) for name in each.names} for part in parts)
+    for name in sorted(of_field & of_start):
+        raise ValueError(f"{name!r} is a constant of the field and of the start, which are not the same; rename one.")
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:

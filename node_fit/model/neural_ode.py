@@ -237,8 +237,8 @@ class NeuralODE(eqx.Module):
         return self
 
     def constants(self) -> dict[str, float]:
-        """The constants of known equations by their names, in the user's units."""
-        found = jax.tree.leaves(self.field, is_leaf=lambda part: isinstance(part, Constants))
+        """The constants of known equations and starts by their names, in the user's units."""
+        found = jax.tree.leaves((self.field, self.start), is_leaf=lambda part: isinstance(part, Constants))
         named = [part.as_dict() for part in found if isinstance(part, Constants)]
         return {name: value for each in named for name, value in each.items()}
 
