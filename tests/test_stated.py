@@ -9,6 +9,7 @@ import pytest
 from commands import node_fit, read_summary
 
 import node_fit as nf
+from node_fit.runtime.precision import carry
 
 DECAY = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": [0.5, 0.0, None]})
 
@@ -46,7 +47,8 @@ def test_other_states_start_at_their_first_measurement():
     )
     start = functools.partial(nf.Stated, values={"h": "2*dose"})
     model = nf.make_model(whole, field=field, start=start, hidden=["h"], key=jax.random.key(0))
-    found = model.system.scaler.unscale_states(np.asarray(model.first_states(model.batch(whole))))
+    batch = carry(model.batch(whole), np.float32)
+    found = model.system.scaler.unscale_states(np.asarray(model.first_states(batch)))
     np.testing.assert_allclose(found, [[0.6, 4.4, 2.0], [1.8, 3.2, 6.0]], rtol=1e-5)
     assert not model.start.scored(whole).mask[:, 0].any()
 
