@@ -45,11 +45,11 @@ def past_and_residuals(
     """The measurements in the rows before each row, and its residuals; complete rows only, in order."""
     whole = np.concatenate([data.ys, data.us], axis=2)
     complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
-    features, residuals = [], []
-    for row in range(len(data.trajectories)):
-        steps = np.arange(PAST, data.ts.shape[1])
-        windows = steps[:, None] + np.arange(-PAST, 0)[None, :]
-        usable = complete[row][windows].all(axis=1) & complete[row, steps] & data.scored[row, steps]
-        features.append(whole[row][windows[usable]].reshape(int(usable.sum()), PAST * whole.shape[2]))
-        residuals.append((predicted - data.near(predicted))[row, steps[usable]])
-    return np.concatenate(features)[-MOST_ROWS:], np.concatenate(residuals)[-MOST_ROWS:]
+    usable = complete & data.scored
+    usable[:, :PAST] = False
+    for back in range(1, PAST + 1):
+        usable[:, PAST:] &= complete[:, PAST - back : complete.shape[1] - back]
+    trajectories, steps = (found[-MOST_ROWS:] for found in np.nonzero(usable))
+    past = whole[trajectories[:, None], steps[:, None] + np.arange(-PAST, 0)]
+    residuals = (predicted - data.near(predicted))[trajectories, steps]
+    return past.reshape(len(steps), PAST * whole.shape[2]), residuals
