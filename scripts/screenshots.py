@@ -1,4 +1,4 @@
-"""Makes the screenshots of the docs, `docs/report.png` and `docs/jobs.png`: `python scripts/screenshots.py`.
+"""Makes the screenshots of the docs, `docs/report.png` and `docs/index.png`: `python scripts/screenshots.py`.
 
 Needs Chromium, its driver and selenium. Runs a fit of known equations and a multirun, and opens their pages.
 """
@@ -27,7 +27,7 @@ def main() -> None:
         browser = open_browser()
         try:
             shoot(browser, Path(folder) / "run" / "report.html", DOCS / "report.png")
-            shoot(browser, Path(folder) / "jobs" / "index.html", DOCS / "jobs.png")
+            shoot(browser, Path(folder) / "jobs" / "index.html", DOCS / "index.png")
         finally:
             browser.quit()
 

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from node_fit.app.console import MOST_CHANNELS, print_scores
+from node_fit.app.console import MOST_CHANNELS, explained, print_scores
+from node_fit.fitting.progress import at_most
 
 
 def scores(names, nrmse):
@@ -35,3 +36,18 @@ def test_of_many_channels_the_worst_are_shown():
     assert "0.25" in text and "of 20 channels, the 6 with the highest NRMSE are shown; summary.json holds all" in text
     none = shown(80, names, [None, *[0.1] * 19])
     assert "c00" in none.splitlines()[3]
+
+
+@pytest.mark.parametrize(
+    ("r2", "text"),
+    [(0.5, "0.5"), (0.973, "0.973"), (0.99969, "0.99969"), (1.0, "1"), (None, "-")],
+)
+def test_r2_is_only_1_where_nothing_is_left(r2, text):
+    assert explained(r2) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(10.0, ""), (60.0, ", at most 60 s more"), (300.0, ", at most 5 min more")]
+)
+def test_a_long_stage_says_how_long(seconds, text):
+    assert at_most(seconds) == text

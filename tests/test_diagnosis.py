@@ -11,6 +11,7 @@ from conftest import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.data.smoothing import noise_levels
+from node_fit.evaluation.baselines import baselines
 from node_fit.fitting.diagnosis import diagnose, is_noise
 from node_fit.fitting.prior import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import weights
@@ -141,7 +142,8 @@ def test_a_prior_that_was_chosen_is_not_advised_against():
         for chosen in [(), ("penalty.ridge",)]
     }
     assert "a prior (penalty.ridge=0.1)" in advice[()]
-    assert "penalty.ridge" not in advice["penalty.ridge",] and "more data" in advice["penalty.ridge",]
+    chosen = advice["penalty.ridge",]
+    assert "a prior" not in chosen and "more data" in chosen and "penalty.ridge was chosen by the data" in chosen
 
 
 def test_limited_by_noise():
@@ -150,6 +152,34 @@ def test_limited_by_noise():
     data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise)
     assert said(clean.ys, data).kind == "noise-limited"
     assert said(data.ys, clean).kind != "noise-limited"
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.5, "noise-limited"), (2.7, "good")])
+def test_errors_held_out_that_exceed_the_noise_are_no_noise(times, kind):
+    clean = rotation(times=60)
+    noise = 0.05 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise)
+    found = said(clean.ys, data, validation=data, validated=data.ys + times * noise)
+    assert found.kind == kind
+    if kind == "good":
+        assert "that on validation data is 2.7 times that on training data" in found.sentence
+
+
+def test_a_good_fit_is_compared_with_the_best_simple_model():
+    data = rotation()
+    splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
+    simple = {name: baselines(data, data) for name in splits}
+    found = diagnose("completed", STALLED, splits, predicted, simple)
+    assert found.kind == "good"
+    best = min(simple["test"].values(), key=lambda each: each.nrmse)
+    assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
+
+
+def test_a_fit_that_was_interrupted_is_judged_as_far_as_it_came():
+    data = rotation()
+    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
+    cut = dataclasses.replace(fit, status="interrupted")
+    assert cut.diagnose().sentence == f"so far {fit.diagnose().sentence}"
 
 
 def test_known_noise_counts():

@@ -62,6 +62,7 @@ def test_a_run_directory_predicts_new_data(folder, run):
 def test_a_run_that_had_ended_says_so(folder, run):
     ran = node_fit(folder, f"resume={run}")
     assert ran.code == 0 and "it had ended before, and took no further step" in ran.out, ran
+    assert "compiling" not in ran.out and ran.out.startswith("run: ")
 
 
 @each_run

@@ -134,3 +134,17 @@ def test_a_ranking_without_validation_data_says_so(tmp_path, capsys):
     publish(tmp_path, [row_of(tmp_path / "0"), row_of(tmp_path / "1")], report=False)
     assert "ranked by validation NRMSE, then by train NRMSE those without" in capsys.readouterr().out
     assert [entry["job"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["1", "0"]
+
+
+@pytest.mark.parametrize(("best", "told"), [(0.25, True), (0.29, False)])
+def test_validation_data_that_order_jobs_unlike_the_test_data_are_told_of(tmp_path, capsys, best, told):
+    for job, (validation, test) in enumerate(((0.2, 0.3), (0.21, best))):
+        scores = {"train": {"nrmse": 0.1}, "validation": {"nrmse": validation}, "test": {"nrmse": test}}
+        (tmp_path / str(job)).mkdir()
+        text = json.dumps({"status": "completed", "overrides": [], "metrics": scores})
+        (tmp_path / str(job) / "summary.json").write_text(text)
+    publish(tmp_path, [row_of(tmp_path / str(job)) for job in (0, 1)], report=False)
+    assert (
+        "job 1 does better on the test data (0.25 against 0.3)" in " ".join(capsys.readouterr().out.split())
+    ) == told
+    assert [entry["job"] for entry in read_table(tmp_path / "leaderboard.csv")] == ["0", "1"]

@@ -3,14 +3,17 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from node_fit import from_frame
 from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import Curves, collect
 from node_fit.plots.fit import plot_fit
 from node_fit.plots.loss import plot_loss
 from node_fit.plots.phase import phase_points, plot_phase
 from node_fit.plots.selection import choose, limits
+from node_fit.plots.style import named_time
 
 TIMES = np.linspace(0, 6, 25)
 
@@ -127,6 +130,15 @@ def test_missing_values_and_ragged_trajectories_are_drawn(tmp_path):
     data = Dataset.from_arrays([np.arange(float(len(y))) for y in ys], ys)
     plot_fit(Curves({"train": data}, {"train": curve(data)}), tmp_path / "fit.png")
     plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+def test_timestamps_are_counted_from_an_instant_on_the_axis():
+    days = pd.date_range("2024-03-01", periods=4)
+    record = pd.DataFrame({"date": days, "x": np.arange(4.0)})
+    assert named_time(from_frame(record, time="date", states=["x"])) == "date [d since 2024-03-01]"
+    two = from_frame(pd.concat([record.assign(id=name) for name in "AB"]), time="date", states=["x"], trajectory="id")
+    apart = two.dates._replace(zero=two.dates.zero + np.array([0, 1], "timedelta64[D]"))
+    assert named_time(replace(two, dates=apart)) == "date [d]"
 
 
 def test_names_are_not_read_as_mathematics(tmp_path):

@@ -137,6 +137,12 @@ def test_what_past_rows_explain():
     assert np.isnan(explained_by_past(data, data.ys)).all()
 
 
+@pytest.mark.parametrize("rows", [1, 8, 9, 10, 11])
+def test_past_rows_of_short_records_explain_nothing_that_is_known(rows):
+    data = nf.Dataset.from_arrays(np.arange(float(rows)), np.ones((3, rows, 1)), states=["a"])
+    assert np.isnan(explained_by_past(data, np.zeros((3, rows, 1)))).all()
+
+
 def test_a_fit_says_that_its_intervals_are_too_narrow():
     ts = np.linspace(0, 4, 80)
     field = functools.partial(nf.Known, equations={"x": "-a*x"}, constants={"a": 0.8})

@@ -212,6 +212,8 @@ class Job:
             words = self.hydra.overrides.task
             swept = [word for word in words if word not in sys.argv and not word.startswith("resume=")]
             self.console.rule(Text(f"job {self.number}: {' '.join(swept)}"), align="left")
+        else:
+            self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
         self.announce_data("node_fit: ")
 
     def announce_data(self, title: str) -> None:
@@ -255,11 +257,9 @@ class Job:
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.starts)
-        self.console.print(f"start: {summary['start']}", soft_wrap=True, markup=False)
-        self.console.print(ended(fit), soft_wrap=True, markup=False)
-        if fit.is_linear:
-            self.console.print(LINEAR_IS_BEST, soft_wrap=True)
-        self.console.print(diagnosis.sentence, soft_wrap=True, markup=False)
+        linear = [LINEAR_IS_BEST] if fit.is_linear else []
+        for line in (f"start: {summary['start']}", ended(fit), *linear, diagnosis.sentence):
+            self.console.print(line, soft_wrap=True, markup=False)
         if self.config.report and page is not None:
             self.draw_page(page)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)

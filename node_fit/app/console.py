@@ -71,6 +71,13 @@ def print_table(console: Console, table: RichTable) -> None:
         console.print(Text(", ".join(words)), soft_wrap=True)
 
 
+def explained(r2: float | None) -> str:
+    """Formats R² with as many digits as tell it from 1."""
+    if r2 is None or not 0.9 < r2 < 1:
+        return figure(r2)
+    return f"{r2:.{min(math.ceil(-math.log10(1 - r2)) + 1, 7)}f}"
+
+
 def print_scores(console: Console, summary: dict[str, Any]) -> None:
     """Prints the run's scores next to those of the baselines; of many channels, those that are predicted worst."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
@@ -88,8 +95,8 @@ def print_scores(console: Console, summary: dict[str, Any]) -> None:
         rows = [("all", score, simple)] if len(score["channels"]) > 1 else []
         rows += [(name, score["channels"][name], [figures["channels"][name] for figures in simple]) for name in names]
         for name, own, others in rows:
-            figures = [own["rmse"], own["nrmse"], own["r2"], *(other["nrmse"] for other in others)]
-            table.add_row(split, name, *(figure(number) for number in figures))
+            simpler = (figure(other["nrmse"]) for other in others)
+            table.add_row(split, name, figure(own["rmse"]), figure(own["nrmse"]), explained(own["r2"]), *simpler)
     print_table(console, table)
     if left_out:
         console.print(

@@ -40,6 +40,8 @@ LAST = ("pruned", "running", "failed", "lost")
 FAILURES = ("interrupted", "failed", "lost")
 # Seconds by which the time of a new file may lie before the clock's.
 TICK = 0.05
+# A job is clearly better than another if its NRMSE is below this share of the other's.
+CLEARLY = 0.9
 
 
 class Leaderboard(Callback):
@@ -156,7 +158,20 @@ def said(rows: list[dict[str, Any]]) -> str:
             "aside with data.split.validation=0.2"
         )
     without = ", then by train NRMSE those without validation data" if "train_nrmse" in kinds else ""
-    return f"ranked by validation NRMSE{without}"
+    return f"ranked by validation NRMSE{without}{otherwise(rows)}"
+
+
+def otherwise(rows: list[dict[str, Any]]) -> str:
+    """What to know where another job than the first does clearly better on the test data."""
+    tested = [entry for entry in rows if entry["test_nrmse"] is not None and entry["status"] not in LAST]
+    best = min(tested, key=lambda entry: entry["test_nrmse"], default=None)
+    if best is None or tested[0] is best or best["test_nrmse"] > CLEARLY * tested[0]["test_nrmse"]:
+        return ""
+    figures = f"{figure(best['test_nrmse'])} against {figure(tested[0]['test_nrmse'])}"
+    return (
+        f"; job {best['job']} does better on the test data ({figures}), which may not choose: more validation data "
+        "(data.split.validation) would order the jobs better"
+    )
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

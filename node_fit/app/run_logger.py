@@ -114,7 +114,7 @@ class RunLogger(Callback):
         return self.stop_by_signal()
 
     def on_steps(self, step: int, state: RunState) -> str | None:
-        self.display.show_steps(step, step - state.offset)
+        self.display.show_steps(step - state.offset)
         stop = self.stop_by_signal()
         if stop is not None:  # The run may not have come to a chunk's end yet.
             self.checkpoints.save(state)

@@ -28,8 +28,13 @@ class Dates(NamedTuple):
     def told(self, name: str, *, chosen: bool) -> str:
         """A sentence on the unit of a column of timestamps, and whether it was chosen by their spacing."""
         why = f", chosen by its rows' spacing (data.time_unit={self.unit})" if chosen else ""
-        first = np.datetime_as_string(self.zero.min(), "s").replace("T", " ")
-        return f"time: {name} counts in {self.unit} from {first}{' UTC' if self.zone else ''}{why}"
+        return f"time: {name} counts in {self.unit} from {self.first}{why}"
+
+    @property
+    def first(self) -> str:
+        """The first instant of all, without a time of day if that is midnight."""
+        found = np.datetime_as_string(self.zero.min(), "s").replace("T", " ").removesuffix(" 00:00:00")
+        return f"{found} UTC" if self.zone else found
 
     def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> Any:
         """The timestamps of times, a `pandas.DatetimeIndex` to the microsecond, in the zone that they came in.

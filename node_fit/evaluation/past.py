@@ -47,8 +47,9 @@ def past_and_residuals(
     complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
     usable = complete & data.scored
     usable[:, :PAST] = False
+    columns = complete.shape[1]
     for back in range(1, PAST + 1):
-        usable[:, PAST:] &= complete[:, PAST - back : complete.shape[1] - back]
+        usable[:, PAST:] &= complete[:, PAST - back : max(columns - back, 0)]
     trajectories, steps = (found[-MOST_ROWS:] for found in np.nonzero(usable))
     past = whole[trajectories[:, None], steps[:, None] + np.arange(-PAST, 0)]
     residuals = (predicted - data.near(predicted))[trajectories, steps]

@@ -87,7 +87,7 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
 def against_overfitting(options: Options, chosen: Collection[str]) -> str:
     penalty, network = options.penalty, smaller_network(options)
     if "penalty.ridge" in chosen:
-        return f"{' or '.join(['more data', *network])} (the prior is the one that predicts best)"
+        return f"{' or '.join(['more data', *network])} (penalty.ridge was chosen by the data already)"
     ridge = penalty.ridge if isinstance(penalty, Penalty) else "auto"
     if isinstance(ridge, str) or ridge == 0:
         prior = "a prior (penalty.ridge=0.1)"

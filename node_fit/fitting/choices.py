@@ -85,6 +85,8 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     fitting = next((rows for rows in WINDOWS if longest >= LONG * rows), None) if window == "auto" else window
     look = look and train.events is None  # A linear model of the whole record knows no jumps.
     if not (look and driven and fitting is not None and longest >= LONG * fitting):
+        if look and driven and window is None and options.hidden == "auto" and longest >= LONG * WINDOWS[-1]:
+            choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (train.window)"))
         return Chosen(with_solvers(closed(options), kind, driven), choices)
     if window == "auto":
         window = fitting

@@ -22,7 +22,8 @@ FAR = 0.2
 # An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
 ENDLESS = 30.0
 FIRST = (
-    "The first row of each trajectory counts as exact (start=first); start=fitted lets its noise into the intervals."
+    "The first row of each trajectory counts as exact (start=first); start=fitted start.given=null lets its noise into "
+    "the intervals."
 )
 
 
@@ -157,7 +158,9 @@ def strong_correlations(information: Information) -> tuple[tuple[str, str, float
 
 
 def notes_on(information: Information) -> list[str]:
-    notes = []
+    notes: list[str] = []
+    if not information.known.any():
+        return notes
     if information.distance > FAR:
         notes.append(
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "

@@ -26,8 +26,11 @@ FLAT, POOR = 0.1, 0.9
 GOOD = 0.02
 # The relative fall of the loss in the last chunk of a fit that more steps would improve.
 FALLING = 0.05
-NEAR_NOISE = 1.3
+# Errors up to so many times the noise are noise: of rows that were fitted, and of others.
+NEAR_NOISE, NEAR_NOISE_HELD = 1.3, 2.0
 OVERFITTED = 3.0
+# A held-out error that is larger than that of training by this factor is told.
+APART = 1.5
 # A simple model is better only if it is ahead by more than this.
 AHEAD = 0.99
 WORDS = {
@@ -102,14 +105,17 @@ def diagnose(
         name, worst = max(far.items(), key=lambda item: item[1].nrmse)
         said = f"NRMSE {worst.nrmse:.2g} on {name} data against {train.nrmse:.2g} on those of training"
         return Diagnosis("overfitted", f"overfitted: {said}; try {what(overfits=True)}.")
-    good = Diagnosis("good", f"good: NRMSE {in_words(scores)}.")
+    good = Diagnosis("good", f"good: NRMSE {in_words(scores)}{beside(scores, simple or {})}.")
     if train.nrmse <= GOOD:
         return good
     poor = {name: each for name, each in scores.items() if not each.r2 >= POOR}
-    if is_noise(splits["train"], predicted["train"], options) and not (poor.keys() - {"train"}):
+    near = {name: NEAR_NOISE if name == "train" else NEAR_NOISE_HELD for name in splits}
+    if all(is_noise(splits[name], predicted[name], options, near[name]) for name in splits) and not (
+        poor.keys() - {"train"}
+    ):
         return Diagnosis(
             "noise-limited",
-            "noise-limited: the residuals of the training data are as large as their noise; only more data would help.",
+            "noise-limited: the residuals are about as large as the noise of the data; only more data would help.",
         )
     if poor:
         name, worst = min(poor.items(), key=lambda item: item[1].r2)
@@ -134,6 +140,22 @@ def in_words(scores: Mapping[str, Score]) -> str:
     return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
 
 
+def beside(scores: Mapping[str, Score], simple: Mapping[str, Mapping[str, Score]]) -> str:
+    """How the error held out compares with that of training, and with that of the best simple model, in words."""
+    held = [name for name in scores if name != "train"]
+    if not held:
+        return ""
+    said, last = "", held[-1]
+    worst = max(held, key=lambda name: scores[name].nrmse)
+    if scores[worst].nrmse > max(APART * scores["train"].nrmse, GOOD):
+        times = scores[worst].nrmse / scores["train"].nrmse
+        said = f"; that on {worst} data is {times:.1f} times that on training data"
+    name = min(simple.get(last, {}), key=lambda each: simple[last][each].nrmse, default=None)
+    if name is not None:
+        said += f"; the best simple model, {WORDS.get(name, name)}, has {simple[last][name].nrmse:.2g} on {last} data"
+    return said
+
+
 def is_falling(history: Sequence[Record]) -> bool:
     """Whether the best member's loss fell clearly in the last chunk."""
     if not history:
@@ -145,8 +167,13 @@ def is_falling(history: Sequence[Record]) -> bool:
     return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
 
 
-def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], options: Options) -> bool:
-    """Whether every channel's error is about that of the measurements, which is known or estimated."""
+def is_noise(
+    data: Dataset,
+    predicted: Float[np.ndarray, "trajectory time state"],
+    options: Options,
+    near: float = NEAR_NOISE,
+) -> bool:
+    """Whether every channel's error is at most `near` times that of the measurements, which is known or estimated."""
     noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
     if data.sigma is not None:
         known = np.sqrt(np.nanmean(np.where(data.mask, data.sigma**2, np.nan), axis=(0, 1)))
@@ -155,4 +182,4 @@ def is_noise(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"
         noise = np.where([name in transformed for name in data.states], noise, known)
     residual = np.where(data.mask, predicted - data.near(predicted), np.nan)
     error = np.sqrt(np.nanmean(residual**2, axis=(0, 1)))
-    return bool((np.isfinite(noise) & (noise > 0) & (error <= NEAR_NOISE * noise)).all())
+    return bool((np.isfinite(noise) & (noise > 0) & (error <= near * noise)).all())

@@ -12,7 +12,7 @@ from .evidence import Evidence, Place, Unsure
 # A constant whose share in a direction is larger is moved by it.
 MOVED = 1e-3
 # The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
-GROWS, WEAKER = 3.0, 0.01
+GROWS, WEAKER = 3.0, 1e-6
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,11 @@ class Information:
         weaker = replace(self, share=WEAKER * self.share, noise=self.variance)
         return np.isfinite(self.errors) & ~(weaker.errors <= GROWS * self.errors)
 
+    @property
+    def known(self) -> Bool[np.ndarray, " constant"]:
+        """Constants that the measurements determine."""
+        return np.isfinite(self.errors) & ~self.penalised
+
     @cached_property
     def step(self) -> Float[np.ndarray, " parameter"]:
         """The Gauss-Newton step from the fit's parameters to the optimum of the linearised sum of squares."""
@@ -187,6 +192,6 @@ class Information:
     def distance(self) -> float:
         """How far the fit is from that optimum, in standard errors of the constant that is farthest."""
         index = [each.index for each in self.places]
-        finite = np.isfinite(self.errors) & (self.errors > 0)
+        finite = self.known & (self.errors > 0)
         moved = np.abs(self.step[index] / self.sizes)[finite] / self.errors[finite]
         return float(moved.max(initial=0.0))

@@ -10,6 +10,8 @@ from ..training.callback import Callback, Record, RunState
 
 # Seconds between two lines within a chunk.
 SILENCE = 8.0
+# Seconds of a stage that are worth telling beforehand.
+LONG = 20.0
 
 
 @contextmanager
@@ -71,13 +73,13 @@ class Display:
         """Says that a stage has been compiled and runs."""
         self.shown = time.perf_counter()
 
-    def show_steps(self, total: int, step: int) -> None:
-        """Shows the step that a long chunk has reached in its stage; `total` counts over all stages."""
+    def show_steps(self, step: int) -> None:
+        """Shows the step that a long chunk has reached in its stage."""
         now = time.perf_counter()
         if not self.lines:
             self.bar.update(self.task, completed=step)
         elif now - self.shown > SILENCE:
-            self.console.print(f"{self.stage:<10} step {total:>6}", soft_wrap=True)
+            self.console.print(f"{self.stage:<10} step {step:>6} of {self.steps}", soft_wrap=True)
             self.shown = now
 
     def show(self, record: Record, state: RunState) -> None:
@@ -85,17 +87,25 @@ class Display:
         now, step = time.perf_counter(), record.step - state.offset
         pace = None if self.last is None else (step - self.last[0]) / max(now - self.last[1], 1e-9)
         speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / max(pace, 1e-9):.1f} s/step"
+        left = 0.0 if pace is None else (self.steps - step) / max(pace, 1e-9)
         self.last, self.shown = (step, now), now
         losses = f"loss {record.train_loss:.1e}"
         if record.validation_loss is not None:
             losses += f" validation {record.validation_loss:.1e}"
         if self.lines:
             self.console.print(
-                f"{record.stage:<10} step {record.step:>6} of {state.offset + self.steps}  {losses}{speed}",
+                f"{record.stage:<10} step {step:>6} of {self.steps}  {losses}{speed}{at_most(left)}",
                 soft_wrap=True,
             )
         else:
             self.bar.update(self.task, completed=step, stage=record.stage, figures=losses + speed)
+
+
+def at_most(seconds: float) -> str:
+    """The longest time that a stage may still take, in words; a short one need not be told."""
+    if seconds < LONG:
+        return ""
+    return f", at most {seconds:.0f} s more" if seconds < 90 else f", at most {seconds / 60:.0f} min more"
 
 
 def leading(records: Sequence[Record], state: RunState) -> Record:
@@ -116,7 +126,7 @@ class ShowProgress(Callback):
         self.display.began()
 
     def on_steps(self, step: int, state: RunState) -> None:
-        self.display.show_steps(step, step - state.offset)
+        self.display.show_steps(step - state.offset)
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> None:
         self.display.show(leading(records, state), state)

@@ -150,7 +150,9 @@ class Fit:
     ) -> Diagnosis:
         """Judges the fit by predictions and scores that are already made; arguments as of `diagnose`."""
         chosen = [choice.key for choice in self.choices]
-        return diagnose(self.status, self.history, splits, predicted, simple, self.options, self.step_excess, chosen)
+        found = diagnose(self.status, self.history, splits, predicted, simple, self.options, self.step_excess, chosen)
+        is_cut = self.status in ("interrupted", "pruned")
+        return replace(found, sentence=f"so far {found.sentence}") if is_cut else found
 
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
         """How sure the constants are, by the training data.
@@ -242,6 +244,7 @@ class Fit:
         typical, last = self.model.typical, self.history[-1] if self.history else None
         kept = f" ({len(self.model.members)} members)" if isinstance(self.model, Ensemble) else ""
         loss = "no chunk was run"
+        sure = " .confidence()," if typical.constants() else ""
         if last is not None:
             held = "" if last.validation_loss is None else f", validation {last.validation_loss:.3g}"
             loss = f"training loss {last.train_loss:.3g}{held}"
@@ -251,6 +254,6 @@ class Fit:
                 f"  {self.reason}",
                 f"  {self.steps} steps, {self.parameters} parameters; {loss}",
                 f"  {self.train_seconds:.1f} s of training, {self.compile_seconds:.1f} s of compiling",
-                "  .score(data), .predict(data), .confidence(), .diagnose(), .plot(), .save(path)",
+                f"  .score(data), .predict(data),{sure} .diagnose(), .plot(), .save(path)",
             )
         )

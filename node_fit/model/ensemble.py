@@ -56,6 +56,9 @@ class Ensemble(eqx.Module):
     horizon: float | None = eqx.field(static=True, default=None)
     gain: float = eqx.field(static=True, default=1.0)
 
+    def __str__(self) -> str:
+        return f"Ensemble of {len(self.members)} members, each a {self.members[0]}"
+
     @staticmethod
     def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None, gain: float = 1.0) -> "Ensemble":
         """Makes an ensemble of fitted models.

@@ -75,6 +75,15 @@ class NeuralODE(eqx.Module):
     states: tuple[str, ...] = eqx.field(static=True)
     units: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
+    def __str__(self) -> str:
+        driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
+        hidden = [name for name in self.latent if name not in self.states]
+        beside = f", hidden states {', '.join(hidden)}" if hidden else ""
+        trained = eqx.filter((self.field, self.start, self.observation), eqx.is_inexact_array)
+        count = sum(leaf.size for leaf in jax.tree.leaves(trained))
+        kind = type(self.field).__name__
+        return f"NeuralODE of {', '.join(self.states)}{driven}{beside}: field {kind}, {count} numbers in all"
+
     @property
     def latent(self) -> tuple[str, ...]:
         """Names of the states of the ODE, hidden ones included."""

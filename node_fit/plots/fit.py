@@ -8,7 +8,7 @@ import numpy as np
 from .curves import Curves, DrawnTrajectory, collect
 from .marks import entry, label_of, marker
 from .selection import INPUTS, PANELS, choose, headline, limits
-from .style import ACCENTS, INK, QUIET, SHADE, named, new_figure, plain, save, styled
+from .style import ACCENTS, INK, QUIET, SHADE, named, named_time, new_figure, plain, save, styled
 
 
 def plot_fit(curves: Curves, path: str | Path) -> Path:
@@ -49,7 +49,7 @@ def fit_figure(curves: Curves) -> Any:
             for down in range(len(inputs)):
                 draw_input(grid[len(states) + down, across], record, down)
             grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
-            grid[-1, across].set_xlabel(named(first, first.time))
+            grid[-1, across].set_xlabel(named_time(first))
         for down, name in enumerate((*states, *inputs)):
             grid[down, 0].set_ylabel(named(first, name))
         for down in range(len(states)):

@@ -64,6 +64,14 @@ def named(data: Dataset, name: str) -> str:
     return plain(f"{name} [{unit}]" if unit else name)
 
 
+def named_time(data: Dataset) -> str:
+    """The label of the time axis; of timestamps, with the instant that it counts from."""
+    dates = data.dates
+    if dates is None or (dates.zero != dates.zero[0]).any():
+        return named(data, data.time)
+    return plain(f"{data.time} [{dates.unit} since {dates.first}]")
+
+
 def plain(text: str) -> str:
     """`text` with dollar signs escaped: they may be part of a name, and must not start mathematics."""
     return text.replace("$", r"\$")

@@ -131,10 +131,11 @@ class Loop:
     def run_stage(self, run: RunState, callback: Callback) -> tuple[list[Outcome], RunState]:
         """Runs chunks until the stage has ended for every member, or a callback stops it."""
         programs = self.programs(run.stage)
-        callback.on_stage_compile(programs.stage.name, programs.stage.steps)
-        programs.compile(run.members, PROGRAMS.begin)
-        programs.compile(run.members)
-        callback.on_stage_start(programs.stage.name)
+        if any(end is None for end in self.outcomes(run)):  # A stage that is resumed may have ended.
+            callback.on_stage_compile(programs.stage.name, programs.stage.steps)
+            programs.compile(run.members, PROGRAMS.begin)
+            programs.compile(run.members)
+            callback.on_stage_start(programs.stage.name)
         is_first_chunk = True
         while True:
             outcomes = self.outcomes(run)

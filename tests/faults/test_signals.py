@@ -52,7 +52,8 @@ def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGXCPU"])
 def test_what_a_scheduler_sends_ends_a_run_with_its_state_saved(tmp_path, name):
     write_table(tmp_path / "mine.csv", spirals())
-    process = begun(tmp_path, *DIRECT, "train.steps=1000000", "train.chunk_steps=5", "hydra.run.dir=run")
+    endless = ("optimizer=adam", "train.steps=1000000", "train.patience=1000000", "train.chunk_steps=5")
+    process = begun(tmp_path, *DIRECT, *endless, "hydra.run.dir=run")
     metrics = tmp_path / "run" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 2, process)
     number = getattr(signal, name)

@@ -54,8 +54,8 @@ class Roles:
         if (self.time is None) == (self.step is None):
             fault = "time is missing" if self.time is None else "time and step are both given"
             raise ValueError(
-                f"{fault}; name the column of times, time=NAME, or, if there is none, give the time between two rows, "
-                "step=NUMBER."
+                f"{fault}; name the column of times, time=NAME (data.time in a command), or, if there is none, give "
+                "the time between two rows, step=NUMBER (data.step)."
             )
         if self.step is not None and not 0 < self.step < math.inf:
             raise ValueError(f"step must be a positive number, the time between two rows, got {self.step}.")
