@@ -20,13 +20,11 @@ def undetermined(information: Information) -> list[str]:
     errors, vectors = information.directions
     vague = errors > VAGUE
     names = [each.name for each in information.places]
-    only = information.penalised & ~information.moved(vectors[vague]).any(axis=0)
-    sentences = by_penalties([name for name, each in zip(names, only, strict=True) if each])
-    if not vague.any():
-        return sentences
-    for direction in simplest(vectors[vague]):
-        among = [index for index in np.argsort(-np.abs(direction)) if abs(direction[index]) > NAMED]
-        among = sorted(among)
+    sentences = by_penalties([name for name, each in zip(names, information.penalised, strict=True) if each])
+    for direction in simplest(vectors[vague]) if vague.any() else ():
+        among = [index for index in range(len(names)) if abs(direction[index]) > NAMED]
+        if information.penalised[among].all():
+            continue
         sentence = in_words([names[index] for index in among], direction[among])
         alone = information.root[:, [information.places[index].index for index in range(len(names))]]
         sizes = information.columns[[each.index for each in information.places]] * information.sizes
@@ -43,9 +41,13 @@ def by_penalties(names: Sequence[str]) -> list[str]:
         return []
     one = len(names) == 1
     return [
-        f"{' and '.join(names)} {'is' if one else 'are'} not determined by these data: what is fitted beside "
+        f"{listed(names)} {'is' if one else 'are'} not determined by these data: what is fitted beside "
         f"{'it' if one else 'them'} can make up for a change, and only the penalties (penalty.ridge) decide."
     ]
+
+
+def listed(names: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), names[-1]])
 
 
 def simplest(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
@@ -61,7 +63,6 @@ def in_words(names: Sequence[str], shares: Float[np.ndarray, " constant"]) -> st
     """Which constants are not determined, and what of them is."""
     if len(names) == 1:
         return f"{names[0]} is not determined by these data"
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
     equal = np.ptp(np.abs(shares)) < EQUAL
     together = equal and (np.sign(shares) == np.sign(shares[0])).all()
     if together:
@@ -70,4 +71,4 @@ def in_words(names: Sequence[str], shares: Float[np.ndarray, " constant"]) -> st
         what = "their product"
     else:
         what = "a combination of them"
-    return f"{listed} are not determined by these data: only {what} {'are' if what.endswith('ratios') else 'is'}"
+    return f"{listed(names)} are not determined by these data: only {what} {'are' if what.endswith('ratios') else 'is'}"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
 from ..data.batch import data_from_start
@@ -30,6 +31,8 @@ from .options import Devices, Options
 
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
 MOST_PARAMETERS, MOST_NUMBERS = 1000, 20_000_000
+# Weights that are drawn anew have this standard deviation over the root of their layer's width.
+SMALL = 0.5
 Noise = Literal["given", "estimated"]
 
 
@@ -133,6 +136,19 @@ class Evidence:
             raise Unsure("most residuals are outliers, so nothing is sure; give data.sigma, or use loss=huber.")
         residuals = np.concatenate([self.spread * psi, found.residuals[:, width:]], axis=1) / mean
         return found._replace(residuals=residuals, prior=found.prior / mean)
+
+    @cached_property
+    def redrawn(self) -> Found | None:
+        """At network weights drawn as before a training, which no prior has made small; None if a solve fails there."""
+        rng = np.random.default_rng(0)
+
+        def drawn(leaf: Any, prior: Any) -> Any:
+            return rng.normal(scale=SMALL / np.sqrt(leaf.shape[-1]), size=leaf.shape) if np.any(prior) else leaf
+
+        with scope(self.kind):
+            flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
+        found = self.at(np.asarray(flat, np.float64))
+        return None if found.failed or not np.isfinite(found.jacobian).all() else found
 
     @cached_property
     def raw(self) -> Float[np.ndarray, " value"]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.bounds import from_line, slope
+from ..training.linearised import Found
 from .evidence import Evidence, Place, Unsure
 
 # A constant whose share in a direction is larger is moved by it.
@@ -27,11 +28,17 @@ class Information:
 
     - `evidence`: of the fit.
     - `share`: how much the prior and other penalties count. `noise`: the variance of a weighted residual, if known.
+    - `found`: the sum of squares, by default that at the fit.
     """
 
     evidence: Evidence
     share: float = 1.0
     noise: float | None = None
+    found: Found | None = None
+
+    @property
+    def squares(self) -> Found:
+        return self.evidence.best if self.found is None else self.found
 
     @property
     def places(self) -> list[Place]:
@@ -45,7 +52,7 @@ class Information:
     @cached_property
     def jacobian(self) -> Float[np.ndarray, "row parameter"]:
         """The Jacobian of measurements and penalties."""
-        found, width = self.evidence.best, self.evidence.mask.shape[1]
+        found, width = self.squares, self.evidence.mask.shape[1]
         if self.share == 1.0 or found.residuals.shape[1] == width:
             return found.jacobian
         weight = np.where(np.arange(found.residuals.shape[1]) < width, 1.0, np.sqrt(self.share))
@@ -53,7 +60,7 @@ class Information:
 
     @property
     def prior(self) -> Float[np.ndarray, " parameter"]:
-        return self.share * self.evidence.best.prior
+        return self.share * self.squares.prior
 
     @cached_property
     def columns(self) -> Float[np.ndarray, " parameter"]:
@@ -173,8 +180,15 @@ class Information:
         found = self.evidence.best
         if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
             return np.zeros(len(self.places), bool)
-        weaker = replace(self, share=WEAKER * self.share, noise=self.variance)
-        return np.isfinite(self.errors) & ~(weaker.errors <= GROWS * self.errors)
+        here = replace(self, noise=self.variance)
+        widening, redrawn = np.isfinite(self.errors) & here.widening, self.evidence.redrawn
+        # A strong prior makes a network so small that it no longer bends: then it seems to make up for nothing.
+        return widening if redrawn is None else widening | replace(here, found=redrawn).widening
+
+    @property
+    def widening(self) -> Bool[np.ndarray, " constant"]:
+        """Constants whose standard error is much larger under weaker penalties."""
+        return replace(self, share=WEAKER * self.share).errors > GROWS * self.errors
 
     @property
     def known(self) -> Bool[np.ndarray, " constant"]:
