@@ -1,6 +1,6 @@
 """Makes the screenshots of the docs, `docs/report.png` and `docs/index.png`: `python scripts/screenshots.py`.
 
-Needs Chromium, its driver and selenium. Runs a fit of known equations and a multirun, and opens their pages.
+Needs Chromium, its driver and selenium. Runs a fit of a driven pendulum and a multirun, and opens their pages.
 """
 
 import shutil
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-RUN = ("experiment=lotka_volterra_known", "hydra.run.dir=run")
+RUN = ("data=pendulum", "hydra.run.dir=run")
 JOBS = (
-    "-m", "data=spiral", "train.steps=300", "seed=0,1,2", "optimizer.learning_rate=0.1,1.0", "hydra.sweep.dir=jobs",
+    "-m", "data=spiral", "data.split.validation=0.25", "train.steps=300", "seed=0,1,2", "field.width=8,32",
+    "hydra.sweep.dir=jobs",
 )  # fmt: skip
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1100, 1400
 SETTLE = 1.0
 
 
@@ -47,6 +48,7 @@ def shoot(browser: Any, page: Path, picture: Path) -> None:
     browser.get(page.as_uri())
     while browser.execute_script("return document.body.dataset.ready") != "true":
         time.sleep(0.1)
+    browser.execute_script("document.querySelector('.where').remove()")  # the temporary folder
     time.sleep(SETTLE)  # until pictures have been drawn
     browser.save_screenshot(str(picture))
     print(picture)

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from node_fit import from_frame
+from node_fit import from_frame, with_events
 from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import Curves, collect
-from node_fit.plots.fit import plot_fit
+from node_fit.plots.fit import fit_figure, plot_fit
 from node_fit.plots.loss import plot_loss
+from node_fit.plots.marks import EVENT
 from node_fit.plots.phase import phase_points, plot_phase
 from node_fit.plots.selection import choose, limits
 from node_fit.plots.style import named_time
@@ -107,6 +108,24 @@ def test_a_band_is_seen_as_far_as_it_does_not_squeeze_the_data():
 def test_a_fit_is_drawn(tmp_path, curves):
     path = plot_fit(curves, tmp_path / "fit.png")
     assert pixels(path).std() > 0.01
+
+
+def test_errors_are_those_of_the_rows_though_the_curve_jumps_there():
+    data = waves(1)
+    ts, ys = curve(data)
+    at_jumps = Curves({"train": data}, {"train": (ts, ys + 1.0)}, at_rows={"train": data.ys})
+    assert [record.errors for record in collect(at_jumps)] == [{"train": 0.0}]
+
+
+def test_events_are_marked_where_they_happen():
+    data = waves(2)
+    data = with_events(data, [{"time": 2.0, "state": data.states[0], "add": 1.0, "trajectory": data.trajectories[1]}])
+    figure = fit_figure(Curves({"train": data}, {"train": curve(data)}))
+    marked = [
+        line.get_xdata().tolist() for axes in figure.axes for line in axes.lines if line.get_marker() == EVENT["marker"]
+    ]
+    assert marked == [[2.0]]
+    assert "event" in [text.get_text() for text in figure.legends[0].texts]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])

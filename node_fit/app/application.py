@@ -271,7 +271,7 @@ class Job:
         """
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were"):
-            curves = Curves(simulated.pictured, simulated.dense, simulated.dense_bands, simulated.left_out)
+            curves = Curves.of(simulated)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))

@@ -22,7 +22,8 @@ class Simulated:
     - `dense`: times and states of smooth curves, shapes `(trajectory, n)` and `(trajectory, n, state)`.
     - `bands`, `dense_bands`: lower and upper edges of bands at the same times; empty for a single model.
     - `level`: share of measurements that the bands should cover.
-    - `pictured`: the splits that the curves belong to; an evenly spaced choice of very many trajectories.
+    - `pictured`, `pictured_rows`: the splits that the curves belong to, an evenly spaced choice of very many
+      trajectories, and their states at their own times.
     - `left_out`: number of trajectories that `pictured` lacks.
     """
 
@@ -32,6 +33,7 @@ class Simulated:
     dense_bands: dict[str, tuple[np.ndarray, np.ndarray]]
     level: float
     pictured: dict[str, Dataset]
+    pictured_rows: dict[str, np.ndarray]
     left_out: int = 0
 
 
@@ -72,7 +74,7 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
         if prediction.lower is not None and prediction.upper is not None:
             edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
             bands[name], dense_bands[name] = edges
-    return Simulated(at_rows, dense, bands, dense_bands, level, splits)
+    return Simulated(at_rows, dense, bands, dense_bands, level, splits, at_rows)
 
 
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:

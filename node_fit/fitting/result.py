@@ -234,7 +234,7 @@ class Fit:
         **Returns:** a `matplotlib.figure.Figure`, which a notebook shows and `savefig` writes.
         """
         found = simulate_splits(self.model, {name: self.marked(part) for name, part in {**self.data, **splits}.items()})
-        return fit_figure(Curves(found.pictured, found.dense, found.dense_bands, found.left_out))
+        return fit_figure(Curves.of(found))
 
     def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""

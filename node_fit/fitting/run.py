@@ -18,6 +18,7 @@ from ..training.loop import Loop
 from ..training.members import Member, Members
 from ..training.state import TrainState
 from ..training.stopping import Outcome
+from .flattered import fairly_best
 from .options import Options
 from .preparation import Prepared, prepare, stages_of
 from .result import Fit
@@ -153,7 +154,7 @@ def kept(
     best = best_of(state, validated=run.validation is not None)
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if ensemble.size == 1:
-        return loop.fitted(state, best), outcomes[best], best
+        return fairly_best(loop, state, best, run.train, run.validation), outcomes[best], best
     if ensemble.keep == "best" or not alive:
         return loop.fitted(state, best), overall(outcomes), best
     members = [loop.fitted(state, index) for index in alive]

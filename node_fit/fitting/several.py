@@ -12,6 +12,7 @@ from ..runtime.precision import scope
 from ..training.callback import Callback, Record, RunState, Template
 from ..training.members import Member, Members, kind_of
 from ..training.state import TrainState
+from .flattered import fairly_best
 from .options import Options
 from .preparation import Prepared
 from .result import Fit
@@ -82,7 +83,7 @@ def fit_several(
             for index, among in zip(group, own, strict=True):
                 best = best_of(state, among, validated=validation is not None)
                 history = [renumbered(record, among) for record in loop.history if record.member in among]
-                model, outcome = loop.fitted(state, best), outcomes[best]
+                model, outcome = fairly_best(loop, state, best, train, validation), outcomes[best]
                 own_state, number = part_of(state, among), best - among[0]
                 fits[index] = run.result(
                     prepared[index], loop, model, outcome, own_state,

@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..evaluation.metrics import deviations, mean_over_channels
+from ..evaluation.simulation import Simulated
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
 Edges = tuple[Float[np.ndarray, "trajectory n state"], Float[np.ndarray, "trajectory n state"]]
@@ -23,12 +24,20 @@ class Curves:
       `(trajectory, n, state)`; not finite where the solve fails.
     - `bands`: lower and upper edges of bands around the curves, in the shape of the curves; empty if there are none.
     - `left_out`: number of further trajectories.
+    - `at_rows`: the model's states at the data's own times; where they are missing, the curve is interpolated.
     """
 
     splits: dict[str, Dataset]
     dense: dict[str, Dense]
     bands: dict[str, Edges] = field(default_factory=dict)
     left_out: int = 0
+    at_rows: dict[str, Float[np.ndarray, "trajectory time state"]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(simulated: Simulated) -> "Curves":
+        """The curves of a simulation."""
+        found = simulated
+        return Curves(found.pictured, found.dense, found.dense_bands, found.left_out, found.pictured_rows)
 
 
 @dataclass
@@ -83,7 +92,11 @@ def collect(curves: Curves) -> list[DrawnTrajectory]:
             record.points[role] = (data.ts[row][valid], counted)
             if continued:
                 mark_forecast(record, key[0], data, row, context)
-            record.errors[role] = curve_error(data.ts[row][valid], counted, scales, ts[row], ys[row])
+            if role in curves.at_rows:
+                predicted = curves.at_rows[role][row][valid]
+            else:
+                predicted = interpolated(data.ts[row][valid], ts[row], ys[row])
+            record.errors[role] = row_error(counted, predicted, scales)
     return list(records.values())
 
 
@@ -98,12 +111,14 @@ def mark_forecast(record: DrawnTrajectory, owner: str, data: Dataset, row: int, 
     record.forecast = start if record.forecast is None else min(record.forecast, start)
 
 
-def curve_error(
-    ts: np.ndarray, ys: np.ndarray, scales: np.ndarray, dense_ts: np.ndarray, dense_ys: np.ndarray
-) -> float:
-    """NRMSE of a curve against points, as in `evaluation.score`; infinite where the curve is not finite."""
+def interpolated(ts: np.ndarray, dense_ts: np.ndarray, dense_ys: np.ndarray) -> Float[np.ndarray, "time state"]:
+    """A curve at other times."""
+    return np.stack([np.interp(ts, dense_ts, dense_ys[:, i]) for i in range(dense_ys.shape[1])], axis=1)
+
+
+def row_error(ys: np.ndarray, predicted: np.ndarray, scales: np.ndarray) -> float:
+    """NRMSE of predictions of rows, as in `evaluation.score`; infinite where a prediction is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        on_curve = np.stack([np.interp(ts, dense_ts, dense_ys[:, i]) for i in range(ys.shape[1])], axis=1)
-        squares = np.square((on_curve - ys) / np.where(scales > 0, scales, 1.0))
+        squares = np.square((predicted - ys) / np.where(scales > 0, scales, 1.0))
     squares = np.where(np.isfinite(squares), squares, np.inf)
     return mean_over_channels(squares[None], (np.isfinite(ys) & (scales > 0))[None])

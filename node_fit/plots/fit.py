@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from .curves import Curves, DrawnTrajectory, collect
-from .marks import entry, label_of, marker
+from .marks import EVENT, entry, label_of, marker
 from .selection import INPUTS, PANELS, choose, headline, limits
 from .style import ACCENTS, INK, QUIET, SHADE, named, named_time, new_figure, plain, save, styled
 
@@ -21,8 +22,7 @@ def fit_figure(curves: Curves) -> Any:
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
     If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
-    data are filled dots; held-out data are hollow, on a shaded background. The errors in the titles interpolate the
-    curve linearly between its times.
+    data are filled dots; held-out data are hollow, on a shaded background.
 
     **Arguments:**
 
@@ -46,6 +46,7 @@ def fit_figure(curves: Curves) -> Any:
             frame_times(grid[0, across], record, len(shown))
             for down in range(len(states)):
                 draw_state(grid[down, across], record, down, crowd=80 if len(shown) == 1 else 24)
+            draw_events(grid[len(states) - 1, across], record)
             for down in range(len(inputs)):
                 draw_input(grid[len(states) + down, across], record, down)
             grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
@@ -88,6 +89,18 @@ def draw_state(axes: Any, record: DrawnTrajectory, state: int, crowd: int) -> No
             axes.plot(record.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
     note_failure(axes, record)
     axes.label_outer()
+
+
+def draw_events(axes: Any, record: DrawnTrajectory) -> None:
+    """Marks the times of doses, resets and switches at the bottom."""
+    times = event_times(record)
+    if times.size:
+        axes.plot(times, np.zeros_like(times), **EVENT, transform=axes.get_xaxis_transform(), clip_on=False, zorder=4)
+
+
+def event_times(record: DrawnTrajectory) -> Float[np.ndarray, " event"]:
+    data, row = record.data
+    return np.zeros(0) if data.events is None else data.ts[row][data.events.rows[row] & data.valid[row]]
 
 
 def draw_input(axes: Any, record: DrawnTrajectory, which: int) -> None:
@@ -159,4 +172,6 @@ def legend(figure: Any, shown: list[tuple[DrawnTrajectory, str]]) -> None:
         entries.append(entry("band", color=INK, lw=8, alpha=0.18, solid_capstyle="butt"))
     if any(record.held for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
+    if any(event_times(record).size for record, _ in shown):
+        entries.append(entry("event", **EVENT))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

@@ -6,6 +6,8 @@ import numpy as np
 
 from .curves import TRAIN
 
+EVENT = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
+
 
 def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[str, Any]:
     """Marker style for the measurements of a role: filled if fitted, hollow if not, smaller if there are many."""

@@ -22,7 +22,7 @@ from .chunk_end import at_lowest, judged, let_go, renewed, restarted
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
 from .rooms import keeps_shape
-from .state import Params, TrainState, with_flag
+from .state import Iterate, Params, TrainState, with_flag
 from .step_errors import excess, held_back
 from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
 
@@ -103,10 +103,10 @@ class Loop:
                 return outcomes, run
             run = self.next_stage(run, outcomes)
 
-    def fitted(self, run: RunState, member: int = 0) -> NeuralODE:
-        """A member's model with its best parameters."""
-        part = self.setup.parts[member]
-        return self.setup.place.one(eqx.combine(run.members[member].best.params.model, part.frozen, part.static))
+    def fitted(self, run: RunState, member: int = 0, iterate: Iterate | None = None) -> NeuralODE:
+        """A member's model with its best parameters, or those of another iterate."""
+        part, iterate = self.setup.parts[member], iterate or run.members[member].best
+        return self.setup.place.one(eqx.combine(iterate.params.model, part.frozen, part.static))
 
     def programs(self, index: int) -> StagePrograms:
         """The programs of a stage, made once."""
