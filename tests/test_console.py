@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from node_fit.app.console import MOST_CHANNELS, explained, print_scores
+from node_fit.app.console import MOST_CHANNELS, print_scores
 from node_fit.fitting.progress import at_most
+from node_fit.report.page import explained
 
 
 def scores(names, nrmse):
@@ -40,7 +41,7 @@ def test_of_many_channels_the_worst_are_shown():
 
 @pytest.mark.parametrize(
     ("r2", "text"),
-    [(0.5, "0.5"), (0.973, "0.973"), (0.99969, "0.99969"), (1.0, "1"), (None, "-")],
+    [(0.5, "0.5"), (0.973, "0.973"), (0.99969, "0.99969"), (1.0, "1"), (None, "–")],
 )
 def test_r2_is_only_1_where_nothing_is_left(r2, text):
     assert explained(r2) == text

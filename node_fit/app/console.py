@@ -15,6 +15,7 @@ from rich.text import Text
 from ..fitting.confidence import Interval, shown_with_interval
 from ..fitting.result import Fit
 from ..fitting.starts import Starts
+from ..report.page import explained
 from .summary import NOT_ASKED
 
 # Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
@@ -69,13 +70,6 @@ def print_table(console: Console, table: RichTable) -> None:
     for cells in zip(*(column.cells for column in table.columns), strict=True):
         words = [f"{title} {cell}" for title, cell in zip(titles, cells, strict=True) if str(cell)]
         console.print(Text(", ".join(words)), soft_wrap=True)
-
-
-def explained(r2: float | None) -> str:
-    """Formats R² with as many digits as tell it from 1."""
-    if r2 is None or not 0.9 < r2 < 1:
-        return figure(r2)
-    return f"{r2:.{min(math.ceil(-math.log10(1 - r2)) + 1, 7)}f}"
 
 
 def print_scores(console: Console, summary: dict[str, Any]) -> None:

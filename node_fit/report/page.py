@@ -4,6 +4,7 @@ import base64
 import functools
 import gzip
 import json
+import math
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"figure": figure, "counted": lambda number: f"{number:,}", "short": short}
+    made.filters |= {"figure": figure, "explained": explained, "counted": lambda number: f"{number:,}", "short": short}
     return made
 
 
@@ -82,6 +83,13 @@ def figure(number: float | int | None) -> str:
     if number is None:
         return "–"
     return f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+
+
+def explained(r2: float | None) -> str:
+    """R² with as many digits as tell it from 1."""
+    if r2 is None or not 0.9 < r2 < 1:
+        return figure(r2)
+    return f"{r2:.{min(math.ceil(-math.log10(1 - r2)) + 1, 7)}f}"
 
 
 def short(text: str) -> str:
