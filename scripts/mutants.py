@@ -226,6 +226,34 @@ MUTANTS = (
         "math.ceil((ordered.size + 1) * p)",
         ("tests/test_ensemble.py::test_scores_that_are_not_finite_count",),
     ),
+    Mutant(
+        "few validation data",
+        "node_fit/fitting/flattered.py",
+        "    if flattered <= error(best, validation):\n",
+        "    if True:\n",
+        ("tests/test_judging.py::test_few_validation_data_do_not_favour_a_model_that_misses_training_data",),
+    ),
+    Mutant(
+        "a constant under a strong prior",
+        "node_fit/fitting/information.py",
+        "return widening if redrawn is None else",
+        "return widening if True else",
+        ("tests/test_confidence.py::test_a_constant_that_only_the_prior_determines_is_said",),
+    ),
+    Mutant(
+        "noise of held-out rows",
+        "node_fit/fitting/diagnosis.py",
+        "for name in splits) and not (",
+        'for name in ["train"]) and not (',
+        ("tests/test_diagnosis.py::test_errors_held_out_that_exceed_the_noise_are_no_noise",),
+    ),
+    Mutant(
+        "a stage that had ended",
+        f"{TRAINING}/loop.py",
+        "if any(end is None for end in self.outcomes(run)):",
+        "if True:",
+        ("tests/test_golden.py::test_a_run_that_had_ended_says_so",),
+    ),
 )
 
 

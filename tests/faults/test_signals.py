@@ -52,11 +52,12 @@ def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGXCPU"])
 def test_what_a_scheduler_sends_ends_a_run_with_its_state_saved(tmp_path, name):
     write_table(tmp_path / "mine.csv", spirals())
-    endless = ("optimizer=adam", "train.steps=1000000", "train.patience=1000000", "train.chunk_steps=5")
-    process = begun(tmp_path, *DIRECT, *endless, "hydra.run.dir=run")
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # Under nohup it is ignored, and a command inherits that.
+    process = begun(tmp_path, *DIRECT, "train.steps=1000000", "train.chunk_steps=5", "hydra.run.dir=run")
+    signal.signal(number, before)
     metrics = tmp_path / "run" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 2, process)
-    number = getattr(signal, name)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, (out, err)
