@@ -69,7 +69,7 @@ def test_the_command_draws_an_ensemble_and_keeps_the_intervals(table, tmp_path):
         "+field.equations={x: v, v: -a*x - b*x**3 - c*v}",
         "+field.constants={a: 1.2, b: 0.2, c: 0.1}",
     )
-    ran = node_fit(tmp_path, *table, *words, "start=fitted")
+    ran = node_fit(tmp_path, *table, *words)
     assert ran.code == 0 and "bands of 8 members at 90%" in ran.out, ran
     summary = read_summary(tmp_path / "run")
     assert summary["ensemble"]["kept"] == 8 and summary["ensemble"]["coverage"]["train"] > 0.8
