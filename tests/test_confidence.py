@@ -2,6 +2,9 @@
 
 import functools
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
@@ -11,6 +14,7 @@ from conftest import fit_to
 
 import node_fit as nf
 from node_fit.fitting.confidence import Interval, shown_with_interval
+from node_fit.model.fields.constants import Constants
 
 TS = np.linspace(0.0, 2.0, 12)
 EVEN = nf.Solver("heun")
@@ -154,6 +158,25 @@ def test_a_constant_that_only_the_prior_determines_is_said(ridge):
         (said,) = found.undetermined
         assert said.startswith("k is not determined by these data") and "penalty.ridge" in said
         assert (found.constants["k"].lower, found.constants["k"].upper) == (0.0, np.inf)
+
+
+class Slope(eqx.Module):
+    """`-k x + w x` for a constant `k` and a number `w` that a prior holds."""
+
+    constants: Constants
+    w: jax.Array
+
+    def __call__(self, t, y, u):
+        return (self.w - self.constants.values()["k"]) * y
+
+
+def test_a_number_that_a_prior_holds_may_make_up_for_a_constant():
+    def field(states, inputs, *, key):
+        return Slope(Constants.of({"k": [0.5, 0.0, None]}), jnp.zeros(()))
+
+    data = nf.Dataset.from_arrays(TS, np.exp(-0.7 * TS)[:, None] + 0.01 * np.sin(40 * TS)[:, None], states=("x",))
+    found = fit_to(data, field=field, start=FITTED, **{**OPTIONS, "ridge": 0.01, "steps": 100}).confidence()
+    assert "k is not determined by these data" in found.undetermined[0]
 
 
 def test_a_fit_that_is_cut_short_is_said():

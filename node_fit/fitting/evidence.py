@@ -32,7 +32,7 @@ from .options import Devices, Options
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
 MOST_PARAMETERS, MOST_NUMBERS = 1000, 20_000_000
 # Weights that are drawn anew have this standard deviation over the root of their layer's width.
-SMALL = 0.5
+SPREAD = 0.5
 Noise = Literal["given", "estimated"]
 
 
@@ -143,7 +143,8 @@ class Evidence:
         rng = np.random.default_rng(0)
 
         def drawn(leaf: Any, prior: Any) -> Any:
-            return rng.normal(scale=SMALL / np.sqrt(leaf.shape[-1]), size=leaf.shape) if np.any(prior) else leaf
+            width = leaf.shape[-1] if leaf.ndim else 1
+            return rng.normal(scale=SPREAD / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 
         with scope(self.kind):
             flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]

@@ -37,7 +37,7 @@ class Information:
     found: Found | None = None
 
     @property
-    def squares(self) -> Found:
+    def linearised(self) -> Found:
         return self.evidence.best if self.found is None else self.found
 
     @property
@@ -52,7 +52,7 @@ class Information:
     @cached_property
     def jacobian(self) -> Float[np.ndarray, "row parameter"]:
         """The Jacobian of measurements and penalties."""
-        found, width = self.squares, self.evidence.mask.shape[1]
+        found, width = self.linearised, self.evidence.mask.shape[1]
         if self.share == 1.0 or found.residuals.shape[1] == width:
             return found.jacobian
         weight = np.where(np.arange(found.residuals.shape[1]) < width, 1.0, np.sqrt(self.share))
@@ -60,7 +60,7 @@ class Information:
 
     @property
     def prior(self) -> Float[np.ndarray, " parameter"]:
-        return self.share * self.squares.prior
+        return self.share * self.linearised.prior
 
     @cached_property
     def columns(self) -> Float[np.ndarray, " parameter"]:

@@ -1,5 +1,6 @@
 """One or more fits to the same data: their clock, programs and results."""
 
+import functools
 import logging
 import math
 import time
@@ -152,12 +153,13 @@ def kept(
 ) -> tuple[NeuralODE | Ensemble, Outcome, int]:
     """The best member, or all that have not failed; how the run ended; and which member is the best."""
     best = best_of(state, validated=run.validation is not None)
+    model = functools.partial(fairly_best, loop, state, train=run.train, validation=run.validation)
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if ensemble.size == 1:
-        return fairly_best(loop, state, best, run.train, run.validation), outcomes[best], best
+        return model(best), outcomes[best], best
     if ensemble.keep == "best" or not alive:
-        return loop.fitted(state, best), overall(outcomes), best
-    members = [loop.fitted(state, index) for index in alive]
+        return model(best), overall(outcomes), best
+    members = [model(index) for index in alive]
     return Ensemble.of(members, run.train, run.validation), overall(outcomes), best
 
 
@@ -173,9 +175,9 @@ def starts_of(loop: Loop, state: RunState, among: range, prepared: Prepared, run
     for first in among[::weights]:
         best = best_of(state, range(first, first + weights), validated=validated)
         unjudged, loss = rank(state.members[best], validated)
-        outcome, constants = outcomes[best], loop.fitted(state, best).constants()
+        outcome, model = outcomes[best], fairly_best(loop, state, best, run.train, run.validation)
         status = "interrupted" if outcome is None else outcome.status
-        fits.append(Start(status, math.inf if unjudged else loss, constants))
+        fits.append(Start(status, math.inf if unjudged else loss, model.constants()))
     return Starts(tuple(fits))
 
 

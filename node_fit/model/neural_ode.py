@@ -79,10 +79,8 @@ class NeuralODE(eqx.Module):
         driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
         hidden = [name for name in self.latent if name not in self.states]
         beside = f", hidden states {', '.join(hidden)}" if hidden else ""
-        trained = eqx.filter((self.field, self.start, self.observation), eqx.is_inexact_array)
-        count = sum(leaf.size for leaf in jax.tree.leaves(trained))
         kind = type(self.field).__name__
-        return f"NeuralODE of {', '.join(self.states)}{driven}{beside}: field {kind}, {count} numbers in all"
+        return f"NeuralODE of {', '.join(self.states)}{driven}{beside}; its field is of the class {kind}"
 
     @property
     def latent(self) -> tuple[str, ...]:

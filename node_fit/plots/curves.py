@@ -36,8 +36,13 @@ class Curves:
     @staticmethod
     def of(simulated: Simulated) -> "Curves":
         """The curves of a simulation."""
-        found = simulated
-        return Curves(found.pictured, found.dense, found.dense_bands, found.left_out, found.pictured_rows)
+        return Curves(
+            splits=simulated.pictured,
+            dense=simulated.dense,
+            bands=simulated.dense_bands,
+            left_out=simulated.left_out,
+            at_rows=simulated.pictured_rows,
+        )
 
 
 @dataclass
