@@ -1,14 +1,18 @@
 """Driven records, given by their columns only: the choices of `fit`, the results, and interruptions of long chunks."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_linear_model import A, B
 
 import node_fit as nf
+from node_fit.fitting.choices import choose
 from node_fit.training.pace import Pace
 from node_fit.training.programs import StagePrograms
+
+ROOT = Path(__file__).parents[1]
 
 
 def bent_record(rows: int = 700, seed: int = 1) -> nf.Dataset:
@@ -131,3 +135,9 @@ def test_steps_that_are_held_too_long_are_not_taken_for_a_fit(monkeypatch):
     strict = dataclasses.replace(state, error_limit=np.float32(0.0))
     assert not np.isfinite(advance(programs, [strict]).states[0].chosen.loss)
     assert np.isfinite(advance(programs, [state]).states[0].chosen.loss)
+
+
+def test_a_fit_without_windows_says_that_hidden_states_are_not_chosen():
+    data = nf.read_table(ROOT / "data" / "house.csv", time="minutes", states=["room"], inputs=["heater"])
+    options, choices, _ = choose(nf.Options(training=nf.Training(window=None)), data, None)
+    assert options.hidden == 0 and any("only chosen for fits in windows" in str(choice) for choice in choices)
