@@ -16,19 +16,22 @@ import numpy as np
 import pytest
 from commands import ENVIRONMENT, in_process, node_fit, read_table, write_table
 from omegaconf import OmegaConf
+from reports import by_trajectory, spirals, write_run
 
 import node_fit as nf
 from node_fit.app.config.targets import CALLBACKS, ConfigError, check_hydra
 from node_fit.app.resuming import with_resumed
 from node_fit.app.run_directory import RunDirectory, RunExists
 from node_fit.predict import main as predict
+from node_fit.report.__main__ import main as report
 from node_fit.runtime.precision import carry
+from node_fit.storage.archive import pack, unpack
 from node_fit.storage.disk import write
 from node_fit.storage.model_file import save
 
 TABLE = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
 # A module that leaves a file behind when it is imported.
-EVIL = "open('ran', 'w')\ndef table(**_): ...\n"
+EVIL = "open('ran', 'w').close()\ndef table(**_): ...\n"
 
 
 @pytest.fixture
@@ -117,6 +120,73 @@ def test_the_programs_of_a_run_directory_are_not_run(folder, monkeypatch):
     put_config(folder, compile_cache=False)
     assert predicting(folder, "--overwrite").code == 0
     assert used == ["auto", False]
+
+
+@pytest.fixture
+def strange_run(folder):
+    """A run of a stranger: its model file names a class of a module in the current folder."""
+    splits = by_trajectory(spirals(2))
+    run = write_run(folder / "strange", splits)
+    model = nf.make_model(splits["train"], field=functools.partial(nf.MLP, width=4), key=jax.random.key(0))
+    save(carry(model, np.float32), run / "model.safetensors")
+    content, tensors = unpack(run / "model.safetensors")
+    content["model"]["fields"]["field"] = {"class": "evil:Evil", "fields": {}}
+    pack(run / "model.safetensors", content, tensors)
+    (run / "config.yaml").write_text("extensions: [evil]\ndata: {units: {x: m}}\n")
+    return run
+
+
+def test_a_page_imports_nothing_that_a_run_directory_names(folder, strange_run):
+    ran = in_process(report, folder, "strange")
+    assert ran.code == 0 and "warning: the page lacks the vector field" in ran.err, ran
+    assert "evil:Evil" in ran.err and (strange_run / "report.html").is_file()
+    assert "evil" not in sys.modules and not (folder / "ran").exists()
+    several = folder / "several"
+    several.mkdir()
+    shutil.move(strange_run, several / "0")
+    (several / "0" / "report.html").unlink()
+    assert in_process(report, folder, "several").code == 0
+    assert (several / "index.html").is_file() and "evil" not in sys.modules and not (folder / "ran").exists()
+
+
+def test_a_page_imports_what_the_caller_names(folder, strange_run):
+    in_process(report, folder, "strange", "--extensions", "evil")
+    assert (folder / "ran").exists()
+
+
+BOMB = b"a: &a [x,x]\n" + b"".join(b"%c: &%c [*%c,*%c]\n" % (b, b, b - 1, b - 1) for b in range(98, 122))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", BOMB + b"data: {units: *y}\n"),
+        ("config.yaml", b"data: {units: !!python/object/apply:os.system [touch ran]}"),
+        ("config.yaml", b"data: [1]"),
+        ("config.yaml", b"#" * (5 << 20)),
+        ("config.yaml", b"a: " + b"[" * 3000),
+        ("summary.json", b'{"diagnosis": 3, "metrics": [1], "baselines": "x", "rows": null}'),
+        ("summary.json", b'{"ensemble": {"members": 3}, "starts": [], "confidence": 1}'),
+        ("summary.json", b'{"ensemble": {"members": [{}]}}'),
+        ("summary.json", b"[" * 5000),
+        (".run.json", b'{"cwd": 3, "overrides": [4], "config_dirs": {}}'),
+        ("metrics.csv", b"step,stage\nx,y\n"),
+        ("metrics.csv", b"\xff\xfe"),
+        ("predictions.csv", b"\xff\xfe"),
+        ("predictions.csv", b"split,trajectory,t,x,x_predicted,scored\ntrain,a,later,1,1,1\n"),
+        ("predictions.csv", b"split\n"),
+        (".curves.npz", b"PK\x03\x04"),
+        ("model.safetensors", b"\x08" * 100),
+    ],
+    ids=range(17),
+)
+def test_a_page_of_a_strange_directory_is_made_or_refused_in_a_sentence(folder, name, content):
+    run = write_run(folder / "strange", by_trajectory(spirals(2)))
+    (run / name).write_bytes(content)
+    ran = in_process(report, folder, "strange")
+    assert ran.code == 0 or (ran.code == 1 and len(ran.sentence) < 500), ran
+    assert not (folder / "ran").exists()
+    assert ran.code == 1 or (run / "report.html").stat().st_size < 8 << 20
 
 
 def refused_resume(folder: Path, *arguments: str, **change) -> str:

@@ -2,13 +2,18 @@
 
 import argparse
 import sys
+import textwrap
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime.version import __version__
 from .index_page import NAME as INDEX
 from .index_page import is_run, make_index, make_member_index
 from .run_page import NAME, make_run_page
+
+# What reading a file that someone has changed may raise, besides a sentence.
+DAMAGE = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def main(arguments: list[str] | None = None, command: str = "python -m node_fit.report", *, show: bool = False) -> None:
@@ -26,19 +31,32 @@ def main(arguments: list[str] | None = None, command: str = "python -m node_fit.
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("run", type=Path, help="a directory, such as outputs/DATE/TIME or multirun/DATE/TIME")
     parser.add_argument("--show", action=argparse.BooleanOptionalAction, default=show, help="open it in a browser")
+    parser.add_argument(
+        "--extensions",
+        nargs="+",
+        default=[],
+        metavar="PACKAGE",
+        help="packages whose classes the model may use; importing a package runs its code",
+    )
     given = parser.parse_args(arguments)
     try:
-        path = make(given.run.absolute())
+        path = make(given.run.absolute(), given.extensions)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except DAMAGE as error:
+        shown = textwrap.shorten(repr(error), 200)
+        print(f"error: a file in {given.run} holds what node_fit does not write ({shown}).", file=sys.stderr)
         sys.exit(1)
     print(f"report: {path}")
     if given.show and not webbrowser.open(path.as_uri()):
         print("no browser was found; open the file by hand.", file=sys.stderr)
 
 
-def make(directory: Path) -> Path:
+def make(directory: Path, extensions: Sequence[str] = ()) -> Path:
     """Makes the pages of a directory, and returns the path of the one to look at.
+
+    **Arguments:** `directory`: of a run or of several; `extensions`: packages whose classes their models may use.
 
     **Raises:** `FileNotFoundError` if it is neither that of a run nor that of several.
     """
@@ -46,7 +64,7 @@ def make(directory: Path) -> Path:
         raise FileNotFoundError(f"there is no directory {directory}; name one such as outputs/DATE/TIME.")
     if (directory / "config.yaml").is_file():
         make_member_index(directory)
-        return make_run_page(directory)
+        return make_run_page(directory, extensions=extensions)
     runs = [path for path in directory.iterdir() if is_run(path)]
     if not runs:
         raise FileNotFoundError(
@@ -55,7 +73,7 @@ def make(directory: Path) -> Path:
         )
     for run in runs:
         if not (run / NAME).is_file():
-            make_run_page(run)
+            make_run_page(run, extensions=extensions)
     make_index(directory)
     return directory / INDEX
 

@@ -68,7 +68,8 @@ def save_curves(
 def load_curves(folder: Path) -> tuple[dict[Key, Curve], Field | None]:
     """Reads what `save_curves` wrote; nothing if there is no such file, or if it is damaged."""
     try:
-        with np.load(folder / NAME, allow_pickle=False) as file:
+        # Read from memory, because NumPy leaves a damaged file open.
+        with np.load(io.BytesIO((folder / NAME).read_bytes()), allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, BadZipFile):
         return {}, None

@@ -12,6 +12,9 @@ import yaml
 
 from ..storage.archive import BadFile, peek
 
+# Of a config that is read [bytes].
+LARGEST = 4 << 20
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON file; empty if there is none, or if it can't be read."""
@@ -23,13 +26,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
-    """A config as keys and values, and as text."""
+    """A config as keys and values, and as text; empty if it can't be read, or is none that node_fit writes."""
     try:
+        if path.stat().st_size > LARGEST:
+            return {}, ""
         text = path.read_text()
+        # A few nested aliases stand for gigabytes, and node_fit writes none.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            return {}, ""
         content = yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}, ""
     return (content if isinstance(content, dict) else {}), text
+
+
+def read_units(config: Mapping[str, Any]) -> dict[str, str]:
+    """The units of columns in a config."""
+    data = config.get("data")
+    units = data.get("units") if isinstance(data, dict) else None
+    return {str(name): str(unit) for name, unit in units.items()} if isinstance(units, dict) else {}
 
 
 def read_losses(path: Path) -> list[dict[str, Any]]:

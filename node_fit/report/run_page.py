@@ -1,7 +1,8 @@
 """The page of a run, made from what its directory holds."""
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from .curves import Curve, Field, Key, field_of_model, load_curves, save_curves
 from .page import numbers, times, write_page
 from .predictions import TRAIN, Predictions, Record, join, rank, read_predictions
 from .residuals import describe_residuals
-from .run_directory import command_of, read_config, read_json, read_losses, read_versions, stages
+from .run_directory import command_of, read_config, read_json, read_losses, read_units, read_versions, stages
 
 NAME = "report.html"
 # Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
@@ -36,14 +37,17 @@ BASELINES = {
 }
 
 
-def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray | None = None) -> Path:
-    """Makes the page of a run.
+def make_run_page(
+    folder: Path, curves: Curves | None = None, slopes: np.ndarray | None = None, *, extensions: Sequence[str] = ()
+) -> Path:
+    """Makes the page of a run. The directory may come from a stranger: nothing that it names is imported or called.
 
     **Arguments:**
 
     - `folder`: the run's directory.
     - `curves`, `slopes`: the model's curves between measurements, and its vector field at `phase_points(curves)`. They
       are kept in the directory, where later pages find them. Without them, curves join the measurements' times.
+    - `extensions`: packages besides node_fit whose classes the model file may use, to draw its vector field.
 
     **Returns:** the path of the page.
     """
@@ -61,12 +65,11 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         if curves is not None:
             save_curves(folder, curves, slopes, keys_of(predictions, chosen), predictions.origin)
         smooth, field = load_curves(folder)
-        if field is None:
-            extensions = list(config.get("extensions") or [])
-            field = field_of_model(folder / "model.safetensors", predictions, extensions)
+        if field is None and curves is None:
+            field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe(predictions, records, chosen, smooth) | {"checks": checks, "field": describe_field(field)}
-        data["units"] = (config.get("data") or {}).get("units") or {}
+        data["units"] = read_units(config)
         words["records"] = len(records)
         words["checks"] = checks
         words["forecast"] = any(len(record.segments) > 1 for record in records)
@@ -95,6 +98,15 @@ def make_run_page(folder: Path, curves: Curves | None = None, slopes: np.ndarray
         versions=read_versions(folder / "model.safetensors"),
         command=command_of(read_json(folder / ".run.json"), summary),
     )
+
+
+def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:
+    """The vector field of a model file; `None`, with a warning, if the file can't be loaded with these extensions."""
+    try:
+        return field_of_model(path, predictions, extensions)
+    except ValueError as error:
+        print(f"warning: the page lacks the vector field: {error}", file=sys.stderr)
+        return None
 
 
 def choose(predictions: Predictions, records: list[Record]) -> list[Record]:
