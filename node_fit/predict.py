@@ -60,7 +60,7 @@ def main() -> None:
             overwrite=given.overwrite,
             extensions=given.extensions,
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 

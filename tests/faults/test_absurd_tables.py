@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.io
 from commands import spirals, write_table
@@ -148,6 +150,37 @@ def test_a_masked_value_is_never_seen(mask, value):
     residual = np.random.default_rng(0).normal(size=(1, 6, 2)).astype(np.float32)
     changed = np.where(known, residual, np.float32(value))
     assert float(loss(changed, known)) == float(loss(residual, known))
+
+
+def repeat_text(path: Path, text: str, rows: int) -> None:
+    """Writes a Parquet file that holds a text once, and means it in every row."""
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+    times = pa.array(np.arange(rows, dtype=float))
+    pq.write_table(pa.table({"id": names, "t": times, "x": times}), path, store_schema=False, compression="zstd")
+
+
+def test_a_text_that_a_file_holds_once_for_many_rows_is_not_unpacked(tmp_path):
+    path = tmp_path / "bomb.parquet"
+    repeat_text(path, "a" * 1_000_000, rows=40_000)  # 40 GB as strings
+    before = pa.default_memory_pool().bytes_allocated()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"bomb\.parquet, column 'id': a text has 1000000 characters"):
+        nf.read_table(path, time="t", states=["x"], trajectory="id")
+    assert time.monotonic() - began < 20
+    assert pa.default_memory_pool().max_memory() - before < 1 << 30
+    repeat_text(path, "a" * 900, rows=400)
+    assert nf.read_table(path, time="t", states=["x"], trajectory="id").trajectories == ("a" * 900,)
+
+
+def test_a_lack_of_memory_for_a_table_is_a_sentence_about_memory(tmp_path, monkeypatch):
+    repeat_text(tmp_path / "a.parquet", "a", rows=4)
+
+    def lack(*_, **__):
+        raise pa.lib.ArrowMemoryError("malloc of size 40000000000 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read", lack)
+    with pytest.raises(MemoryError, match=r"^out of memory: .*a\.parquet is too large to read; keep fewer rows"):
+        nf.read_table(tmp_path / "a.parquet", time="t", states=["x"], trajectory="id")
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv.gz", "mat", "parquet"])

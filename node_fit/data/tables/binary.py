@@ -12,6 +12,9 @@ from .roles import Roles
 from .stacks import split, tabulate
 from .table import RawTable
 
+# Of a name or a number in a Parquet file [characters].
+LONGEST_TEXT = 1000
+
 
 def read_parquet(path: Path, roles: Roles) -> RawTable:
     """Reads the columns of a Parquet file; an index that pandas saved counts as a column."""
@@ -21,11 +24,39 @@ def read_parquet(path: Path, roles: Roles) -> RawTable:
     try:
         names = list(roles.find(pq.read_schema(path).names, str(path)))
         # Read this file alone, even if its folder looks like part of a partitioned data set.
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, read_dictionary=find_text(path)) as file:
             frame = file.read(columns=names).to_pandas(ignore_metadata=True)
+    except (pa.lib.ArrowMemoryError, MemoryError):
+        raise MemoryError(f"out of memory: {path} is too large to read; keep fewer rows in a file.") from None
     except (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise read_error(path, "Parquet", error) from None
+    frame = share_text(frame, path)
     return RawTable(str(path), {name: frame[name] for name in names})
+
+
+def find_text(path: Path) -> list[str]:
+    """The columns of a Parquet file that hold text or bytes of any length."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_metadata(path).schema
+    columns = [schema.column(index) for index in range(len(schema))]
+    return [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+
+
+def share_text(frame: Any, path: Path) -> Any:
+    """Turns categories, as text is read, into strings that rows share.
+
+    **Raises:** `ValueError` if one is too long: a small file may hold it once for many rows.
+    """
+    kinds = frame.select_dtypes("category")
+    for name in kinds:
+        longest = max((len(each) for each in kinds[name].cat.categories), default=0)
+        if longest > LONGEST_TEXT:
+            raise ValueError(
+                f"{path}, column {name!r}: a text has {longest} characters, but a name or a number has at most "
+                f"{LONGEST_TEXT}; choose another column."
+            )
+    return frame.astype(dict.fromkeys(kinds, object))
 
 
 def read_npz(path: Path, roles: Roles) -> RawTable:

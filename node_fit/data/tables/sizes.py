@@ -13,6 +13,8 @@ TEXT = 4
 PIECE = 1 << 20
 # The type of a packed variable in a MATLAB file.
 COMPRESSED = 15
+# What a number or a reference to a text takes [bytes].
+POINTER = 8
 
 
 def check_size(path: Path, most: float) -> None:
@@ -83,11 +85,19 @@ def size_of_mat(path: Path, most: float) -> int:
 
 
 def size_of_parquet(path: Path, most: float) -> int:
+    """The memory of a Parquet file: of text as it is stored, since the reader shares it among rows."""
     import pyarrow.parquet as pq
 
     content = pq.read_metadata(path)
-    groups = (content.row_group(index).total_byte_size for index in range(content.num_row_groups))
-    return max(sum(groups), 8 * content.num_rows * content.num_columns)
+    size = 0
+    for index in range(content.num_row_groups):
+        group = content.row_group(index)
+        for place in range(group.num_columns):
+            chunk, column = group.column(place), content.schema.column(place)
+            # A value of a fixed length may be stored once and be meant many times.
+            width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else POINTER
+            size += max(chunk.total_uncompressed_size, chunk.num_values * max(width, POINTER))
+    return size
 
 
 SIZES = {
