@@ -579,3 +579,9 @@ def test_a_kind_of_device_that_does_not_exist_gets_no_bad_hint(shipped):
 def test_numbers_of_training_that_are_out_of_range_are_refused_before_data_are_read(shipped, word):
     with pytest.raises(ConfigError, match=f"^train.{word.partition('=')[0]} must be at least"):
         build_parts(shipped(f"train.{word}", "data.path=not there.csv"))
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999", "true", "1.5"])
+def test_a_seed_that_no_key_can_be_made_of_is_refused(shipped, seed):
+    with pytest.raises(ConfigError, match="seed must be an integer from 0 to 4294967295, got"):
+        build_parts(shipped(f"seed={seed}"))

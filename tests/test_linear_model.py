@@ -1,7 +1,11 @@
 """The linear state-space model with which driven records begin: exact steps, derivatives, and recovered systems."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from commands import ENVIRONMENT
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
@@ -128,3 +132,32 @@ def test_what_is_constant_keeps_the_last_value_and_the_mean():
     )
     off = held.mask * (held.first - held.ys)
     assert error_on(last, held) == pytest.approx(np.sqrt((off**2).sum() / held.mask.sum() / held.variance))
+
+
+# Without SciPy, as in a process whose first fit this is.
+IN_A_FRESH_PROCESS = """
+import sys
+import numpy as np
+import node_fit as nf
+from node_fit.data.batch import Batch
+from node_fit.data.scaling import Scaler
+from node_fit.fitting.linear_model import linear_models
+from threadpoolctl import threadpool_info
+us = np.sin(np.arange(60.0))[:, None]
+data = nf.Dataset.from_arrays(np.arange(60.0), np.cumsum(us, axis=0), us, states=("y",), inputs=("u",))
+scaler = Scaler.from_dataset(data)
+windows = Batch.from_dataset(data.windows(30, 10), scaler, 5)
+models = linear_models(windows, windows, data, scaler, "hold", 0)
+next(models)
+print(*[pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"])
+"""
+
+
+def test_the_search_has_one_thread_in_every_blas_from_its_first_product():
+    """SciPy brings a BLAS of its own, which a limit set before it is loaded would not cover in the first fit alone."""
+    environment = {**ENVIRONMENT, "OPENBLAS_NUM_THREADS": "2"}
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_A_FRESH_PROCESS], env=environment, capture_output=True, text=True, check=True
+    )
+    threads = ran.stdout.split()
+    assert len(threads) >= 2 and set(threads) == {"1"}, ran

@@ -193,7 +193,7 @@ SENTENCES = {
     "hidden": r"hidden must be auto, a number of states or a list of their names, got 'h'\.",
     "device": r"device must be auto, cpu, gpu or a node_fit\.Devices, got 5\.",
     "evaluation": r"evaluation must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",
-    "seed": r"seed must be an integer of at least 0, got -1\.",
+    "seed": r"seed must be an integer from 0 to 4294967295, got -1\.",
     "progress": r"progress must be True or False or None, got 'bar'\.",
     "options": r"options must be a list of node_fit\.Options, got Options\(.*\.",
     "overview": r"overview must be a node_fit\.Callback or None, got <built-in function print>\.",
@@ -488,3 +488,10 @@ def test_the_version_is_that_of_the_metadata():
     installed = distribution("node_fit")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
     assert installed.version == nf.__version__ or origin.get("dir_info", {}).get("editable")
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**63, 10**20])
+def test_a_seed_that_would_repeat_a_smaller_one_or_overflow_is_refused(seed):
+    with pytest.raises(ValueError, match=rf"seed must be an integer from 0 to 4294967295, got {seed}"):
+        nf.Options(seed=seed)
+    nf.Options(seed=2**32 - 1)

@@ -58,6 +58,9 @@ def linear_models(
     - `kind`: how inputs are interpolated.
     - `hidden`: the number of hidden states; None to search.
     """
+    # Loads SciPy's own BLAS, which the limit covers only once it is loaded; with threads its last bits differ.
+    import scipy.linalg  # noqa: F401
+
     # Many small products, in which threads would only wait for each other.
     with threadpool_limits(1):
         yield from searched(Record.of(windows, kind), Record.of(validation, kind), train, scaler, kind, hidden)

@@ -115,6 +115,8 @@ class Devices:
         check_fields(self)
 
 
+# In x32, JAX reads the lower 32 bits of a seed, so a larger one would repeat a smaller one.
+LARGEST_SEED = 2**32 - 1
 # What to pass, where a type says too little.
 PASS = {
     "hidden": "auto, a number of states or a list of their names",
@@ -125,7 +127,7 @@ PASS = {
     "training": "a node_fit.Training such as Training(steps=500)",
     "precision": "x32 or x64",
     "device": "auto, cpu, gpu or a node_fit.Devices",
-    "seed": "an integer of at least 0",
+    "seed": f"an integer from 0 to {LARGEST_SEED}",
 }
 
 
@@ -167,7 +169,7 @@ class Options:
         check_fields(self, PASS)
         if isinstance(self.starts, int) and self.starts < 1:
             raise ValueError(f"starts must be at least 1, got {self.starts}.")
-        if self.seed < 0:
+        if not 0 <= self.seed <= LARGEST_SEED:
             raise ValueError(f"seed must be {PASS['seed']}, got {self.seed}.")
 
     @property

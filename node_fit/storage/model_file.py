@@ -103,6 +103,7 @@ def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         tensors[name] = np.asarray(jax.device_get(part))
         return {"array": name}
     if isinstance(part, eqx.Module):
+        check_importable(type(part), name)
         keys = [each.name for each in dataclasses.fields(part)]  # without class variables
         members = {key: describe(getattr(part, key), f"{name}.{key}", tensors) for key in keys}
         return {"class": stored(type(part)), "fields": members}
@@ -114,7 +115,8 @@ def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     known = [key for key, function in FUNCTIONS.items() if function is part]
     if known:
         return {"function": known[0]}
-    if inspect.isfunction(part) and getattr(sys.modules[part.__module__], part.__qualname__, None) is part:
+    is_named = inspect.isfunction(part) and getattr(sys.modules[part.__module__], part.__qualname__, None) is part
+    if is_named and part.__module__ != "__main__":
         return {"function": f"{part.__module__}:{part.__qualname__}"}
     raise ValueError(
         f"a model file can't hold {name}, which is {part!r}; make it an equinox.Module, a number, a string or an array."
@@ -151,13 +153,37 @@ def assemble(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray],
         object.__setattr__(instance, key, rebuild(member, tensors, packages))
     if stored_name(cls):
         check_fields(instance)
+    if stored_name(cls) or cls.__module__.startswith(f"{NETWORKS}."):  # a caller's class may hold integers
+        check_floats(instance)
     return instance
+
+
+def check_floats(part: eqx.Module) -> None:
+    """Rejects weights of integers or booleans, with which a solve would compute something else."""
+    for each in dataclasses.fields(part):
+        for leaf in jax.tree.leaves(getattr(part, each.name), is_leaf=lambda node: isinstance(node, eqx.Module)):
+            if isinstance(leaf, Array) and not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise ModelFileError(f"its {type(part).__name__} has {each.name} of {leaf.dtype}; weights are floats.")
 
 
 def stored(cls: type) -> str:
     """The stored name of a class: short for one of ours, else its module and its name."""
     module = NETWORKS if cls.__module__.startswith(f"{NETWORKS}.") else cls.__module__
     return stored_name(cls) or f"{module}:{cls.__qualname__}"
+
+
+def check_importable(cls: type, name: str) -> None:
+    """Rejects a class that no other process could import.
+
+    **Raises:** `ValueError` that says where to put it.
+    """
+    if stored_name(cls) is None and (cls.__module__ == "__main__" or "." in cls.__qualname__):
+        place = "in a function or class" if "." in cls.__qualname__ else "in the script or notebook that runs"
+        raise ValueError(
+            f"{name} is a {cls.__qualname__}, which is defined {place}, where no other process can load it; move the "
+            "class to the top of a module, such as my_fields.py, import it from there, and load with "
+            "extensions=['my_fields']."
+        )
 
 
 def allowed_class(name: str, packages: Sequence[str]) -> type:

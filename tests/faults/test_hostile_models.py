@@ -67,6 +67,10 @@ def in_scaler(**fields):
     return lambda header, _: scaler_of(header).update(fields)
 
 
+def with_weights_of(kind: str):
+    return lambda _, tensors: tensors.update({WEIGHT: (tensors[WEIGHT] > 0).astype(kind)})
+
+
 def many_layers(header: dict, tensors: dict) -> None:
     """A description of 13 MB."""
     layers = field_of(header)["fields"]["network"]["fields"]["layers"]["tuple"]
@@ -81,6 +85,9 @@ FORGED = {
     "bounds beyond": in_scaler(bounds={"tuple": [{"tuple": [1e300, None]}, {"tuple": [None, None]}]}),
     "time of text": in_scaler(time_scale="1"),
     "units": lambda header, _: header["model"]["fields"].update(units={"tuple": ["x"]}),
+    "weights of int8": with_weights_of("int8"),
+    "weights of bool": with_weights_of("bool"),
+    "weights of int64": with_weights_of("int64"),
     "names": lambda header, _: header["model"]["fields"].update(states={"tuple": [1, 2]}),
     "layers": many_layers,
     "shell": calls("os:system"),

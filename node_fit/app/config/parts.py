@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ...data.splits import Split
 from ...data.table_source import Table
-from ...fitting.options import TIGHT, Devices, Options, Training, with_tolerance
+from ...fitting.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.loggers import LOGGERS, needed
@@ -170,8 +170,9 @@ def check_top(config: DictConfig) -> None:
     window = OmegaConf.select(config, "evaluation.window")
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 2):
         raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
-    if not isinstance(config.seed, int) or isinstance(config.seed, bool) or config.seed < 0:
-        raise ConfigError(f"seed must be an integer of at least 0, got {config.seed!r}.")
+    seed = config.seed
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed must be an integer from 0 to {LARGEST_SEED}, got {seed!r}.")
 
 
 def check_loggers(names: Any) -> None:
