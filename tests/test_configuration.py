@@ -584,4 +584,4 @@ def test_numbers_of_training_that_are_out_of_range_are_refused_before_data_are_r
 @pytest.mark.parametrize("seed", ["-1", "99999999999999999999", "true", "1.5"])
 def test_a_seed_that_no_key_can_be_made_of_is_refused(shipped, seed):
     with pytest.raises(ConfigError, match="seed must be an integer from 0 to 4294967295, got"):
-        build_parts(shipped(f"seed={seed}"))
+        check_top(shipped(f"seed={seed}"))

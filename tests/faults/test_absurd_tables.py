@@ -176,7 +176,7 @@ def test_a_lack_of_memory_for_a_table_is_a_sentence_about_memory(tmp_path, monke
     repeat_text(tmp_path / "a.parquet", "a", rows=4)
 
     def lack(*_, **__):
-        raise pa.lib.ArrowMemoryError("malloc of size 40000000000 failed")
+        raise pa.ArrowMemoryError("malloc of size 40000000000 failed")
 
     monkeypatch.setattr(pq.ParquetFile, "read", lack)
     with pytest.raises(MemoryError, match=r"^out of memory: .*a\.parquet is too large to read; keep fewer rows"):

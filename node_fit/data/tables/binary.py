@@ -26,7 +26,7 @@ def read_parquet(path: Path, roles: Roles) -> RawTable:
         # Read this file alone, even if its folder looks like part of a partitioned data set.
         with pq.ParquetFile(path, read_dictionary=find_text(path)) as file:
             frame = file.read(columns=names).to_pandas(ignore_metadata=True)
-    except (pa.lib.ArrowMemoryError, MemoryError):
+    except (pa.ArrowMemoryError, MemoryError):
         raise MemoryError(f"out of memory: {path} is too large to read; keep fewer rows in a file.") from None
     except (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise read_error(path, "Parquet", error) from None
