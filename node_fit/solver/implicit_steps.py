@@ -1,17 +1,180 @@
-"""Diffrax's adaptive steps through intervals between rows, for implicit methods and the user's own solvers."""
+"""Diffrax's steps, for implicit methods and the user's own solvers: the first step, steps that fail, intervals."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .initial_value_problem import InitialValueProblem
 from .intervals import Interval, Intervals, by_interval
 from .row_steps import Front
+
+# A first step is at least so many times the spacing of floating-point numbers.
+LEAST = 8
+
+
+class StepControl(diffrax.AbstractAdaptiveStepSizeController):
+    """A controller of Diffrax that chooses the first step, and gets over a step that fails.
+
+    - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, Solving
+      Ordinary Differential Equations I, 1993, section II.4). On a stiff field, a step between two rows may be so long
+      that Newton's iteration leaves the numbers.
+    - A step to states that aren't finite is rejected. Diffrax's own controller then makes every later step NaN.
+    - A step that was shortened to end at a row is no reason for a shorter next step.
+
+    Its state is that of the `controller`, and the length of the next step.
+    """
+
+    controller: diffrax.PIDController
+    first: Float[Any, ""]
+
+    @property
+    def rtol(self) -> Any:
+        return self.controller.rtol
+
+    @property
+    def atol(self) -> Any:
+        return self.controller.atol
+
+    @property
+    def norm(self) -> Any:
+        return self.controller.norm
+
+    def wrap(self, direction: Any) -> "StepControl":
+        return StepControl(self.controller.wrap(direction), self.first)
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        end, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+        least = LEAST * jnp.finfo(jnp.result_type(t0)).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+        # Not `maximum`, which would keep the NaN of a field that isn't finite near the start.
+        chosen = jnp.where(end - t0 > least, end - t0, least)
+        step = jax.lax.stop_gradient(jnp.where(self.first > 0, self.first, chosen))
+        return t0 + step, (state, step)
+
+    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
+        state, step = controller_state
+        finite = jnp.isfinite(y1_candidate).all()
+        y1 = jnp.where(finite, y1_candidate, y0)
+        error = jnp.where(finite, y_error, jnp.inf)
+        keeps, begin, end, jumps, state, result = self.controller.adapt_step_size(
+            t0, t1, y0, y1, args, error, error_order, state
+        )
+        step = jnp.where(keeps, jnp.maximum(step, end - begin), end - begin)
+        return keeps, begin, begin + step, jumps, (state, step), result
+
+
+class Guarded(eqx.Module):
+    """A field that has finite derivatives wherever a step tries it, so that a step that fails is only rejected.
+
+    The derivative of an implicit step solves a linear equation, which raises an error if the field's is not finite.
+
+    - `rates`: the field, as Diffrax calls it. Where its value is not finite, its derivatives count as 0.
+    - `safe`: states at which it can be differentiated instead, since 0 times a derivative of NaN would be NaN.
+    """
+
+    rates: Callable
+    safe: Float[Array, "..."]
+
+    def __call__(self, t, y, args):
+        return rate(self.rates, t, y, self.safe)
+
+
+@eqx.filter_custom_jvp
+def rate(rates: Callable, t: Array, y: Array, safe: Array) -> Array:
+    """`rates(t, y, None)`."""
+    return rates(t, y, None)
+
+
+@rate.def_jvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    rates, t, y, safe = primals
+    value = rates(t, y, None)
+    sound = jnp.isfinite(value).all()
+    there = (rates, t, jnp.where(sound, y, safe))
+    _, tangent = eqx.filter_jvp(lambda rates, t, y: rates(t, y, None), there, tangents[:3])
+    return value, jnp.where(sound, tangent, 0)
+
+
+class Path(NamedTuple):
+    """A solve of one trajectory, or of several as one equation.
+
+    - `ys`: states at the times asked for. `ok`: whether the solve came to its end.
+    - `step`: the step it would take next.
+    """
+
+    ys: Float[Array, "time ..."]
+    ok: Bool[Array, ""]
+    step: Float[Array, ""]
+
+
+def solve(
+    method: diffrax.AbstractSolver,
+    rates: Callable,
+    y0: Float[Array, "..."],
+    ts: tuple[Any, Any, Any],
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+    adjoint: diffrax.AbstractAdjoint,
+    *,
+    first: Any = 0.0,
+    even: Any = None,
+    jump_ts: Float[Array, " row"] | None = None,
+) -> Path:
+    """Solves with adaptive or even steps.
+
+    **Arguments:**
+
+    - `rates`: the field, called with `(t, y, args)`.
+    - `y0`: states at the beginning.
+    - `ts`: beginning, end, and the times at which states are wanted.
+    - `tolerances`, `max_steps`: as in `Solver`.
+    - `first`: the first step to try; where it is 0, the problem's scale chooses it.
+    - `even`: the length of all steps; None for adaptive ones.
+    - `jump_ts`: times at which the field jumps, which no step crosses.
+    """
+    begin, end, wanted = ts
+    control = step_control(method, tolerances, first)
+    controller: Any = control if even is None else diffrax.ConstantStepSize()
+    if jump_ts is not None:
+        controller = diffrax.ClipStepSizeController(control, jump_ts=jump_ts)
+    # What the field reads becomes an argument of its derivative.
+    field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        method,
+        t0=begin,
+        t1=end,
+        dt0=even,
+        y0=y0,
+        saveat=diffrax.SaveAt(ts=wanted, controller_state=True),
+        stepsize_controller=controller,
+        adjoint=adjoint,
+        max_steps=max_steps,
+        throw=False,
+    )
+    ys, state = solution.ys, solution.controller_state
+    assert ys is not None
+    at: Any = state if jump_ts is None else state.inner_state
+    step = jax.lax.stop_gradient(at[1]) if even is None else even
+    return Path(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
+
+
+def step_control(method: diffrax.AbstractSolver, tolerances: tuple[Any, Any], first: Any = 0.0) -> StepControl:
+    """The control of adaptive steps; arguments as in `solve`."""
+    rtol, atol = tolerances
+    # On a stiff field, a controller that uses only the last error rejects every other step.
+    p, i = (0.3, 0.4) if isinstance(method, diffrax.AbstractImplicitSolver) else (0.0, 1.0)
+    return StepControl(diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i), first)
+
+
+def next_step(step: Array, before: Array, after: Array) -> Array:
+    """The first step of each trajectory after a row: the last one goes on, unless its states jump there."""
+    return jnp.where((before == after).all(axis=1), step, 0)
 
 
 def advance(
@@ -39,28 +202,13 @@ def advance(
             interval = Interval(here.begin, here.end, here.row, here.length, here.coefficients)
             return problem.field(origin + t, y, interval.inputs_at(t[None])[0])
 
-        controller: Any = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=0.3, icoeff=0.4)
-        if driven:
-            controller = diffrax.ClipStepSizeController(controller, jump_ts=own.row)
-        length = own.end[-1] - own.begin[0]
-        solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(rates),
-            method,
-            t0=own.begin[0],
-            t1=own.end[-1],
-            dt0=jnp.where(length > 0, jnp.minimum(at.step, length), 1),
-            y0=at.y,
-            saveat=diffrax.SaveAt(ts=own.end),
-            stepsize_controller=controller,
-            adjoint=diffrax.ForwardMode(),
-            max_steps=budget,
-            throw=False,
-        )
-        ys = solution.ys
-        assert ys is not None
-        sound = at.sound & ((solution.result == diffrax.RESULTS.successful) | (length <= 0)) & jnp.isfinite(ys).all()
-        ys = jnp.where(at.sound, ys, jnp.inf)
-        return ys, eqx.tree_at(lambda f: (f.y, f.sound), at, (ys[-1], sound))
+        ts, rows = (own.begin[0], own.end[-1], own.end), own.row if driven else None
+        adjoint = diffrax.ForwardMode()
+        path = solve(method, rates, at.y, ts, (rtol, atol), budget, adjoint, first=at.step, jump_ts=rows)
+        moves = own.end[-1] > own.begin[0]
+        sound = at.sound & (path.ok | (~moves & jnp.isfinite(path.ys).all()))
+        ys, step = jnp.where(at.sound, path.ys, jnp.inf), jnp.where(moves, path.step, at.step)
+        return ys, Front(ys[-1], at.slope, step, sound)
 
     rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
     return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)
@@ -79,7 +227,8 @@ def advance_with_jumps(
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
         alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients)
-        begun = eqx.tree_at(lambda f: f.y, front, interval.begun(front.y))
+        y = interval.begun(front.y)
+        begun = eqx.tree_at(lambda f: (f.y, f.step), front, (y, next_step(front.step, front.y, y)))
         ys, front = advance(method, problem, alone, begun, tolerances, max_steps)
         return front, ys[:, 0]
 

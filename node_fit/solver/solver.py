@@ -120,16 +120,17 @@ class Solver(eqx.Module):
         if has_triggers(p.field):
             raise ValueError(NEEDS_HELD_STEPS)
         if p.jumps is not None:
-            return solve_by_row(p, inputs, lambda driven, ends, y0: self._diffeqsolve(driven, ends, y0, ends, adjoint))
+            return solve_by_row(p, inputs, lambda *given: self._diffeqsolve(*given, adjoint=adjoint))
         if joint:
             driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
-            ys, ok = self._diffeqsolve(driven, p.ts[0], p.y0, p.ts[0], adjoint)
-            return Solution(jnp.swapaxes(ys, 0, 1), jnp.broadcast_to(ok, p.y0.shape[:1]))
+            path = self._diffeqsolve(driven, p.ts[0], p.y0, adjoint=adjoint)
+            return Solution(jnp.swapaxes(path.ys, 0, 1), jnp.broadcast_to(path.ok, p.y0.shape[:1]))
 
         def one(ts, y0, us, origin):
-            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, ts, adjoint)
+            path = self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, adjoint=adjoint)
+            return Solution(path.ys, path.ok)
 
-        return Solution(*jax.vmap(one)(p.ts, p.y0, p.us, p.origin))
+        return jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
 
     @on_each_device
     def solve_held(
@@ -175,8 +176,10 @@ class Solver(eqx.Module):
 
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
         """The front at the start of the trajectories, before the first interval."""
-        first = at_row(intervals, 0)
-        return row_steps.first_front(problem.field, problem.origin, problem.y0, first)
+        front = row_steps.first_front(problem.field, problem.origin, problem.y0, at_row(intervals, 0))
+        if self.method in EXPLICIT:
+            return front
+        return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.
 
     def advance(
         self, problem: InitialValueProblem, intervals: Intervals, front: Front
@@ -209,13 +212,15 @@ class Solver(eqx.Module):
         - `options`: arguments of `diffrax.diffeqsolve`, in place of those of this solver.
         """
         rtol, atol = self.tolerances(y0)
+        method = as_diffrax(self.method)
         given = {
-            **{"t0": ts[0], "t1": ts[-1], "dt0": first_spacing(ts), "y0": y0},
+            **{"t0": ts[0], "t1": ts[-1], "y0": y0, "max_steps": self.max_steps},
+            # A controller of the caller's own may need a first step.
+            "dt0": first_spacing(ts) if "stepsize_controller" in options else None,
             "saveat": diffrax.SaveAt(ts=ts),
-            "stepsize_controller": diffrax.PIDController(rtol=rtol, atol=atol * scale),
-            "max_steps": self.max_steps,
+            "stepsize_controller": implicit_steps.step_control(method, (rtol, atol * scale)),
         }
-        return diffrax.diffeqsolve(diffrax.ODETerm(rates), as_diffrax(self.method), **(given | options))
+        return diffrax.diffeqsolve(diffrax.ODETerm(rates), method, **(given | options))
 
     def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
         rtol, atol = with_defaults(self.rtol, self.atol)
@@ -257,34 +262,15 @@ class Solver(eqx.Module):
 
         return march(self._name, derivative, grid, problem.y0, problem.bound, adjoint or self.held_adjoint)
 
-    def _diffeqsolve(self, derivative, ts, y0, saved, adjoint):
-        method = as_diffrax(self.method)
-        fixed = self.stepping == "even"
-        if fixed:
-            controller = diffrax.ConstantStepSize()
-        else:
-            rtol, atol = self.tolerances(y0)
-            # On a stiff field, a controller that uses only the last error rejects every other step.
-            stiff = isinstance(method, diffrax.AbstractImplicitSolver)
-            p, i = (0.3, 0.4) if stiff else (0.0, 1.0)
-            controller = diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i)
-        solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(derivative),
-            method,
-            t0=ts[0],
-            t1=saved[-1],
-            # The spacing of the data is a better first guess than a probe of the field, and costs no compile time.
-            dt0=mean_spacing(ts) if fixed else first_spacing(ts),
-            y0=y0,
-            saveat=diffrax.SaveAt(ts=saved),
-            stepsize_controller=controller,
-            adjoint=ADJOINTS[adjoint](),
-            max_steps=self.max_steps,
-            throw=False,
+    def _diffeqsolve(
+        self, driven: Driven, ts: Array, y0: Array, first: Any = 0.0, *, adjoint: Adjoint
+    ) -> implicit_steps.Path:
+        even = mean_spacing(ts) if self.stepping == "even" else None
+        times, tolerances = (ts[0], ts[-1], ts), self.tolerances(y0)
+        method, through = as_diffrax(self.method), ADJOINTS[adjoint]()
+        return implicit_steps.solve(
+            method, driven, y0, times, tolerances, self.max_steps, through, first=first, even=even
         )
-        ys = solution.ys
-        assert ys is not None
-        return ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all()
 
 
 def as_solver(given: Any, name: str = "solver") -> Solver:
