@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import diffrax
 import equinox as eqx
@@ -18,51 +18,44 @@ from .row_steps import Front
 LEAST = 8
 
 
-class StepControl(diffrax.AbstractAdaptiveStepSizeController):
-    """A controller of Diffrax that chooses the first step, and gets over a step that fails.
+class StepControl(diffrax.PIDController):
+    """Diffrax's controller of adaptive steps, but it chooses the first step, and gets over a step that fails.
 
     - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, Solving
-      Ordinary Differential Equations I, 1993, section II.4). On a stiff field, a step between two rows may be so long
-      that Newton's iteration leaves the numbers.
-    - A step to states that aren't finite is rejected. Diffrax's own controller then makes every later step NaN.
+      Ordinary Differential Equations I, 1993, section II.4). On a stiff field, Newton's
+      iteration may overflow in a step as long as from row to row.
+    - A step to states that aren't finite is rejected. In Diffrax it may make the length of all later steps NaN.
     - A step that was shortened to end at a row is no reason for a shorter next step.
 
-    Its state is that of the `controller`, and the length of the next step.
+    Its state is that of Diffrax's, and the length of the next step.
     """
 
-    controller: diffrax.PIDController
-    first: Float[Any, ""]
+    first: Any = 0.0
 
-    @property
-    def rtol(self) -> Any:
-        return self.controller.rtol
-
-    @property
-    def atol(self) -> Any:
-        return self.controller.atol
-
-    @property
-    def norm(self) -> Any:
-        return self.controller.norm
-
-    def wrap(self, direction: Any) -> "StepControl":
-        return StepControl(self.controller.wrap(direction), self.first)
-
-    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
-        end, state = self.controller.init(terms, t0, t1, y0, dt0, args, func, error_order)
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any) -> Any:
+        end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
         least = LEAST * jnp.finfo(jnp.result_type(t0)).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
         # Not `maximum`, which would keep the NaN of a field that isn't finite near the start.
         chosen = jnp.where(end - t0 > least, end - t0, least)
         step = jax.lax.stop_gradient(jnp.where(self.first > 0, self.first, chosen))
         return t0 + step, (state, step)
 
-    def adapt_step_size(self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state):
-        state, step = controller_state
-        finite = jnp.isfinite(y1_candidate).all()
-        y1 = jnp.where(finite, y1_candidate, y0)
-        error = jnp.where(finite, y_error, jnp.inf)
-        keeps, begin, end, jumps, state, result = self.controller.adapt_step_size(
-            t0, t1, y0, y1, args, error, error_order, state
+    def adapt_step_size(
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
+    ) -> Any:
+        (state, step), candidate, error = controller_state, jnp.asarray(y1_candidate), jnp.asarray(y_error)
+        finite = jnp.isfinite(candidate).all()
+        candidate, error = jnp.where(finite, candidate, y0), jnp.where(finite, error, jnp.inf)
+        keeps, begin, end, jumps, state, result = super().adapt_step_size(
+            t0, t1, y0, candidate, args, error, error_order, state
         )
         step = jnp.where(keeps, jnp.maximum(step, end - begin), end - begin)
         return keeps, begin, begin + step, jumps, (state, step), result
@@ -138,10 +131,9 @@ def solve(
     - `jump_ts`: times at which the field jumps, which no step crosses.
     """
     begin, end, wanted = ts
-    control = step_control(method, tolerances, first)
-    controller: Any = control if even is None else diffrax.ConstantStepSize()
+    controller: Any = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
     if jump_ts is not None:
-        controller = diffrax.ClipStepSizeController(control, jump_ts=jump_ts)
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_ts)
     # What the field reads becomes an argument of its derivative.
     field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
     solution = diffrax.diffeqsolve(
@@ -157,10 +149,11 @@ def solve(
         max_steps=max_steps,
         throw=False,
     )
-    ys, state = solution.ys, solution.controller_state
+    ys, state = solution.ys, cast(Any, solution.controller_state)
     assert ys is not None
-    at: Any = state if jump_ts is None else state.inner_state
-    step = jax.lax.stop_gradient(at[1]) if even is None else even
+    if jump_ts is not None:
+        state = state.inner_state
+    step = jax.lax.stop_gradient(state[1]) if even is None else even
     return Path(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
 
 
@@ -169,7 +162,7 @@ def step_control(method: diffrax.AbstractSolver, tolerances: tuple[Any, Any], fi
     rtol, atol = tolerances
     # On a stiff field, a controller that uses only the last error rejects every other step.
     p, i = (0.3, 0.4) if isinstance(method, diffrax.AbstractImplicitSolver) else (0.0, 1.0)
-    return StepControl(diffrax.PIDController(rtol=rtol, atol=atol, pcoeff=p, icoeff=i), first)
+    return StepControl(rtol=rtol, atol=atol, pcoeff=p, icoeff=i, first=first)
 
 
 def next_step(step: Array, before: Array, after: Array) -> Array:
