@@ -30,6 +30,8 @@ class StepControl(diffrax.PIDController):
     Its state is that of Diffrax's, and the length of the next step.
     """
 
+    rtol: Any  # a number, or one for each state
+    atol: Any
     first: Any = 0.0
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any) -> Any:
@@ -51,9 +53,11 @@ class StepControl(diffrax.PIDController):
         error_order: Any,
         controller_state: Any,
     ) -> Any:
-        (state, step), candidate, error = controller_state, jnp.asarray(y1_candidate), jnp.asarray(y_error)
-        finite = jnp.isfinite(candidate).all()
-        candidate, error = jnp.where(finite, candidate, y0), jnp.where(finite, error, jnp.inf)
+        state, step = controller_state
+        # A tree, if an adjoint solves backwards.
+        finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(y1_candidate)]).all()
+        candidate = jax.tree.map(lambda x, y: jnp.where(finite, x, y), y1_candidate, y0)
+        error = jax.tree.map(lambda x: jnp.where(finite, x, jnp.inf), y_error)
         keeps, begin, end, jumps, state, result = super().adapt_step_size(
             t0, t1, y0, candidate, args, error, error_order, state
         )
@@ -201,7 +205,7 @@ def advance(
         moves = own.end[-1] > own.begin[0]
         sound = at.sound & (path.ok | (~moves & jnp.isfinite(path.ys).all()))
         ys, step = jnp.where(at.sound, path.ys, jnp.inf), jnp.where(moves, path.step, at.step)
-        return ys, Front(ys[-1], at.slope, step, sound)
+        return ys, eqx.tree_at(lambda f: (f.y, f.step, f.sound), at, (ys[-1], step, sound))
 
     rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
     return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)

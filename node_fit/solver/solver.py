@@ -127,10 +127,10 @@ class Solver(eqx.Module):
             return Solution(jnp.swapaxes(path.ys, 0, 1), jnp.broadcast_to(path.ok, p.y0.shape[:1]))
 
         def one(ts, y0, us, origin):
-            path = self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, adjoint=adjoint)
-            return Solution(path.ys, path.ok)
+            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, adjoint=adjoint)
 
-        return jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
+        each = jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
+        return Solution(each.ys, each.ok)
 
     @on_each_device
     def solve_held(
