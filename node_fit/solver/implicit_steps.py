@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optimistix as optx
 from jaxtyping import Array, Bool, Float
 
 from .initial_value_problem import InitialValueProblem
@@ -97,6 +98,52 @@ def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return value, jnp.where(sound, tangent, 0)
 
 
+class SafeRoot(optx.AbstractRootFinder):
+    """A root finder of Diffrax's methods that returns 0 if it fails, so that later stages and derivatives are finite.
+
+    Diffrax rejects the step, but first goes on from what the iteration has reached, which may be near overflow. The
+    roots are derivatives or increments of states, so 0 is harmless.
+
+    - `rtol`, `atol`, `norm`: those of `inner`, which Diffrax may set.
+    """
+
+    rtol: Any
+    atol: Any
+    norm: Any
+    inner: Any
+
+    def init(
+        self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: frozenset[object]
+    ) -> Any:
+        return self.finder(y).init(fn, y, args, options, f_struct, aux_struct, tags)
+
+    def step(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+        return self.finder(y).step(fn, y, args, options, state, tags)
+
+    def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+        return self.finder(y).terminate(fn, y, args, options, state, tags)
+
+    def postprocess(
+        self, fn: Any, y: Any, aux: Any, args: Any, options: Any, state: Any, tags: Any, result: optx.RESULTS
+    ) -> Any:
+        y, aux, stats = self.finder(y).postprocess(fn, y, aux, args, options, state, tags, result)
+        return jax.tree.map(lambda x: jnp.where(result == optx.RESULTS.successful, x, 0), y), aux, stats
+
+    def finder(self, y: Any) -> Any:
+        """The `inner` root finder, with a tolerance that its iteration can reach in floating-point numbers."""
+        least = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps / getattr(self.inner, "kappa", 1)
+        given = self.rtol, jnp.maximum(self.atol, least), self.norm
+        return eqx.tree_at(lambda finder: (finder.rtol, finder.atol, finder.norm), self.inner, given)
+
+
+def with_safe_roots(method: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    """The method, with a `SafeRoot` if it is implicit."""
+    if not isinstance(method, diffrax.AbstractImplicitSolver):
+        return method
+    inner: Any = method.root_finder
+    return eqx.tree_at(lambda m: m.root_finder, method, SafeRoot(inner.rtol, inner.atol, inner.norm, inner))
+
+
 class Path(NamedTuple):
     """A solve of one trajectory, or of several as one equation.
 
@@ -142,7 +189,7 @@ def solve(
     field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
-        method,
+        with_safe_roots(method),
         t0=begin,
         t1=end,
         dt0=even,
