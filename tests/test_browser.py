@@ -143,6 +143,40 @@ def test_a_page_is_drawn(which, width, theme, browser, request):
     assert (light[0] > 200 and light[1] < 100) if theme == "light" else (light[0] < 60 and light[1] > 150)
 
 
+@pytest.mark.parametrize("which", ["forecast", "several", "sweep"])
+def test_pictures_follow_the_width_at_once(which, browser, request):
+    """A phone is turned, or a window is narrowed to print it: nothing is cut off in the very next frame."""
+    browser.open(request.getfixturevalue(which), 1440)
+    for width in (400, 900):
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        found = browser.driver.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => setTimeout(() => done([innerWidth, "
+            "document.documentElement.scrollWidth, ...[...drawings.keys()].filter(id => id !== 'parallel').map(id => "
+            "$(id).querySelector('.main-svg').getBoundingClientRect().right)])))"
+        )
+        assert found[:2] == [width, width]
+        assert all(width / 3 < right <= width for right in found[2:]), found
+    assert browser.errors() == []
+
+
+def test_tables_on_a_phone_show_all_columns(browser, tmp_path):
+    splits = by_trajectory(spirals())
+    own = {"standard_error": 0.00471234, "lower": 0.186994, "upper": 0.205571}
+    scores = {split: {"nrmse": 2.345, "channels": {}} for split in splits}
+    run = write_run(
+        tmp_path / "run",
+        splits,
+        constants={"k_absorbed": 0.196064},
+        confidence={"level": 0.95, "constants": {"k_absorbed": own}},
+        baselines={"mean": scores, "persistence": scores},
+    )
+    browser.open(make_run_page(run, curves_of(splits)), 400)
+    widths = "return [...document.querySelectorAll('.wide')].map(each => [each.scrollWidth, each.clientWidth])"
+    found = browser.run(widths)
+    assert len(found) >= 4 and all(inner <= outer for inner, outer in found), found
+
+
 def test_a_fit_with_its_forecast(browser, forecast):
     browser.open(forecast)
     assert browser.run("return window.hit") is None

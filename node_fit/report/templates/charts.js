@@ -4,8 +4,10 @@
 const $ = id => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const drawings = new Map();
-const MONO = {displayModeBar: false, responsive: true};
-const BAR = {displaylogo: false, responsive: true, displayModeBar: innerWidth < 600 ? false : "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]};
+const MONO = () => ({displayModeBar: false});
+const BAR = () => ({displaylogo: false, displayModeBar: innerWidth < 600 ? false : "hover", modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]]});
+// Redraws a picture whose box has another width, in the frame in which it changes: a window that is turned, or narrowed for print.
+const boxes = new ResizeObserver(changes => changes.forEach(({target}) => target.clientWidth !== target.layout?.width && drawings.get(target.id)()));
 
 async function unpack(id) {
   const packed = Uint8Array.from(atob($(id).textContent), c => c.charCodeAt(0));
@@ -63,12 +65,16 @@ function layout(more = {}) {
   };
 }
 
-// Draws a picture, and again when the theme changes. `make` gives traces and layout.
+// Draws a picture as wide as its box, and again when the theme or that width changes. `make` gives traces and layout.
 function show(id, make, config = BAR) {
   if (!$(id)) return;
-  const draw = () => { const [traces, shape] = make(); return Plotly.react(id, traces, shape, config); };
+  const draw = () => {
+    const [traces, shape] = make(), {clientWidth: width, clientHeight: height} = $(id);
+    return width && Plotly.react(id, traces, {width, height, ...shape}, config());
+  };
   drawings.set(id, draw);
-  return draw();
+  draw();
+  boxes.observe($(id));
 }
 
 // Steps; a single one is not to fill the axis.
