@@ -18,7 +18,7 @@ from node_fit.report.run_page import make_run_page
 
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
 )
 NASTY = "<script>window.hit=1</script><img src=x onerror=window.hit=2>%{x}"
 WIDTHS = (360, 1440)
@@ -73,6 +73,7 @@ def browser(tmp_path_factory):
     if program is None or driver is None:
         pytest.skip("needs Chromium and chromedriver, for example from the packages chromium and chromium-driver")
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    common = pytest.importorskip("selenium.common")
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
@@ -80,8 +81,11 @@ def browser(tmp_path_factory):
     for argument in (*ARGUMENTS.split(), f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with warnings.catch_warnings(action="ignore"):
-        made = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            made = webdriver.Chrome(options=options, service=Service(driver))
+    except common.WebDriverException as error:
+        pytest.skip(f"Chromium does not start here: {error.msg}")
     yield Browser(made)
     with contextlib.suppress(OSError):
         made.quit()
