@@ -48,11 +48,11 @@ def pixels(path) -> np.ndarray:
 
 def test_a_forecast_continues_its_trajectory():
     (record,) = collect(split_by_time(waves(1)))
-    assert list(record.points) == ["train", "validation", "test"]
+    assert [segment.role for segment in record.segments] == ["train", "validation", "test"]
     assert record.forecast == 3
-    assert record.ts[-1] == 6
+    assert record.curve.ts[-1] == 6
     assert record.held
-    counted = [ts[np.isfinite(ys[:, 0])] for ts, ys in record.points.values()]
+    counted = [segment.ts[np.isfinite(segment.ys[:, 0])] for segment in record.segments]
     assert np.concatenate(counted) == pytest.approx(TIMES), "each row belongs to exactly one role"
 
 

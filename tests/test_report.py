@@ -28,7 +28,7 @@ from node_fit.report import index_page
 from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index
 from node_fit.report.page import numbers, short, times
-from node_fit.report.predictions import join, read_predictions
+from node_fit.report.predictions import read_predictions, trajectories_of
 from node_fit.report.run_page import make_run_page
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.storage.model_file import save
@@ -84,7 +84,7 @@ def test_timestamps_are_times_since_the_first_on_the_page(zone, tmp_path):
 def test_a_forecast_joins_the_trajectory_that_it_continues(tmp_path):
     predictions = read_predictions(write_run(tmp_path / "time", by_time(spirals(2))) / "predictions.csv")
     assert predictions is not None
-    assert [(record.name, list(record.errors), record.held) for record in join(predictions)] == [
+    assert [(record.name, list(record.errors), record.held) for record in trajectories_of(predictions)] == [
         ("0", ["train", "test"], True),
         ("1", ["train", "test"], True),
     ]
@@ -92,7 +92,7 @@ def test_a_forecast_joins_the_trajectory_that_it_continues(tmp_path):
     data = spirals(2)
     predictions = read_predictions(write_run(tmp_path / "file", {"train": data, "test": data}) / "predictions.csv")
     assert predictions is not None
-    assert [(record.name, list(record.errors)) for record in join(predictions)] == [
+    assert [(record.name, list(record.errors)) for record in trajectories_of(predictions)] == [
         ("0", ["train"]), ("1", ["train"]), ("0", ["test"]), ("1", ["test"]),
     ]  # fmt: skip
 

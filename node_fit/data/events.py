@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 Table = Float[np.ndarray, "trajectory time state"]
+# Times of events, each with what happens to the states.
+Marks = tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,25 @@ class Events:
         count, of = int(self.rows.sum()), int(self.rows.any(axis=1).sum())
         times = "1 time" if count == 1 else f"{count} times"
         return f"events: {', '.join(self.states)} at {times} in {of} of {len(self.rows)} trajectories"
+
+    def marks(self, trajectory: int, ts: np.ndarray, valid: np.ndarray) -> Marks:
+        """The events of a trajectory as a picture marks them, such as `gut + 300` at 8.
+
+        **Arguments:** `ts`, `valid`: its times, and which rows are not padding; of shape `(time,)`.
+        """
+
+        def words(state: str, factor: float, shift: float) -> str:
+            if factor == 0:
+                return f"{state} = {shift:.5g}"
+            scaled = state if factor == 1 else f"{state} × {factor:.5g}"
+            return scaled if shift == 0 else f"{scaled} {'+' if shift > 0 else '−'} {abs(shift):.5g}"
+
+        found = []
+        for row in np.flatnonzero(self.rows[trajectory] & valid):
+            jumps = zip(self.states, self.factor[trajectory, row], self.shift[trajectory, row], strict=True)
+            texts = [words(*jump) for jump in jumps if jump[1:] != (1, 0)]
+            found.append((float(ts[row]), ", ".join(texts)))
+        return tuple(found)
 
     @property
     def rows(self) -> np.ndarray:

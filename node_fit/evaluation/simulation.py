@@ -1,6 +1,6 @@
 """A single simulation for all parts of a report: every split, at the measured times and at dense times between."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Simulated:
     - `pictured`, `pictured_rows`: the splits that the curves belong to, an evenly spaced choice of very many
       trajectories, and their states at their own times.
     - `left_out`: number of trajectories that `pictured` lacks.
+    - `hidden`, `dense_hidden`: names of hidden states, and their curves, shape `(trajectory, n, hidden)`.
     """
 
     at_rows: dict[str, np.ndarray]
@@ -35,6 +36,8 @@ class Simulated:
     pictured: dict[str, Dataset]
     pictured_rows: dict[str, np.ndarray]
     left_out: int = 0
+    hidden: tuple[str, ...] = ()
+    dense_hidden: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
@@ -60,7 +63,7 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
     prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level)
-    at_rows, dense, bands, dense_bands, begin = {}, {}, {}, {}, 0
+    at_rows, dense, bands, dense_bands, hidden, begin = {}, {}, {}, {}, {}, 0
     for name, part in splits.items():
         rows = slice(begin, begin + len(part.trajectories))
         begin = rows.stop
@@ -74,7 +77,11 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
         if prediction.lower is not None and prediction.upper is not None:
             edges = zip(pieces(prediction.lower), pieces(prediction.upper), strict=True)
             bands[name], dense_bands[name] = edges
-    return Simulated(at_rows, dense, bands, dense_bands, level, splits, at_rows)
+        if prediction.hidden is not None:
+            hidden[name] = pieces(prediction.hidden)[1]
+    return Simulated(
+        at_rows, dense, bands, dense_bands, level, splits, at_rows, hidden=model.typical.hidden, dense_hidden=hidden
+    )
 
 
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:

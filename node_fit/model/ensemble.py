@@ -143,14 +143,15 @@ class Ensemble(eqx.Module):
 
         **Raises:** `ValueError` if the level is out of range, or the channels are not those of the fit.
         """
-        mean, width = self.moments(data, ts)
+        outputs = self.simulate(data, ts)
+        mean, width = self.moments_of(outputs)
         reach = self.factor(level) * width
         back = self.members[0].scaler.unscale_states
         edges = np.sort([back(mean - reach), back(mean + reach)], axis=0)
         if self.horizon is not None:
             beyond = since_start(data, data.ts if ts is None else ts) > self.horizon * (1 + 1e-6)
             edges[:, beyond] = np.nan
-        return Prediction(back(mean), *edges)
+        return Prediction(back(mean), *edges, hidden=self.typical.hidden_of(outputs[0]))
 
     def factor(self, level: float) -> float:
         """The factor of a level; see the class."""
@@ -162,7 +163,13 @@ class Ensemble(eqx.Module):
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
     ) -> tuple[Float[np.ndarray, "trajectory saved state"], Float[np.ndarray, "trajectory saved state"]]:
         """The members' mean, and the deviation of measurements from it, both in scaled units."""
-        ys = self.simulate(data, ts)
+        return self.moments_of(self.simulate(data, ts))
+
+    def moments_of(
+        self, outputs: Float[np.ndarray, "member trajectory saved output"]
+    ) -> tuple[Float[np.ndarray, "trajectory saved state"], Float[np.ndarray, "trajectory saved state"]]:
+        """As `moments`, of simulated trajectories."""
+        ys = outputs[..., : len(self.typical.states)]
         known = np.where(np.isfinite(ys), ys, np.nan)
         alive = np.isfinite(known).sum(axis=0)
         mean = np.nansum(known, axis=0) / np.maximum(alive, 1)
@@ -173,8 +180,8 @@ class Ensemble(eqx.Module):
 
     def simulate(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
-    ) -> Float[np.ndarray, "member trajectory saved state"]:
-        """Each member's simulated trajectories, in scaled units."""
+    ) -> Float[np.ndarray, "member trajectory saved output"]:
+        """Each member's simulated trajectories, hidden states after the measured ones, in scaled units."""
         first_model = self.members[0]
         first_model.check_channels(data)
         precision = precision_of(first_model)

@@ -38,11 +38,14 @@ class Prediction:
 
     - `ys`: channels, shape `(trajectory, saved, state)`.
     - `lower`, `upper`: edges of bands, of the same shape; None for a single model.
+    - `hidden`: the hidden states in the order of `latent`, of an ensemble those of its first member, shape
+      `(trajectory, saved, hidden)`; None if there are none, or if the channels are a readout of the states.
     """
 
     ys: Float[np.ndarray, "trajectory saved state"]
     lower: Float[np.ndarray, "trajectory saved state"] | None
     upper: Float[np.ndarray, "trajectory saved state"] | None
+    hidden: Float[np.ndarray, "trajectory saved hidden"] | None = None
 
 
 @stored_as("NeuralODE")
@@ -86,6 +89,11 @@ class NeuralODE(eqx.Module):
     def latent(self) -> tuple[str, ...]:
         """Names of the states of the ODE, hidden ones included."""
         return self.system.states
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Names of the hidden states; none if the channels are a readout of the states."""
+        return self.latent[len(self.states) :] if isinstance(self.observation, MeasuredStates) else ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -173,8 +181,7 @@ class NeuralODE(eqx.Module):
         if data is None:
             found = self.predict(self.starting_from(y0, ts, u))
             return found[0] if np.ndim(y0) == 1 else found
-        self.check_channels(data)
-        return self.scaler.unscale_states(predicted(self, *self.asked(data, ts)))
+        return self.bands(data, ts).ys
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
         """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
@@ -231,7 +238,15 @@ class NeuralODE(eqx.Module):
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
     ) -> Prediction:
         """As `Ensemble.bands`, but without bands, since a single model has none."""
-        return Prediction(self.predict(data, ts), None, None)
+        self.check_channels(data)
+        found = predicted(self, *self.asked(data, ts))
+        return Prediction(self.scaler.unscale_states(found[..., : len(self.states)]), None, None, self.hidden_of(found))
+
+    def hidden_of(
+        self, outputs: Float[np.ndarray, "trajectory saved output"]
+    ) -> Float[np.ndarray, "trajectory saved hidden"] | None:
+        """The hidden states in the user's units, from what a prediction returns in scaled units."""
+        return self.system.scaler.unscale_states(outputs)[..., len(self.states) :] if self.hidden else None
 
     def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
         """Trajectories on the host, and the wanted times, counted from each trajectory's start."""

@@ -14,13 +14,14 @@ from ..solver.initial_value_problem import InitialValueProblem
 from ..solver.intervals import Intervals
 from ..solver.row_steps import Front
 from .forecast import Wanted, channels_at, compiled_channels
+from .observations.measured import MeasuredStates
 
 # A `NeuralODE`, whose methods call this.
 Model = Any
 
 
-def predicted(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved channel"]:
-    """Channels at the wanted times since the batch's origin, in scaled units."""
+def predicted(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
+    """Outputs at the wanted times since the batch's origin, in scaled units."""
     with scope(precision_of(model)):
         return in_slices(at_times(model, channels_at), batch, wanted)
 
@@ -43,19 +44,29 @@ def at_times(model: Model, solve: Callable) -> Callable[[Batch, Wanted], Any]:
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
 
 
+def outputs(model: Model, states: Float[Array, "*rows state"]) -> Float[Array, "*rows output"]:
+    """The channels at some states, followed by the hidden states if the channels are states."""
+    if isinstance(model.observation, MeasuredStates):
+        return states
+    each = model.observation
+    for _ in states.shape[:-1]:
+        each = jax.vmap(each)
+    return each(states)
+
+
 @eqx.filter_jit
 def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array, Front]:
-    """Channels at the starts of trajectories, and the front of the solve there."""
+    """Outputs at the starts of trajectories, and the front of the solve there."""
     problem = model.problem(batch, model.estimated_start(batch))
     front = model.solver.begin(problem, first)
-    return jax.vmap(model.observation)(front.y), front
+    return outputs(model, front.y), front
 
 
 @eqx.filter_jit
 def advance_channels(
     model: Model, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
 ) -> tuple[Array, Front]:
-    """Channels at the end of each interval, and the front of the solve there."""
+    """Outputs at the end of each interval, and the front of the solve there."""
     problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
     ys, front = model.solver.advance(problem, intervals, front)
-    return model.observe(ys), front
+    return outputs(model, ys), front

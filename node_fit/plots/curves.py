@@ -1,17 +1,23 @@
-"""The data of a plot, collected into one record per trajectory."""
+"""A trajectory as it is drawn, by Matplotlib in plots and by Plotly on pages, and the data of a plot."""
 
+import functools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
+from ..data.events import Marks
 from ..evaluation.metrics import deviations, mean_over_channels
 from ..evaluation.simulation import Simulated
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
 Edges = tuple[Float[np.ndarray, "trajectory n state"], Float[np.ndarray, "trajectory n state"]]
-TRAIN = "train"
+TRAIN, CONTEXT = "train", "context"
+RANKS = ("best", "median", "worst")
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,8 @@ class Curves:
     - `bands`: lower and upper edges of bands around the curves, in the shape of the curves; empty if there are none.
     - `left_out`: number of further trajectories.
     - `at_rows`: the model's states at the data's own times; where they are missing, the curve is interpolated.
+    - `hidden`: names of the model's hidden states.
+    - `dense_hidden`: curves of these for each role, shape `(trajectory, n, hidden)`; empty if there are none.
     """
 
     splits: dict[str, Dataset]
@@ -32,6 +40,8 @@ class Curves:
     bands: dict[str, Edges] = field(default_factory=dict)
     left_out: int = 0
     at_rows: dict[str, Float[np.ndarray, "trajectory time state"]] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict)
 
     @staticmethod
     def of(simulated: Simulated) -> "Curves":
@@ -42,83 +52,173 @@ class Curves:
             bands=simulated.dense_bands,
             left_out=simulated.left_out,
             at_rows=simulated.pictured_rows,
+            hidden=simulated.hidden,
+            dense_hidden=simulated.dense_hidden,
         )
+
+    def curve(self, role: str, row: int) -> "Curve":
+        """The model's curve of one trajectory."""
+        ts, ys = self.dense[role]
+        bands = (self.bands[role][0][row], self.bands[role][1][row]) if role in self.bands else None
+        hidden = self.dense_hidden[role][row] if role in self.dense_hidden else None
+        data = self.splits[role]
+        events = () if data.events is None else data.events.marks(row, data.ts[row], data.valid[row])
+        return Curve(ts[row], ys[row], bands, hidden, events)
+
+
+class Curve(NamedTuple):
+    """A model's curve between measurements, from the start of a trajectory.
+
+    - `ts`, `ys`: times and states.
+    - `bands`: lower and upper edges of bands, if there are some.
+    - `hidden`: the hidden states, if there are some.
+    - `events`: doses, resets and switches of the trajectory.
+    """
+
+    ts: Float[np.ndarray, " n"]
+    ys: Float[np.ndarray, "n state"]
+    bands: tuple[np.ndarray, np.ndarray] | None = None
+    hidden: Float[np.ndarray, "n hidden"] | None = None
+    events: Marks = ()
+
+
+@dataclass(slots=True)
+class Segment:
+    """A trajectory's rows in one split.
+
+    - `role`, `name`: the split, and the trajectory. The role `context` holds rows that are known, but not scored.
+    - `ts`, `ys`, `us`: times, measurements (NaN where there is none that counts for the role) and inputs.
+    - `error`: NRMSE, NaN where nothing counts.
+    - `curve`: the model's curve, from the start of the trajectory if it is known there.
+    - `place`: where the segment stands in the table that it comes from.
+    """
+
+    role: str
+    name: str
+    ts: Float[np.ndarray, " row"]
+    ys: Float[np.ndarray, "row state"]
+    us: Float[np.ndarray, "row input"]
+    error: float
+    curve: Curve | None = None
+    place: int = 0
 
 
 @dataclass
-class DrawnTrajectory:
-    """One trajectory as drawn: its measurements by role, its inputs, its curve and its errors.
+class Trajectory:
+    """A trajectory as drawn: its segments in the order of time, the later ones being forecasts of the first.
 
-    - `points`: times and values of each role, NaN where a value does not count for it. The role `context` holds rows
-      that are known but not scored, if no training record has them.
-    - `data`: the dataset and the row that reach furthest in time, for the inputs.
-    - `forecast`: the time after which rows are held out; `None` if there is none.
-    - `errors`: NRMSE of each role.
+    - `errors`: NRMSE by role.
+    - `end`: its last time.
+    - `rank`: `best`, `median`, `worst` or empty.
+
+    `held` and `error` are computed once, after it is complete.
     """
 
     name: str
-    data: tuple[Dataset, int]
-    ts: Float[np.ndarray, " n"]
-    ys: Float[np.ndarray, "n state"]
-    band: tuple[np.ndarray, np.ndarray] | None = None
-    points: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    forecast: float | None = None
+    segments: list[Segment] = field(default_factory=list)
     errors: dict[str, float] = field(default_factory=dict)
+    end: float = -math.inf
+    rank: str = ""
 
-    @property
+    def append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self.end = max(self.end, float(segment.ts[-1]))
+        if segment.role != CONTEXT:
+            self.errors[segment.role] = segment.error
+
+    @functools.cached_property
     def held(self) -> bool:
-        """Whether any of its measurements are held out."""
-        return any(role not in (TRAIN, "context") for role in self.points)
+        """Whether any of it was held out from the fit."""
+        return any(role != TRAIN for role in self.errors)
+
+    @functools.cached_property
+    def error(self) -> float:
+        """What ranks it: the error of what was held out, if something was; infinite if it is unknown."""
+        known = {role: error for role, error in self.errors.items() if not math.isnan(error)}
+        held = [error for role, error in known.items() if role != TRAIN]
+        return max(held) if held else known.get(TRAIN, math.inf)
 
     @property
-    def error(self) -> float:
-        """The error that ranks it: of the held-out rows if there are any."""
-        known = {role: error for role, error in self.errors.items() if not np.isnan(error)}
-        held = [error for role, error in known.items() if role != TRAIN]
-        return max(held) if held else known.get(TRAIN, np.inf)
+    def forecast(self) -> float | None:
+        """The time after which rows are held out; None if all are, or none."""
+        before = [segment for segment in self.segments if segment.role in (TRAIN, CONTEXT)]
+        return float(before[-1].ts[-1]) if before and self.held else None
+
+    @property
+    def curve(self) -> Curve:
+        """The curve that reaches furthest in time."""
+        known = [segment.curve for segment in self.segments if segment.curve is not None]
+        return max(known, key=lambda curve: curve.ts[-1])
+
+    @property
+    def events(self) -> Marks:
+        """Its doses, resets and switches."""
+        return self.curve.events
 
 
-def collect(curves: Curves) -> list[DrawnTrajectory]:
-    """One record per trajectory; a forecast joins the record of the trajectory that it continues."""
-    records: dict[tuple[str, str], DrawnTrajectory] = {}
+def join(segments: Iterable[tuple[Segment, bool]]) -> list[Trajectory]:
+    """One trajectory for all segments that follow on one another.
+
+    **Arguments:** `segments`: each with whether it may continue a trajectory of its name. It does so if it begins after
+    the other's end, in another split.
+    """
+    found: list[Trajectory] = []
+    latest: dict[str, Trajectory] = {}
+    for segment, continues in segments:
+        known = latest.get(segment.name)
+        if known is None or not continues or segment.ts[0] < known.end or segment.role in known.errors:
+            known = latest[segment.name] = Trajectory(segment.name)
+            found.append(known)
+        known.append(segment)
+    return found
+
+
+def rank(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
+    """Marks the best, the median and the worst of the held-out and of the fitted trajectories, and returns these.
+
+    Of kinds with fewer than three, all are returned, without a mark.
+    """
+    marked = []
+    kinds: dict[bool, list[tuple[float, Trajectory]]] = {True: [], False: []}
+    for each in trajectories:
+        kinds[each.held].append((each.error, each))
+    for group in kinds.values():
+        group.sort(key=lambda pair: pair[0])
+        if len(group) < len(RANKS):
+            marked += [each for _, each in group]
+            continue
+        for name, place in zip(RANKS, (0, (len(group) - 1) // 2, len(group) - 1), strict=True):
+            group[place][1].rank = name
+        marked += [group[place][1] for place in ((len(group) - 1) // 2, len(group) - 1, 0)]
+    return marked
+
+
+def collect(curves: Curves) -> list[Trajectory]:
+    """The trajectories of a plot; a forecast joins the trajectory that it continues."""
+    pieces: list[tuple[Segment, bool]] = []
+    fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set()
     for role, data in curves.splits.items():
         scales = deviations(data)
-        ts, ys = curves.dense[role]
         for row, name in enumerate(data.trajectories):
-            valid = data.valid[row]
-            context = valid & ~data.scored[row]
-            continued = role != TRAIN and bool(context.any())
-            key = (TRAIN, name) if continued and (TRAIN, name) in records else (role, name)
-            band = (curves.bands[role][0][row], curves.bands[role][1][row]) if role in curves.bands else None
-            record = records.setdefault(key, DrawnTrajectory(name, (data, row), ts[row], ys[row], band))
-            if ts[row][-1] >= record.ts[-1]:
-                record.data, record.ts, record.ys, record.band = (data, row), ts[row], ys[row], band
-            counted = np.where(data.mask[row], data.ys[row], np.nan)[valid]
-            record.points[role] = (data.ts[row][valid], counted)
-            if continued:
-                mark_forecast(record, key[0], data, row, context)
-            if role in curves.at_rows:
-                predicted = curves.at_rows[role][row][valid]
-            else:
-                predicted = interpolated(data.ts[row][valid], ts[row], ys[row])
-            record.errors[role] = row_error(counted, predicted, scales)
-    return list(records.values())
+            context = data.valid[row] & ~data.scored[row]
+            continues = role != TRAIN and bool(context.any())
+            rows = data.valid[row] & data.scored[row] if continues else data.valid[row]
+            ts, us, curve = data.ts[row], data.us[row], curves.curve(role, row)
+            if continues and name not in fitted:
+                known = Segment(CONTEXT, name, ts[context], data.ys[row][context], us[context], math.nan, curve)
+                pieces.append((known, False))
+            counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
+            at_rows = curves.at_rows.get(role)
+            predicted = at_rows[row][rows] if at_rows is not None else interpolated(ts[rows], curve)
+            error = row_error(counted, predicted, scales)
+            if rows.any():
+                pieces.append((Segment(role, name, ts[rows], counted, us[rows], error, curve), continues))
+    return join(pieces)
 
 
-def mark_forecast(record: DrawnTrajectory, owner: str, data: Dataset, row: int, context: np.ndarray) -> None:
-    """Marks where held-out rows begin, and adds the rows before them if no training record has them."""
-    before = data.ts[row][context]
-    if owner != TRAIN:
-        record.points = {"context": (before, data.ys[row][context])} | record.points
-    elif TRAIN in record.points:
-        before = record.points[TRAIN][0]
-    start = float(before.max())
-    record.forecast = start if record.forecast is None else min(record.forecast, start)
-
-
-def interpolated(ts: np.ndarray, dense_ts: np.ndarray, dense_ys: np.ndarray) -> Float[np.ndarray, "time state"]:
+def interpolated(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.ndarray, "time state"]:
     """A curve at other times."""
-    return np.stack([np.interp(ts, dense_ts, dense_ys[:, i]) for i in range(dense_ys.shape[1])], axis=1)
+    return np.stack([np.interp(ts, curve.ts, ys) for ys in curve.ys.T], axis=1)
 
 
 def row_error(ys: np.ndarray, predicted: np.ndarray, scales: np.ndarray) -> float:

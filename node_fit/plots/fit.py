@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from .curves import Curves, DrawnTrajectory, collect
+from .curves import Curves, Trajectory, collect
 from .marks import EVENT, entry, label_of, marker
 from .selection import INPUTS, PANELS, choose, headline, limits
 from .style import ACCENTS, INK, QUIET, SHADE, named, named_time, new_figure, plain, save, styled
@@ -61,57 +60,52 @@ def fit_figure(curves: Curves) -> Any:
         return figure
 
 
-def frame_times(axes: Any, record: DrawnTrajectory, columns: int) -> None:
+def frame_times(axes: Any, record: Trajectory, columns: int) -> None:
     """Sets limits and ticks of the time axis that the panels of a trajectory share."""
     from matplotlib.ticker import MaxNLocator
 
-    times = np.concatenate([record.ts, *(ts for ts, _ in record.points.values())])
+    times = np.concatenate([record.curve.ts, *(segment.ts for segment in record.segments)])
     room = 0.03 * (float(np.ptp(times)) or 1.0)
     axes.set_xlim(times.min() - room, times.max() + room)
-    whole = all((ts == np.round(ts)).all() for ts, _ in record.points.values())
+    whole = all((segment.ts == np.round(segment.ts)).all() for segment in record.segments)
     axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=whole, steps=[1, 2, 5, 10]))
 
 
-def draw_state(axes: Any, record: DrawnTrajectory, state: int, crowd: int) -> None:
+def draw_state(axes: Any, record: Trajectory, state: int, crowd: int) -> None:
     """Draws data and curve of one state; more points than `crowd` are pale, with the curve above them."""
     colour = ACCENTS[state % len(ACCENTS)]
     shade(axes, record, label=state == 0)
-    count = sum(int(np.isfinite(ys[:, state]).sum()) for _, ys in record.points.values())
+    curve = record.curve
+    count = sum(int(np.isfinite(segment.ys[:, state]).sum()) for segment in record.segments)
     crowded = count > crowd
-    for role, (ts, ys) in record.points.items():
-        axes.plot(ts, ys[:, state], **marker(role, colour, count, crowded), zorder=2)
+    for segment in record.segments:
+        axes.plot(segment.ts, segment.ys[:, state], **marker(segment.role, colour, count, crowded), zorder=2)
     line = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
-    axes.plot(record.ts, visible(record.ys[:, state]), lw=1.3, **line)
-    if record.band is not None:
-        low, high = (visible(edge[:, state]) for edge in record.band)
-        axes.fill_between(record.ts, low, high, color=colour, alpha=0.22, lw=0, zorder=1.5)
+    axes.plot(curve.ts, visible(curve.ys[:, state]), lw=1.3, **line)
+    if curve.bands is not None:
+        low, high = (visible(edge[:, state]) for edge in curve.bands)
+        axes.fill_between(curve.ts, low, high, color=colour, alpha=0.22, lw=0, zorder=1.5)
         for edge in (low, high):  # above the measurements, which could hide a narrow band
-            axes.plot(record.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
+            axes.plot(curve.ts, edge, color=colour, lw=0.6, alpha=0.8, zorder=2.5)
     note_failure(axes, record)
     axes.label_outer()
 
 
-def draw_events(axes: Any, record: DrawnTrajectory) -> None:
+def draw_events(axes: Any, record: Trajectory) -> None:
     """Marks the times of doses, resets and switches at the bottom."""
-    times = event_times(record)
-    if times.size:
+    times = [time for time, _ in record.events]
+    if times:
         axes.plot(times, np.zeros_like(times), **EVENT, transform=axes.get_xaxis_transform(), clip_on=False, zorder=4)
 
 
-def event_times(record: DrawnTrajectory) -> Float[np.ndarray, " event"]:
-    data, row = record.data
-    return np.zeros(0) if data.events is None else data.ts[row][data.events.rows[row] & data.valid[row]]
-
-
-def draw_input(axes: Any, record: DrawnTrajectory, which: int) -> None:
-    data, row = record.data
-    valid = data.valid[row]
+def draw_input(axes: Any, record: Trajectory, which: int) -> None:
     shade(axes, record, label=False)
-    axes.plot(data.ts[row][valid], data.us[row][valid, which], color=QUIET, lw=0.9)
+    ts, us = (np.concatenate([getattr(segment, name) for segment in record.segments]) for name in ("ts", "us"))
+    axes.plot(ts, us[:, which], color=QUIET, lw=0.9)
     axes.label_outer()
 
 
-def shade(axes: Any, record: DrawnTrajectory, label: bool) -> None:
+def shade(axes: Any, record: Trajectory, label: bool) -> None:
     """Shades the background where measurements were held out."""
     if record.forecast is not None:
         axes.axvspan(record.forecast, axes.get_xlim()[1], color=SHADE, lw=0, zorder=0)
@@ -133,10 +127,10 @@ def shade(axes: Any, record: DrawnTrajectory, label: bool) -> None:
         axes.set_facecolor(SHADE)
 
 
-def note_failure(axes: Any, record: DrawnTrajectory) -> None:
-    failed = ~np.isfinite(record.ys).all(axis=1)
+def note_failure(axes: Any, record: Trajectory) -> None:
+    failed = ~np.isfinite(record.curve.ys).all(axis=1)
     if failed.any():
-        note = f"no finite solution from {record.ts[failed.argmax()]:.4g} on"
+        note = f"no finite solution from {record.curve.ts[failed.argmax()]:.4g} on"
         axes.text(0.03, 0.04, note, transform=axes.transAxes, color="#b03030", fontsize=7, style="italic", zorder=4)
 
 
@@ -152,7 +146,7 @@ def visible(curve: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
 
 
-def column_title(record: DrawnTrajectory, label: str, columns: int) -> str:
+def column_title(record: Trajectory, label: str, columns: int) -> str:
     errors = [
         f"{role} {error:.2g}" if np.isfinite(error) else f"{role} failed"
         for role, error in record.errors.items()
@@ -164,14 +158,14 @@ def column_title(record: DrawnTrajectory, label: str, columns: int) -> str:
     return f"{head}\nNRMSE: {', '.join(errors)}"
 
 
-def legend(figure: Any, shown: list[tuple[DrawnTrajectory, str]]) -> None:
-    roles = dict.fromkeys(role for record, _ in shown for role in record.points)
+def legend(figure: Any, shown: list[tuple[Trajectory, str]]) -> None:
+    roles = dict.fromkeys(segment.role for record, _ in shown for segment in record.segments)
     entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
     entries.append(entry("model", color=INK, lw=1.3))
-    if any(record.band is not None for record, _ in shown):
+    if any(record.curve.bands is not None for record, _ in shown):
         entries.append(entry("band", color=INK, lw=8, alpha=0.18, solid_capstyle="butt"))
     if any(record.held for record, _ in shown):
         entries.append(entry("held out from the fit", color=SHADE, lw=8, solid_capstyle="butt"))
-    if any(event_times(record).size for record, _ in shown):
+    if any(record.events for record, _ in shown):
         entries.append(entry("event", **EVENT))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

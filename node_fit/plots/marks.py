@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .curves import TRAIN
+from .curves import CONTEXT, TRAIN
 
 EVENT = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
 
@@ -15,7 +15,7 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[st
     style: dict[str, Any] = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
     if role == TRAIN:
         return style | {"alpha": 0.45 if crowded else 1.0}
-    if role == "context":
+    if role == CONTEXT:
         return style | {"alpha": 0.35}
     hollow = style | {
         "mew": 0.6 if crowded else 0.8,
@@ -26,7 +26,7 @@ def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[st
 
 
 def label_of(role: str) -> str:
-    return {TRAIN: "fitted data", "context": "context", "validation": "validation", "test": "test"}.get(role, role)
+    return {TRAIN: "fitted data", CONTEXT: "context", "validation": "validation", "test": "test"}.get(role, role)
 
 
 def entry(label: str, **style: Any) -> Any:

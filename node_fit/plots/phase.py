@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .curves import TRAIN, Curves, DrawnTrajectory, collect
+from .curves import CONTEXT, TRAIN, Curves, Trajectory, collect
 from .marks import entry, label_of, marker
 from .selection import choose, headline, limits
 from .style import ACCENTS, FAINT, INK, named, new_figure, save, styled
@@ -73,28 +73,30 @@ def draw_field(axes: Any, slopes: np.ndarray) -> None:
     axes.set_ylim(low, high)
 
 
-def draw_orbit(axes: Any, record: DrawnTrajectory) -> None:
-    xs, ys = np.where(np.isfinite(record.ys).all(axis=1, keepdims=True), record.ys, np.nan).T
+def draw_orbit(axes: Any, record: Trajectory) -> None:
+    curve = record.curve
+    xs, ys = np.where(np.isfinite(curve.ys).all(axis=1, keepdims=True), curve.ys, np.nan).T
     end = record.forecast if record.forecast is not None else (-np.inf if record.held else np.inf)
-    fitted = np.asarray(record.ts <= end)
+    fitted = np.asarray(curve.ts <= end)
     later = ~fitted
     later[:-1] |= later[1:]  # The two pieces of the curve meet.
-    count = sum(len(ts) for ts, _ in record.points.values())
+    count = sum(len(segment.ts) for segment in record.segments)
     for part, role in ((fitted, TRAIN), (later, "held out")):
         axes.plot(np.where(part, xs, np.nan), np.where(part, ys, np.nan), color=role_colour(role), lw=1.3, zorder=2)
-    for role, (_, values) in record.points.items():
-        axes.plot(values[:, 0], values[:, 1], **marker(role, role_colour(role), count, crowded=count > 80), zorder=3)
+    for segment in record.segments:
+        style = marker(segment.role, role_colour(segment.role), count, crowded=count > 80)
+        axes.plot(segment.ys[:, 0], segment.ys[:, 1], **style, zorder=3)
     finite = np.flatnonzero(np.isfinite(xs))
     if finite.size:
         axes.plot(xs[finite[0]], ys[finite[0]], **START, zorder=4)
 
 
 def role_colour(role: str) -> str:
-    return ACCENTS[0] if role in (TRAIN, "context") else ACCENTS[1]
+    return ACCENTS[0] if role in (TRAIN, CONTEXT) else ACCENTS[1]
 
 
-def orbit_legend(figure: Any, records: list[DrawnTrajectory], has_field: bool) -> None:
-    roles = dict.fromkeys(role for record in records for role in record.points)
+def orbit_legend(figure: Any, records: list[Trajectory], has_field: bool) -> None:
+    roles = dict.fromkeys(segment.role for record in records for segment in record.segments)
     entries = [entry(label_of(role), lw=1.3, **(marker(role, role_colour(role), 40) | {"ls": "-"})) for role in roles]
     entries.append(entry("start", **START))
     if has_field:

@@ -6,30 +6,26 @@ from typing import Any
 import numpy as np
 
 from ..data.dataset import Dataset
-from .curves import DrawnTrajectory
+from .curves import RANKS, Trajectory, rank
 from .style import QUIET
 
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
 
 
-def choose(records: list[DrawnTrajectory]) -> list[tuple[DrawnTrajectory, str]]:
+def choose(records: list[Trajectory]) -> list[tuple[Trajectory, str]]:
     """At most three fitted and three held-out trajectories, each with its rank if there are more."""
     if len(records) <= PER_KIND:
         return [(record, "") for record in records]
-    shown = []
-    for held in (False, True):
-        group = sorted((record for record in records if record.held == held), key=lambda record: record.error)
-        if len(group) <= PER_KIND:
-            shown += [(record, "") for record in group]
-        else:
-            shown += [(group[0], "best"), (group[(len(group) - 1) // 2], "median"), (group[-1], "worst")]
-    return shown
+    order = {name: place for place, name in enumerate(RANKS)}
+    ranked = sorted(rank(records), key=lambda each: (each.held, each.error, order.get(each.rank, 0)))
+    many = {held: sum(record.held == held for record in records) > PER_KIND for held in (False, True)}
+    return [(record, record.rank if many[record.held] else "") for record in ranked]
 
 
 def headline(
     figure: Any,
-    records: list[DrawnTrajectory],
-    shown: list[tuple[DrawnTrajectory, str]],
+    records: list[Trajectory],
+    shown: list[tuple[Trajectory, str]],
     data: Dataset,
     left_out: int = 0,
 ) -> None:
@@ -55,10 +51,10 @@ def headline(
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=QUIET)
 
 
-def limits(records: list[DrawnTrajectory], state: int, room: float = 0.06) -> tuple[float, float]:
+def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[float, float]:
     """Axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
-    data = finite_values([ys[:, state] for record in records for _, ys in record.points.values()])
-    curve = finite_values([part[:, state] for record in records for part in (record.ys, *(record.band or ()))])
+    data = finite_values([each.ys[:, state] for record in records for each in record.segments])
+    curve = finite_values([part[:, state] for each in records for part in (each.curve.ys, *(each.curve.bands or ()))])
     if not data.size:
         data = curve if curve.size else np.array([0.0, 1.0])
     low, high = float(data.min()), float(data.max())

@@ -1,7 +1,7 @@
 """Smooth curves of a model and its vector field, kept in a run's directory so that its page can be made again."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 from jaxtyping import Float
 
-from ..plots.curves import Curves
+from ..plots.curves import Curve, Curves
 from ..plots.phase import SIDE, phase_points
 from ..storage.disk import write
 from .dates import Origin
@@ -33,15 +33,6 @@ class Field:
     slopes: Float[np.ndarray, "n n 2"]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A model's curve between measurements, with the edges of its bands, if it has some."""
-
-    ts: Float[np.ndarray, " n"]
-    ys: Float[np.ndarray, "n state"]
-    bands: tuple[np.ndarray, np.ndarray] | None = None
-
-
 def save_curves(
     folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key], origin: Origin | None = None
 ) -> None:
@@ -50,13 +41,23 @@ def save_curves(
     for role, data in curves.splits.items():
         rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
         ts, ys = (part[rows] for part in curves.dense[role])
+        marks = [curves.curve(role, row).events for row in rows]
+        times = [np.array([time for time, _ in each]) for each in marks]
         if origin is not None and data.dates is not None:
             ts = np.stack([origin.times_of(data, i, t) for i, t in zip(rows, ts, strict=True)]) if rows else ts
+            times = [origin.times_of(data, i, t) for i, t in zip(rows, times, strict=True)]
         arrays[f"{role}/names"] = np.array([data.trajectories[i] for i in rows], dtype=str)
         arrays |= {f"{role}/ts": ts, f"{role}/ys": ys.astype(np.float32)}
         if role in curves.bands:
             lower, upper = (edge[rows].astype(np.float32) for edge in curves.bands[role])
             arrays |= {f"{role}/lower": lower, f"{role}/upper": upper}
+        if role in curves.dense_hidden:
+            arrays[f"{role}/hidden"] = curves.dense_hidden[role][rows].astype(np.float32)
+        if any(marks):
+            arrays[f"{role}/event counts"] = np.array([len(each) for each in marks])
+            arrays[f"{role}/event times"] = np.concatenate(times)
+            arrays[f"{role}/events"] = np.array([text for each in marks for _, text in each], dtype=str)
+    arrays["hidden"] = np.array(curves.hidden, dtype=str)
     if slopes is not None:
         arrays |= {"points": phase_points(curves), "slopes": slopes}
     file = io.BytesIO()
@@ -65,22 +66,40 @@ def save_curves(
     write(folder / NAME, file.getvalue())
 
 
-def load_curves(folder: Path) -> tuple[dict[Key, Curve], Field | None]:
+@dataclass(frozen=True)
+class Kept:
+    """What `save_curves` has written: curves, names of hidden states, and the vector field."""
+
+    curves: Mapping[Key, Curve]
+    hidden: tuple[str, ...] = ()
+    field: Field | None = None
+
+
+def load_curves(folder: Path) -> Kept:
     """Reads what `save_curves` wrote; nothing if there is no such file, or if it is damaged."""
     try:
         # Read from memory, because NumPy leaves a damaged file open.
         with np.load(io.BytesIO((folder / NAME).read_bytes()), allow_pickle=False) as file:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, BadZipFile):
-        return {}, None
+        return Kept({})
     found = {}
     for key in [key for key in arrays if key.endswith("/names")]:
         role = key.removesuffix("/names")
-        edges = [arrays.get(f"{role}/{side}") for side in ("lower", "upper")]
+        lower, upper, hidden = (arrays.get(f"{role}/{part}") for part in ("lower", "upper", "hidden"))
+        ends = np.cumsum(arrays.get(f"{role}/event counts", np.zeros(len(arrays[key]), int)))
+        instants, texts = (arrays.get(f"{role}/{part}", np.zeros(0)).tolist() for part in ("event times", "events"))
+        marks = tuple(zip(instants, texts, strict=True))
         for i, name in enumerate(arrays[key]):
-            bands = None if edges[0] is None or edges[1] is None else (edges[0][i], edges[1][i])
-            found[role, str(name)] = Curve(arrays[f"{role}/ts"][i], arrays[f"{role}/ys"][i], bands)
-    return found, grid(arrays["points"], arrays["slopes"]) if "slopes" in arrays else None
+            found[role, str(name)] = Curve(
+                arrays[f"{role}/ts"][i],
+                arrays[f"{role}/ys"][i],
+                None if lower is None or upper is None else (lower[i], upper[i]),
+                None if hidden is None else hidden[i],
+                marks[ends[i - 1] if i else 0 : ends[i]],
+            )
+    field = grid(arrays["points"], arrays["slopes"]) if "slopes" in arrays else None
+    return Kept(found, tuple(arrays.get("hidden", np.zeros(0)).tolist()), field)
 
 
 def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:

@@ -2,17 +2,15 @@
 
 import csv
 import functools
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..plots.curves import Segment, Trajectory, join
 from .dates import Origin, count, is_stamp
-
-TRAIN = "train"
 
 
 @dataclass(frozen=True)
@@ -74,37 +72,6 @@ class Predictions:
             return np.sqrt(np.where(known > 0, np.nansum(means, axis=1) / np.maximum(known, 1), np.nan))
 
 
-@dataclass
-class Record:
-    """A trajectory as drawn: its segments in the order of time, the later ones being forecasts of the first.
-
-    - `segments`: indices of segments.
-    - `errors`: NRMSE by role.
-    - `end`: its last time.
-    - `rank`: `best`, `median`, `worst` or empty.
-
-    `held` and `error` are computed once, after it is complete.
-    """
-
-    name: str
-    segments: list[int]
-    errors: dict[str, float] = field(default_factory=dict)
-    end: float = -np.inf
-    rank: str = ""
-
-    @functools.cached_property
-    def held(self) -> bool:
-        """Whether any of it was held out from the fit."""
-        return any(role != TRAIN for role in self.errors)
-
-    @functools.cached_property
-    def error(self) -> float:
-        """What ranks it: the error of what was held out, if something was; infinite if it is unknown."""
-        known = {role: error for role, error in self.errors.items() if not math.isnan(error)}
-        held = [error for role, error in known.items() if role != TRAIN]
-        return max(held) if held else known.get(TRAIN, np.inf)
-
-
 def read_predictions(path: Path) -> Predictions | None:
     """Reads `predictions.csv`; `None` if it is missing or has no rows."""
     if not path.is_file():
@@ -163,34 +130,12 @@ def read_columns(path: Path, header: list[str], texts: int) -> list[Any]:
     return codes + [column.to_numpy() for column in table.columns[2:]]
 
 
-def join(predictions: Predictions) -> list[Record]:
-    """One record per trajectory; rows of another split that follow on a trajectory join its record."""
-    records: list[Record] = []
-    latest: dict[str, Record] = {}
-    errors = predictions.errors()
-    begins, finishes = predictions.ts[predictions.starts], predictions.ts[predictions.ends - 1]
-    for segment, (role, name, error, begin, end) in enumerate(
-        zip(predictions.roles, predictions.names, *map(np.ndarray.tolist, (errors, begins, finishes)), strict=True)
-    ):
-        record = latest.get(name)
-        if record is None or begin < record.end or role in record.errors:
-            record = latest[name] = Record(name, [])
-            records.append(record)
-        record.segments.append(segment)
-        record.errors[role] = error
-        record.end = end
-    return records
-
-
-def rank(records: list[Record]) -> list[Record]:
-    """Marks the best, the median and the worst of the fitted and of the held-out records, and returns these."""
-    marked = []
-    for held in (True, False):
-        group = sorted((record for record in records if record.held == held), key=lambda record: record.error)
-        if len(group) < 3:
-            marked += group
-            continue
-        for name, place in (("median", (len(group) - 1) // 2), ("worst", len(group) - 1), ("best", 0)):
-            group[place].rank = name
-            marked.append(group[place])
-    return marked
+def trajectories_of(predictions: Predictions) -> list[Trajectory]:
+    """All trajectories; rows of another split that follow on a trajectory join it. Segments have no curves yet."""
+    starts, ends, errors = predictions.starts.tolist(), predictions.ends.tolist(), predictions.errors().tolist()
+    ts, ys, us = predictions.ts, predictions.ys, predictions.us
+    segments = zip(predictions.roles, predictions.names, starts, ends, errors, strict=True)
+    return join(
+        (Segment(role, name, ts[begin:end], ys[begin:end], us[begin:end], error, None, place), True)
+        for place, (role, name, begin, end, error) in enumerate(segments)
+    )

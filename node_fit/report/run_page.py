@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..plots.curves import Curves
-from .curves import Curve, Field, Key, field_of_model, load_curves, save_curves
+from ..plots.curves import Curve, Curves, Trajectory, rank
+from .curves import Field, Kept, Key, field_of_model, load_curves, save_curves
 from .page import numbers, times, write_page
-from .predictions import TRAIN, Predictions, Record, join, rank, read_predictions
+from .predictions import Predictions, read_predictions, trajectories_of
 from .residuals import describe_residuals
 from .run_directory import command_of, read_config, read_json, read_losses, read_units, read_versions, stages
 
@@ -60,15 +60,16 @@ def make_run_page(
     data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
     words: dict[str, Any] = {"records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
-        records = join(predictions)
+        records = trajectories_of(predictions)
         chosen = choose(predictions, records)
         if curves is not None:
-            save_curves(folder, curves, slopes, keys_of(predictions, chosen), predictions.origin)
-        smooth, field = load_curves(folder)
+            save_curves(folder, curves, slopes, keys_of(chosen), predictions.origin)
+        kept = load_curves(folder)
+        field = kept.field
         if field is None and curves is None:
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
-        data |= describe(predictions, records, chosen, smooth) | {"checks": checks, "field": describe_field(field)}
+        data |= describe(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
         data["units"] = read_units(config)
         words["records"] = len(records)
         words["checks"] = checks
@@ -109,14 +110,13 @@ def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) 
         return None
 
 
-def choose(predictions: Predictions, records: list[Record]) -> list[Record]:
+def choose(predictions: Predictions, records: list[Trajectory]) -> list[Trajectory]:
     """The records that are drawn: best, median and worst, and an even choice of the others if they are many."""
     marked = rank(records)
     widths = len(predictions.inputs) + len(predictions.states) * (2 if predictions.bands is None else 4)
-    lengths = np.minimum(predictions.ends - predictions.starts, MOST_ROWS)
 
-    def cost(record: Record) -> int:
-        return (int(sum(lengths[i] for i in record.segments)) + 300 * len(record.segments)) * (1 + widths)
+    def cost(record: Trajectory) -> int:
+        return sum(min(len(segment.ts), MOST_ROWS) + 300 for segment in record.segments) * (1 + widths)
 
     left = MOST_NUMBERS - sum(map(cost, marked))
     apart = set(map(id, marked))
@@ -128,12 +128,12 @@ def choose(predictions: Predictions, records: list[Record]) -> list[Record]:
     return marked + sorted(others, key=lambda record: record.error)
 
 
-def keys_of(predictions: Predictions, records: list[Record]) -> set[Key]:
-    return {(predictions.roles[i], predictions.names[i]) for record in records for i in record.segments}
+def keys_of(records: list[Trajectory]) -> set[Key]:
+    return {(segment.role, segment.name) for record in records for segment in record.segments}
 
 
 def describe(
-    predictions: Predictions, records: list[Record], chosen: list[Record], smooth: Mapping[Key, Curve]
+    predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept
 ) -> dict[str, Any]:
     """What the page draws of data and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
@@ -141,9 +141,10 @@ def describe(
     ranked = {kind: [each for each in known if each.held == held] for kind, held in (("fitted", False), ("held", True))}
     return {
         "states": list(predictions.states),
+        "hidden": list(kept.hidden),
         "inputs": list(predictions.inputs),
         "time": predictions.time,
-        "records": [describe_record(predictions, record, smooth) for record in chosen],
+        "records": [describe_record(predictions, record, kept.curves) for record in chosen],
         "errors": {
             kind: [
                 [(i + 0.5) / len(group), float(f"{group[i].error:.4g}"), group[i].name, places.get(id(group[i]), -1)]
@@ -155,43 +156,42 @@ def describe(
     }
 
 
-def describe_record(predictions: Predictions, record: Record, smooth: Mapping[Key, Curve]) -> dict[str, Any]:
+def describe_record(predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve]) -> dict[str, Any]:
     segments = []
     past = -np.inf
-    for index in record.segments:
-        rows = slice(int(predictions.starts[index]), int(predictions.ends[index]))
-        step = -(-(rows.stop - rows.start) // MOST_ROWS)
-        rows = slice(rows.start, rows.stop, step)
-        role, ts = predictions.roles[index], predictions.ts[rows]
+    for segment in record.segments:
+        begin, step = int(predictions.starts[segment.place]), -(-len(segment.ts) // MOST_ROWS)
+        rows, ts = slice(begin, begin + len(segment.ts), step), segment.ts[::step]
         edges = None if predictions.bands is None else (predictions.bands[0][rows], predictions.bands[1][rows])
-        curve = smooth.get((role, record.name), Curve(ts, predictions.predicted[rows], edges))
+        curve = smooth.get((segment.role, record.name), Curve(ts, predictions.predicted[rows], edges))
+        segment.curve = curve
         # A forecast is simulated from the record's beginning; its earlier part is drawn already.
         new = slice(max(int(np.searchsorted(curve.ts, past)) - 1, 0), None)
         past = float(ts[-1])
         segments.append(
             {
-                "role": role,
+                "role": segment.role,
                 "step": step,
                 "ts": times(ts),
-                "ys": columns(predictions.ys[rows]),
-                "us": columns(predictions.us[rows]),
+                "ys": columns(segment.ys[::step]),
+                "us": columns(segment.us[::step]),
                 "residuals": columns(predictions.residuals[rows]),
                 "curve": {
                     "ts": times(curve.ts[new]),
                     "ys": columns(curve.ys[new]),
                     "bands": None if curve.bands is None else [columns(edge[new]) for edge in curve.bands],
+                    "hidden": None if curve.hidden is None else columns(curve.hidden[new]),
                 },
             }
         )
-    held = [segment for segment in segments if segment["role"] != TRAIN]
-    forecast = segments[0]["ts"][-1] if held and len(held) < len(segments) else None
     errors = {role: error if np.isfinite(error) else None for role, error in record.errors.items()}
     return {
         "name": record.name,
         "rank": record.rank,
         "held": record.held,
         "errors": errors,
-        "forecast": forecast,
+        "forecast": None if record.forecast is None else times([record.segments[0].ts[0], record.forecast])[-1],
+        "events": [[time, text] for time, text in record.events],
         "segments": segments,
     }
 
@@ -228,7 +228,7 @@ def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def split_in_words(predictions: Predictions, records: list[Record], rows: Mapping[str, int]) -> str:
+def split_in_words(predictions: Predictions, records: list[Trajectory], rows: Mapping[str, int]) -> str:
     """How the data were split."""
     counts = {role: sum(each == role for each in predictions.roles) for role in dict.fromkeys(predictions.roles)}
     uses = {"train": "fitted", "validation": "used to choose the best iterate", "test": "held out for the score"}

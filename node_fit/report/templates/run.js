@@ -2,7 +2,7 @@ const ROLES = {train: "fitted", validation: "validation", test: "test"};
 const SYMBOLS = {train: "circle", validation: "diamond-open", test: "circle-open"};
 
 function runPage(data) {
-  const {states = [], inputs = [], units = {}, records = []} = data;
+  const {states = [], hidden = [], inputs = [], units = {}, records = []} = data;
   const named = name => esc(units[name] ? `${name} [${units[name]}]` : name);
   let current = 0;
 
@@ -39,8 +39,8 @@ function runPage(data) {
 
   function fit() {
     const record = records[current], narrow = innerWidth < 600;
-    const heights = [...states.map(() => states.length > 3 ? 150 : narrow ? 190 : 230), ...inputs.map(() => 90)];
-    const made = panels(heights), traces = [], listed = new Set();
+    const heights = [...states.map(() => states.length > 3 ? 150 : narrow ? 190 : 230), ...hidden.map(() => 120), ...inputs.map(() => 90)];
+    const made = panels(heights), traces = [], listed = new Set(), curved = states.length + hidden.length;
     // Many points are small and pale under the curve; a crowd of them is a line.
     const rows = record.segments.reduce((sum, {ts}) => sum + ts.length, 0), many = rows > 300, crowd = rows > 1000;
     const add = (name, trace) => {
@@ -63,13 +63,26 @@ function runPage(data) {
         add("model", line);
       }
     });
-    inputs.forEach((_, k) => {
-      for (const {ts, us} of record.segments)
-        traces.push({...made.place(states.length + k), x: ts, y: us[k], mode: "lines", line: {color: colour("quiet"), width: 1}, name: "input",
-          hovertemplate: "%{y:.5g}", showlegend: false});
+    hidden.forEach((_, k) => {
+      for (const {curve} of record.segments) if (curve.hidden)
+        add("model", {...made.place(states.length + k), x: curve.ts, y: curve.hidden[k], mode: "lines", hovertemplate: "%{y:.5g}",
+          line: {color: accent(states.length + k), width: 2}});
     });
-    const base = frame(made, [...states, ...inputs].map(named), record, heights.length);
-    return [traces, layout({...made.shape, ...base, height: made.total + 130, margin: {l: 8, r: 8, t: 76, b: 8}, showlegend: true, hovermode: "x unified",
+    // Doses, resets and switches, as ticks at the bottom of what they may move: each on an axis of its own over the panel's.
+    if (record.events.length) for (let i = 0; i < curved; i++) {
+      const n = heights.length + 1 + i;
+      made.shape[`yaxis${n}`] = {overlaying: made.ref(i), range: [0, 1], visible: false, fixedrange: true};
+      add("event", {xaxis: "x", yaxis: `y${n}`, x: record.events.map(([t]) => t), y: record.events.map(() => 0.05), mode: "markers",
+        text: record.events.map(([, text]) => esc(text)), hovertemplate: "%{text}", marker: {symbol: "line-ns", size: 11, line: {color: accent(2), width: 2}}});
+    }
+    inputs.forEach((_, k) => {
+      const where = made.place(curved + k), joined = name => record.segments.flatMap(segment => name(segment));
+      traces.push({...where, x: joined(({ts}) => ts), y: joined(({us}) => us[k]), mode: "lines", line: {color: colour("quiet"), width: 1}, name: "input",
+        hovertemplate: "%{y:.5g}", showlegend: false});
+    });
+    const titles = [...states.map(named), ...hidden.map(name => `${named(name)}</b> <i>hidden</i><b>`), ...inputs.map(named)];
+    const base = frame(made, titles, record, heights.length), above = narrow ? 62 : 76;
+    return [traces, layout({...made.shape, ...base, height: made.total + 54 + above, margin: {l: 8, r: 8, t: above, b: 8}, showlegend: true, hovermode: "x unified",
       legend: {orientation: "h", x: 0, xanchor: "left", y: 1 + 20 / made.total, yanchor: "bottom"}})];
   }
 
