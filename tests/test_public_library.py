@@ -115,7 +115,14 @@ def field(t, y, u):
     return -y
 
 calls = {
-    "optimizer": lambda: nf.fit(data, optimizer="adam"),
+    "optimizer": lambda: nf.fit(data, optimizer="adma"),
+    "optimizer type": lambda: nf.fit(data, optimizer=5),
+    "field name": lambda: nf.fit(data, field="mpl"),
+    "known name": lambda: nf.fit(data, field="known"),
+    "solver name": lambda: nf.fit(data, solver="kvaerno"),
+    "loss": lambda: nf.fit(data, loss="hubr"),
+    "loss type": lambda: nf.fit(data, loss=2),
+    "start type": lambda: nf.fit(data, start=3),
     "train": lambda: nf.fit(frame),
     "validation": lambda: nf.fit(data, validation=frame),
     "field": lambda: nf.fit(data, field=field),
@@ -128,8 +135,8 @@ calls = {
     "scaling": lambda: nf.fit(data, scaling=5),
     "training": lambda: nf.fit(data, training=5),
     "ensemble": lambda: nf.fit(data, ensemble="3"),
-    "start": lambda: nf.fit(data, start="first"),
-    "observation": lambda: nf.fit(data, observation="linear"),
+    "start": lambda: nf.fit(data, start="furst"),
+    "observation": lambda: nf.fit(data, observation="lnear"),
     "hidden": lambda: nf.fit(data, hidden="h"),
     "device": lambda: nf.fit(data, device=5),
     "evaluation": lambda: nf.fit(data, evaluation=5),
@@ -172,8 +179,8 @@ for name, call in calls.items():
 print(json.dumps(said))
 """
 SENTENCES = {
-    "optimizer": r"optimizer must be one of node_fit's or an Optax transformation such as optax\.adam\(1e-3\), "
-    r"got 'adam'; pass optimizer=node_fit\.Adam\(\)\.",
+    "optimizer": r"optimizer must be one of lbfgs, adam, adamw, lm, got 'adma'; did you mean 'adam'\?",
+    "optimizer type": r"optimizer must be lbfgs, .*, one of node_fit's such as Adam\(1e-2\), or an Optax .*, got 5\.",
     "train": r"train must be a node_fit\.Dataset, got a DataFrame; make one with node_fit\.from_frame\(frame, .*\.",
     "validation": r"validation must be a node_fit\.Dataset, got a DataFrame; make one with .*\.",
     "field": r"field must be an equinox\.Module that is called with \(t, y, u\), or a function that makes one when it "
@@ -188,8 +195,14 @@ SENTENCES = {
     "scaling": r"scaling must be a node_fit\.Scaling such as Scaling\(log=\['x'\]\), got 5\.",
     "training": r"training must be a node_fit\.Training such as Training\(steps=500\), got 5\.",
     "ensemble": r"ensemble must be a number of members or a node_fit\.Members, got '3'\.",
-    "start": r"start must be auto, node_fit\.First, Fitted or Encoder, or a functools\.partial of one, got 'first'\.",
-    "observation": r"observation must be node_fit\.MeasuredStates, LinearReadout or .*, got 'linear'\.",
+    "start": r"start must be one of auto, first, fitted, encoder, .*, got 'furst'; did you mean 'first'\?",
+    "start type": r"start must be auto, first, .*, or one of node_fit's such as Fitted\(given=5\), got 3\.",
+    "observation": r"observation must be one of measured, linear, network, got 'lnear'; did you mean 'linear'\?",
+    "field name": r"field must be one of mlp, linear, .*, got 'mpl'; did you mean 'mlp'\?",
+    "known name": r"field='known' is not enough: Known needs equations; write Known\(equations=\.\.\.\)\.",
+    "solver name": r"solver must be one of euler, heun, .*, got 'kvaerno'; did you mean 'kvaerno5'\?",
+    "loss": r"loss must be one of squares, huber, student, got 'hubr'; did you mean 'huber'\?",
+    "loss type": r"loss must be squares, huber, student, or one of node_fit's such as Huber\(.*\), got 2\.",
     "hidden": r"hidden must be auto, a number of states or a list of their names, got 'h'\.",
     "device": r"device must be auto, cpu, gpu or a node_fit\.Devices, got 5\.",
     "evaluation": r"evaluation must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",

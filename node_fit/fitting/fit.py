@@ -24,28 +24,29 @@ from ..training.members import Members, as_members
 from ..training.stage import Stage
 from ..training.stopping import Outcome
 from .continuing import checked_model
-from .options import Devices, Options, Training
+from .options import Devices, Options, Training, says_where
 from .progress import progress_bar
 from .recipes import Recipe
 from .result import Fit
 from .run import Run, kept, starts_of
 
 
+@says_where
 def fit(
     train: Dataset,
     *,
     validation: Dataset | None = None,
-    field: MakeField | VectorField = Options.field,
+    field: MakeField | VectorField | str = Options.field,
     hidden: int | Sequence[str] | Literal["auto"] = Options.hidden,
-    start: MakeStart | Literal["auto"] = Options.start,
-    observation: MakeObservation = Options.observation,
+    start: MakeStart | str = Options.start,
+    observation: MakeObservation | str = Options.observation,
     scaling: Scaling = Options.scaling,
     solver: Any = Options.solver,
     evaluation: Solver | None = Options.evaluation,
     recipe: Recipe | str | Sequence[Stage] = Options.recipe,
-    optimizer: AbstractOptimizer | optax.GradientTransformation | None = Options.optimizer,
+    optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = Options.optimizer,
     penalty: Penalty | Literal["auto"] = Options.penalty,
-    loss: AbstractResidualLoss = Options.loss,
+    loss: AbstractResidualLoss | str = Options.loss,
     training: Training = Options.training,
     ensemble: Members | int = 1,
     starts: int | Literal["auto"] = Options.starts,
@@ -97,18 +98,18 @@ def fit(
 
     **Raises:** `ValueError` if an argument has the wrong type, is out of range or does not fit the data.
     """
-    options = Options(
-        field=field,
+    options = Options(  # It converts names.
+        field=field,  # pyright: ignore[reportArgumentType]
         hidden=hidden,
-        start=start,
-        observation=observation,
+        start=start,  # pyright: ignore[reportArgumentType]
+        observation=observation,  # pyright: ignore[reportArgumentType]
         scaling=scaling,
         solver=solver,
         evaluation=evaluation,
         recipe=recipe,
         optimizer=optimizer,
         penalty=penalty,
-        loss=loss,
+        loss=loss,  # pyright: ignore[reportArgumentType]
         training=training,
         starts=starts,
         precision=precision,

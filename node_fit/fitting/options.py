@@ -1,5 +1,7 @@
 """The options of a fit."""
 
+import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,28 +15,32 @@ from ..data.dataset import Dataset
 from ..data.scaling import Scaling
 from ..model.fields.mlp import MLP
 from ..model.make_model import (
+    FIELDS,
     OBSERVATION,
+    OBSERVATIONS,
     START,
+    STARTS,
     MakeField,
     MakeObservation,
     MakeStart,
-    check_field,
+    as_field,
     make_model,
 )
 from ..model.neural_ode import NeuralODE
 from ..model.observations.measured import MeasuredStates
 from ..objectives.penalty import Number, Penalty
-from ..objectives.robust import LEAST_SQUARES, AbstractResidualLoss
+from ..objectives.robust import LEAST_SQUARES, LOSSES, AbstractResidualLoss, as_loss
 from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.adam import Adam
-from ..optimizers.custom import as_optimizer
+from ..optimizers.custom import OPTIMIZERS, as_optimizer
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.optimizer import AbstractOptimizer
-from ..runtime.arguments import check_fields
+from ..runtime.arguments import FROM_DATA, Function, by_name, check_fields, check_keywords
 from ..runtime.placement import Placement
 from ..runtime.precision import Precision, ambient, find_device
 from ..solver.solver import Solver, as_solver
 from ..solver.vector_field import VectorField
+from ..training.members import Members
 from ..training.stage import Stage
 from .recipes import Recipe, as_recipe
 
@@ -123,7 +129,7 @@ PASS = {
     "start": f"auto, {START}",
     "observation": OBSERVATION,
     "scaling": "a node_fit.Scaling such as Scaling(log=['x'])",
-    "loss": "a node_fit.Squares, Huber or StudentT, such as Huber(threshold=1.345)",
+    "loss": f"{', '.join(LOSSES)}, or one of node_fit's such as Huber(threshold=1.345)",
     "training": "a node_fit.Training such as Training(steps=500)",
     "precision": "x32 or x64",
     "device": "auto, cpu, gpu or a node_fit.Devices",
@@ -138,6 +144,7 @@ class Options:
     **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range.
     """
 
+    # `fit` and the command take names too, which are converted.
     field: MakeField | VectorField = MLP
     hidden: int | Sequence[str] | Literal["auto"] = "auto"
     start: MakeStart | Literal["auto"] = "auto"
@@ -146,7 +153,7 @@ class Options:
     solver: Any = "tsit5"
     evaluation: Solver | None = None
     recipe: Recipe | str | Sequence[Stage] = "default"
-    optimizer: AbstractOptimizer | optax.GradientTransformation | None = None
+    optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
     penalty: Penalty | Literal["auto"] = "auto"
     loss: AbstractResidualLoss = LEAST_SQUARES
     training: Training = Training()
@@ -159,7 +166,10 @@ class Options:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)
 
-        check_field(self.field)
+        put("field", as_field(self.field))
+        put("start", self.start if self.start == "auto" else by_name("start", self.start, {"auto": None, **STARTS}))
+        put("observation", by_name("observation", self.observation, OBSERVATIONS))
+        put("loss", as_loss(self.loss))
         put("solver", as_solver(self.solver))
         put("evaluation", None if self.evaluation is None else as_solver(self.evaluation, "evaluation"))
         put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
@@ -222,6 +232,31 @@ class Options:
     def with_ridge(self, weight: Number) -> "Options":
         assert isinstance(self.penalty, Penalty)
         return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
+
+
+def place_of(name: str) -> str | None:
+    """Where `fit` takes an argument that it does not have itself, in words; None if nowhere."""
+    groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
+    parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
+    optimizers = {each: type(made) for each, made in OPTIMIZERS.items()}
+    options = [*groups.items(), *(("optimizer", each) for each in optimizers.values())]
+    options += [(key, made) for key, known in parts.items() for made in known.values()]
+    for key, made in options:
+        if name in inspect.signature(made).parameters and name not in FROM_DATA:
+            return f"it is an argument of {made.__name__}: pass {key}=node_fit.{made.__name__}({name}=...)"
+    return None
+
+
+def says_where(function: Function) -> Function:
+    """Makes a call with an unknown argument say where that belongs."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        check_keywords(function.__name__, kwargs, signature, place_of)
+        return function(*args, **kwargs)
+
+    return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.
 
 
 def as_penalty(given: Any) -> Penalty:

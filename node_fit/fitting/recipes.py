@@ -35,13 +35,15 @@ class Plan:
     """
 
     objective: AbstractObjective | Callable[..., Any] = TrajectoryMatching
-    optimizer: AbstractOptimizer | optax.GradientTransformation | None = None
+    optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
     steps: int | None = None
     batch_size: int | None = None
     instead_of: str | None = None
 
     def __post_init__(self):
         check_fields(self)
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", as_optimizer(self.optimizer))
 
 
 @dataclass(frozen=True)

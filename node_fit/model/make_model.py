@@ -3,46 +3,61 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaler, Scaling
-from ..runtime.arguments import check_argument
+from ..runtime.arguments import by_name, check_argument
 from ..runtime.precision import ambient, carry, dtype_of, numbers_as_arrays, precision_of
 from ..solver.solver import Solver
 from ..solver.tableau import EXPLICIT
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from ..solver.vector_field import VectorField
 from .fields.constants import Constants
+from .fields.hybrid import Hybrid
+from .fields.known import Known
+from .fields.linear import Linear
 from .fields.mlp import MLP
+from .fields.second_order import SecondOrder
 from .neural_ode import NeuralODE
+from .observations.linear import LinearReadout
 from .observations.measured import MeasuredStates
+from .observations.network import NetworkReadout
 from .observations.observation import AbstractObservation
 from .parameters import nodes
+from .starts.encoder import Encoder
 from .starts.first import First
+from .starts.fitted import Fitted
 from .starts.start import AbstractStart
+from .starts.stated import Stated
+from .starts.steady import Steady
 from .system import System
 
 MakeField = Callable[..., VectorField]
 MakeStart = Callable[..., AbstractStart]
 MakeObservation = Callable[..., AbstractObservation]
+# Parts of a model by their names on the command line.
+FIELDS = {"mlp": MLP, "linear": Linear, "known": Known, "hybrid": Hybrid, "second_order": SecondOrder}
+STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
+OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": NetworkReadout}
 # What to pass for these.
-START = "node_fit.First, Fitted or Encoder, or a functools.partial of one"
-OBSERVATION = "node_fit.MeasuredStates, LinearReadout or NetworkReadout, or a functools.partial of one"
+START = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
+OBSERVATION = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
 
 
 def make_model(
     train: Dataset,
     *,
-    field: MakeField | VectorField = MLP,
+    field: MakeField | VectorField | str = MLP,
     hidden: int | Sequence[str] = 0,
-    start: MakeStart = First,
-    observation: MakeObservation = MeasuredStates,
+    start: MakeStart | str = First,
+    observation: MakeObservation | str = MeasuredStates,
     solver: Solver | None = None,
     scaling: Scaling | None = None,
     key: PRNGKeyArray,
@@ -65,7 +80,9 @@ def make_model(
     **Raises:** `ValueError` if an argument has the wrong type or does not fit the data.
     """
     check_data(train, "train")
-    check_field(field)
+    field = as_field(field)
+    start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
+    assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     for name, value, hint, text in (
         ("hidden", hidden, int | Sequence[str], "a number of states or a list of their names"),
         ("start", start, MakeStart, START),
@@ -93,6 +110,7 @@ def make_model(
     # If memory runs out, this raises here; later, it would end the process.
     made = jax.block_until_ready(make_field(field, system, key))
     precision_of(made)
+    check_call(made, system)
     solver = solver or Solver()
     if has_triggers(made) and solver.method not in EXPLICIT:
         raise ValueError(NEEDS_HELD_STEPS)
@@ -130,13 +148,40 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
     return maker(len(system.states), len(system.inputs), **angles, key=key)
 
 
-def check_field(field: object) -> None:
-    """Refuses anything that is neither a field nor makes one.
+def check_call(field: VectorField, system: System) -> None:
+    """Refuses a field that can't be called with time, states and inputs, or does not return a rate for each state.
 
-    **Raises:** `ValueError` that says what to pass.
+    **Raises:** `ValueError` that says what it gets, and what it must return.
     """
+    states, inputs = len(system.states), len(system.inputs)
+    what, names = f"field {type(field).__name__}", ", ".join(system.states)
+    gets = f"(t, y, u), of shapes (), ({states},) and ({inputs},)"
+    try:
+        inspect.signature(field).bind(0, 0, 0)
+    except TypeError as error:
+        raise ValueError(f"{what} must be called with {gets}, but its __call__ has other arguments: {error}.") from None
+    try:
+        rates = eqx.filter_eval_shape(field, jnp.zeros(()), jnp.zeros(states), jnp.zeros(inputs))
+    except (TypeError, ValueError, IndexError) as error:
+        said = str(error).strip().split("\n")[0].rstrip(".")
+        raise ValueError(f"{what} fails when it is called with {gets}; the states are {names}: {said}.") from error
+    shape, dtype = getattr(rates, "shape", None), getattr(rates, "dtype", None)
+    if shape != (states,) or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        found = f"a {type(rates).__name__}" if shape is None else f"shape {shape} of {dtype}"
+        raise ValueError(
+            f"{what} must return the time derivatives of {names}, a floating array of shape ({states},), but it "
+            f"returns {found}."
+        )
+
+
+def as_field(field: Any) -> Any:
+    """A field or what makes one, by its name or as it is.
+
+    **Raises:** `ValueError` that says what to pass, if it is neither a field nor makes one.
+    """
+    field = by_name("field", field, FIELDS)
     if isinstance(field, eqx.Module):
-        return
+        return field
     if not callable(field):
         raise ValueError(f"field must be a vector field or make one, got {field!r:.60}; pass field=node_fit.MLP.")
     parameters = inspect.signature(made_of(field)).parameters
@@ -146,6 +191,7 @@ def check_field(field: object) -> None:
             f"called with (states, inputs, key=...), but {field!r:.60} takes no key; write it as an equinox.Module "
             "whose arrays are what is trained."
         )
+    return field
 
 
 def made_of(maker: Callable) -> Callable:

@@ -2,13 +2,14 @@
 
 import abc
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..runtime.arguments import check_fields
+from ..runtime.arguments import check_fields, check_name
 
 Residual = Float[Array, "..."]
 Host = Float[np.ndarray, "..."]
@@ -128,3 +129,13 @@ class StudentT(AbstractResidualLoss):
         from scipy.stats import t
 
         return t.logpdf(z, float(self.degrees))
+
+
+# Losses by their names on the command line.
+LOSSES = {"squares": LEAST_SQUARES, "huber": Huber(), "student": StudentT()}
+
+
+def as_loss(given: Any) -> Any:
+    """The loss of a name, or what was given if it is no name."""
+    check_name("loss", given, LOSSES)
+    return LOSSES[given] if isinstance(given, str) else given

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from ..runtime.arguments import check_fields
-from .optimizer import AbstractGradientOptimizer, AbstractOptimizer
+from ..runtime.arguments import check_fields, check_name
+from .adam import Adam
+from .lbfgs import LBFGS
+from .levenberg_marquardt import LevenbergMarquardt
+from .optimizer import AbstractGradientOptimizer, AbstractOptimizer, forget_value
 
-# What to suggest to users who pass a name.
-SUGGESTIONS = {"adam": "Adam()", "adamw": "Adam(weight_decay=1e-3)", "lbfgs": "LBFGS()", "lm": "LevenbergMarquardt()"}
+# Optimizers by their names on the command line.
+OPTIMIZERS = {"lbfgs": LBFGS(), "adam": Adam(), "adamw": Adam(weight_decay=1e-3), "lm": LevenbergMarquardt()}
 
 
 class Optax(AbstractGradientOptimizer):
@@ -56,20 +59,13 @@ class Optax(AbstractGradientOptimizer):
         return jnp.asarray(found[-1] if found else jnp.nan)
 
 
-def forget_value(state: PyTree) -> PyTree:
-    """Invalidates the stored value in the state of an Optax line search, which the next step would otherwise reuse."""
-    if optax.tree.get(state, "grad") is None:
-        return state
-    return optax.tree.set(state, value=jnp.full_like(optax.tree.get(state, "value"), jnp.inf))
-
-
 def has_memory(state: PyTree) -> bool:
     links = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByLBFGSState))
     return any(isinstance(link, optax.ScaleByLBFGSState) for link in links)
 
 
 def as_optimizer(given: Any) -> AbstractOptimizer:
-    """Returns an optimizer unchanged, and wraps a bare Optax transformation in `Optax`.
+    """The optimizer of a name, an optimizer as it is, or a bare Optax transformation wrapped in `Optax`.
 
     **Raises:** `ValueError` for anything else; it says what to pass.
     """
@@ -77,8 +73,10 @@ def as_optimizer(given: Any) -> AbstractOptimizer:
         return given
     if isinstance(given, optax.GradientTransformation):
         return Optax(given)
-    suggestion = SUGGESTIONS.get(given.lower() if isinstance(given, str) else "", "LBFGS()")
+    check_name("optimizer", given, OPTIMIZERS)
+    if isinstance(given, str):
+        return OPTIMIZERS[given]
     raise ValueError(
-        f"optimizer must be one of node_fit's or an Optax transformation such as optax.adam(1e-3), got {given!r:.60}; "
-        f"pass optimizer=node_fit.{suggestion}."
+        f"optimizer must be {', '.join(OPTIMIZERS)}, one of node_fit's such as Adam(1e-2), or an Optax transformation "
+        f"such as optax.adam(1e-3), got {given!r:.60}."
     )

@@ -9,9 +9,8 @@ import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..runtime.arguments import check_fields
-from .custom import forget_value
 from .line_search import lbfgs_by_evaluation, renew
-from .optimizer import AbstractGradientOptimizer
+from .optimizer import AbstractGradientOptimizer, forget_value
 
 # Consecutive search lines without a lower value before giving up. The second line is along the gradient itself.
 HOPELESS = 2

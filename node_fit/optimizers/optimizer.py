@@ -199,3 +199,10 @@ def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, P
 
 def cached(state: PyTree) -> bool:
     return optax.tree.get(state, "grad") is not None and optax.tree.get(state, "value") is not None
+
+
+def forget_value(state: PyTree) -> PyTree:
+    """Invalidates the stored value in the state of an Optax line search, which the next step would otherwise reuse."""
+    if optax.tree.get(state, "grad") is None:
+        return state
+    return optax.tree.set(state, value=jnp.full_like(optax.tree.get(state, "value"), jnp.inf))

@@ -1,12 +1,14 @@
-"""Checks of arguments by their type hints: a wrong one gets a sentence that says what to pass."""
+"""Arguments: a wrong one gets a sentence that says what to pass, and some may be given before the others."""
 
+import difflib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import AbstractArray
@@ -25,6 +27,8 @@ WORDS: dict[Any, str] = {
     Mapping: "a dict",
 }
 Function = TypeVar("Function", bound=Callable)
+# Arguments of the parts of a model that the data give, and `fit` passes.
+FROM_DATA = ("system", "batch", "states", "inputs", "key")
 
 
 def check_argument(name: str, value: Any, hint: Any, text: str | None = None) -> None:
@@ -123,3 +127,78 @@ def describe(hint: Any, words: Mapping[Any, str] = WORDS) -> str:
     package = getattr(kind, "__module__", "").split(".")[0]
     name = f"{package}.{kind.__name__}" if package in PACKAGES else getattr(kind, "__name__", str(kind))
     return words.get(kind) or f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The end of a sentence that names the nearest of the known names, if one is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def check_name(key: str, name: Any, known: Collection[str]) -> None:
+    """Refuses a name that is not known."""
+    if isinstance(name, str) and name not in known:
+        raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{nearest(name, known)}")
+
+
+def by_name(key: str, given: Any, known: Mapping[str, Any]) -> Any:
+    """The part of a model with this name, or what was given if it is no name.
+
+    **Raises:** `ValueError` if there is no such part, or it needs more than its name.
+    """
+    if not isinstance(given, str):
+        return given
+    check_name(key, given, known)
+    try:
+        known[given]()
+    except TypeError as error:
+        raise ValueError(f"{key}={given!r} is not enough: {error}") from None
+    return known[given]
+
+
+class Part(type(eqx.Module)):
+    """The class of the classes of a model's parts: a call that leaves out what the data give makes a partial.
+
+    `Known(equations=..., constants=...)` is `functools.partial(Known, equations=..., constants=...)`, which `fit` calls
+    with the system and a key. The names of arguments are checked at once.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            return super().__call__(*args, **kwargs)
+        signature = inspect.signature(cls)
+        needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind not in VARIABLE]
+        missing = [name for name in needed if name not in kwargs]
+        if not {"system", "states"} & set(missing):
+            return super().__call__(**kwargs)
+        own = [name for name in missing if name not in FROM_DATA]
+        if own:
+            pattern = ", ".join(f"{name}=..." for name in own)
+            raise TypeError(f"{cls.__name__} needs {' and '.join(own)}; write {cls.__name__}({pattern}).")
+        check_keywords(cls.__name__, kwargs, signature)
+        return functools.partial(cls, **kwargs)
+
+
+# Kinds of parameters that stand for any number of arguments.
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def check_keywords(
+    caller: str,
+    given: Collection[str],
+    signature: inspect.Signature,
+    elsewhere: Callable[[str], str | None] | None = None,
+) -> None:
+    """Refuses keyword arguments that a function does not have.
+
+    **Arguments:** `elsewhere`: where an argument of that name belongs, in words, or None.
+
+    **Raises:** `TypeError` that names where it belongs, or the nearest argument.
+    """
+    known = signature.parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+        return
+    for name in given:
+        if name not in known:
+            place = elsewhere(name) if elsewhere else None
+            raise TypeError(f"{caller} has no argument {name!r}" + (f"; {place}." if place else nearest(name, known)))

@@ -1,8 +1,7 @@
 """The methods of a solver by name, and how each may step."""
 
-import difflib
-from collections.abc import Callable, Collection
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import diffrax
 
@@ -30,14 +29,6 @@ def named(method: str | diffrax.AbstractSolver) -> str | diffrax.AbstractSolver:
     if not isinstance(method, diffrax.AbstractSolver):
         raise ValueError(f"method must be a name such as 'tsit5' or a diffrax.AbstractSolver, got {method!r:.60}.")
     return next((name for name, make in METHODS.items() if type(method) is make and method == make()), method)
-
-
-def check_name(key: str, name: Any, known: Collection[str]) -> None:
-    """Refuses a name that is not known."""
-    if isinstance(name, str) and name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{hint}")
 
 
 def check_stepping(method: str | diffrax.AbstractSolver, stepping: str) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..runtime.arguments import checks_arguments
+from ..runtime.arguments import check_name, checks_arguments
 from ..runtime.stored_names import stored_as
 from . import held_steps, implicit_steps, row_steps
 from .adjoints import ADJOINTS, Adjoint
@@ -21,7 +21,7 @@ from .initial_value_problem import InitialValueProblem
 from .interpolation import INTERPOLATIONS, Interpolation, interpolate
 from .intervals import Intervals, at_row, between_rows
 from .march import March, march
-from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_name, check_stepping, named
+from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_stepping, named
 from .row_march import RowMarch, march_rows
 from .row_solves import solve_by_row
 from .row_steps import Front
@@ -282,4 +282,5 @@ def as_solver(given: Any, name: str = "solver") -> Solver:
         return given
     if not isinstance(given, str | diffrax.AbstractSolver):
         raise ValueError(f"{name} must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
+    check_name(name, given, METHODS)
     return Solver(given)

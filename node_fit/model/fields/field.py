@@ -5,8 +5,10 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from ...runtime.arguments import Part
 
-class AbstractVectorField(eqx.Module):
+
+class AbstractVectorField(eqx.Module, metaclass=Part):
     """A vector field: the right-hand side `dy/dt = f(t, y, u)` for one trajectory.
 
     Your own field need not inherit from this class: any `equinox.Module` with the call signature `(t, y, u)` works.

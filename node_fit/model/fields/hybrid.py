@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +27,7 @@ class Hybrid(AbstractVectorField):
 
     **Arguments:**
 
-    - `system`, `equations`, `constants`: as in `Known`.
+    - `system`: given by `fit`. `equations`, `constants`: as in `Known`.
     - `terms`: names in the equations that the network provides, each with its typical magnitude in the user's units.
     - `rest`: whether the network adds a remainder to the derivatives, or the names of the states whose derivatives it
       adds to. By default, it does so if there are no terms.
@@ -47,7 +48,7 @@ class Hybrid(AbstractVectorField):
         system: System,
         *,
         equations: Mapping[str, str],
-        constants: Mapping[str, ConstantConfig],
+        constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
         terms: Mapping[str, float] | None = None,
         rest: bool | Sequence[str] | None = None,
         width: int = 32,

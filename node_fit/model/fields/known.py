@@ -1,6 +1,7 @@
 """Known equations with constants to fit."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,9 +22,14 @@ ConstantConfig = float | Sequence[float | None]
 class Known(AbstractVectorField):
     """A vector field with known equations, written as text in the user's units; only the constants are fitted.
 
+    ```python
+    field = node_fit.Known(equations={"x": "y", "y": "-k*x"}, constants={"k": [1.0, 0, None]})
+    fit = node_fit.fit(train, field=field)
+    ```
+
     **Arguments:**
 
-    - `system`: names and units of the states, inputs and time.
+    - `system`: names and units of the states, inputs and time; given by `fit`.
     - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`; see `Equations`.
     - `constants`: for each name, an initial value, or `[value, lower, upper]` with null where there is no bound.
     - `terms`: further names that the equations may use; the caller of `rates` passes their values.
@@ -45,7 +51,7 @@ class Known(AbstractVectorField):
         system: System,
         *,
         equations: Mapping[str, str],
-        constants: Mapping[str, ConstantConfig],
+        constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
         terms: Sequence[str] = (),
         triggers: Sequence[Mapping[str, Any]] = (),
         key: PRNGKeyArray | None = None,

@@ -5,8 +5,10 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from ...runtime.arguments import Part
 
-class AbstractObservation(eqx.Module):
+
+class AbstractObservation(eqx.Module, metaclass=Part):
     """An observation: the measured channels as a function of the states, both in scaled units.
 
     A subclass is created with `(system, key=...)`.

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from ...data.batch import Batch, first_rows, start_rows
 from ...data.dataset import Dataset
+from ...runtime.arguments import Part
 from ...runtime.stored_names import stored_as
 from ...solver.vector_field import VectorField
 from ..system import System
@@ -59,7 +60,7 @@ class Guess(eqx.Module):
         return jnp.concatenate([seen, jnp.ones((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
 
 
-class AbstractStart(eqx.Module):
+class AbstractStart(eqx.Module, metaclass=Part):
     """A rule that gives the states at the first time of each trajectory, in scaled units.
 
     A rule is made by calling its class with `(system, batch, key=...)`, where `batch` holds the training data. Its
