@@ -95,7 +95,7 @@ def test_a_lacking_input_and_an_infinite_state_are_refused_and_a_lacking_state_i
     ("arguments", "said"),
     [
         ((np.arange(3.0), np.ones((4, 1))), r"trajectory 0: ts \(3,\), ys \(4, 1\) .* one row per time"),
-        ((np.arange(3.0), np.ones(3)), r"ys must have 2 or 3 dimensions, got shape \(3,\)"),
+        ((np.arange(3.0), np.ones((1, 2, 3, 4))), r"ys must have 2 or 3 dimensions, got shape \(1, 2, 3, 4\)"),
         ((np.ones((2, 3, 1)), np.ones((2, 3, 1))), r"ts must have 1 or 2 dimensions, got shape \(2, 3, 1\)"),
         ((np.ones(0), np.ones((0, 1))), "ys holds no rows"),
         (([np.arange(3.0)] * 2, [np.ones((3, 1))] * 3), "same number of trajectories, got 2, 3, 3"),

@@ -1,4 +1,6 @@
-"""Calls of the library as one would write them: parts of a model, names, keywords of groups, and fields of a user's."""
+"""Calls of the library as one would write them: parts of a model, names, keywords of groups, and fields of a user's;
+datasets as sequences and data frames, and predictions from names and as data frames.
+"""
 
 import functools
 import inspect
@@ -9,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import SMALL, rotation
 from omegaconf import OmegaConf
+from pandas.testing import assert_frame_equal
 
 import node_fit as nf
 from node_fit.app.config.configuration import build
@@ -222,3 +226,158 @@ def test_a_field_that_does_not_fit_gets_a_sentence(call, sentence):
 def test_a_field_that_fits_is_taken():
     fit = nf.fit(rotation(), field=own_field(lambda self, t, y, u: (self.a[:2, :2] - 1) @ y), **QUICK)
     assert fit.status == "completed"
+
+
+# Datasets.
+
+
+def records() -> nf.Dataset:
+    """Three trajectories of different lengths, with an input and a gap."""
+    ts = [np.linspace(0, 3, n) for n in (12, 7, 12)]
+    ys = [np.stack([np.cos(t + i), np.sin(t + i)], axis=-1) for i, t in enumerate(ts)]
+    ys[0][4, 1] = np.nan
+    return nf.Dataset.from_arrays(
+        ts, ys, [0.1 * t[:, None] for t in ts], states=["x", "v"], inputs=["f"], trajectories=["A", "B", "C"], time="s"
+    )
+
+
+def test_a_dataset_is_a_sequence_of_trajectories():
+    data = records()
+    assert len(data) == 3 and [each.trajectories for each in data] == [("A",), ("B",), ("C",)]
+    np.testing.assert_array_equal(data[1].ys, data.ys[1:2, :7])
+    assert data[-1].trajectories == data["C"].trajectories == ("C",)
+    assert data[1:].trajectories == data[[1, 2]].trajectories == data[np.array([False, True, True])].trajectories
+    for which, error, sentence in (
+        (3, IndexError, "3"),
+        (slice(3, None), IndexError, "takes none of the 3 trajectories"),
+        ("Z", KeyError, "no trajectory is named 'Z'; they are A, B, C"),
+    ):
+        with pytest.raises(error, match=sentence):
+            data[which]
+
+
+def test_a_dataset_becomes_a_data_frame_and_back():
+    data = records()
+    frame = data.to_frame()
+    assert list(frame.columns) == ["trajectory", "s", "x", "v", "f"] and len(frame) == 12 + 7 + 12
+    assert frame["v"].isna().sum() == 1 and np.isnan(frame["v"][4])
+    again = nf.from_frame(frame, time="s", states=["x", "v"], inputs=["f"], trajectory="trajectory")
+    for name in ("ts", "ys", "us", "lengths"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(data, name))
+    assert again.trajectories == data.trajectories
+
+
+def test_a_data_frame_has_the_dates_of_the_data():
+    days = pd.date_range("2024-03-01", periods=6, freq="D", tz="UTC")
+    frame = pd.DataFrame({"trajectory": "A", "day": days, "x": np.arange(6.0)})
+    data = nf.from_frame(frame, time="day", states=["x"], trajectory="trajectory")
+    found = data.to_frame()
+    assert list(found["day"]) == list(days)
+    assert list(nf.make_model(data, key=jax.random.key(0)).predict_frame(data)["day"]) == list(days)
+
+
+def test_columns_with_the_same_name_are_refused():
+    data = nf.Dataset.from_arrays(np.arange(3.0), np.ones(3), states=["trajectory"])
+    with pytest.raises(
+        ValueError, match=r"^a data frame can't have two columns 'trajectory'; rename that of the data\.$"
+    ):
+        data.to_frame()
+
+
+T = np.linspace(0, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("plain", "whole"),
+    [
+        ((T, np.cos(T), np.sin(T)), (T, np.cos(T)[:, None], np.sin(T)[:, None])),
+        ((list(T), list(np.cos(T)), None), (T, np.cos(T)[:, None], None)),
+        (([T, T[:5]], [T, 2 * T[:5]], None), ([T, T[:5]], [T[:, None], 2 * T[:5, None]], None)),
+        (
+            (np.stack([T, T + 1]), np.stack([T, 2 * T]), None),
+            (np.stack([T, T + 1]), np.stack([T, 2 * T])[..., None], None),
+        ),
+        ((T[:2], np.eye(2), None), (T[:2], np.eye(2)[None], None)),
+    ],
+)
+def test_arrays_of_one_state_or_input_need_no_axis_for_it(plain, whole):
+    plain, whole = nf.Dataset.from_arrays(*plain), nf.Dataset.from_arrays(*whole)
+    for name in ("ts", "ys", "us", "lengths"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(whole, name))
+
+
+def test_deviations_have_the_form_of_the_states():
+    one = nf.Dataset.from_arrays(T, T, sigma=0.1 + T)
+    np.testing.assert_array_equal(one.sigma[0, :, 0], 0.1 + T)
+    square = nf.Dataset.from_arrays(T, np.ones((8, 8)), sigma=0.1 + T)
+    np.testing.assert_array_equal(square.sigma[0, 3], 0.1 + T)  # One for each state.
+
+
+# Predictions.
+
+
+@pytest.fixture(scope="module")
+def model() -> nf.NeuralODE:
+    return nf.make_model(records(), field="linear", key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("u", [0.1 * T, {"f": 0.1 * T}])
+def test_first_states_and_inputs_are_given_by_name(model, u):
+    expected = model.predict(y0=[1.0, 0.5], ts=T, u=0.1 * T[:, None])
+    assert expected.shape == (8, 2)
+    np.testing.assert_array_equal(model.predict(y0={"v": 0.5, "x": 1.0}, ts=T, u=u), expected)
+
+
+def test_first_states_of_several_trajectories_are_given_by_name(model):
+    whole = model.predict(y0=[[1.0, 0.5], [2.0, 0.5]], ts=T, u=np.ones((8, 1)))
+    np.testing.assert_array_equal(model.predict(y0={"x": [1.0, 2.0], "v": 0.5}, ts=T, u={"f": 1.0}), whole)
+    grids = np.stack([T, T + 1])
+    whole = model.predict(y0=[[1.0, 0.5], [2.0, 0.5]], ts=grids, u=grids[..., None])
+    np.testing.assert_array_equal(model.predict(y0={"x": [1.0, 2.0], "v": 0.5}, ts=grids, u={"f": grids}), whole)
+    ensemble = nf.Ensemble.of([model, model], records(), None)
+    assert ensemble.predict(y0={"x": 1.0, "v": 0.5}, ts=T, u={"f": 1.0}).shape == (8, 2)
+
+
+def test_the_first_value_of_a_single_state_is_a_number():
+    model = nf.make_model(nf.Dataset.from_arrays(T, np.cos(T)), field="linear", key=jax.random.key(0))
+    np.testing.assert_array_equal(model.predict(y0=1.0, ts=T), model.predict(y0=[1.0], ts=T))
+    with pytest.raises(
+        ValueError, match=r"y0 must have 1 number \(y0\), got 3; for 3 trajectories pass shape \(3, 1\)\.$"
+    ):
+        model.predict(y0=[1.0, 2.0, 3.0], ts=T)
+
+
+@pytest.mark.parametrize(
+    ("y0", "u", "sentence"),
+    [
+        ({"x": 1.0}, {"f": 1.0}, r"y0 lacks 'v'; give a value for each of x, v\."),
+        ({"x": 1.0, "v": 0.0, "vv": 0.0}, {"f": 1.0}, r"y0 has 'vv'; its names are x, v; did you mean 'v'\?"),
+        ({"x": 1.0, "v": 0.0}, {"g": 1.0}, r"u has 'g'; its names are f\."),
+    ],
+)
+def test_a_wrong_name_in_first_states_or_inputs_is_told(model, y0, u, sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        model.predict(y0=y0, ts=T, u=u)
+
+
+def test_predictions_as_a_data_frame(model):
+    data = records()
+    frame, ys = model.predict_frame(data), model.predict(data)
+    assert list(frame.columns) == ["trajectory", "s", "x", "v"] and len(frame) == 12 + 7 + 12
+    np.testing.assert_array_equal(frame[frame.trajectory == "B"][["x", "v"]], ys[1, :7])
+    assert_frame_equal(frame[["trajectory", "s"]], data.to_frame()[["trajectory", "s"]])
+    given = {"y0": {"x": 1.0, "v": 0.5}, "ts": T, "u": {"f": 1.0}}
+    np.testing.assert_array_equal(model.predict_frame(**given)[["x", "v"]], model.predict(**given))
+    later = np.array([[0.5, 3.5]] * 3)
+    frame = model.predict_frame(data, later)
+    np.testing.assert_array_equal(frame[["x", "v"]], model.predict(data, later).reshape(6, 2))
+    assert list(frame["s"]) == [0.5, 3.5] * 3
+
+
+def test_predictions_of_an_ensemble_have_bands():
+    members = [nf.make_model(records(), field="linear", key=jax.random.key(seed)) for seed in (0, 1)]
+    ensemble = nf.Ensemble.of(members, records(), records())
+    frame, bands = ensemble.predict_frame(records(), level=0.5), ensemble.bands(records(), level=0.5)
+    assert list(frame.columns)[2:] == ["x", "x_lower", "x_upper", "v", "v_lower", "v_upper"]
+    np.testing.assert_array_equal(frame["v_upper"][:12], bands.upper[0, :, 1])
+    assert (frame["x_lower"] < frame["x"]).all()

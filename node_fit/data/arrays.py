@@ -1,8 +1,12 @@
-"""Conversion of arrays of different lengths to one padded array."""
+"""Conversion of arrays of different lengths to one padded array, and of padded arrays to a data frame."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+# The column of a data frame that names the trajectory.
+TRAJECTORY = "trajectory"
 
 
 def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
@@ -20,6 +24,26 @@ def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
     if not series or any(len(a) == 0 for a in series):
         raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
     return series
+
+
+def with_column(arrays: Any, ts: Any) -> Any:
+    """Adds the axis of a single column to arrays that lack it; returns others unchanged.
+
+    They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
+    """
+    rank = rank_of(arrays)
+    if rank == 1:
+        return np.asarray(arrays, np.float64)[:, None]
+    if rank == 2 and rank_of(ts) == 2 and [np.shape(each) for each in arrays] == [np.shape(t) for t in ts]:
+        return [np.asarray(each, np.float64)[:, None] for each in arrays]
+    return arrays
+
+
+def rank_of(arrays: Any) -> int:
+    """The number of axes of an array, or of a list of arrays that may differ in length."""
+    if isinstance(arrays, list | tuple):
+        return 1 + (np.ndim(arrays[0]) if arrays else 0)
+    return np.ndim(arrays)
 
 
 def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray]) -> None:
@@ -56,3 +80,29 @@ def deviations(sigma: Any, ys: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
         ) from None
+
+
+def as_frame(data: Any, ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray) -> Any:
+    """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
+
+    **Arguments:**
+
+    - `data`: the dataset that names the trajectories and the time.
+    - `ts`, `columns`: times, and columns by their names, of shape `(trajectory, time)`.
+    - `at`: the rows to take, of that shape too.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+    import pandas as pd
+
+    for name in (*columns, data.time):
+        if name == TRAJECTORY or (name == data.time and name in columns):
+            raise ValueError(f"a data frame can't have two columns {name!r}; rename that of the data.")
+    times = ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], ts[at])
+    first = {TRAJECTORY: np.repeat(np.array(data.trajectories), at.sum(axis=1)), data.time: times}
+    return pd.DataFrame(first | {name: column[at] for name, column in columns.items()})
+
+
+def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
+    """The columns of an array by their names, each followed by `end`."""
+    return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}

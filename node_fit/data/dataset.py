@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..runtime.arguments import check_argument
 from .angles import Turns, near_columns, turns_of, unwrapped
-from .arrays import as_series, check_shapes, deviations, padded
+from .arrays import as_frame, as_series, check_shapes, columns_of, deviations, padded, with_column
 from .checks import check_events, check_names, check_sigma, check_trajectory, invalid_trajectories
 from .dates import Dates
 from .events import Events
@@ -98,8 +98,8 @@ class Dataset:
         **Arguments:**
 
         - `ts`: times: one grid `(time,)` for all trajectories, `(trajectory, time)`, or a list of `(time,)` arrays.
-        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; NaN is
-          missing.
+        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; of a single
+          state also without the last axis, in the form of `ts`. NaN is missing.
         - `us`: inputs, in the form of `ys`; omit it if there are none.
         - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
         - `time`, `units`: name of the time, and units of channels by name.
@@ -111,6 +111,8 @@ class Dataset:
         for name, given in (("states", states), ("inputs", inputs), ("trajectories", trajectories)):
             check_argument(name, given, Sequence[str] | None, "a list of names")
         check_argument("units", units, Mapping | None, "a dict of units by name")
+        sigma = with_column(sigma, ts) if with_column(ys, ts) is not ys else sigma
+        ys, us = with_column(ys, ts), with_column(us, ts)
         series = as_series(ys, rank=2, name="ys")
         grids = as_series(ts, rank=1, name="ts")
         controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
@@ -135,6 +137,28 @@ class Dataset:
             angles=dict(angles or {}),
             sigma=None if sigma is None else deviations(sigma, ys),
         )
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row for each time.
+
+        `from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it.
+        """
+        columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
+        return as_frame(self, self.ts, columns, self.valid)
+
+    def __len__(self) -> int:
+        """The number of trajectories."""
+        return len(self.trajectories)
+
+    def __getitem__(self, which: Any) -> "Dataset":
+        """Some trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of numbers or a mask."""
+        if isinstance(which, str) and which not in self.trajectories:
+            raise KeyError(f"no trajectory is named {which!r}; they are {', '.join(self.trajectories):.200}")
+        index = self.trajectories.index(which) if isinstance(which, str) else which
+        found = np.atleast_1d(np.arange(len(self))[index])
+        if found.size == 0:
+            raise IndexError(f"{which!r:.60} takes none of the {len(self)} trajectories.")
+        return self.select(found)
 
     @property
     def turns(self) -> Turns:

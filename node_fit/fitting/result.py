@@ -93,6 +93,21 @@ class Fit:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts, **given)
 
+    def predict_frame(
+        self, data: Dataset | None = None, ts: Float[np.ndarray, "trajectory saved"] | None = None, **given: Any
+    ) -> Any:
+        """Simulated trajectories as a `pandas.DataFrame`, with a row for each time.
+
+        ```python
+        fit.predict_frame(test)  # trajectory, t, x, y
+        fit.predict_frame(y0={"x": 1.0, "y": 0.0}, ts=np.linspace(0, 10, 101))
+        ```
+
+        **Arguments:** `data`, `ts`, and `y0` and `u` by name: as of `NeuralODE.predict`. `level`, by name: of the
+        bands of an ensemble, which are the columns `x_lower` and `x_upper` of a state `x`; 0.9 by default.
+        """
+        return self.model.predict_frame(data, ts, **given)
+
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
     ) -> Prediction:

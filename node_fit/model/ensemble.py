@@ -14,13 +14,14 @@ from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset
+from ..data.initial_values import is_single
 from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..runtime.stored_names import stored_as
 from ..solver.intervals import Intervals
 from ..solver.row_steps import Front
 from .forecast import channels_at
 from .neural_ode import NeuralODE, Prediction
-from .prediction import advance_channels, begin_channels
+from .prediction import advance_channels, begin_channels, predicted_frame
 
 # Maximum number of trajectories for the noise, and for the calibration.
 ENOUGH = 4096
@@ -106,8 +107,12 @@ class Ensemble(eqx.Module):
         """
         if data is None:
             found = self.predict(self.typical.starting_from(y0, ts, u))
-            return found[0] if np.ndim(y0) == 1 else found
+            return found[0] if is_single(y0) else found
         return self.bands(data, ts).ys
+
+    def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
+        """`predict`, with bands, as a data frame; see `Fit.predict_frame`."""
+        return predicted_frame(self, data, ts, **given)
 
     def solve(self, y0: Any, ts: Any, u: Any = None, **options: Any) -> diffrax.Solution:
         """Solves each member's vector field in the user's units with Diffrax; see `NeuralODE.solve`.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
-from ..data.initial_values import from_initial_values
+from ..data.initial_values import from_initial_values, is_single
 from ..data.scaling import Scaler
 from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..runtime.stored_names import stored_as
@@ -25,7 +25,7 @@ from ..solver.vector_field import VectorField
 from .fields.constants import Constants
 from .observations.measured import MeasuredStates
 from .observations.observation import AbstractObservation
-from .prediction import compile_prediction, predicted
+from .prediction import compile_prediction, predicted, predicted_frame
 from .starts.start import AbstractStart
 from .system import System
 
@@ -162,25 +162,27 @@ class NeuralODE(eqx.Module):
 
         ```python
         model.predict(data)                          # from the measurements of a dataset
-        model.predict(y0=[1.0, 0.0], ts=ts, u=force)  # from plain arrays
+        model.predict(y0={"x": 1.0, "v": 0.0}, ts=ts, u=force)  # from plain numbers and arrays
         ```
 
         **Arguments:**
 
         - `data`: measurements that give the starts, and inputs; channels as in the fit.
         - `ts`: increasing times at which the channels are wanted, shape `(trajectory, saved)`; `data.ts` if absent.
-        - `y0`: instead of `data`, the channels at the first time, shape `(state,)` or `(trajectory, state)`; `ts` then
-          has the shape `(time,)` or `(trajectory, time)`.
-        - `u`: with `y0`, inputs at `ts`, shape `(time, input)` or `(trajectory, time, input)`.
+        - `y0`: instead of `data`, the channels at the first time, by name or of shape `(state,)`; or, of several
+          trajectories, arrays by name or shape `(trajectory, state)`. `ts` then has the shape `(time,)` or
+          `(trajectory, time)`.
+        - `u`: with `y0`, inputs at `ts`, by name or of shape `(time, input)` or `(trajectory, time, input)`; or
+          `(time,)` of a single input.
 
         **Returns:** channels, shape `(trajectory, saved, state)`, float64; not finite from where a solve failed. For a
-        `y0` of shape `(state,)`, shape `(time, state)`. Angles have no jumps, and begin within half a turn of zero.
+        `y0` of one trajectory, shape `(time, state)`. Angles have no jumps, and begin within half a turn of zero.
 
         **Raises:** `ValueError` if the channels are not those of the fit, or a value is not within its bounds.
         """
         if data is None:
             found = self.predict(self.starting_from(y0, ts, u))
-            return found[0] if np.ndim(y0) == 1 else found
+            return found[0] if is_single(y0) else found
         return self.bands(data, ts).ys
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
@@ -190,6 +192,10 @@ class NeuralODE(eqx.Module):
     def starting_from(self, y0: Any, ts: Any, u: Any) -> Dataset:
         """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`."""
         return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
+
+    def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
+        """`predict`, as a data frame; see `Fit.predict_frame`."""
+        return predicted_frame(self, data, ts, **given)
 
     @property
     def vector_field(self) -> Callable[..., Float[Array, " state"]]:

@@ -1,4 +1,4 @@
-"""Predictions of a single model: its compiled programs, and their compilation ahead of the first call."""
+"""Predictions: the compiled programs of a single model, their compilation ahead of the first call, and a data frame."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..data.arrays import as_frame, columns_of
 from ..data.batch import Batch, in_slices
 from ..runtime.precision import carry, dtype_of, precision_of, scope
 from ..solver.initial_value_problem import InitialValueProblem
@@ -70,3 +71,20 @@ def advance_channels(
     problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
     ys, front = model.solver.advance(problem, intervals, front)
     return outputs(model, ys), front
+
+
+def predicted_frame(
+    model: Any, data: Any = None, ts: Any = None, *, y0: Any = None, u: Any = None, level: float = 0.9
+) -> Any:
+    """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
+    if data is None:
+        data, ts = model.typical.starting_from(y0, ts, u), None
+    found = model.bands(data, ts, level)
+    columns = columns_of(data.states, found.ys)
+    if found.lower is not None:
+        edges = columns_of(data.states, found.lower, "_lower") | columns_of(data.states, found.upper, "_upper")
+        columns = {
+            name + end: (columns | edges)[name + end] for name in data.states for end in ("", "_lower", "_upper")
+        }
+    times = data.ts if ts is None else np.asarray(ts, np.float64)
+    return as_frame(data, times, columns, data.valid if ts is None else np.ones(times.shape, bool))
