@@ -71,6 +71,7 @@ from .optimizers.lbfgs import LBFGS as LBFGS
 from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from .solver.solver import Solver as Solver
 from .storage.model_file import load as load
+from .storage.model_file import save as save
 from .training.members import Members as Members
 from .training.stage import Stage as Stage
 

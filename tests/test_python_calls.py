@@ -1,9 +1,14 @@
 """Calls of the library as one would write them: parts of a model, names, keywords of groups, and fields of a user's;
-datasets as sequences and data frames, and predictions from names and as data frames.
+datasets as sequences and data frames, and predictions from names and as data frames;
+constants, equations and a page of a fit; and models that are saved.
 """
 
+import base64
+import dataclasses
 import functools
+import html
 import inspect
+import re
 from pathlib import Path
 
 import equinox as eqx
@@ -19,9 +24,11 @@ from pandas.testing import assert_frame_equal
 
 import node_fit as nf
 from node_fit.app.config.configuration import build
+from node_fit.fitting.readable import linear_sum
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
 from node_fit.objectives.robust import LOSSES
 from node_fit.optimizers.custom import OPTIMIZERS
+from node_fit.runtime.precision import scope
 
 CONF = Path(__file__).parent.parent / "conf"
 QUICK = {"recipe": "direct", "penalty": nf.Penalty(), "training": nf.Training(steps=4, chunk_steps=2)}
@@ -381,3 +388,106 @@ def test_predictions_of_an_ensemble_have_bands():
     assert list(frame.columns)[2:] == ["x", "x_lower", "x_upper", "v", "v_lower", "v_upper"]
     np.testing.assert_array_equal(frame["v_upper"][:12], bands.upper[0, :, 1])
     assert (frame["x_lower"] < frame["x"]).all()
+
+
+# What a fit shows.
+
+
+def driven(n: int = 40) -> nf.Dataset:
+    """A spring with friction and a force, away from zero, in units of its own."""
+    t = np.linspace(0, 20, n)
+    y = np.stack([50 + 3 * np.exp(-0.1 * t) * np.cos(t), -3 * np.exp(-0.1 * t) * (np.sin(t) + 0.1 * np.cos(t))], -1)
+    return nf.Dataset.from_arrays(t, y, np.sin(0.7 * t), states=["x", "v"], inputs=["f"])
+
+
+@pytest.fixture(scope="module")
+def fitted() -> nf.Fit:
+    field = nf.Known(
+        equations={"x": "v", "v": "-k*(x - c)  - d*v"}, constants={"k": 0.8, "c": 40.0, "d": [0.05, 0, None]}
+    )
+    data = nf.Dataset.from_arrays(driven().ts, driven().ys, states=["x", "v"])
+    return nf.fit(data, field=field, training=nf.Training(steps=60))
+
+
+def test_constants_and_equations_are_those_of_the_user(fitted):
+    assert fitted.constants == fitted.model.constants() and fitted.constants["c"] == pytest.approx(50, rel=1e-3)
+    assert fitted.equations == {"x": "v", "v": "-k*(x - c) - d*v"}
+    equations = {"x": "v", "v": "f - k*x"}
+    for given, expected in (
+        ({"terms": {"f": 1.0}}, equations),
+        ({"terms": {"f": 1.0}, "rest": ["v"], "sees": ["x"]}, {"x": "v", "v": "f - k*x + network(x)"}),
+    ):
+        field = nf.Hybrid(equations=equations, constants={"k": 1.0}, width=4, **given)
+        fit = nf.fit(fitted.data["train"], field=field, **QUICK)
+        assert fit.equations == expected and set(fit.constants) == {"k"}
+    assert nf.fit(fitted.data["train"], field=SMALL, **QUICK).equations == {}
+
+
+def test_equations_of_a_linear_field_are_its_vector_field(precision):
+    data = driven()
+    fit = nf.fit(data, field="linear", precision=precision, **QUICK)
+    equations = fit.equations
+    x, v, f = 51.3, -0.7, 0.4
+    rates = [eval(text, {"x": x, "v": v, "f": f}) for text in equations.values()]
+    at = (0.0, np.array([x, v]), np.array([f]))
+    with scope(precision):
+        expected = jax.jit(fit.model.vector_field)(*at)
+        known = nf.make_model(data, field=nf.Known(equations=equations), key=jax.random.key(0))
+        again = known.vector_field(*at)
+    tolerance = 1e-3 if precision == "x32" else 1e-4
+    np.testing.assert_allclose(rates, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(again, expected, rtol=tolerance, atol=tolerance)
+    scaled = nf.fit(data, field="linear", scaling=nf.Scaling(log=["x"]), **QUICK)
+    assert scaled.equations == {}
+
+
+def test_a_linear_sum_reads_as_one_writes_it():
+    assert linear_sum([-2.0, 0.5, -1.0], ["*x", "*u", ""]) == "-2*x + 0.5*u - 1"
+    assert linear_sum([2.0, -0.5, 1e-9], ["*x", "*u", ""]) == "2*x - 0.5*u + 1e-09"
+
+
+def test_a_notebook_shows_verdict_constants_and_picture(fitted):
+    page = fitted._repr_html_()
+    assert fitted.diagnose().sentence in html.unescape(page)
+    assert "k = " in page and "dv/dt = -k*(x - c) - d*v" in page and repr(fitted) in html.unescape(page)
+    picture = base64.b64decode(re.search('base64,([^"]*)"', page)[1])
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    assert fitted._repr_html_() is page, "a page is made once"
+
+
+def test_names_in_a_notebook_are_text():
+    name = "<img src=x onerror=alert(1)>"
+    data = nf.Dataset.from_arrays(T, np.cos(T), states=[name])
+    page = nf.fit(data, field="linear", **QUICK)._repr_html_()
+    assert name not in page and html.escape(name) in page
+
+
+def test_a_failed_fit_has_a_page():
+    class Fails(nf.AbstractVectorField):
+        a: jax.Array
+
+        def __call__(self, t, y, u):
+            return jnp.log(-1 - self.a**2) * y
+
+    fit = nf.fit(rotation(1), field=Fails(jnp.ones(2)), **QUICK)
+    assert fit.status == "failed" and "failed" in fit._repr_html_()
+
+
+def test_a_fit_without_its_data_has_a_page(fitted):
+    page = dataclasses.replace(fitted, data={})._repr_html_()
+    assert "k = " in page and "<img" not in page
+
+
+def test_any_model_is_saved(fitted, tmp_path):
+    model = eqx.tree_at(lambda m: m.field.constants.raw, fitted.model, replace_fn=lambda raw: 2 * raw)
+    path = tmp_path / "model.safetensors"
+    nf.save(model, path)
+    again = nf.load(path)
+    assert eqx.tree_equal(again, model) and again.constants() != fitted.constants
+    nf.save(again, str(path))
+    nf.save(nf.Ensemble.of([model, again], fitted.data["train"], None), path)
+    assert len(nf.load(path).members) == 2
+    with pytest.raises(ValueError, match=r"^model must be a NeuralODE or an Ensemble, such as fit\.model, got Fit of"):
+        nf.save(fitted, path)
+    with pytest.raises(ValueError, match=r"^path must be the name of a file, got 5\.$"):
+        nf.save(model, 5)

@@ -36,6 +36,7 @@ from .likelihood import Likelihood, likelihood
 from .options import Options
 from .preparation import stages_of
 from .profile import profile
+from .readable import equations_of, notebook_page
 from .starts import Starts
 
 LOG = logging.getLogger(__name__)
@@ -169,6 +170,20 @@ class Fit:
         is_cut = self.status in ("interrupted", "pruned")
         return replace(found, sentence=f"so far {found.sentence}") if is_cut else found
 
+    @property
+    def constants(self) -> dict[str, float]:
+        """The fitted constants of known equations and starts by their names, in the user's units."""
+        return self.model.constants()
+
+    @property
+    def equations(self) -> dict[str, str]:
+        """The right-hand sides of the field by state, in the user's names and units, where it has equations.
+
+        Those of `Known` and `Hybrid` are as they were written, with `constants` apart, and with `network(...)` for what
+        a network adds; those of `Linear` have their numbers. Other fields have none.
+        """
+        return equations_of(self.model)
+
     def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
         """How sure the constants are, by the training data.
 
@@ -254,6 +269,14 @@ class Fit:
     def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""
         save(self.model, path)
+
+    @cached_property
+    def _html(self) -> str:
+        return notebook_page(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, the constants and the picture."""
+        return self._html
 
     def __repr__(self) -> str:
         typical, last = self.model.typical, self.history[-1] if self.history else None

@@ -1,5 +1,6 @@
 """The style that all plots share: colours, figures, texts and files."""
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,18 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: str | Path) -> Path:
+    Path(path).write_bytes(png(figure))
+    return Path(path)
+
+
+def png(figure: Any) -> bytes:
+    """A figure as a PNG file."""
+    content = io.BytesIO()
     with warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes; that must not stop a run.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(path, format="png", dpi=DPI)
-    return Path(path)
+        figure.savefig(content, format="png", dpi=DPI)
+    return content.getvalue()
 
 
 def named(data: Dataset, name: str) -> str:

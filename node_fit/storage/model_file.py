@@ -46,10 +46,20 @@ FUNCTIONS: dict[str, Callable] = {
 
 
 def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
-    """Writes a model; replaces an older file at `path` only once the new one is complete.
+    """Writes a model, fitted or loaded or changed by hand, to a file that `load` reads.
+
+    ```python
+    node_fit.save(model, "model.safetensors")
+    ```
+
+    An older file is replaced only once the new one is complete.
+
+    **Arguments:** `model`: a `NeuralODE` or an `Ensemble`. `path`: the file.
 
     **Raises:** `ValueError` that names a part that a file can't hold, such as a lambda.
     """
+    check_argument("model", model, NeuralODE | Ensemble, "a NeuralODE or an Ensemble, such as fit.model")
+    check_argument("path", path, str | Path, "the name of a file")
     tensors: dict[str, np.ndarray] = {}
     structure = describe(model, "model", tensors)
     content = {
