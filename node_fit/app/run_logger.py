@@ -81,6 +81,9 @@ class RunLogger(Callback):
         for note in notes:
             self.console.print(note, soft_wrap=True, markup=False)
 
+    def on_trial(self, what: str) -> None:
+        self.display.say(f"trying {what}")
+
     def restore(self, template: Template) -> RunState | None:
         config = self.config
         self.checkpoints.check_room(template(0, 0))

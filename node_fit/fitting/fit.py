@@ -142,7 +142,7 @@ def fit_with(
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
-        run = Run(train, validation)
+        run = Run(train, validation, callback)
         prepared = run.prepare(options, model)
         ensemble.check(train, prepared.options.training.budget.window)
         callback.on_fit_start(prepared.model, prepared.said)

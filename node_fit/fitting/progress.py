@@ -17,67 +17,125 @@ LONG = 20.0
 @contextmanager
 def progress_bar(wanted: bool | None) -> Iterator[list[Callback]]:
     """A list with the progress bar as a callback, or an empty one; by default in a terminal and in a notebook."""
-    if not (in_terminal_or_notebook() if wanted is None else wanted):
+    if not (in_terminal() or in_notebook() if wanted is None else wanted):
         yield []
         return
     from rich.console import Console
 
-    with Display(Console(highlight=False)) as display:
+    # As other bars are, it is on standard error where standard output goes to a file.
+    console = Console(highlight=False, stderr=not is_terminal(sys.stdout) and is_terminal(sys.stderr))
+    with Display(console) as display:
         yield [ShowProgress(display)]
 
 
-def in_terminal_or_notebook() -> bool:
-    return sys.stdout.isatty() or "ipykernel" in sys.modules
+def in_terminal() -> bool:
+    return is_terminal(sys.stdout) or is_terminal(sys.stderr)
+
+
+def is_terminal(stream: Any) -> bool:
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def in_notebook() -> bool:
+    """Whether the process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 class Display:
-    """A progress bar on a terminal, plain lines elsewhere.
+    """A progress bar on a terminal, a line that changes in a notebook, plain lines elsewhere.
 
     **Arguments:** `console`: a `rich.console.Console`.
     """
 
     def __init__(self, console: Any):
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.text import Text
+
+        class Clock(TimeRemainingColumn):
+            """The remaining time, or the elapsed time of what has no known end, such as compilation."""
+
+            def render(self, task: Any) -> Text:
+                if task.total is not None:
+                    return super().render(task)
+                return Text(f"{task.elapsed or 0:.0f} s", style="progress.elapsed")
 
         self.console = console
-        self.lines = not (console.is_terminal or console.is_jupyter)
+        self.cell: Any = None
+        self.notebook = in_notebook()
+        self.lines = not (console.is_terminal or self.notebook)
         self.bar = Progress(
             TextColumn("{task.fields[stage]}"),
             BarColumn(bar_width=8),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[figures]}"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[figures]}"),
+            Clock(compact=True),
             console=console,
             transient=True,
-            disable=self.lines,
+            disable=self.lines or self.notebook,
         )
         self.task: Any = None
         self.last: tuple[int, float] | None = None
-        self.stage, self.steps, self.shown = "", 0, 0.0
+        self.stage, self.steps, self.shown = "", 0, time.perf_counter()
 
     def __enter__(self) -> "Display":
         self.bar.start()
-        self.task = self.bar.add_task("", total=1, stage="loading", figures="")
+        # Without a total, the bar moves by itself.
+        self.task = self.bar.add_task("", total=None, stage="", figures="")
+        self.say("preparing")
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()
 
+    def say(self, what: str) -> None:
+        """Says what is done outside of stages; on plain lines, only after a long silence."""
+        now = time.perf_counter()
+        if not self.lines:
+            self.draw(what, None, 0, "")
+        elif now - self.shown > SILENCE:
+            self.console.print(what, soft_wrap=True)
+            self.shown = now
+
+    def draw(self, what: str, total: int | None, step: int, figures: str) -> None:
+        """Changes the bar, or the line in a notebook."""
+        count = "" if total is None else f"{step}/{total} "
+        if self.notebook:
+            self.write(f"{what} {count}{figures}".rstrip())
+            return
+        if total is None:
+            self.bar.reset(self.task, total=None, stage=what, figures=figures)
+        else:
+            self.bar.update(self.task, total=total, completed=step, stage=what, figures=count + figures)
+
+    def write(self, line: str) -> None:
+        """Writes the line of a notebook, which needs no widgets for that."""
+        from IPython.display import display  # pyright: ignore[reportMissingImports]  # A notebook has it.
+
+        content = {"text/plain": line}
+        if self.cell is None:
+            self.cell = display(content, raw=True, display_id=True)
+        else:
+            self.cell.update(content, raw=True)
+
     def announce(self, stage: str, steps: int) -> None:
         """Says that a stage is being compiled."""
-        self.bar.reset(self.task, total=steps, stage=f"compiling {stage}", figures="")
         self.stage, self.steps, self.last = stage, steps, None
         if self.lines:
             self.console.print(f"compiling {stage}: up to {steps} steps", soft_wrap=True)
+        else:
+            self.draw(f"compiling {stage}", None, 0, "")
 
     def began(self) -> None:
         """Says that a stage has been compiled and runs."""
         self.shown = time.perf_counter()
+        if not self.lines:
+            self.draw(self.stage, self.steps, 0, "")
 
     def show_steps(self, step: int) -> None:
         """Shows the step that a long chunk has reached in its stage."""
         now = time.perf_counter()
         if not self.lines:
-            self.bar.update(self.task, completed=step)
+            self.draw(self.stage, self.steps, step, "")
         elif now - self.shown > SILENCE:
             self.console.print(f"{self.stage:<10} step {step:>6} of {self.steps}", soft_wrap=True)
             self.shown = now
@@ -98,7 +156,7 @@ class Display:
                 soft_wrap=True,
             )
         else:
-            self.bar.update(self.task, completed=step, stage=record.stage, figures=losses + speed)
+            self.draw(record.stage, self.steps, step, losses + speed)
 
 
 def at_most(seconds: float) -> str:
@@ -118,6 +176,9 @@ class ShowProgress(Callback):
 
     def __init__(self, display: Display):
         self.display = display
+
+    def on_trial(self, what: str) -> None:
+        self.display.say(f"trying {what}")
 
     def on_stage_compile(self, stage: str, steps: int) -> None:
         self.display.announce(stage, steps)

@@ -14,6 +14,7 @@ from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..model.starts.first import First
+from ..objectives.penalty import Penalty
 from ..training.callback import Callback, Record, RunState, Status
 from ..training.loop import Loop
 from ..training.members import Member, Members
@@ -33,13 +34,14 @@ TRIAL_STEPS = 200
 class Run:
     """Fits to the same data, and the programs that they compile.
 
-    **Arguments:** `train`, `validation`: as in `fit`.
+    **Arguments:** `train`, `validation`: as in `fit`. `callback`: told of trials.
     """
 
-    def __init__(self, train: Dataset, validation: Dataset | None):
+    def __init__(self, train: Dataset, validation: Dataset | None, callback: Callback | None = None):
         check_trainable(train)
         self.train = train
         self.validation = validation
+        self.callback = callback or Callback()
         self.loops: list[Loop] = []
         self.began = time.perf_counter()
         self.counted = 0
@@ -57,6 +59,8 @@ class Run:
 
     def predicted(self, options: Options, part: Dataset) -> np.ndarray:
         """Predictions of a short fit to `part`, at all of its times."""
+        assert isinstance(options.penalty, Penalty)
+        self.callback.on_trial(f"penalty.ridge={options.penalty.ridge:g}")
         short = options.shortened(TRIAL_STEPS)
         model = short.model(self.train)  # Other scales would need steps, and programs, of their own.
         loop = make_loop(

@@ -93,6 +93,9 @@ class Callback:
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
         """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
 
+    def on_trial(self, what: str) -> None:
+        """A short fit that tries an option, such as `penalty.ridge=0.1`, is about to begin; before `on_fit_start`."""
+
     def restore(self, template: Template) -> RunState | None:
         """The state to resume from; None to start. `template` gives states of the structure of a stage."""
         return None
@@ -127,6 +130,10 @@ class Callbacks(Callback):
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
         for callback in self.callbacks:
             callback.on_fit_start(model, notes)
+
+    def on_trial(self, what: str) -> None:
+        for callback in self.callbacks:
+            callback.on_trial(what)
 
     def restore(self, template: Template) -> RunState | None:
         found = [callback.restore(template) for callback in self.callbacks]
