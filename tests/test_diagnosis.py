@@ -25,7 +25,7 @@ def record(loss, step=100, stage="main"):
 STALLED = [record(0.1), record(0.0999, 200)]
 
 
-def said(predicted, data=None, status="stopped_early", history=STALLED, validation=None, validated=None):
+def said(predicted, data=None, status="converged", history=STALLED, validation=None, validated=None):
     data = data or rotation()
     splits, predictions = {"train": data}, {"train": predicted}
     if validation is not None:
@@ -43,7 +43,7 @@ def test_flat():
     flat = said(np.zeros_like(data.ys) + data.ys.mean(axis=(0, 1)))
     assert flat.kind == "flat" and "shorter windows first" in flat.sentence
     direct = nf.Options(recipe="direct")
-    straight = diagnose("stopped_early", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct)
+    straight = diagnose("converged", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct)
     assert "try recipe=default" in straight.sentence
     after_all = said(np.zeros_like(data.ys), history=[record(1.0, stage="derivative"), *STALLED])
     assert "shorter windows first" in after_all.sentence
@@ -62,7 +62,7 @@ def test_unfinished():
     data = rotation()
     falling = [record(0.2), record(0.1, 200)]
     assert said(data.ys + 0.1, status="completed", history=falling).kind == "unfinished"
-    assert said(data.ys + 0.1, status="stopped_early", history=falling).kind != "unfinished"
+    assert said(data.ys + 0.1, status="converged", history=falling).kind != "unfinished"
 
 
 def test_the_last_records_are_those_of_one_member():
@@ -138,7 +138,7 @@ def test_a_prior_that_was_chosen_is_not_advised_against():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 0.3}
     advice = {
-        chosen: diagnose("stopped_early", STALLED, splits, predicted, chosen=chosen).sentence
+        chosen: diagnose("converged", STALLED, splits, predicted, chosen=chosen).sentence
         for chosen in [(), ("penalty.ridge",)]
     }
     assert "a prior (penalty.ridge=0.1)" in advice[()]

@@ -20,6 +20,7 @@ from reports import by_time, by_trajectory, curves_of, model_of, spirals, write_
 
 import node_fit as nf
 from node_fit.app.drawing import Drawing, Page
+from node_fit.app.leaderboard import row
 from node_fit.data.dates import Dates
 from node_fit.evaluation.metrics import score
 from node_fit.evaluation.residuals import autocorrelation
@@ -29,6 +30,7 @@ from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index
 from node_fit.report.page import numbers, short, times
 from node_fit.report.predictions import read_predictions, trajectories_of
+from node_fit.report.run_directory import read_summary
 from node_fit.report.run_page import make_run_page
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.storage.model_file import save
@@ -381,3 +383,21 @@ def test_report_must_be_a_truth_value(tmp_path):
     write_table(tmp_path / "mine.csv", rows_of_spirals())
     ran = node_fit(tmp_path, *DIRECT, "report=often")
     assert ran.code == 1 and ran.sentence == "report must be true or false, got 'often'."
+
+
+OLD = [("converged: the line search finds nothing", "converged"), ("the validation loss has not improved", "stopped")]
+
+
+@pytest.mark.parametrize(("reason", "status"), OLD)
+def test_runs_of_version_0_2_have_todays_statuses(tmp_path, reason, status):
+    """`stopped_early` was both; a leaderboard and a page of such a run say what it was."""
+    members = [{"status": "stopped_early", "reason": reason}, {"status": "failed", "reason": "no loss was finite"}]
+    ensemble = {"members": members, "kept": 1, "level": 0.9, "coverage": {}, "calibrated": False}
+    ended = {"status": "stopped_early", "reason": reason, "ensemble": ensemble}
+    job = write_job(tmp_path, 0, ("seed=1",), **ended)
+    assert row(job)["status"] == status
+    summary = read_summary(job)
+    assert [each["status"] for each in summary["ensemble"]["members"]] == [status, "failed"]
+    for page in (make_run_page(job), make_index(tmp_path)):
+        text = page.read_text()
+        assert "stopped_early" not in text and "stopped early" not in text and "converged: converged" not in text

@@ -31,7 +31,7 @@ from ..runtime.precision import scope
 from ..runtime.processes import explain_parting, is_first, join, leave
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.disk import explain_disk, write
-from ..training.callback import Callback
+from ..training.callback import ENDED, Callback
 from ..training.members import Members
 from .config.composition import explain
 from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
@@ -54,7 +54,7 @@ from .run_logger import Pruner, RunLogger, StopOnSignal, make_loggers
 from .summary import summarise
 
 LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
-EXIT = {"completed": 0, "stopped_early": 0, "pruned": 0, "failed": 1}
+EXIT = {**dict.fromkeys(ENDED, 0), "pruned": 0, "failed": 1}
 
 
 def run(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | None = None) -> int:

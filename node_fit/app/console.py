@@ -16,6 +16,7 @@ from ..fitting.confidence import Interval, shown_with_interval
 from ..fitting.result import Fit
 from ..fitting.starts import Starts
 from ..report.page import explained
+from ..training.callback import ENDED
 from .summary import NOT_ASKED
 
 # Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
@@ -151,7 +152,7 @@ def print_results(console: Console, summary: dict[str, Any], starts: Starts | No
 
 def ended(fit: Fit) -> str:
     """How a fit ended; one that was resumed after its end has taken no step."""
-    whole = fit.status in ("completed", "stopped_early") and not fit.history
+    whole = fit.status in ENDED and not fit.history
     return f"{fit.status}: {fit.reason}" + ("; it had ended before, and took no further step" if whole else "")
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import io
-import json
 import logging
 import math
 import signal
@@ -17,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
 from ..report.index_page import make_index
+from ..report.run_directory import read_summary
 from ..storage.disk import write as write_whole
 from .console import figure, make_console
 from .drawing import DRAWING, warn_on_error
@@ -125,7 +125,7 @@ def row(job: Path, status: str | None = None) -> dict[str, Any]:
     - `status`: replaces the job's summary if that is missing or outdated.
     """
     if status is None:
-        summary = json.loads((job / "summary.json").read_text())
+        summary = read_summary(job)
     else:
         words = job / ".hydra" / "overrides.yaml"
         summary = {"status": status, "overrides": list(OmegaConf.load(words)) if words.is_file() else []}
@@ -134,7 +134,7 @@ def row(job: Path, status: str | None = None) -> dict[str, Any]:
     return {
         "job": job.name,
         "overrides": " ".join(word for word in summary.get("overrides", []) if word != "resume=auto"),
-        "status": summary["status"],
+        "status": summary.get("status", "lost"),
         "ranked_by": next((key for key in ("validation_nrmse", "train_nrmse") if nrmse[key] is not None), None),
         **nrmse,
         "steps": summary.get("steps"),

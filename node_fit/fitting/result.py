@@ -49,7 +49,8 @@ class Fit:
     - `model`: the model with the best parameters on the validation data (on the training data if there are none), or an
       `Ensemble` of all members that are kept.
     - `members`: how each of several members ended; empty for a single fit.
-    - `status`: `completed`, `stopped_early`, `interrupted` or `failed`, and the `reason` in a sentence.
+    - `status`: `converged`, `stopped` (on validation data), `completed` (all steps), `interrupted` or `failed`; and the
+      `reason` in a sentence.
     - `history`: a `Record` for each chunk.
     - `steps`, `parameters`: number of steps taken, and of trained parameters.
     - `compiles`: XLA compilations of training chunks, as JAX reports them: one per stage, or none if the process has

@@ -145,10 +145,10 @@ def overall(outcomes: Sequence[Outcome]) -> Outcome:
     """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
     if len(outcomes) == 1:
         return outcomes[0]
-    order: list[Status] = ["interrupted", "completed", "stopped_early", "failed"]
+    order: list[Status] = ["interrupted", "completed", "converged", "stopped", "failed"]
     first = min(outcomes, key=lambda outcome: order.index(outcome.status))
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in order}
-    said = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count)
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
 
 

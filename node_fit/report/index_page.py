@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..training.callback import ENDED
 from .page import numbers, write_page
-from .run_directory import read_json, read_losses
+from .run_directory import read_losses, read_summary
 from .run_page import NAME as RUN_PAGE
 
 NAME = "index.html"
@@ -51,7 +52,7 @@ def make_index(directory: Path, statuses: Mapping[str, str] | None = None, *, ru
 
 def make_member_index(folder: Path) -> Path | None:
     """Makes the page of an ensemble's members; `None` if the run has a single member."""
-    ensemble = read_json(folder / "summary.json").get("ensemble")
+    ensemble = read_summary(folder).get("ensemble")
     rows = read_losses(folder / "metrics.csv")
     if not ensemble or not rows:
         return None
@@ -90,7 +91,7 @@ def order(path: Path) -> tuple[int, str]:
 
 def read_job(folder: Path, status: str | None, missing: str) -> dict[str, Any]:
     """What the page shows of a job. `missing`: the status of a job without a summary."""
-    summary = read_json(folder / "summary.json")
+    summary = read_summary(folder)
     metrics = summary.get("metrics") or {}
     overrides = summary.get("overrides") or read_overrides(folder)
     return {
@@ -180,4 +181,4 @@ def rank(job: Mapping[str, Any]) -> tuple[bool, float, float]:
     validation, train = (
         math.inf if job["scores"][key] is None else job["scores"][key] for key in ("validation", "train")
     )
-    return job["status"] not in ("completed", "stopped_early"), validation, train
+    return job["status"] not in ENDED, validation, train

@@ -25,6 +25,27 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run, with today's statuses; empty if there is none, or if it can't be read."""
+    return with_statuses(read_json(folder / "summary.json"))
+
+
+def with_statuses(node: Any) -> Any:
+    """A summary in which `stopped_early`, of version 0.2, is `converged` or `stopped`."""
+    if isinstance(node, list):
+        return [with_statuses(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: with_statuses(each) for key, each in node.items()}
+    if node.get("status") == "stopped_early":
+        reason = str(node.get("reason", ""))
+        converged = reason.startswith(("converged: ", "the training loss has stalled"))
+        node["status"] = "converged" if converged else "stopped"
+        if "reason" in node:
+            node["reason"] = reason.removeprefix("converged: ")
+    return node
+
+
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
     """A config as keys and values, and as text; empty if it can't be read, or is none that node_fit writes."""
     try:

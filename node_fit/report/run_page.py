@@ -14,7 +14,16 @@ from .curves import Field, Kept, Key, field_of_model, load_curves, save_curves
 from .page import numbers, times, write_page
 from .predictions import Predictions, read_predictions, trajectories_of
 from .residuals import describe_residuals
-from .run_directory import command_of, read_config, read_json, read_losses, read_units, read_versions, stages
+from .run_directory import (
+    command_of,
+    read_config,
+    read_json,
+    read_losses,
+    read_summary,
+    read_units,
+    read_versions,
+    stages,
+)
 
 NAME = "report.html"
 # Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
@@ -52,7 +61,7 @@ def make_run_page(
     **Returns:** the path of the page.
     """
     predictions = read_predictions(folder / "predictions.csv")
-    summary = dict.fromkeys(SUMMARY) | read_json(folder / "summary.json")
+    summary = dict.fromkeys(SUMMARY) | read_summary(folder)
     diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config(folder / "config.yaml")
     data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}

@@ -10,7 +10,11 @@ import numpy as np
 from ..model.neural_ode import NeuralODE
 from .state import TrainState
 
-Status = Literal["completed", "stopped_early", "interrupted", "pruned", "failed"]
+# How a fit ended: `converged` where its optimizer finds nothing lower, `stopped` before that, most often since the
+# validation loss rose, `completed` after all of its steps.
+Status = Literal["converged", "stopped", "completed", "interrupted", "pruned", "failed"]
+# A fit that ended by itself, and well.
+ENDED: tuple[Status, ...] = ("converged", "stopped", "completed")
 
 
 @dataclass(frozen=True)

@@ -53,30 +53,35 @@ def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | Non
             "failed",
             f"no loss was finite in the first {state.evaluations} evaluations ({state.failed} failed solves); {ADVICE}",
         )
-    reason = why_finished(stage, state, patience)
-    if reason is None:
+    found = why_finished(stage, state, patience)
+    if found is None:
         return None
     if not (state.best.is_usable(blocks) or state.chosen.is_usable(blocks)):
         return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}")
-    return Outcome("completed" if state.step >= stage.steps else "stopped_early", reason)
+    return found
 
 
-def why_finished(stage: Stage, state: TrainState, patience: int | None) -> str | None:
+def why_finished(stage: Stage, state: TrainState, patience: int | None) -> Outcome | None:
+    """How a stage of which something could be solved has ended; None if it has not."""
     if state.step >= stage.steps:
-        return f"took all {stage.steps} steps of stage {stage.name}"
+        return Outcome("completed", f"took all {stage.steps} steps of stage {stage.name}")
     grown = not stage.objective.grows or state.progress >= 1
     if state.stuck and grown:
-        return f"converged: {stage.optimizer.why_stuck}"
+        return Outcome("converged", stage.optimizer.why_stuck)
     if state.rejected >= HOPELESS:
-        return (
+        return Outcome(
+            "stopped",
             f"{HOPELESS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
             "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
-            "roots, logarithms and divisions"
+            "roots, logarithms and divisions",
         )
     if patience is not None and state.stale >= patience and not np.isfinite(state.best.loss):
-        return f"no validation loss was finite, and the training loss has not fallen for {patience} chunks"
+        said = f"no validation loss was finite, and the training loss has not fallen for {patience} chunks"
+        return Outcome("stopped", said)
     if patience is not None and state.stale >= patience:
-        return f"the validation loss has not improved for {patience} chunks"
+        return Outcome("stopped", f"the validation loss has not improved for {patience} chunks")
     if grown and stage.optimizer.full_batch and state.plateau >= PLATEAU:
-        return f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
+        return Outcome(
+            "converged", f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
+        )
     return None
