@@ -12,7 +12,8 @@ from conftest import SMALL, fit_to, rotation
 import node_fit as nf
 from node_fit.data.smoothing import noise_levels
 from node_fit.evaluation.baselines import baselines
-from node_fit.fitting.diagnosis import diagnose, is_noise
+from node_fit.fitting.case import Case, is_noise
+from node_fit.fitting.diagnosis import diagnose
 from node_fit.fitting.prior import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import weights
 from node_fit.training.callback import Record
@@ -30,7 +31,7 @@ def said(predicted, data=None, status="converged", history=STALLED, validation=N
     splits, predictions = {"train": data}, {"train": predicted}
     if validation is not None:
         splits["validation"], predictions["validation"] = validation, validated
-    return diagnose(status, history, splits, predictions)
+    return diagnose(Case(status, history, splits, predictions))
 
 
 def test_good():
@@ -43,7 +44,7 @@ def test_flat():
     flat = said(np.zeros_like(data.ys) + data.ys.mean(axis=(0, 1)))
     assert flat.kind == "flat" and "shorter windows first" in flat.sentence
     direct = nf.Options(recipe="direct")
-    straight = diagnose("converged", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct)
+    straight = diagnose(Case("converged", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct))
     assert "try recipe=default" in straight.sentence
     after_all = said(np.zeros_like(data.ys), history=[record(1.0, stage="derivative"), *STALLED])
     assert "shorter windows first" in after_all.sentence
@@ -91,7 +92,7 @@ def test_steps_that_are_too_few_are_named():
     options = nf.Options(solver=nf.Solver(max_steps=8))
 
     def of(predicted, excess):
-        return diagnose("completed", STALLED, {"train": data}, {"train": predicted}, None, options, excess)
+        return diagnose(Case("completed", STALLED, {"train": data}, {"train": predicted}, {}, options, excess))
 
     found = of(0 * data.ys, 2e4)
     assert found.kind == "coarse" and "solver.max_steps=8" in found.sentence and "20000 times" in found.sentence
@@ -138,7 +139,7 @@ def test_a_prior_that_was_chosen_is_not_advised_against():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 0.3}
     advice = {
-        chosen: diagnose("converged", STALLED, splits, predicted, chosen=chosen).sentence
+        chosen: diagnose(Case("converged", STALLED, splits, predicted, chosen=chosen)).sentence
         for chosen in [(), ("penalty.ridge",)]
     }
     assert "a prior (penalty.ridge=0.1)" in advice[()]
@@ -169,7 +170,7 @@ def test_a_good_fit_is_compared_with_the_best_simple_model():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
     simple = {name: baselines(data, data) for name in splits}
-    found = diagnose("completed", STALLED, splits, predicted, simple)
+    found = diagnose(Case("completed", STALLED, splits, predicted, simple))
     assert found.kind == "good"
     best = min(simple["test"].values(), key=lambda each: each.nrmse)
     assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence

@@ -246,7 +246,7 @@ class Job:
         judged = {name: fit.scored(part) for name, part in named.items()}
         self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
-        diagnosis = fit.judge(judged, simulated.at_rows, simple)
+        diagnosis = fit.diagnose(named, simulated.at_rows, simple)
         page = self.draw(fit, simulated)
         summary = summarise(
             fit, judged, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence

@@ -1,16 +1,20 @@
 """Advice for a fit that is not good, from its data and its options."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
+from ..evaluation.metrics import deviations
 from ..evaluation.past import explained_by_past
+from ..model.fields.hybrid import Hybrid
 from ..model.fields.known import Known
 from ..model.fields.linear import Linear
+from ..model.starts.fitted import Fitted
+from ..model.starts.stated import Stated
 from ..objectives.penalty import Penalty
 from ..training.callback import Record
 from .options import Options
@@ -20,6 +24,11 @@ from .recipes import DIRECT
 DECADES = 100.0
 # Share of a channel's residual variance that the rows before have to explain.
 EXPLAINED = 0.2
+MORE = "a longer record, or more of them"
+# Values that leave the range of the training data by more than this share of it are told, of so many channels.
+BEYOND, MOST_TOLD = 0.1, 3
+# A simulation that moves by no more than this stands still [standard deviations of the data].
+STILL = 1e-6
 # The width of a network to try where a wider one overfits.
 NARROW = 16
 
@@ -31,6 +40,8 @@ def what_helps(
     chosen: Collection[str] = (),
     *,
     overfits: bool,
+    explained: bool = True,
+    penalised: bool = True,
 ) -> str:
     """What to try next: what is not in use yet, and what the training data suggest.
 
@@ -40,6 +51,8 @@ def what_helps(
     - `data`, `predicted`: the training data, and the fit's predictions of them.
     - `chosen`: keys of the config that the fit chose itself, which its data judged.
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
+    - `explained`: whether it explains the training data themselves.
+    - `penalised`: whether it has a network, on which a prior would act.
     """
     found = []
     wide = spanning_decades(options, data)
@@ -47,12 +60,16 @@ def what_helps(
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
     if maker(options.field) is Linear:
         found.append("field=mlp, since this field is linear")
+    shares = explained_by_past(data, predicted)
     if overfits:
-        found.append(against_overfitting(options, chosen))
-    elif past_predicts(data, predicted):
+        found.append(against_overfitting(options, chosen) if penalised else MORE)
+    elif (shares > EXPLAINED).any():
         found.append(more_states(options))
+    elif not explained:
+        found.append(what_helps_flat(options, ()))
     else:
-        found.append("a longer record, or more of them, since past rows do not predict the residuals")
+        found.append(MORE)
+        found[-1] += "" if np.isnan(shares).all() else ", since past rows do not predict the residuals"
     return "; or ".join(found)
 
 
@@ -98,6 +115,8 @@ def against_overfitting(options: Options, chosen: Collection[str]) -> str:
 
 def more_states(options: Options) -> str:
     """The advice where past rows predict the residuals."""
+    if (equations := other_equations(options)) is not None:
+        return f"{equations}, since past rows predict the residuals"
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
     if count == 0:
@@ -107,8 +126,54 @@ def more_states(options: Options) -> str:
 
 def what_helps_flat(options: Options, history: Sequence[Record]) -> str:
     """What to try where a fit is no better than a constant."""
+    if (equations := other_equations(options)) is not None:
+        return equations
     if len({record.stage for record in history}) == 1 and options.recipe == DIRECT:
         return "recipe=default, which begins without solves or with short ones"
     if options.training.window in (None, "auto"):
         return "shorter windows first (train.window=20), or hidden=1 start=encoder if not all that matters is measured"
     return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
+
+
+def other_equations(options: Options) -> str | None:
+    """What to try where known equations do not describe the data; None of other fields."""
+    kind = maker(options.field)
+    if kind not in (Known, Hybrid):
+        return None
+    tries = ["several first values of the constants (starts=8)"] if options.starts in (1, "auto") else []
+    if maker(options.start) not in (Fitted, Stated):
+        tries.append("a start that is fitted (start=fitted)")
+    more = "a network for what they lack (field=hybrid)" if kind is Known else "a remainder (field.rest=true)"
+    return f"{', '.join([*tries, 'other equations'])} or {more}: the equations, their constants or the start are wrong"
+
+
+def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
+    """Whether a simulation does not move although the data do."""
+    moves = np.ptp(np.where(data.valid[..., None], predicted, predicted[:, :1]), axis=1)
+    return bool((moves <= STILL * deviations(data)).all())
+
+
+def outside_in_words(splits: Mapping[str, Dataset]) -> str | None:
+    """A sentence on the test data, or else the validation data, if they leave the range of the training data."""
+    train = splits["train"]
+    trained = ranges_of(train, np.isfinite(train.ys))
+    for name in reversed([name for name in splits if name != "train"]):
+        data, found = splits[name], []
+        for channel, (low, high) in ranges_of(data, data.mask).items():
+            lowest, highest = trained.get(channel, (low, high))
+            below, above = lowest - low, high - highest
+            if channel not in data.angles and max(below, above) > BEYOND * (highest - lowest):
+                reached = low if below > above else high
+                found.append(f"{channel} reaches {reached:.3g} (trained on {lowest:.3g} to {highest:.3g})")
+        if found:
+            more = "" if len(found) <= MOST_TOLD else f", and {len(found) - MOST_TOLD} more"
+            return f"The {name} data leave the range of the training data: {', '.join(found[:MOST_TOLD])}{more}."
+    return None
+
+
+def ranges_of(data: Dataset, known: Bool[np.ndarray, "trajectory time state"]) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each channel: of states where they are `known`, of inputs in their rows."""
+    rows = known.any(axis=2)
+    values = {name: data.ys[..., index][known[..., index]] for index, name in enumerate(data.states)}
+    values |= {name: data.us[..., index][rows] for index, name in enumerate(data.inputs)}
+    return {name: (float(each.min()), float(each.max())) for name, each in values.items() if each.size}

@@ -1,38 +1,40 @@
 """The verdict on a fit, in a sentence that says what to try next."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
-from ..data.dataset import Dataset
-from ..data.smoothing import noise_levels
 from ..evaluation.failures import what_is_gone, where_not_finite
-from ..evaluation.metrics import Score, score
-from ..solver.held_steps import SLACK
-from ..training.callback import Record, Status
-from ..training.stopping import too_few_steps
-from .advice import past_predicts, what_helps, what_helps_flat
-from .options import Options
+from ..evaluation.metrics import Score, deviations
+from ..model.fields.known import Known
+from ..model.fields.linear import Linear
+from ..training.callback import Record
+from .advice import maker, outside_in_words, past_predicts, stands_still, what_helps_flat
+from .case import FLAT, GOOD, POOR, Case
 
 Kind = Literal[
-    "failed", "unstable", "coarse", "flat", "unfinished", "beaten", "noise-limited", "overfitted", "poor", "good"
+    "failed",
+    "unstable",
+    "coarse",
+    "flat",
+    "unfinished",
+    "beaten",
+    "tied",
+    "overfitted",
+    "noise-limited",
+    "poor",
+    "good",
 ]
-# A fit that explains less of the variance than this is as good as a constant, and with less than that it is poor.
-FLAT, POOR = 0.1, 0.9
-# A fit with a lower NRMSE is good in any case.
-GOOD = 0.02
 # The relative fall of the loss in the last chunk of a fit that more steps would improve.
 FALLING = 0.05
-# Errors up to so many times the noise are noise: of rows that were fitted, and of others.
-NEAR_NOISE, NEAR_NOISE_HELD = 1.3, 2.0
-OVERFITTED = 3.0
 # A held-out error that is larger than that of training by this factor is told.
 APART = 1.5
-# A simple model is better only if it is ahead by more than this.
-AHEAD = 0.99
+# A simple model is better only if it is ahead by more than this, and by more than that if errors are mere noise.
+AHEAD, AHEAD_IN_NOISE = 0.99, 0.9
+# A simple model does as well if its error is larger by no more than this factor.
+TIED = 1.1
 WORDS = {
     "mean": "the mean of the training data",
     "persistence": "the last known value",
@@ -49,110 +51,177 @@ class Diagnosis:
     sentence: str
 
 
-def diagnose(
-    status: Status,
-    history: Sequence[Record],
-    splits: Mapping[str, Dataset],
-    predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]],
-    simple: Mapping[str, Mapping[str, Score]] | None = None,
-    options: Options | None = None,
-    step_excess: float = 0.0,
-    chosen: Collection[str] = (),
-) -> Diagnosis:
-    """Judges a fit.
+def diagnose(case: Case) -> Diagnosis:
+    """Judges a fit: the first rule that says something decides."""
+    found = next(filter(None, (rule(case) for rule in RULES)))
+    outside = None if found.kind == "failed" else outside_in_words(case.splits)
+    return found if outside is None else Diagnosis(found.kind, f"{found.sentence} {outside}")
 
-    **Arguments:**
 
-    - `status`, `history`, `options`: those of the fit.
-    - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
-    - `predicted`: predictions for each split.
-    - `simple`: scores of simple models for each split, by their names.
-    - `step_excess`: of the fit. `chosen`: keys of the config that it chose itself.
-    """
-    options = options or Options()
-    if status == "failed":
-        return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
-    coarse = too_few_steps(options.solver.max_steps, step_excess) if step_excess > SLACK else None
-    for name, data in splits.items():
-        gone = where_not_finite(data, predicted[name])
+def is_failed(case: Case) -> Diagnosis | None:
+    if case.status != "failed":
+        return None
+    return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+
+
+def is_unstable(case: Case) -> Diagnosis | None:
+    for name, data in case.splits.items():
+        gone = where_not_finite(data, case.predicted[name])
         if gone:
-            tries = "a prior (penalty.ridge=0.1), shorter windows first (train.window=50), or solver=kvaerno5"
-            helps = coarse or f"try {tries} if it is stiff"
+            prior = "a prior (penalty.ridge=0.1), " if case.penalised else ""
+            tries = f"{prior}shorter windows first (train.window=50), or solver=kvaerno5"
+            helps = case.coarse or f"try {tries} if it is stiff"
             return Diagnosis("unstable", f"unstable: {name} {what_is_gone(data, gone)}; {helps}.")
-    scores = {name: score(data, predicted[name]) for name, data in splits.items()}
-    train = scores["train"]
-    held = {name: each for name, each in scores.items() if name != "train"}
-    far = {name: each for name, each in held.items() if each.nrmse > max(OVERFITTED * train.nrmse, GOOD)}
-
-    def what(*, overfits: bool) -> str:
-        return what_helps(options, splits["train"], predicted["train"], chosen, overfits=overfits)
-
-    if coarse and not train.nrmse <= GOOD:
-        return Diagnosis("coarse", f"coarse: {coarse}.")
-    if not train.r2 > FLAT:
-        said = f"R² {train.r2:.2f} on the training data, no better than a constant"
-        return Diagnosis("flat", f"flat: {said}; try {what_helps_flat(options, history)}.")
-    if is_falling(history) and status == "completed" and train.nrmse > GOOD:
-        return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise train.steps.")
-    for name, own in held.items():
-        better = ahead_of(own, (simple or {}).get(name, {}))
-        if better:
-            return Diagnosis(
-                "beaten",
-                f"beaten: {better} does better on the {name} data; try {what(overfits=name in far)}.",
-            )
-    if far:
-        name, worst = max(far.items(), key=lambda item: item[1].nrmse)
-        said = f"NRMSE {worst.nrmse:.2g} on {name} data against {train.nrmse:.2g} on those of training"
-        return Diagnosis("overfitted", f"overfitted: {said}; try {what(overfits=True)}.")
-    good = Diagnosis("good", f"good: NRMSE {in_words(scores)}{beside(scores, simple or {})}.")
-    if train.nrmse <= GOOD:
-        return good
-    poor = {name: each for name, each in scores.items() if not each.r2 >= POOR}
-    near = {name: NEAR_NOISE if name == "train" else NEAR_NOISE_HELD for name in splits}
-    if all(is_noise(splits[name], predicted[name], options, near[name]) for name in splits) and not (
-        poor.keys() - {"train"}
-    ):
-        return Diagnosis(
-            "noise-limited",
-            "noise-limited: the residuals are about as large as the noise of the data; only more data would help.",
-        )
-    if poor:
-        name, worst = min(poor.items(), key=lambda item: item[1].r2)
-        overfits = "train" not in poor and not past_predicts(splits["train"], predicted["train"])
-        where = "training" if name == "train" else name
-        return Diagnosis("poor", f"poor: R² {worst.r2:.2f} on the {where} data; try {what(overfits=overfits)}.")
-    return good
+    return None
 
 
-def ahead_of(own: Score, simple: Mapping[str, Score]) -> str | None:
+def is_coarse(case: Case) -> Diagnosis | None:
+    return Diagnosis("coarse", f"coarse: {case.coarse}.") if case.coarse and not case.train.nrmse <= GOOD else None
+
+
+def is_flat(case: Case) -> Diagnosis | None:
+    data, predicted = case.splits["train"], case.predicted["train"]
+    if not deviations(data).any():
+        are = f"{data.states[0]} is" if len(data.states) == 1 else f"{' and '.join(data.states)} are"
+        return Diagnosis("flat", f"flat: {are} constant in the training data, so there is no motion to learn.")
+    if not case.train.r2 <= FLAT:
+        return None
+    said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
+    if stands_still(data, predicted):
+        said += ", since the simulation stands still: where it starts, the equations have a steady state"
+    return Diagnosis("flat", f"flat: {said}; try {what_helps_flat(case.options, case.history)}.")
+
+
+def is_unfinished(case: Case) -> Diagnosis | None:
+    if not (is_falling(case.history) and case.status == "completed" and case.train.nrmse > GOOD):
+        return None
+    return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise train.steps.")
+
+
+def is_beaten(case: Case) -> Diagnosis | None:
+    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more."""
+    for name in case.held:
+        error = case.errors[name]
+        little = error <= GOOD < case.scores[name].nrmse
+        better = ahead_of(case.scores[name], case.simple.get(name, {}), AHEAD_IN_NOISE if error == 0 else AHEAD)
+        if better and (error == 0 or not little):
+            said = f"beaten: {better} does better on the {name} data; try {case.what(overfits=name in case.far)}."
+            return Diagnosis("beaten", said)
+    return None
+
+
+def is_tied(case: Case) -> Diagnosis | None:
+    """The mean, or the last known value, that does as well."""
+    for name in case.held:
+        tied = ties(case, name, ("mean", "persistence"))
+        if tied and case.errors[name] > 0:
+            said = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
+            return Diagnosis("tied", said)
+    return None
+
+
+def is_overfitted(case: Case) -> Diagnosis | None:
+    """Only a network can follow what is chance in its training data."""
+    if not (case.far and case.penalised):
+        return None
+    name = max(case.far, key=lambda each: case.far[each])
+    said = f"NRMSE {case.scores[name].nrmse:.2g} on {name} data against {case.train.nrmse:.2g} on those of training"
+    return Diagnosis("overfitted", f"overfitted: {said}; try {case.what(overfits=True)}.")
+
+
+def is_close(case: Case) -> Diagnosis | None:
+    return is_good(case) if case.train.nrmse <= GOOD and not poor_of(case) else None
+
+
+def is_noise_limited(case: Case) -> Diagnosis | None:
+    if not case.is_all_noise:
+        return None
+    said = "the residuals are about as large as the noise of the data; only more data would help"
+    return Diagnosis("noise-limited", f"noise-limited: {said}{linear_does_as_well(case)}.")
+
+
+def is_poor(case: Case) -> Diagnosis | None:
+    poor = poor_of(case)
+    if not poor:
+        return None
+    name = min(poor, key=lambda each: poor[each])
+    overfits = "train" not in poor and not past_predicts(case.splits["train"], case.predicted["train"])
+    where = "training" if name == "train" else name
+    plain = np.isclose(poor[name], case.scores[name].r2)
+    beside = "" if plain else " (of the variance of the training data)"
+    return Diagnosis(
+        "poor", f"poor: R² {poor[name]:.2f} on the {where} data{beside}; try {case.what(overfits=overfits)}."
+    )
+
+
+def is_good(case: Case) -> Diagnosis:
+    return Diagnosis("good", f"good: NRMSE {in_words(case.scores)}{beside(case)}.")
+
+
+RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
+    *(is_failed, is_unstable, is_coarse, is_flat, is_unfinished, is_beaten, is_tied, is_overfitted, is_close),
+    *(is_noise_limited, is_poor, is_good),
+)
+
+
+def poor_of(case: Case) -> dict[str, float]:
+    """The R² of splits that are explained poorly; one that is not a number decides nothing."""
+    found = {name: 1 - case.errors[name] ** 2 for name in case.splits}
+    return {name: r2 for name, r2 in found.items() if r2 < POOR}
+
+
+def ahead_of(own: Score, simple: Mapping[str, Score], ahead: float = AHEAD) -> str | None:
     """The simple model that is clearly better than a fit, with its score, in words."""
     name = min(simple, key=lambda each: simple[each].nrmse, default=None)
-    if name is None or not simple[name].nrmse < AHEAD * own.nrmse:
-        return None
+    return against(name, own, simple) if name is not None and simple[name].nrmse < ahead * own.nrmse else None
+
+
+def against(name: str, own: Score, simple: Mapping[str, Score]) -> str:
     return f"{WORDS.get(name, name)} (NRMSE {simple[name].nrmse:.2g} against {own.nrmse:.2g})"
 
 
+def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
+    """The best of some simple models, if it does as well on a split as the fit, with its score, in words."""
+    own = case.scores[name]
+    simple = {kind: each for kind, each in case.simple.get(name, {}).items() if kind in kinds}
+    best = min(simple, key=lambda each: simple[each].nrmse, default=None)
+    return against(best, own, simple) if best is not None and simple[best].nrmse <= TIED * own.nrmse else None
+
+
+def linear_does_as_well(case: Case) -> str:
+    """Says so, of a fit that has a network."""
+    name = (case.held or ["train"])[-1]
+    tied = ties(case, name, ("linear", "state-space"))
+    if tied is None or maker(case.options.field) in (Linear, Known):
+        return ""
+    where = "training" if name == "train" else name
+    return f"; {tied} does as well on {where} data, so field=linear, which is simpler, may be enough"
+
+
 def in_words(scores: Mapping[str, Score]) -> str:
-    """The scores of all splits."""
-    names = ["training" if name == "train" else name for name in scores]
-    figures = [f"{each.nrmse:.2g} on {name}" for name, each in zip(names, scores.values(), strict=True)]
+    """The scores of all splits that have one."""
+    known = {name: each for name, each in scores.items() if not np.isnan(each.nrmse)}
+    names = ["training" if name == "train" else name for name in known]
+    figures = [f"{each.nrmse:.2g} on {name}" for name, each in zip(names, known.values(), strict=True)]
     return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
 
 
-def beside(scores: Mapping[str, Score], simple: Mapping[str, Mapping[str, Score]]) -> str:
+def beside(case: Case) -> str:
     """How the error held out compares with that of training, and with that of the best simple model, in words."""
-    held = [name for name in scores if name != "train"]
-    if not held:
-        return ""
-    said, last = "", held[-1]
-    worst = max(held, key=lambda name: scores[name].nrmse)
-    if scores[worst].nrmse > max(APART * scores["train"].nrmse, GOOD):
-        times = scores[worst].nrmse / scores["train"].nrmse
-        said = f"; that on {worst} data is {times:.1f} times that on training data"
-    name = min(simple.get(last, {}), key=lambda each: simple[last][each].nrmse, default=None)
+    scores = case.scores
+    held = [name for name in case.held if not np.isnan(scores[name].nrmse)]
+    said, last = "", (held or ["train"])[-1]
+    worst = max(held, key=lambda name: scores[name].nrmse, default="train")
+    if scores[worst].nrmse > max(APART * case.train.nrmse, GOOD):
+        times = scores[worst].nrmse / case.train.nrmse
+        noise = ", but no more than noise" if case.errors[worst] == 0 else ""
+        said = f"; that on {worst} data is {times:.1f} times that on training data{noise}"
+    if as_well := linear_does_as_well(case):
+        return said + as_well
+    simple = case.simple.get(last, {})
+    name = min(simple, key=lambda each: simple[each].nrmse, default=None) if held else None
     if name is not None:
-        said += f"; the best simple model, {WORDS.get(name, name)}, has {simple[last][name].nrmse:.2g} on {last} data"
+        said += f"; the best simple model, {WORDS.get(name, name)}, has {simple[name].nrmse:.2g} on {last} data"
     return said
 
 
@@ -165,21 +234,3 @@ def is_falling(history: Sequence[Record]) -> bool:
     best = min(stage, key=lambda record: record.judged_loss).member
     last = [record.train_loss for record in stage if record.member == best][-2:]
     return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
-
-
-def is_noise(
-    data: Dataset,
-    predicted: Float[np.ndarray, "trajectory time state"],
-    options: Options,
-    near: float = NEAR_NOISE,
-) -> bool:
-    """Whether every channel's error is at most `near` times that of the measurements, which is known or estimated."""
-    noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
-    if data.sigma is not None:
-        known = np.sqrt(np.nanmean(np.where(data.mask, data.sigma**2, np.nan), axis=(0, 1)))
-        # The known deviation of a transformed state is one of its logarithm.
-        transformed = (*options.scaling.log, *options.scaling.bounds)
-        noise = np.where([name in transformed for name in data.states], noise, known)
-    residual = np.where(data.mask, predicted - data.near(predicted), np.nan)
-    error = np.sqrt(np.nanmean(residual**2, axis=(0, 1)))
-    return bool((np.isfinite(noise) & (noise > 0) & (error <= near * noise)).all())

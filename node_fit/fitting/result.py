@@ -20,12 +20,14 @@ from ..evaluation.scoring import score, scored
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE, Prediction
+from ..model.parameters import weights
 from ..plots.curves import Curves
 from ..plots.fit import fit_figure
 from ..runtime.arguments import check_argument
 from ..storage.model_file import save
 from ..training.callback import Record, Status
 from ..training.stopping import Outcome
+from .case import Case
 from .choices import Choice
 from .confidence import Confidence, Method, fisher
 from .diagnosis import Diagnosis, diagnose
@@ -148,26 +150,39 @@ class Fit:
         """Whether the result is the linear model that the fit began with, since nothing validated better."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
-    def diagnose(self, data: Dataset | None = None) -> Diagnosis:
+    def diagnose(
+        self,
+        data: Dataset | Mapping[str, Dataset] | None = None,
+        predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]] | None = None,
+        simple: Mapping[str, Mapping[str, Score]] | None = None,
+    ) -> Diagnosis:
         """Judges the fit, and says what to try next.
 
-        **Arguments:** `data`: the training data; by default the fit's own training and validation data.
-        """
-        splits = dict(self.data) if data is None else {"train": data}
-        predicted = {name: self.predict(part) for name, part in splits.items()}
-        simple = {name: self.simple_scores(splits["train"], part) for name, part in splits.items()}
-        counted = {name: self.scored(part) for name, part in splits.items()}
-        return self.judge(counted, predicted, simple)
+        **Arguments:**
 
-    def judge(
-        self,
-        splits: Mapping[str, Dataset],
-        predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]],
-        simple: Mapping[str, Mapping[str, Score]],
-    ) -> Diagnosis:
-        """Judges the fit by predictions and scores that are already made; arguments as of `diagnose`."""
-        chosen = [choice.key for choice in self.choices]
-        found = diagnose(self.status, self.history, splits, predicted, simple, self.options, self.step_excess, chosen)
+        - `data`: the training data, or data by their roles, `train`, `validation` and `test`; by default the fit's own
+          training and validation data.
+        - `predicted`, `simple`: predictions of them, and scores of simple models (`simple_scores`), if they are made
+          already.
+        """
+        given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
+        splits = {name: self.scored(part) for name, part in given.items()}
+        typical = self.model.typical
+        case = Case(
+            self.status,
+            self.history,
+            splits,
+            {name: self.predict(part) for name, part in given.items()} if predicted is None else predicted,
+            {name: self.simple_scores(given["train"], part) for name, part in given.items()}
+            if simple is None
+            else simple,
+            self.options,
+            self.step_excess,
+            [choice.key for choice in self.choices],
+            bool(weights((typical.field, typical.start))),
+            typical.scaler,
+        )
+        found = diagnose(case)
         is_cut = self.status in ("interrupted", "pruned")
         return replace(found, sentence=f"so far {found.sentence}") if is_cut else found
 
