@@ -8,10 +8,12 @@ import jax
 import numpy as np
 import pytest
 from conftest import SMALL, fit_to, rotation
+from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.smoothing import noise_levels
 from node_fit.evaluation.baselines import baselines
+from node_fit.evaluation.metrics import score
 from node_fit.fitting.case import Case, is_noise
 from node_fit.fitting.diagnosis import diagnose
 from node_fit.fitting.prior import CANDIDATES, choose_ridge, is_short
@@ -268,3 +270,199 @@ def test_short_noisy_records_get_a_prior_by_themselves():
     told = Notes()
     fit_to(data, field=SMALL, steps=5, ridge=0.5, precision="x64", callbacks=[told])
     assert not told.notes
+
+
+# What is said must be true.
+
+
+def held_out(train, predicted, test, tested, **more):
+    """The verdict on training and test data with these predictions."""
+    return diagnose(
+        Case("converged", STALLED, {"train": train, "test": test}, {"train": predicted, "test": tested}, **more)
+    )
+
+
+def series(ys, ts=None, **more):
+    """One record of the state x."""
+    ts = np.arange(len(ys), dtype=float) if ts is None else ts
+    return nf.Dataset.from_arrays(ts, np.asarray(ys, float)[:, None], states=("x",), **more)
+
+
+def known(equation="-k*x", **constants):
+    return functools.partial(nf.Known, equations={"x": equation}, constants=constants or {"k": [0.5, 0.0, None]})
+
+
+def test_a_share_that_is_not_a_number_decides_nothing():
+    """A test set of one row has no spread."""
+    train, test = rotation(), rotation(1).until(0.1)
+    assert np.isnan(score(test, test.ys + 0.01).r2)
+    found = held_out(train, train.ys + 0.03, test, test.ys + 0.03)
+    assert found.kind == "good" and "nan" not in found.sentence
+    assert held_out(train, train.ys + 0.03, test, test.ys + 0.9).kind in ("overfitted", "poor")
+
+
+def test_a_prior_is_advised_for_networks_only():
+    data = rotation()
+    runaway = np.full_like(data.ys, np.inf)
+    best = {"test": {"mean": score(data, data.ys + 1e-4)}}
+    cases = {"poor": data.ys + 0.3, "unstable": runaway, "beaten": data.ys + 0.3}
+    for kind, tested in cases.items():
+        simple = best if kind == "beaten" else {}
+        without = held_out(
+            data, data.ys + 1e-2, data, tested, simple=simple, penalised=False, options=nf.Options(field=known())
+        )
+        assert (without.kind, "ridge" in without.sentence) == (kind, False), without
+        assert "ridge" in held_out(data, data.ys + 1e-2, data, tested, simple=simple).sentence
+
+
+def test_three_constants_do_not_overfit():
+    """A fit of equations at R² 0.95 held out, and far better in training."""
+    data = rotation()
+    options = nf.Options(field=known())
+    tested = data.ys + np.sqrt(0.049) * data.ys.std(axis=(0, 1))
+    found = held_out(data, data.ys + 1e-2, data, tested, options=options, penalised=False)
+    assert found.kind == "good" and "times that on training" in found.sentence
+    assert held_out(data, data.ys + 1e-2, data, tested).kind == "overfitted"
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.5, "noise-limited"), (5.0, "overfitted")])
+def test_a_tail_is_judged_by_the_noise(times, kind):
+    """The end of a decay hardly varies, so its own spread is about the noise."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 6, 60)
+    noise = 0.05 * rng.normal(size=60)
+    truth = 2 * np.exp(-ts)
+    data = series(truth + noise, ts, sigma=0.05)
+    train, test = data.until(4.0), data.scored_after(4.0)
+    assert score(test, truth[None, :, None]).r2 < 0.9
+    assert held_out(train, truth[None, :40, None], test, data.ys - times * noise[None, :, None]).kind == kind
+
+
+def test_little_held_out_data_count_in_the_spread_of_training():
+    """Two rows that differ by 0.03, predicted up to 0.02, after training data of spread 0.7."""
+    train, test = rotation(1, 12), series([0.50, 0.53])
+    whole = nf.Dataset.from_arrays(train.ts[0], train.ys[..., :1], states=("x",))
+    assert score(test, test.ys + np.array([[0.02], [-0.02]])).r2 < 0.5
+    assert held_out(whole, whole.ys + 0.01, test, test.ys + np.array([[0.02], [-0.02]])).kind == "good"
+    assert held_out(whole, whole.ys + 0.01, test, test.ys + np.array([[0.4], [-0.4]])).kind != "good"
+
+
+def test_each_residual_is_weighed_by_its_own_deviation():
+    """Ten deviations in the sure half of the rows; pooled, they would drown in the other half's noise."""
+    clean = rotation(1, 40)
+    sigma = np.where(np.arange(40) < 20, 0.5, 0.01)[:, None] * np.ones(2)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys[0], states=("x", "y"), sigma=sigma)
+    assert is_noise(data, data.ys + sigma, nf.Options())
+    assert not is_noise(data, data.ys + np.where(sigma > 0.1, 0.1, 0.1), nf.Options())
+
+
+def test_noise_is_independent():
+    """A slow wave of the size of the noise is no noise, whatever its size."""
+    data = dataclasses.replace(rotation(1, 200), sigma=np.full((1, 200, 2), 0.1))
+    scaler = nf.make_model(data, field=nf.Linear, key=jax.random.key(0)).scaler
+    chance = 0.1 * np.random.default_rng(0).normal(size=data.ys.shape)
+    wave = 0.1 * np.sin(4 * data.ts)[..., None]
+    kinds = {
+        each: diagnose(Case("converged", STALLED, {"train": data}, {"train": data.ys + left}, scaler=scaler)).kind
+        for each, left in (("chance", chance), ("wave", wave))
+    }
+    assert kinds == {"chance": "noise-limited", "wave": "good"}
+
+
+def pendulum_with(left):
+    data = rotation(2, 200, rate=4.0)
+    return data, data.ys + left * np.roll(data.ys, 1, axis=2)
+
+
+@pytest.mark.parametrize("size", [0.6, 1.2])
+def test_wrong_equations_are_no_hidden_states(size):
+    """All states are measured, and past rows predict the residuals: the equations are wrong, or the start is."""
+    data, predicted = pendulum_with(size)
+    split = {"train": data}, {"train": predicted}
+    equations = {"x": "a*y", "y": "-a*x"}
+    field = functools.partial(nf.Known, equations=equations, constants={"a": 1.0})
+    options = nf.Options(field=field)
+    found = diagnose(Case("converged", STALLED, *split, options=options, penalised=False))
+    assert found.kind == ("poor" if size < 1 else "flat")
+    assert "equations" in found.sentence and "start" in found.sentence and "hidden" not in found.sentence
+    assert "equations" not in diagnose(Case("converged", STALLED, *split)).sentence
+
+
+def epidemic(infected):
+    """Times, shares of susceptible and infected people, and the equations."""
+    ts, equations = np.linspace(0, 30, 31), {"S": "-beta*S*I", "I": "beta*S*I - gamma*I"}
+    rates = lambda t, y: [-0.9 * y[0] * y[1], 0.9 * y[0] * y[1] - 0.3 * y[1]]  # noqa: E731
+    ys = solve_ivp(rates, (0, 30), [1 - infected, infected], t_eval=ts, rtol=1e-9).y.T
+    constants = {"beta": [0.5, 0.0, None], "gamma": [0.2, 0.0, None]}
+    return ts, ys, functools.partial(nf.Known, equations=equations, constants=constants)
+
+
+def test_a_wrong_start_is_not_put_on_the_constants():
+    """An epidemic whose first row says nobody is ill: nothing moves, so no constant matters, from this start."""
+    ts, ys, field = epidemic(0.01)
+    ys[0, 1] = 0.0
+    wrong = nf.Dataset.from_arrays(ts, ys, states=("S", "I"))
+    fit = fit_to(wrong, field=field, steps=20, recipe="direct", precision="x64", start=nf.First)
+    found, sure = fit.diagnose(), fit.confidence()
+    assert found.kind == "flat" and "stands still" in found.sentence and "start=fitted" in found.sentence
+    (said,) = sure.undetermined
+    assert "not determined" not in said and "start" in said
+    fitted = fit_to(wrong, field=field, steps=200, recipe="direct", precision="x64", start=nf.Fitted)
+    assert fitted.diagnose().kind in ("good", "noise-limited") and not fitted.confidence().undetermined
+
+
+def test_a_constant_column_is_not_good():
+    data = series(np.full(12, 3.0))
+    for predicted in (data.ys, data.ys + 1e-7):
+        found = diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}))
+        assert (
+            found.kind == "flat" and "constant in the training data" in found.sentence and "nan" not in found.sentence
+        )
+
+
+def test_what_ties_with_a_simple_model_says_so():
+    data = rotation()
+    predicted = data.ys + 0.05
+    own = score(data, predicted)
+    close = dataclasses.replace(own, nrmse=1.05 * own.nrmse)
+    for name, kind in (("mean", "tied"), ("persistence", "tied"), ("linear", "good"), ("state-space", "good")):
+        found = held_out(data, predicted, data, predicted, simple={"test": {name: close}})
+        assert (found.kind, "does as well" in found.sentence) == (kind, True)
+        assert ("field=linear" in found.sentence) == (kind == "good")
+        far = dataclasses.replace(own, nrmse=2 * own.nrmse)
+        assert "does as well" not in held_out(data, predicted, data, predicted, simple={"test": {name: far}}).sentence
+    linear = nf.Options(field=nf.Linear)
+    assert (
+        "as well"
+        not in held_out(data, predicted, data, predicted, simple={"test": {"linear": close}}, options=linear).sentence
+    )
+
+
+def test_what_is_predicted_well_and_by_nothing_else_is_not_overfitted():
+    """R² 0.998 held out, five times better than the best simple model, and better still in training."""
+    data = rotation()
+    tested = data.ys + np.sqrt(0.002) * data.ys.std(axis=(0, 1))
+    own = score(data, tested)
+    assert own.r2 == pytest.approx(0.998)
+    for times, kind in ((5.0, "good"), (1.5, "overfitted")):
+        simple = {"test": {"linear": dataclasses.replace(own, nrmse=times * own.nrmse)}}
+        assert held_out(data, data.ys + 2e-3, data, tested, simple=simple).kind == kind
+
+
+def test_test_data_outside_the_range_of_training_are_named():
+    train, test = series(np.linspace(0, 2, 30)), series(np.linspace(1, 5.3, 30))
+    said = held_out(train, train.ys + 0.02, test, test.ys + 0.02).sentence
+    assert said.endswith("The test data leave the range of the training data: x reaches 5.3 (trained on 0 to 2).")
+    inside = series(np.linspace(0, 2.1, 30))
+    assert "range" not in held_out(train, train.ys + 0.02, inside, inside.ys + 0.02).sentence
+
+
+def test_a_verdict_has_one_door():
+    """What a run says is what `diagnose` says of its splits."""
+    assert not hasattr(nf.Fit, "judge")
+    data = rotation()
+    fit = fit_to(data, field=nf.Linear, steps=30, precision="x64")
+    splits = {"train": data, "test": rotation(rate=1.1)}
+    made = {name: fit.predict(part) for name, part in splits.items()}
+    simple = {name: fit.simple_scores(data, part) for name, part in splits.items()}
+    assert fit.diagnose(splits) == fit.diagnose(splits, made, simple)
+    assert "test data" in fit.diagnose(splits).sentence and fit.diagnose(data) == fit.diagnose()

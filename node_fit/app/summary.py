@@ -88,12 +88,10 @@ def sureness(fit: Fit, method: Any) -> dict[str, Any]:
 
 
 def residuals_of(fit: Fit, splits: Mapping[str, Dataset], simulated: Simulated) -> dict[str, Any]:
-    """Whether the residuals of training and validation data are independent noise."""
+    """Whether the residuals of each split are independent noise, weighed by their known deviations."""
     scaler = fit.model.typical.scaler
     return {
-        name: check_residuals(scaler.marked(splits[name]), simulated.at_rows[name], scaler).as_dict()
-        for name in ("train", "validation")
-        if name in splits
+        name: check_residuals(scaler.marked(splits[name]), simulated.at_rows[name], scaler).as_dict() for name in splits
     }
 
 

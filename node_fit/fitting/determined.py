@@ -15,8 +15,19 @@ NAMED = 0.1
 EQUAL = 0.05
 
 
+NOT_DESCRIBED = (
+    "The equations do not describe the training data from this start, so these intervals say little: look at the "
+    "start, at the first values of the constants and at the equations first."
+)
+
+
 def undetermined(information: Information) -> list[str]:
-    """A sentence for each direction of the constants that the data do not determine."""
+    """A sentence for each direction of the constants that the data do not determine.
+
+    Where the fit does not describe the data, it can't tell what they would determine; another one may.
+    """
+    if not information.evidence.is_described:
+        return [NOT_DESCRIBED]
     errors, vectors = information.directions
     vague = errors > VAGUE
     names = [each.name for each in information.places]

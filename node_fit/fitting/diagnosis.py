@@ -136,8 +136,8 @@ def is_close(case: Case) -> Diagnosis | None:
 def is_noise_limited(case: Case) -> Diagnosis | None:
     if not case.is_all_noise:
         return None
-    said = "the residuals are about as large as the noise of the data; only more data would help"
-    return Diagnosis("noise-limited", f"noise-limited: {said}{linear_does_as_well(case)}.")
+    said = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
+    return Diagnosis("noise-limited", f"{said}{linear_does_as_well(case)}.")
 
 
 def is_poor(case: Case) -> Diagnosis | None:

@@ -15,7 +15,7 @@ from ..data.bounds import slope
 from ..data.dataset import Dataset
 from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns
-from ..evaluation.residuals import ResidualCheck, check_channels
+from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
 from ..model import parameters
 from ..model.fields.constants import Constants
 from ..model.neural_ode import NeuralODE
@@ -31,6 +31,8 @@ from .options import Devices, Options
 
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
 MOST_PARAMETERS, MOST_NUMBERS = 1000, 20_000_000
+# A fit that explains less of the variance, and leaves no mere noise, is no evidence of its constants.
+DESCRIBED = 0.9
 # Weights that are drawn anew have this standard deviation over the root of their layer's width.
 SPREAD = 0.5
 Noise = Literal["given", "estimated"]
@@ -86,6 +88,7 @@ class Evidence:
         batch = programs.rows[0]
         self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
         self.deviation = self._deviation(model, train, batch)
+        self.measured = model.scaler.unscale_states(np.asarray(batch.ys, np.float64)).reshape(len(batch.mask), -1)
         self.loss = loss_of(stage)
         self.given = batch.weight is not None
         self.noise: Noise = "given" if self.given and not self.loss.robust else "estimated"
@@ -173,6 +176,17 @@ class Evidence:
         rows = known.reshape(-1, len(self.states))
         segment = np.repeat(np.arange(len(values)), len(rows) // len(values))
         return check_channels(rows, segment, np.zeros((len(rows), 0)), self.states, ())
+
+    @cached_property
+    def is_described(self) -> bool:
+        """Whether the model describes the training data: it explains most of their variance, or leaves mere noise."""
+        width, states = self.mask.shape[1], len(self.states)
+        left = np.where(self.mask, self.at(self.x).residuals[:, :width] * self.deviation, np.nan).reshape(-1, states)
+        values = np.where(self.mask, self.measured, np.nan).reshape(-1, states)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
+        explained = float(np.mean(shares[np.isfinite(shares)])) if np.isfinite(shares).any() else 1.0
+        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.checked))
 
     @cached_property
     def constants(self) -> list[Place]:

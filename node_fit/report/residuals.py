@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from ..evaluation.residuals import (
     FEW,
     MOST,
-    SLIGHT,
     ResidualChecks,
     autocorrelation,
     check_channels,
@@ -56,7 +55,7 @@ def describe_residuals(predictions: Predictions, checked: Mapping[str, Any]) -> 
                 "correlations": numbers(correlations, 4),
                 "densities": [density(residuals[:, i]) for i in range(residuals.shape[1])],
                 "first": first,
-                "word": in_a_word([value for value in first if value is not None], limit),
+                "word": in_a_word([value for value in first if value is not None], limit, checks["says"]),
                 "says": checks["says"],
             }
         )
@@ -84,11 +83,11 @@ def density(residuals: Float[np.ndarray, " row"]) -> list[float]:
     return numbers(counts / known.size / (8 / bins), 4)
 
 
-def in_a_word(first: Sequence[float], limit: float) -> str:
-    """What the autocorrelations of neighbouring rows say."""
+def in_a_word(first: Sequence[float], limit: float, says: Sequence[str]) -> str:
+    """What the autocorrelations of neighbouring rows say, and the tests, which allow for the number of channels."""
     worst = max(map(abs, first), default=None)
     if worst is None:
         return "too few rows to tell"
-    if worst <= limit:
-        return "like noise"
-    return "nearly noise" if worst < SLIGHT else "no noise: the model misses something"
+    if any(sentence.startswith("Neighbouring") for sentence in says):
+        return "no noise: the model misses something"
+    return "like noise" if worst <= limit else "nearly noise"
