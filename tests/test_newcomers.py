@@ -115,4 +115,4 @@ def ran(tmp_path_factory) -> tuple[Path, dict[str, Ran]]:
 
 def test_print(ran):
     for name, each in ran[1].items():
-        print(name, each.code, each.out, each.err[-3000:])
+        print("=====", name, each.code, "\n".join(each.out.splitlines()[-16:]), each.err[-3000:])

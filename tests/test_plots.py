@@ -218,3 +218,22 @@ assert "matplotlib.pyplot" not in sys.modules, "pyplot is imported"
 assert matplotlib.rcParams.copy() == before, "a global setting has changed"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_without_room_enlarge_the_picture(tmp_path):
+    """Matplotlib warned that it could not lay them out, which is an error here."""
+    data = replace(waves(3), trajectories=tuple(200 * "r" + str(i) for i in range(3)))
+    path = plot_fit(split_by_trajectory(data, 2), tmp_path / "fit.png")
+    short = plot_fit(split_by_trajectory(waves(3), 2), tmp_path / "short.png")
+    assert pixels(path).shape[1] > pixels(short).shape[1]
+
+
+def test_one_chunk_is_told_and_not_drawn(tmp_path, monkeypatch):
+    """A point shows no course."""
+    from matplotlib.axes import Axes
+
+    texts, draw = [], Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **more: texts.append(s) or draw(self, x, y, s, **more))
+    row = {"step": 22, "stage": "main", "train_loss": 5.6e-4, "validation_loss": 6.6e-4}
+    assert plot_loss([row], tmp_path / "loss.png").is_file()
+    assert texts == ["after 22 steps, in one chunk:\ntraining 0.00056, validation 0.00066"]

@@ -401,3 +401,40 @@ def test_runs_of_version_0_2_have_todays_statuses(tmp_path, reason, status):
     for page in (make_run_page(job), make_index(tmp_path)):
         text = page.read_text()
         assert "stopped_early" not in text and "stopped early" not in text and "converged: converged" not in text
+
+
+# The page agrees with the terminal.
+
+
+def test_rows_are_those_that_the_terminal_counts(tmp_path):
+    """Of 15 rows one gives the start; the page said 14 rows were fitted, the terminal 15."""
+    splits = by_time(spirals(1))
+    rows, given = {"train": 14, "test": 9}, {"train": 15, "test": 9}
+    text = shown(make_run_page(write_run(tmp_path / "run", splits, rows=rows, given_rows=given)))
+    assert "15 rows (14 scored) fitted" in text and "9 rows held out" in text
+    older = shown(make_run_page(write_run(tmp_path / "older", splits, rows=rows)))
+    assert "14 rows fitted" in older
+
+
+def test_steps_are_those_of_each_stage(tmp_path):
+    """`train.steps=20` is that of the last stage; the page said 40."""
+    text = shown(make_run_page(write_run(tmp_path / "run", by_time(spirals(1)))))
+    assert re.search(r"<dt>steps</dt><dd>20 \+ 20</dd>", text)
+
+
+@pytest.mark.parametrize(("own", "marked"), [(2.54, False), (0.54, True)])
+def test_an_error_worse_than_the_means_is_not_marked_as_the_best(tmp_path, own, marked):
+    channels = {"x": {"rmse": own, "nrmse": own, "r2": 1 - own**2, "points": 5}}
+    figures = {"train": {"rmse": own, "nrmse": own, "r2": 1 - own**2, "channels": channels}}
+    worse = {"train": {**figures["train"], "nrmse": 3.0, "channels": {"x": {**channels["x"], "nrmse": 3.0}}}}
+    run = write_run(tmp_path / "run", by_time(spirals(1)), metrics=figures, baselines={"persistence": worse})
+    assert (' best"' in shown(make_run_page(run))) == marked
+
+
+def test_a_stage_of_one_chunk_is_told_and_not_drawn(tmp_path):
+    run = write_run(tmp_path / "run", by_time(spirals(1)))
+    lines = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join([*lines[:2], *lines[3:], ""]))
+    text = shown(make_run_page(run))
+    assert "One chunk, which ended with a loss of training 0.2, validation 0.3." in text
+    assert 'id="loss0"' not in text and 'id="loss1"' in text

@@ -248,8 +248,9 @@ class Job:
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
         diagnosis = fit.diagnose(named, simulated.at_rows, simple)
         page = self.draw(fit, simulated)
+        given = {name: int(part.scored.sum()) for name, part in self.splits.named().items()}
         summary = summarise(
-            fit, judged, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence
+            fit, judged, given, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence
         )
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}

@@ -24,6 +24,7 @@ NOT_ASKED = "confidence=none."
 def summarise(
     fit: Fit,
     splits: Mapping[str, Dataset],
+    given: Mapping[str, int],
     simulated: Simulated,
     simple: Mapping[str, Mapping[str, Score]],
     diagnosis: Diagnosis,
@@ -36,6 +37,7 @@ def summarise(
 
     - `fit`, `diagnosis`: the run's fit and its diagnosis.
     - `splits`, `simulated`: the data with the rows that count, and their predictions, by the same names.
+    - `given`: number of rows of each split, with those that starts are read from.
     - `simple`: scores of simple models for each split.
     - `place`: the run's precision and devices.
     - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
@@ -61,7 +63,9 @@ def summarise(
             kind: {name: simple[name][kind].as_dict() if name in simple else None for name in EVERY}
             for kind in simple["train"]
         },
+        # Rows that are scored, and those that the run has said it was given.
         "rows": {name: int(part.scored.sum()) for name, part in splits.items()},
+        "given_rows": dict(given),
         "choices": {each.key: {"value": str(each.value), "reason": each.reason} for each in fit.choices},
         "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,

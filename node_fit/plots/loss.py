@@ -37,6 +37,13 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
                 title = label if index == 0 else None
                 if known.size:
                     axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **single_point_style(curve))
+        if len(rows) == 1:  # A point shows no course.
+            axes.clear()
+            said = [f"{label} {losses[name][0]:.3g}" for name, label in labels.items() if np.isfinite(losses[name][0])]
+            text = f"after {steps[0]:g} steps, in one chunk:\n{', '.join(said) or 'no finite loss'}"
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)
+            axes.set_axis_off()
+            return save(figure, path)
         if any(np.isfinite(loss).any() for loss in drawn.values()):
             axes.set_yscale("log")
             mark_best(axes, steps, stages, losses)

@@ -63,7 +63,13 @@ def png(figure: Any) -> bytes:
     with warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes; that must not stop a run.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(content, format="png", dpi=DPI)
+        warnings.filterwarnings("error", message="constrained_layout not applied")
+        try:
+            figure.savefig(content, format="png", dpi=DPI)
+        except UserWarning:  # Long names leave no room; then the picture is as large as they are.
+            content = io.BytesIO()
+            figure.set_layout_engine("none")
+            figure.savefig(content, format="png", dpi=DPI, bbox_inches="tight")
     return content.getvalue()
 
 

@@ -36,7 +36,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood", "residuals", "starts"),
+    *("confidence", "likelihood", "residuals", "starts", "given_rows"),
 )
 BASELINES = {
     "mean": "mean",
@@ -83,7 +83,7 @@ def make_run_page(
         words["records"] = len(records)
         words["checks"] = checks
         words["forecast"] = any(len(record.segments) > 1 for record in records)
-        words["split"] = split_in_words(predictions, records, summary["rows"] or {})
+        words["split"] = split_in_words(predictions, records, summary["rows"] or {}, summary["given_rows"] or {})
     return write_page(
         folder / NAME,
         "run",
@@ -100,7 +100,8 @@ def make_run_page(
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),
         baselines=[BASELINES.get(name, name) for name in summary["baselines"] or {}],
-        stages=[stage["name"] for stage in data["stages"]],
+        stages=[{"name": each["name"], "said": chunk_in_words(each)} for each in data["stages"]],
+        steps=steps_in_words(data["stages"], summary["steps"]),
         shown=len(data.get("records", [])),
         has_field=data.get("field") is not None,
         predictions=predictions,
@@ -232,19 +233,43 @@ def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         ]
         for channel, scores, others in whole + channels:
             known = [value for value in (scores["nrmse"], *others) if value is not None]
-            line = {"split": split, "channel": channel, "others": others, "best": min(known, default=None)}
+            lowest = min(known, default=math.inf)  # Of errors that the mean would make too, none is to be praised.
+            line = {"split": split, "channel": channel, "others": others, "best": lowest if lowest < 1 else None}
             lines.append(line | {key: scores[key] for key in ("rmse", "nrmse", "r2")})
     return lines
 
 
-def split_in_words(predictions: Predictions, records: list[Trajectory], rows: Mapping[str, int]) -> str:
-    """How the data were split."""
+def steps_in_words(stages: list[dict[str, Any]], total: int | None) -> str | None:
+    """The steps of each stage, since `train.steps` is that of the last; all together where they are not known."""
+    ends = [max((member["step"][-1] or 0 for member in stage["members"]), default=0) for stage in stages]
+    counts = np.diff([0, *ends])
+    known = len(stages) > 1 and (counts > 0).all()
+    return " + ".join(f"{count:.0f}" for count in counts) if known else None if total is None else f"{total}"
+
+
+def chunk_in_words(stage: dict[str, Any]) -> str | None:
+    """The losses of a stage that has a single chunk, of which a picture would show a point; None of others."""
+    member = stage["members"][0]
+    if len(stage["members"]) > 1 or len(member["step"]) > 1:
+        return None
+    losses = {"training": member["train"][0], "validation": member["validation"][0]}
+    said = ", ".join(f"{name} {loss:.3g}" for name, loss in losses.items() if loss is not None)
+    return f"One chunk, which ended with a loss of {said}." if said else "One chunk, without a finite loss."
+
+
+def split_in_words(
+    predictions: Predictions, records: list[Trajectory], rows: Mapping[str, int], given: Mapping[str, int]
+) -> str:
+    """How the data were split; the rows are those that the run was given, and of them those that are scored."""
     counts = {role: sum(each == role for each in predictions.roles) for role in dict.fromkeys(predictions.roles)}
     uses = {"train": "fitted", "validation": "used to choose the best iterate", "test": "held out for the score"}
     joined = any(len(record.segments) > 1 for record in records)
     parts = []
     for role, count in counts.items():
-        scored = f"{rows[role]:,} rows" if role in rows else ""
+        whole = given.get(role, rows.get(role))
+        scored = f"{whole:,} {'row' if whole == 1 else 'rows'}" if whole is not None else ""
+        if whole is not None and rows.get(role, whole) < whole:
+            scored += f" ({rows[role]:,} scored)" if joined else f", {rows[role]:,} scored"
         of = "" if joined else f"{count:,} {'trajectory' if count == 1 else 'trajectories'}"
         size = f"{of} ({scored})" if of and scored else of or scored
         parts.append(f"{size} {uses.get(role, role)}")
