@@ -116,7 +116,7 @@ def against_overfitting(options: Options, chosen: Collection[str]) -> str:
 def more_states(options: Options) -> str:
     """The advice where past rows predict the residuals."""
     if (equations := other_equations(options)) is not None:
-        return f"{equations}, since past rows predict the residuals"
+        return f"{equations}: past rows predict the residuals"
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
     if count == 0:
@@ -143,8 +143,11 @@ def other_equations(options: Options) -> str | None:
     tries = ["several first values of the constants (starts=8)"] if options.starts in (1, "auto") else []
     if maker(options.start) not in (Fitted, Stated):
         tries.append("a start that is fitted (start=fitted)")
-    more = "a network for what they lack (field=hybrid)" if kind is Known else "a remainder (field.rest=true)"
-    return f"{', '.join([*tries, 'other equations'])} or {more}: the equations, their constants or the start are wrong"
+    if options.hidden not in (0, "auto", ()):
+        tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")
+    tries.append("a network for what they lack (field=hybrid)" if kind is Known else "a remainder (field.rest=true)")
+    wrong = "the start, the first values of the constants or the equations may be wrong"
+    return f"{', '.join(tries[:-1])}{' or ' if tries[:-1] else ''}{tries[-1]}, since {wrong}"
 
 
 def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
