@@ -194,12 +194,11 @@ def finite(ys: np.ndarray) -> np.ndarray:
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:
-    """Refuses a trajectory without a first value of a state, unless the user has set the initial guess."""
-    if model.start.guess.told:
-        return
+    """Refuses a trajectory without a first value of a state whose start the user has not given."""
+    told = dict(zip(model.latent, model.start.guess.told, strict=True))
     for row, name in enumerate(data.trajectories):
         for column, state in enumerate(data.states):
-            if not np.isfinite(data.first[row, column]):
+            if not np.isfinite(data.first[row, column]) and not told.get(state):
                 raise ValueError(f"trajectory {name!r} has no initial value of {state!r}; give one in its first row.")
 
 

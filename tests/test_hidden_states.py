@@ -6,10 +6,13 @@ import jax
 import numpy as np
 import pytest
 from conftest import fit_to, rotation
+from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.batch import Batch
-from node_fit.runtime.precision import carry
+from node_fit.fitting.choices import choose
+from node_fit.model.starts.start import in_words
+from node_fit.runtime.precision import carry, scope
 
 SMALL = functools.partial(nf.MLP, width=16, depth=1)
 
@@ -166,3 +169,100 @@ def test_a_callback_is_told_why_no_derivatives_are_matched():
     listener = Listener()
     fit_to(TRAIN, hidden=1, field=SMALL, steps=2, chunk_steps=2, callbacks=[listener])
     assert listener.notes == ["no derivative stage, since the derivatives of states that are not measured are unknown"]
+
+
+SIR = {"I": "beta*S*I - gamma*I", "S": "-beta*S*I"}
+BETA, GAMMA, SUSCEPTIBLE = 5e-5, 0.2, 1e4
+
+
+@functools.cache
+def epidemic() -> nf.Dataset:
+    """Infected people; nobody counts the susceptible, who are 10,000 at first."""
+    ts = np.linspace(0.0, 60.0, 31)
+    rates = lambda t, y: [BETA * y[0] * y[1] - GAMMA * y[0], -BETA * y[0] * y[1]]  # noqa: E731
+    infected = solve_ivp(rates, (0, 60), [10.0, SUSCEPTIBLE], t_eval=ts, rtol=1e-10, atol=1e-8).y[0]
+    return nf.Dataset.from_arrays(ts, infected[None, :, None], states=["I"])
+
+
+def starts_of(model: nf.NeuralODE, data: nf.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Scaled states where trajectories of training start, and where others do."""
+    with scope("x64"):
+        batch = carry(model.batch(data), np.float64)
+        return np.asarray(model.first_states(batch)), np.asarray(model.estimated_start(batch))
+
+
+@pytest.mark.parametrize(
+    ("start", "freeze"),
+    [
+        (functools.partial(nf.First, absent=SUSCEPTIBLE), ["start.hidden"]),
+        (functools.partial(nf.First, absent={"S": SUSCEPTIBLE}), []),
+        (functools.partial(nf.Fitted, absent={"S": SUSCEPTIBLE}), []),
+        (functools.partial(nf.Stated, values={"I": 10.0}, absent={"S": SUSCEPTIBLE}), []),
+    ],
+)
+def test_a_known_start_of_a_hidden_state_is_where_it_starts(start, freeze, tmp_path):
+    field = functools.partial(nf.Known, equations=SIR, constants={"beta": [1e-4, 0.0, None], "gamma": [0.3, 0.0, None]})
+    fit = fit_to(
+        epidemic(), field=field, hidden=["S"], start=start, freeze=freeze, precision="x64", recipe="direct",
+        optimizer=nf.LevenbergMarquardt(),
+    )  # fmt: skip
+    assert fit.model.constants() == pytest.approx({"beta": BETA, "gamma": GAMMA}, rel=1e-3)
+    fit.save(tmp_path / "model")
+    stored = nf.load(tmp_path / "model")
+    for model in (fit.model, stored):
+        assert [float(states[0, 1]) for states in starts_of(model, epidemic())] == [SUSCEPTIBLE, SUSCEPTIBLE]
+    np.testing.assert_allclose(stored.predict(epidemic()), epidemic().ys, rtol=1e-2)
+
+
+def test_each_known_start_is_that_of_its_state_and_the_others_are_trained():
+    rule = functools.partial(nf.First, absent={"c": 3.0, "a": -1.0})
+    equations = {"x": "a + b + c - k*x", "a": "0*x", "b": "0*x", "c": "0*x"}
+    field = functools.partial(nf.Known, equations=equations, constants={"k": 1.0})
+    ts = np.linspace(0.0, 4.0, 30)
+    data = nf.Dataset.from_arrays(ts, (7.0 * (1 - np.exp(-ts)))[None, :, None], states=["x"])
+    options = {"field": field, "hidden": ["a", "b", "c"], "start": rule, "precision": "x64", "recipe": "direct"}
+    fit = fit_to(data, optimizer=nf.LevenbergMarquardt(), **options)
+    np.testing.assert_allclose(starts_of(fit.model, data)[0][0, 1:], [-1.0, 5.0, 3.0], rtol=1e-3)
+    held = fit_to(data, optimizer=nf.LevenbergMarquardt(), freeze=["start.hidden"], **options)
+    np.testing.assert_array_equal(starts_of(held.model, data)[0][0, 1:], [-1.0, 0.0, 3.0])
+    assert in_words(fit.model.start, fit.model.system).endswith("of each state; a = -1, c = 3 (start.absent)")
+
+
+def test_a_known_start_of_a_hidden_state_is_within_its_bounds():
+    options = {"field": SMALL, "hidden": ["v"], "log": ["v"], "start": functools.partial(nf.First, absent={"v": 20.0})}
+    model = fit_to(TRAIN, steps=1, recipe="direct", precision="x64", **options).model
+    starts = model.system.scaler.unscale_states(starts_of(model, TRAIN)[0])
+    np.testing.assert_allclose(starts[:, 1], 20.0, rtol=1e-12)
+    assert in_words(model.start, model.system).endswith("; v = 20 (start.absent)")
+
+
+def test_windows_are_not_chosen_where_a_start_is_that_of_a_trajectory():
+    ts = np.linspace(0.0, 50.0, 500)
+    driven = nf.Dataset.from_arrays(
+        ts, np.sin(ts)[None, :, None], np.cos(ts)[None, :, None], states=["x"], inputs=["u"]
+    )
+    known = functools.partial(nf.First, absent={"v": 1.0})
+    for start, window in ((nf.First, 128), (known, None), (nf.Steady, None), (nf.Fitted, None)):
+        options = nf.Options(field=nf.Linear, hidden=["v"], start=start)
+        assert choose(options, driven, None).options.training.window == window, start
+
+
+@pytest.mark.parametrize(
+    ("absent", "sentence"),
+    [
+        ({"w": 1.0}, "absent names 'w', which is not a state; .* x, v. If it is not measured, set hidden=.w."),
+        ({"x": 1.0}, "absent names 'x', which starts at its first measurement; .* start=stated start.values={x: 1.0}"),
+        (float("nan"), "the start of 'x' must be a number, got nan"),
+        ({"v": -1.0}, "absent: the start of 'v' is -1, but its bounds ask for values above 0"),
+    ],
+)
+def test_a_known_start_that_can_t_be_is_refused(absent, sentence):
+    start = functools.partial(nf.First, absent=absent)
+    with pytest.raises(ValueError, match=sentence):
+        fit_to(TRAIN, field=SMALL, hidden=["v"], log=["v"], start=start, steps=1)
+
+
+def test_a_window_refuses_the_known_start_of_a_hidden_state():
+    start = functools.partial(nf.First, absent={"v": 1.0})
+    with pytest.raises(ValueError, match=r"window needs a start .* without a known start of a hidden state"):
+        fit_to(TRAIN, field=SMALL, hidden=["v"], start=start, window=10, steps=1)

@@ -5,6 +5,7 @@ import re
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from commands import node_fit, read_summary
 
@@ -87,3 +88,48 @@ def test_the_command_reports_the_start_and_the_model_is_read_back(tmp_path):
     assert summary["confidence"]["constants"]["F"]["lower"] > 0.59
     model = nf.load(tmp_path / "run" / "model.safetensors")
     assert model.constants() == pytest.approx({"k": 0.8, "F": 0.6}, rel=1e-3)
+
+
+INFLOW = (
+    "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "hidden=[tank]", "field=known",
+    "field.equations={x: q*tank, tank: -q*tank}", "+field.constants={q: [0.5, 0, null]}", "data.split.validation=0",
+    "data.split.test=0", "optimizer=lm", "recipe=direct", "report=false",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        ("start=first", "start.absent=20", "train.freeze=[start.hidden]"),
+        ("+start.absent.tank=20",),
+        ("start=fitted", "+start.absent.tank=20"),
+    ],
+)
+def test_the_command_knows_the_start_of_a_hidden_state(tmp_path, known):
+    ts = np.linspace(0, 6, 25)
+    pd.DataFrame({"t": ts, "x": 20 * (1 - np.exp(-0.8 * ts))}).to_csv(tmp_path / "mine.csv", index=False)
+    done = node_fit(tmp_path, *INFLOW, *known, "hydra.run.dir=run")
+    assert done.code == 0, done.err
+    summary = read_summary(tmp_path / "run")
+    assert summary["constants"]["q"] == pytest.approx(0.8, rel=1e-3)
+    assert summary["start"].endswith("; tank = 20 (start.absent)") and summary["start"] in done.out
+    # The model file knows it too: a prediction needs no more than the first measurement.
+    ran = node_fit(tmp_path, "run", "--data", "mine.csv", "--out", "new.csv", module="node_fit.predict")
+    assert ran.code == 0, ran.err
+    np.testing.assert_allclose(
+        pd.read_csv(tmp_path / "new.csv")["x_predicted"].iloc[-1], 20 * (1 - np.exp(-4.8)), rtol=1e-2
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("start.absent=20",), "write +start.absent=VALUE to add one"),
+        (("+start.rows=3",), "start.rows needs the name of a rule; write it before, such as start=encoder."),
+        (("+start.absent.tnk=20",), "start.absent names 'tnk', which is not a state; the states are x, tank."),
+        (("+start.absent.x=20",), "start=stated start.values={x: 20}."),
+    ],
+)
+def test_the_command_says_how_to_write_a_known_start(tmp_path, words, sentence):
+    pd.DataFrame({"t": np.arange(9.0), "x": np.arange(9.0)}).to_csv(tmp_path / "mine.csv", index=False)
+    assert sentence in node_fit(tmp_path, *INFLOW, *words).sentence

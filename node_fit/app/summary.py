@@ -14,6 +14,7 @@ from ..evaluation.simulation import Simulated
 from ..fitting.diagnosis import Diagnosis
 from ..fitting.fit import Fit
 from ..model.ensemble import Ensemble
+from ..model.starts.start import in_words
 from ..runtime.out_of_memory import explain_memory
 from ..runtime.placement import Placement
 
@@ -54,7 +55,7 @@ def summarise(
         "device": place.devices[0].device_kind,
         "devices": fit.devices,
         "parameters": fit.parameters,
-        "start": fit.model.typical.start.given,
+        "start": in_words(fit.model.typical.start, fit.model.typical.system),
         "constants": fit.model.constants(),
         **sureness(fit, method),
         "residuals": residuals_of(fit, splits, simulated),

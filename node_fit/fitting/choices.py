@@ -18,6 +18,9 @@ from ..model.observations.measured import MeasuredStates
 from ..model.observations.network import NetworkReadout
 from ..model.starts.encoder import Encoder
 from ..model.starts.first import First
+from ..model.starts.fitted import Fitted
+from ..model.starts.stated import Stated
+from ..model.starts.steady import Steady
 from .linear_model import WORTH, LinearModel, linear_models
 from .options import TIGHT, Options, Training, with_tolerance
 
@@ -82,7 +85,8 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
         kind, reason = look_of_inputs(train) if driven else ("linear", "")
         choices += [Choice("solver.inputs", kind, reason)] if driven else []
     window = options.training.window
-    fitting = next((rows for rows in WINDOWS if longest >= LONG * rows), None) if window == "auto" else window
+    enough = (rows for rows in WINDOWS if longest >= LONG * rows and reads_windows(options))
+    fitting = next(enough, None) if window == "auto" else window
     look = look and train.events is None  # A linear model of the whole record knows no jumps.
     if not (look and driven and fitting is not None and longest >= LONG * fitting):
         if look and driven and window is None and options.hidden == "auto" and longest >= LONG * WINDOWS[-1]:
@@ -119,6 +123,16 @@ def choose(options: Options, train: Dataset, validation: Dataset | None, *, look
     if made_of(field) is MLP and keyword(field, "linear") is None and not has_angles(options, train):
         field = functools.partial(field, linear=True)
     return Chosen(replace(options, hidden=hidden, start=start, field=field), choices + found, linear)
+
+
+def reads_windows(options: Options) -> bool:
+    """Whether the rule for starts gives the start of any window, so that windows may be chosen."""
+    if isinstance(options.start, str):
+        return True
+    rule = made_of(options.start)
+    if rule is First:
+        return keyword(options.start, "absent") is None or options.hidden in (0, "auto")
+    return rule not in (Fitted, Stated, Steady)
 
 
 def with_solvers(options: Options, kind: str, driven: bool) -> Options:

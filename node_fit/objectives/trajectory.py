@@ -57,7 +57,10 @@ class TrajectoryMatching(AbstractSimulation):
     def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
         if self.window is not None:
             if not model.start.reads_windows:
-                raise ValueError("window needs a start that can be read from any window, start=first or start=encoder.")
+                raise ValueError(
+                    "window needs a start that can be read from any window, start=encoder, or start=first without a "
+                    "known start of a hidden state (start.absent); or fit whole trajectories with window=null."
+                )
             # The rows from which a start is read come before a window.
             data = data.windows(self.window + max(model.start.past - 1, 0), self.stride or max(self.window // 2, 1))
         return with_deviation(model.batch(data), data, model, self.residual_loss)

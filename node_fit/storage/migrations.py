@@ -22,8 +22,8 @@ LACKED = {
 }
 
 
-def adding(fields: Mapping[str, dict[str, Any]]) -> Step:
-    """A step that gives parts, by the names of their classes, fields that they lack."""
+def changing(change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Step:
+    """A step that changes the fields of each part, given the name of its class."""
 
     def upgraded(node: Any) -> Any:
         if isinstance(node, list):
@@ -31,14 +31,30 @@ def adding(fields: Mapping[str, dict[str, Any]]) -> Step:
         if not isinstance(node, dict):
             return node
         node = {key: upgraded(value) for key, value in node.items()}
-        if node.get("class") in fields:
-            node["fields"] |= fields[node["class"]]
-        return node
+        return node | {"fields": change(node["class"], node["fields"])} if "class" in node else node
 
     return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
 
 
-MODEL_STEPS: dict[int, Step] = {schema: adding(fields) for schema, fields in LACKED.items()}
+def adding(lacked: Mapping[str, dict[str, Any]]) -> Step:
+    """A step that gives parts, by the names of their classes, fields that they lack."""
+    return changing(lambda name, fields: fields | lacked.get(name, {}))
+
+
+def known_starts(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 knew one start for all measured states, and none of a hidden one."""
+    if name == "Fitted":
+        return {key: value for key, value in fields.items() if key != "holds_absent"}
+    if name != "Guess":
+        return fields
+    count, told = fields["measured"], fields["told"]
+    absent = [value if told and at < count else None for at, value in enumerate(fields["absent"]["tuple"])]
+    return {"measured": count, "absent": {"tuple": absent}}
+
+
+MODEL_STEPS: dict[int, Step] = {schema: adding(lacked) for schema, lacked in LACKED.items()} | {
+    6: changing(known_starts)
+}
 
 
 class OtherSchema(ValueError):

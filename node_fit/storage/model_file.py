@@ -32,7 +32,7 @@ from .migrations import MODEL_STEPS, OtherSchema, migrated
 from .model_checks import ModelFileError, check, check_fields, check_size
 
 # Version of the file format. Any change to it needs a step in `migrations` that upgrades files of the previous version.
-SCHEMA = 6
+SCHEMA = 7
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
 FUNCTIONS: dict[str, Callable] = {

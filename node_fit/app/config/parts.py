@@ -50,7 +50,8 @@ def build_parts(config: DictConfig) -> Parts:
 
     **Raises:** `ConfigError` that names the key of the object that can't be built.
     """
-    parts = {key: build(config[key], key, extensions=list(config.extensions)) for key in PARTS}
+    nodes = {key: config[key] for key in PARTS} | {"start": start_of(config)}
+    parts = {key: build(node, key, extensions=list(config.extensions)) for key, node in nodes.items()}
     data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "train"))
     options = Options(
         **parts,
@@ -65,6 +66,20 @@ def build_parts(config: DictConfig) -> Parts:
     )
     check_scaling(data, options)
     return Parts(data, options, ensemble)
+
+
+def start_of(config: DictConfig) -> Any:
+    """The config's rule for starts; keys without the name of a rule are those of `start=first`, which knows starts.
+
+    **Raises:** `ConfigError` if a key is that of another rule.
+    """
+    start = config.start
+    if not OmegaConf.is_dict(start) or "_target_" in start:
+        return start
+    for key in start:
+        if key != "absent":
+            raise ConfigError(f"start.{key} needs the name of a rule; write it before, such as start=encoder.")
+    return {"_target_": "node_fit.First", "_partial_": True, "absent": start.absent}
 
 
 def check_scaling(data: Table, options: Options) -> None:

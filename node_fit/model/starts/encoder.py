@@ -11,7 +11,7 @@ from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ..fields.mlp import Activation, Layers
 from ..system import System
-from .start import AbstractStart, Guess, Simulate, Starts
+from .start import Absent, AbstractStart, Guess, Simulate, Starts
 
 # Trajectories of at least this multiple of the rows that are read have rows to spare before their start.
 LONG = 8
@@ -34,8 +34,8 @@ class Encoder(AbstractStart):
     - `washout`: rows that are simulated between the start and the first one that counts, where there are so many: the
       system's own damping takes away a part of the start's error.
     - `width`, `depth`, `activation`: of the network.
-    - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units; its
-      training mean if None.
+    - `absent`: where a state starts that a trajectory never shows, before the correction, in the user's units: a number
+      for all, or one for each by its name; if None, its training mean, and 0 for a hidden state.
     - `key`: PRNG key of the initial weights.
 
     **Raises:** `ValueError` if a number is out of range.
@@ -61,14 +61,14 @@ class Encoder(AbstractStart):
         width: int = 32,
         depth: int = 1,
         activation: Activation = "tanh",
-        absent: float | None = None,
+        absent: Absent = None,
         key: PRNGKeyArray,
     ):
         if rows < 1:
             raise ValueError(f"rows must be at least 1, got {rows}.")
         if washout < 0:
             raise ValueError(f"washout must be at least 0, got {washout}.")
-        self.guess = Guess.of(system, absent)
+        self.guess = Guess.of(system, batch, absent)
         features = rows * (2 * batch.ys.shape[2] + batch.us.shape[2] + 1)
         layers = Layers(features, len(system.states), width=width, depth=depth, activation=activation, key=key)
         self.matrix = jnp.zeros((len(system.states), features))

@@ -11,7 +11,7 @@ from ...data.batch import Batch, first_rows
 from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ..system import System
-from .start import AbstractStart, Guess, Simulate, Starts
+from .start import Absent, AbstractStart, Guess, Simulate, Starts
 
 STEPS = 50
 # A residual that stands for "not solved".
@@ -27,15 +27,15 @@ class Fitted(AbstractStart):
     - `system`, `batch`: the system, and the training data, whose first measurements are the initial guess.
     - `given`: number of rows of a new trajectory to which its start is fitted; all if None. If the first rows of a
       trajectory do not count in the score (a forecast), the start is fitted to those instead.
-    - `absent`: start of a state that is never measured in a trajectory, in the user's units; it is then not fitted. If
-      None, it is fitted from the training mean.
+    - `absent`: known start of states that a trajectory never shows, such as hidden ones, in the user's units: a number
+      for all, or one for each by its name. It is then not fitted. If None, it is fitted from the training
+      mean, and of a hidden state from 0.
     - `key`: not used.
     """
 
     guess: Guess
     values: Starts
     rows: int | None = eqx.field(static=True)
-    holds_absent: bool = eqx.field(static=True)
 
     @checks_arguments
     def __init__(
@@ -44,14 +44,13 @@ class Fitted(AbstractStart):
         batch: Batch,
         *,
         given: int | None = 10,
-        absent: float | None = None,
+        absent: Absent = None,
         key: PRNGKeyArray | None = None,
     ):
         if given is not None and given < 1:
             raise ValueError(f"given must be at least 1, or null for all rows, got {given}.")
-        self.guess = Guess.of(system, absent)
+        self.guess = Guess.of(system, batch, absent)
         self.rows = given
-        self.holds_absent = absent is not None
         self.values = jnp.asarray(self.guess(jax.tree.map(jnp.asarray, batch)))
 
     def __call__(self, batch: Batch) -> Starts:
@@ -59,7 +58,7 @@ class Fitted(AbstractStart):
 
     def free(self, batch: Batch) -> Bool[Array, "trajectory state"]:
         """Which starts are fitted."""
-        return self.guess.shows(batch) | (not self.holds_absent)
+        return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         def one(row: Int[Array, ""]) -> Float[Array, " state"]:
@@ -83,10 +82,10 @@ class Fitted(AbstractStart):
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
 
     def initial(self, batch: Batch) -> Starts:
-        """First measurements; for hidden states, the mean of the fitted starts."""
+        """First measurements; for hidden states whose start is not known, the mean of the fitted starts."""
         typical = jnp.broadcast_to(self.values.mean(axis=0), (batch.first.shape[0], self.values.shape[1]))
-        count = self.guess.measured
-        return jnp.concatenate([self.guess(batch)[:, :count], typical[:, count:]], axis=1)
+        unknown = jnp.array([at in self.guess.unknown for at in range(self.values.shape[1])])[None]
+        return jnp.where(unknown, typical, self.guess(batch))
 
     def given_mask(self, batch: Batch) -> Bool[Array, "trajectory time channel"]:
         """The measurements that a start may be fitted to."""

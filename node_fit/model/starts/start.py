@@ -1,15 +1,16 @@
 """The base class of rules for the start of a trajectory."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ...data.batch import Batch, first_rows, start_rows
+from ...data.bounds import check_inside, is_inside, is_number
 from ...data.dataset import Dataset
 from ...runtime.arguments import Part
 from ...runtime.stored_names import stored_as
@@ -20,44 +21,105 @@ Starts = Float[Array, "trajectory state"]
 # From starts and a batch to the channels at its times, in scaled units; not finite where a solve fails. Only
 # forward-mode derivatives exist.
 Simulate = Callable[[Starts, Batch], Float[Array, "trajectory time channel"]]
+# The start of states that a trajectory never shows: of each by its name, or one number for all.
+Absent = float | Mapping[str, float] | None
 
 
 @stored_as("Guess")
 class Guess(eqx.Module):
-    """A start from the first measured value of each channel; hidden states are 0.
+    """A start from the first measured value of each channel, and from what the user knows of other states.
 
-    - `measured`: number of measured states.
-    - `absent`: scaled start of each state that is never measured in a trajectory.
-    - `told`: whether the user gave that start.
+    - `measured`: number of measured states; the others are hidden.
+    - `absent`: scaled start of each state that is never measured in a trajectory; None where the user gave none.
     """
 
     measured: int = eqx.field(static=True)
-    absent: tuple[float, ...] = eqx.field(static=True)
-    told: bool = eqx.field(static=True)
+    absent: tuple[float | None, ...] = eqx.field(static=True)
 
     @staticmethod
-    def of(system: System, absent: float | None) -> "Guess":
+    def of(system: System, batch: Batch, absent: Absent) -> "Guess":
         """The guess for a system.
 
-        **Arguments:** `absent`: start of a state that is never measured in a trajectory, in the user's units; its mean
-        over the training data if None.
+        **Arguments:**
+
+        - `batch`: the training data.
+        - `absent`: start of states that a trajectory never shows, in the user's units: of each by its name, or one
+            number for all. Without one, it is the training mean, and 0 for a hidden state.
+
+        **Raises:** `ValueError` if a name is none of a state that is absent somewhere, or a value is not within bounds.
         """
-        count = len(system.states)
-        if absent is None:
-            return Guess(system.measured, (0.0,) * count, told=False)
-        scaled = system.scaler.scale_states(np.full(count, float(absent)))
-        return Guess(system.measured, tuple(scaled.tolist()), told=True)
+        shown: list[bool] = np.atleast_1d(batch.seen.all(axis=0)).tolist()
+        lacking = [name for at, name in enumerate(system.states) if at >= system.measured or not shown[at]]
+        if isinstance(absent, Mapping):
+            check_named(absent, system.states, lacking)
+            given = dict(absent)
+        else:
+            given = {} if absent is None else dict.fromkeys(system.states, absent)
+        for name, value in given.items():
+            if not is_number(value):
+                raise ValueError(f"absent: the start of {name!r} must be a number, got {value!r:.40}.")
+        start = np.zeros(len(system.states))
+        for at, name in enumerate(system.states):
+            value, bounds = np.asarray(given.get(name, np.nan), np.float64), system.scaler.bounds[at]
+            if name in lacking:
+                check_inside(value, bounds, f"absent: the start of {name!r}")
+            start[at] = value if is_inside(value, bounds) else np.nan
+        scaled = system.scaler.scale_states(start).tolist()
+        return Guess(system.measured, tuple(None if np.isnan(value) else value for value in scaled))
 
     def __call__(self, batch: Batch) -> Starts:
         count, rows = self.measured, batch.first.shape[0]
-        absent = jnp.asarray(self.absent, batch.first.dtype)[None, :count]
-        measured = jnp.where(self.shows(batch)[:, :count], batch.first[:, :count], absent)
-        return jnp.concatenate([measured, jnp.zeros((rows, len(self.absent) - count), measured.dtype)], axis=1)
+        absent = jnp.asarray([value or 0.0 for value in self.absent], batch.first.dtype)[None]
+        measured = jnp.where(self.shows(batch)[:, :count], batch.first[:, :count], absent[:, :count])
+        return jnp.concatenate([measured, jnp.tile(absent[:, count:], (rows, 1))], axis=1)
 
-    def shows(self, batch: Batch) -> Array:
-        """Which states are measured in a trajectory, shape `(trajectory, state)`; hidden ones count as measured."""
+    @property
+    def told(self) -> tuple[bool, ...]:
+        """Of which states the user gave that start."""
+        return tuple(value is not None for value in self.absent)
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The hidden states of which the user gave no start, by number."""
+        return tuple(at for at, told in enumerate(self.told) if at >= self.measured and not told)
+
+    @property
+    def knows_hidden(self) -> bool:
+        """Whether the user gave the start of a hidden state."""
+        return any(self.told[self.measured :])
+
+    def shows(self, batch: Batch) -> Bool[Array, "trajectory state"]:
+        """Which states are measured in a trajectory; hidden ones are not."""
         seen = batch.seen[:, : self.measured]
-        return jnp.concatenate([seen, jnp.ones((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
+        return jnp.concatenate([seen, jnp.zeros((seen.shape[0], len(self.absent) - self.measured), bool)], axis=1)
+
+
+def in_words(start: "AbstractStart", system: System) -> str:
+    """What a prediction uses of a new trajectory, and the hidden states whose start the user gave."""
+    guess = start.guess
+    values = system.scaler.unscale_states(np.array([value or 0.0 for value in guess.absent]))
+    known = [
+        f"{name} = {value:.6g}"
+        for at, (name, value, told) in enumerate(zip(system.states, values.tolist(), guess.told, strict=True))
+        if told and at >= guess.measured
+    ]
+    return start.given + (f"; {', '.join(known)} (start.absent)" if known else "")
+
+
+def check_named(absent: Mapping[str, float], states: Sequence[str], lacking: Sequence[str]) -> None:
+    """Refuses a start of what is no state, or of a state that every trajectory shows."""
+    for name, value in absent.items():
+        if name not in states:
+            known = ", ".join(states)
+            raise ValueError(
+                f"absent names {name!r}, which is not a state; the states are {known}. If it is not measured, set "
+                f"hidden=[{name}]."
+            )
+        if name not in lacking:
+            raise ValueError(
+                f"absent names {name!r}, which starts at its first measurement; for a start that is known, write "
+                f"start=stated start.values={{{name}: {value}}}."
+            )
 
 
 class AbstractStart(eqx.Module, metaclass=Part):

@@ -13,7 +13,7 @@ from ..fields.constants import Constants
 from ..fields.equations import Equations
 from ..fields.known import ConstantConfig
 from ..system import System
-from .start import AbstractStart, Guess, Simulate, Starts
+from .start import Absent, AbstractStart, Guess, Simulate, Starts
 
 
 @stored_as("Stated")
@@ -21,14 +21,16 @@ class Stated(AbstractStart):
     """Each trajectory starts where expressions say, from constants that are fitted and from its first inputs.
 
     A constant is a start that all trajectories share; inputs that do not change in a trajectory (`data.covariates`)
-    give each its own. States without an expression start at their first measured value, hidden ones at 0.
+    give each its own. States without an expression start at their first measured value, hidden ones at
+    `absent`, or at 0.
 
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
     - `values`: for each state, an expression in the user's units, such as `{x: x0, gut: F*dose}`.
     - `constants`: as of the field `Known`.
-    - `absent`: start of a state that is never measured in a trajectory, in the user's units; its training mean if None.
+    - `absent`: start of a state without an expression that is never measured in a trajectory, in the user's units: a
+      number for all, or one for each by its name; if None, its training mean, and 0 for a hidden state.
     - `key`: not used.
 
     **Raises:** `ValueError` if an expression uses an unknown name, or is of what is not a state.
@@ -47,10 +49,10 @@ class Stated(AbstractStart):
         *,
         values: Mapping[str, str | float],
         constants: Mapping[str, ConstantConfig] | None = None,
-        absent: float | None = None,
+        absent: Absent = None,
         key: PRNGKeyArray | None = None,
     ):
-        self.guess = Guess.of(system, absent)
+        self.guess = Guess.of(system, batch, absent)
         self.values, self.constants, self.system = Equations.of(values), Constants.of(constants or {}), system
         unknown = [name for name in values if name not in system.states]
         if unknown:

@@ -11,7 +11,7 @@ from ...runtime.arguments import checks_arguments
 from ...runtime.stored_names import stored_as
 from ...solver.vector_field import VectorField
 from ..system import System
-from .start import AbstractStart, Guess, Simulate, Starts
+from .start import Absent, AbstractStart, Guess, Simulate, Starts
 
 STEPS = 100
 
@@ -27,16 +27,16 @@ class Steady(AbstractStart):
     **Arguments:**
 
     - `system`, `batch`: the system, and the training data.
-    - `absent`: where the search begins for a state that is never measured in a trajectory, in the user's units; at its
-      training mean if None.
+    - `absent`: where the search begins for states that a trajectory never shows, in the user's units: a number for all,
+      or one for each by its name; if None, at its training mean, and at 0 for a hidden state.
     - `key`: not used.
     """
 
     guess: Guess
 
     @checks_arguments
-    def __init__(self, system: System, batch: Batch, *, absent: float | None = None, key: PRNGKeyArray | None = None):
-        self.guess = Guess.of(system, absent)
+    def __init__(self, system: System, batch: Batch, *, absent: Absent = None, key: PRNGKeyArray | None = None):
+        self.guess = Guess.of(system, batch, absent)
 
     def __call__(self, batch: Batch) -> Starts:
         return self.guess(batch)
