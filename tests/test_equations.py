@@ -1,6 +1,7 @@
 """Equations written as text: their values, and that everything else is refused in one sentence."""
 
 import ast
+import functools
 import json
 import math
 
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_fit.model.fields.equations import DEEPEST, FUNCTIONS, LONGEST, Equations
+import node_fit as nf
+from node_fit.model.fields.equations import Equations, read_equations
+from node_fit.model.fields.grammar import DEEPEST, FUNCTIONS, LONGEST
 from node_fit.runtime.precision import dtype_of, scope
 from node_fit.storage.model_file import describe, rebuild
 
@@ -45,6 +48,12 @@ def value_of(text: str, values: dict[str, float] = VALUES) -> float:
 )
 def test_the_value_is_that_of_numpy(text):
     assert math.isclose(value_of(text), eval(" ".join(text.split()), NUMPY, dict(VALUES)), rel_tol=1e-12)
+
+
+def test_a_caret_is_a_power():
+    assert value_of("-x^2 + 2^-y*t^2^x") == value_of("-x**2 + 2**-y*t**2**x")
+    assert Equations.of({"z": "1 - x^2"}) == Equations.of({"z": "1 - x**2"}), "a model file has one way to write it"
+    assert value_of("1 - x^2") == value_of("1 - x*x"), "not the precedence that ^ has in Python"
 
 
 LEAVES = st.sampled_from([*VALUES, "2", "0.5", "3", "1e-2"])
@@ -146,6 +155,8 @@ def test_unknown_names_are_named_with_the_nearest():
         equations.check({"a", "b", "hare", "lynx"})
     with pytest.raises(ValueError, match=r"'hare' is not a .*; the names are a, b, lynx"):
         equations.check({"a", "b", "lynx"})
+    with pytest.raises(ValueError, match=r"'e' is not a .*; write exp\(x\) for e\^x"):
+        Equations.of({"hare": "e^(-a)"}).check({"a"})
     with pytest.raises(ValueError, match="equation of 'lynx': 'lynx' is not a state"):
         equations({"a": jnp.array(1.0)})
 
@@ -153,7 +164,7 @@ def test_unknown_names_are_named_with_the_nearest():
 def test_greek_letters_are_names_however_they_are_typed():
     micro, mu = "\u00b5", "\u03bc"
     assert value_of(f"2*{micro}", {micro: 1.5}) == value_of(f"2*{mu}", {micro: 1.5}) == 3.0
-    with pytest.raises(ValueError, match=r"a comparison is not allowed in an equation \(column 1 of"):
+    with pytest.raises(ValueError, match=r"a comparison is not allowed in an equation \(column 3 of"):
         Equations.of({"x": f"{micro} > 1"})
 
 
@@ -192,7 +203,7 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("(x := 1)", "an assignment is not allowed"),
         ("x[0]", "an index in brackets is not allowed"),
         ("[x, y]", "a list of values"),
-        ("x, y", "a list of values"),
+        ("x, y", r"a list of values is not allowed in an equation \(column 2 of"),
         ("{}", "a list of values"),
         ("x and y", "`and` or `or` is not allowed"),
         ("x if y else t", "`if` is not allowed"),
@@ -201,7 +212,16 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("x % y", r"the operators are \+ - \* / \*\* \(column 3 of 'x % y'\)"),
         ("x // y", r"the operators are \+"),
         ("x @ y", r"the operators are \+"),
-        ("2*(x)^2", r"`\^` is not an operator; write \*\* for a power \(column 6 of"),
+        ("2*(x)^2^", r"it ends where a value should follow \(column 9 of '2\*\(x\)\^2\^'\)"),
+        ("x^2 + y^2 - * t", r"invalid syntax \(column 13 of 'x\^2 \+ y\^2 - \* t'\)"),
+        ("  x  -  * t", r"invalid syntax \(column 9 of '  x  -  \* t'\)"),
+        ("a*x +", r"it ends where a value should follow \(column 6 of"),
+        ("a + 2x", r"write \* between a number and a name \(column 6 of"),
+        ("  x^2 +  y < 3", r"a comparison is not allowed in an equation \(column 12 of"),
+        ("y*x^2 + np.exp(x)", r"write exp\(x\) for np.exp \(column 9 of 'y\*x\^2 \+ np.exp\(x\)'\)"),
+        ("np.power(x, 2)", r"write x\*\*y for np.power \(column 1 of"),
+        ("ln(x)", r"'ln' is not a function; write \* for a product, or write log\(x\) \(column 1 of"),
+        ("np.foo(x)", "only a function name may come before parentheses"),
         ("True", "True is not a real number"),
         ("None", "None is not a real number"),
         ("...", "Ellipsis is not a real number"),
@@ -214,7 +234,7 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("a*x - * b", r"invalid syntax \(column 7 of 'a\*x - \* b'\)"),
         ("sin(x", r"'\(' was never closed \(column 4 of"),
         ("x)", r"unmatched '\)' \(column 2 of"),
-        ("3x", r"invalid decimal literal \(column 1 of"),
+        ("3x", r"write \* between a number and a name \(column 2 of"),
         ("x = 3", "invalid syntax"),
         ("x; y", r"invalid syntax \(column 2 of"),
         ("import os", "invalid syntax"),
@@ -282,3 +302,75 @@ def test_texts_within_the_limits_are_evaluated():
 def test_mappings_that_are_no_equations_are_refused(texts, sentence):
     with pytest.raises(ValueError, match=f"^{sentence}"):
         Equations.of(texts)
+
+
+VAN_DER_POL = """\ufeff# van der Pol
+
+x: v
+v:  m*(1-x^2)*v - x   # stiff for a large m
+"""
+
+
+def test_a_text_file_holds_an_equation_a_line(tmp_path):
+    path = tmp_path / "model.txt"
+    path.write_text(VAN_DER_POL)
+    assert read_equations(path) == {"x": "v", "v": "m*(1-x^2)*v - x"}
+    for line in ("v: -x", "v = -x", "v' = -x", "dv/dt = -x", "  dv / dt:-x"):
+        path.write_text(line)
+        assert read_equations(str(path)) == {"v": "-x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "x: v\n\nv: m*(1-x^2)*v + np.sin(x)",
+            "model.txt, line 3: equation of 'v': write sin(x) for np.sin (column 18",
+        ),
+        ("x: v\nv: x - * v", "model.txt, line 2: equation of 'v': invalid syntax (column 8 of 'v: x - * v')."),
+        (
+            "x: v  # speed\nv - x",
+            "model.txt, line 2: write a state and its equation, such as v: m*(1 - x^2)*v - x; got",
+        ),
+        ("x: v\nx: -v", "model.txt, line 2: model.txt, line 1 gives an equation of 'x' already; remove one."),
+        ("x y: v", "model.txt, line 1: state 'x y' has a name that is not valid in an equation; rename it"),
+        ("# nothing\n", "equations: model.txt holds none; write a line for each state"),
+        ("v:", "model.txt, line 1: equation of 'v': invalid syntax (column 3 of 'v:')."),
+        ("x: v\nv: " + "+x" * 900, "model.txt, line 2: equation of 'v' is nested more"),
+    ],
+)
+def test_an_error_in_a_file_names_its_line(text, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.txt").write_text(text)
+    with pytest.raises(ValueError) as error:
+        read_equations("model.txt")
+    assert str(error.value).startswith(sentence) and "\n" not in str(error.value)
+
+
+def test_what_is_no_file_of_equations_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"equations: .*model.txt does not exist; did you mean .*modell.txt\?"):
+        (tmp_path / "modell.txt").write_text("x: 1")
+        read_equations(tmp_path / "model.txt")
+    (tmp_path / "binary.txt").write_bytes(b"x: \xff")
+    with pytest.raises(ValueError, match=r"binary\.txt is not a text in UTF-8"):
+        read_equations(tmp_path / "binary.txt")
+    (tmp_path / "huge.txt").write_text("#" * 1_000_001)
+    for path in (tmp_path, tmp_path / "huge.txt", "/dev/zero"):
+        with pytest.raises(ValueError, match="is not a text file of at most 1000 kB"):
+            read_equations(path)
+
+
+@pytest.mark.parametrize("make", [nf.Known, nf.Hybrid])
+def test_a_field_takes_the_path_of_its_equations(make, tmp_path):
+    path = tmp_path / "model.txt"
+    path.write_text(VAN_DER_POL)
+    field = functools.partial(make, constants={"m": 1.0})
+    data = nf.Dataset.from_arrays(np.arange(4.0), np.ones((4, 2)), states=["x", "v"])
+    read, given = (
+        nf.make_model(data, field=functools.partial(field, equations=each), key=jax.random.key(0))
+        for each in (path, {"x": "v", "v": "m*(1-x**2)*v - x"})
+    )
+    assert eqx.tree_equal(read, given)
+    path.write_text("x: v\nv: k*x - m")
+    with pytest.raises(ValueError, match=r"model.txt, line 2: equation of 'v': 'k' is not a state"):
+        nf.make_model(data, field=functools.partial(field, equations=str(path)), key=jax.random.key(0))

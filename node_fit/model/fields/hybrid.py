@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -47,7 +48,7 @@ class Hybrid(AbstractVectorField):
         self,
         system: System,
         *,
-        equations: Mapping[str, str],
+        equations: Mapping[str, str] | str | Path,
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
         terms: Mapping[str, float] | None = None,
         rest: bool | Sequence[str] | None = None,

@@ -1,6 +1,7 @@
 """Known equations with constants to fit."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -10,8 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ...runtime.stored_names import stored_as
 from ..system import System
 from .constants import Constants
-from .equations import Equations
+from .equations import Equations, as_mapping, placed
 from .field import AbstractVectorField
+from .grammar import EquationError
 from .trigger import Trigger
 
 # An initial value, or [value, lower, upper] with null for no bound.
@@ -30,7 +32,8 @@ class Known(AbstractVectorField):
     **Arguments:**
 
     - `system`: names and units of the states, inputs and time; given by `fit`.
-    - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`; see `Equations`.
+    - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`, see `Equations`; or the
+      path of a text file with a line for each, `x: -a*x + u`.
     - `constants`: for each name, an initial value, or `[value, lower, upper]` with null where there is no bound.
     - `terms`: further names that the equations may use; the caller of `rates` passes their values.
     - `triggers`: jumps of states where an expression falls through zero, such as `{when: x, set: {v: -e*v}}` of a ball
@@ -50,13 +53,14 @@ class Known(AbstractVectorField):
         self,
         system: System,
         *,
-        equations: Mapping[str, str],
+        equations: Mapping[str, str] | str | Path,
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
         terms: Sequence[str] = (),
         triggers: Sequence[Mapping[str, Any]] = (),
         key: PRNGKeyArray | None = None,
     ):
-        self.equations = Equations.of(equations)
+        texts = as_mapping(equations)
+        self.equations = Equations.of(texts)
         self.triggers = tuple(Trigger.of(each, system.states) for each in triggers)
         self.constants = Constants.of(constants)
         self.system = system
@@ -68,8 +72,11 @@ class Known(AbstractVectorField):
         used = [self.equations]
         for trigger in self.triggers:
             used += [trigger.level, trigger.jumps]
-        for each in used:
-            each.check(names)
+        try:
+            for each in used:
+                each.check(names)
+        except EquationError as error:
+            raise placed(error, texts) from None
         unused = sorted(set(self.constants.names).difference(*(each.names_used() for each in used)))
         if unused:
             raise ValueError(f"constants names {unused[0]!r}, which occurs in no equation; leave it out.")
