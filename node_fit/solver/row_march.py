@@ -13,10 +13,12 @@ from jaxtyping import Array, Float
 from .initial_value_problem import InitialValueProblem
 from .intervals import Interval, Intervals, by_interval
 from .tableau import combined, tableau
-from .triggers import Triggers, has_triggers
+from .triggers import Triggers, Watch, has_triggers
 
 # As many steps are compiled one after another; for more of them, a loop is.
 UNROLLED = 3
+# States, their derivatives, and what is remembered of triggers, if there are any.
+Carry = tuple[Array, Array, Watch | None]
 
 
 class RowMarch(NamedTuple):
@@ -49,6 +51,10 @@ def march_rows(
     bound = problem.bound
     field = jax.vmap(problem.field)
 
+    def triggers_of(interval: Interval) -> Triggers:
+        span = interval.end - interval.begin
+        return Triggers(problem.field, problem.origin, interval.inputs_at, span, tolerances)
+
     def step(
         y: Array, slope: Array, t: Array, h: Array, interval: Interval
     ) -> tuple[Array, Array, Float[Array, " trajectory"]]:
@@ -65,23 +71,29 @@ def march_rows(
         return after, stages[-1], jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1))
 
     @jax.checkpoint
-    def through(carry: tuple[Array, Array], interval: Interval) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        y, slope = carry
+    def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
+        y, slope, watch = carry
         y = interval.begun(y)
         h = (interval.end - interval.begin) / substeps
 
-        def substep(carry: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], Array]:
+        triggers = triggers_of(interval) if has_triggers(problem.field) else None
+
+        def substep(carry: Carry, number: Array) -> tuple[Carry, Array]:
+            y, slope, watch = carry
             t = interval.begin + number * h
-            after, slope, error = step(*carry, t, h, interval)
-            if has_triggers(problem.field):
+            if triggers is not None:
+                y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
+            after, slope, error = step(y, slope, t, h, interval)
+            if triggers is not None:
                 again = lambda y, t, h: step(y, y, t, h, interval)[::2]  # noqa: E731
-                triggers = Triggers(problem.field, problem.origin, interval.inputs_at)
-                after, error = triggers.passed(again, t, h, carry[0], after, error)
-            return (after, slope), error
+                after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
+            return (after, slope, watch), error
 
         numbers = jnp.arange(substeps, dtype=h.dtype)
-        carry, errors = jax.lax.scan(substep, (y, slope), numbers, unroll=substeps if substeps <= UNROLLED else 1)
-        return carry, (carry[0], errors.max(axis=0))
+        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=substeps if substeps <= UNROLLED else 1)
+        y, _, watch = carry
+        y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
+        return carry, (y, errors.max(axis=0))
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
     reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field)
@@ -89,6 +101,7 @@ def march_rows(
     first = jax.tree.map(lambda x: x[0], each)
     y0 = problem.y0
     slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
-    _, (ys, errors) = jax.lax.scan(through, (y0, slope), each)
+    watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
+    _, (ys, errors) = jax.lax.scan(through, (y0, slope, watch), each)
     whole = jnp.concatenate([y0[None], ys])
     return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from .intervals import Interval, Intervals, by_interval
 from .tableau import Tableau, combined, error_order, tableau
-from .triggers import Triggers, has_triggers
+from .triggers import Triggers, Watch, has_triggers
 from .vector_field import VectorField
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
@@ -38,12 +38,14 @@ class Front(eqx.Module):
     - `y`, `slope`: states and their derivatives, which the next step needs.
     - `step`: the next step to try.
     - `sound`: whether a trajectory has been solved so far.
+    - `watch`: what is remembered of triggers; None if the field has none.
     """
 
     y: Float[Array, "trajectory state"]
     slope: Float[Array, "trajectory state"]
     step: Float[Array, " trajectory"]
     sound: Bool[Array, " trajectory"]
+    watch: Watch | None = None
 
 
 def reached(front: Front) -> Float[Array, "trajectory state"]:
@@ -57,6 +59,7 @@ def first_front(
     origin: Float[Array, " trajectory"],
     y0: Float[Array, "trajectory state"],
     first: Interval,
+    tolerances: tuple[Any, Any],
 ) -> Front:
     """The front at the start of all trajectories.
 
@@ -65,10 +68,14 @@ def first_front(
     - `field`: called with `(t, y, u)` of one trajectory.
     - `origin`: the field's time where the intervals' time is 0.
     - `y0`: states at the beginning of the `first` interval, whose length is the first step to try.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
     """
     slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
     length = first.end - first.begin
-    return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1))
+    watch = None
+    if has_triggers(field):
+        watch = Triggers(field, origin, first.inputs_at, length, tolerances).begin(first.begin, y0)
+    return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1), watch)
 
 
 def one_step(
@@ -136,11 +143,16 @@ def advance(
             # A step that was shortened to end at the row is no reason for a shorter next step.
             next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
             end = jnp.where(last, length, passed + h)
-            if has_triggers(field):
-                triggers = Triggers(field, origin, interval.inputs_at)
+            watch, stalls = at.watch, jnp.zeros_like(active)
+            if watch is not None:
                 again = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
-                after, share = triggers.stopped(again, interval.begin + passed, h, at.y, after)
-                end = jnp.where(share < 1, passed + share * h, end)
+                stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
+                after, accepted = stop.y, accepted & ~stop.lost
+                end = jnp.where(stop.share < 1, passed + stop.share * h, end)
+                watch = stop.watch.where(accepted, watch)
+                next_step = jnp.where(stop.lost, h * SHRINK, next_step)
+                # Events of one trigger that come ever faster end at a time past which nothing is defined.
+                stalls = (accepted & stop.hops & (stop.share * h < VANISHING * length)) | watch.endless
             passed = jnp.where(accepted, end, passed)
             y = jnp.where(accepted[:, None], after, at.y)
             slope = stages[-1] if table.fsal and not has_triggers(field) else rates(passed, y)
@@ -148,14 +160,18 @@ def advance(
                 y=y,
                 slope=jnp.where(accepted[:, None], slope, at.slope),
                 step=jnp.where(active, next_step, at.step),
-                sound=at.sound & ~(active & (next_step < VANISHING * length)),
+                sound=at.sound & ~(active & ((next_step < VANISHING * length) | stalls)),
+                watch=watch,
             )
             return passed, moved, count + 1
 
-        start = front
-        if not intervals.are_smooth:
-            y = interval.begun(front.y)
-            start = eqx.tree_at(lambda f: (f.y, f.slope), front, (y, rates(jnp.zeros_like(length), y)))
+        start, triggers = front, Triggers(field, origin, interval.inputs_at, length, tolerances)
+        if not intervals.are_smooth or front.watch is not None:
+            y, watch = interval.begun(front.y), front.watch
+            if watch is not None:
+                y, watch = triggers.settle(interval.begin, y, watch, length > 0)
+            sound = front.sound if watch is None else front.sound & ~watch.endless
+            start = Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
         none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
         passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))

@@ -176,7 +176,8 @@ class Solver(eqx.Module):
 
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
         """The front at the start of the trajectories, before the first interval."""
-        front = row_steps.first_front(problem.field, problem.origin, problem.y0, at_row(intervals, 0))
+        first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
+        front = row_steps.first_front(problem.field, problem.origin, problem.y0, first, tolerances)
         if self.method in EXPLICIT:
             return front
         return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.

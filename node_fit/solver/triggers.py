@@ -1,8 +1,13 @@
-"""Events that a state triggers: when a level falls through zero within a step, and the states just after it."""
+"""Events that a state triggers: when a level falls through zero, within a step or in a jump, and the states just after.
+
+A trigger is armed while its level is clearly above zero: by more than the solver's tolerance and the rounding of the
+level. It acts when the level then reaches zero, and has to be armed again before it acts again.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -14,22 +19,84 @@ NEEDS_HELD_STEPS = "triggers of a field need an explicit method with held steps;
 TRIALS = 12
 # Error of a step with two events, relative to the tolerance: it needs to be shorter.
 TWO_EVENTS = 1e3
+# Rounds of triggers that set each other off at one instant; a trajectory with more of them can't be solved.
+ROUNDS = 8
+# Roundings of a level's terms that may add up in it.
+ROUNDINGS = 32
 
 # From states, times and lengths of steps to the states after them, one for each trajectory.
 Solve = Callable[[Array, Array, Array], Array]
+Each = Bool[Array, "trajectory trigger"]
+
+
+class Watch(eqx.Module):
+    """What is remembered of each trigger between two steps.
+
+    - `armed`: its level has been clearly above zero since it last acted.
+    - `leaving`: its level is zero and rises, and so will have been above zero when it is next below.
+    - `endless`: trajectories whose triggers have set each other off without end.
+    """
+
+    armed: Each
+    leaving: Each
+    endless: Bool[Array, " trajectory"]
+
+    def where(self, chosen: Bool[Array, " trajectory"], other: "Watch") -> "Watch":
+        """This of the chosen trajectories, and the other of the rest."""
+        return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), self, other)
+
+
+class Look(NamedTuple):
+    """The levels at a time, without derivatives.
+
+    - `level`, `slope`: their values, and their derivatives by the time along the solution.
+    - `clear`: how far from zero a level is clearly away from it. `rises`: whether it rises by more than rounding.
+    """
+
+    level: Float[Array, "trajectory trigger"]
+    slope: Float[Array, "trajectory trigger"]
+    clear: Float[Array, "trajectory trigger"]
+    rises: Each
+
+
+class Crossings(NamedTuple):
+    """Which levels fall through zero in a step.
+
+    - `falls`: levels with a crossing between the shares `left` and `right` of the step.
+    - `lost`: trajectories with a level that crosses zero where it can't be said; the step needs to be shorter.
+    """
+
+    falls: Each
+    left: Float[Array, "trajectory trigger"]
+    right: Float[Array, "trajectory trigger"]
+    lost: Bool[Array, " trajectory"]
 
 
 class Event(NamedTuple):
     """The first event within a step of each trajectory.
 
-    - `fires`: whether there is one; where not, the rest means nothing.
     - `share`: where it is, as a share of the step; its derivatives are those of the implicit function theorem.
-    - `y`: states just after it.
+    - `y`, `watch`: states, and what is remembered of the triggers, just after it.
+    - `hops`: whether its trigger's level was zero at the beginning of the step too.
     """
 
-    fires: Bool[Array, " trajectory"]
     share: Float[Array, " trajectory"]
     y: Float[Array, "trajectory state"]
+    watch: Watch
+    hops: Bool[Array, " trajectory"]
+
+
+class Stop(NamedTuple):
+    """Where a step ends that ends at its first event, if it has one; else its end.
+
+    - `y`, `watch`, `share`, `hops`: as in `Event`; the share is 1 at a step's end. `lost`: as in `Crossings`.
+    """
+
+    y: Float[Array, "trajectory state"]
+    watch: Watch
+    share: Float[Array, " trajectory"]
+    hops: Bool[Array, " trajectory"]
+    lost: Bool[Array, " trajectory"]
 
 
 def has_triggers(field: VectorField) -> bool:
@@ -40,32 +107,119 @@ def has_triggers(field: VectorField) -> bool:
 class Triggers(NamedTuple):
     """The triggers of a field in one interval between rows.
 
-    - `field`: with the methods `levels` and `jumped`, called as the field is.
+    - `field`: with the methods `levels`, `sizes` and `jumped`, called as the field is.
     - `origin`: the field's time where that of the steps is 0. `inputs_at`: the inputs at a time of each trajectory.
+    - `span`: the length of the interval. `tolerances`: the solver's, relative and absolute.
     """
 
     field: Any
     origin: Float[Array, " trajectory"]
     inputs_at: Callable[[Array], Array]
+    span: Float[Array, " trajectory"]
+    tolerances: tuple[Any, Any]
 
     def levels(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Array:
         """The levels, each of which triggers an event as it falls through zero; shape `(trajectory, trigger)`."""
         return jax.vmap(self.field.levels)(self.origin + t, y, self.inputs_at(t))
 
-    def fall(self, t: Array, h: Array, y: Array, after: Array) -> Bool[Array, "trajectory trigger"]:
-        """Which levels fall through zero in a step from `y` to `after`."""
-        return (self.levels(t, y) > 0) & (self.levels(t + h, after) <= 0)
+    def look(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Look:
+        """The levels, and how they change."""
+        t, y = jax.lax.stop_gradient((t, y))
+        given = self.origin + t, y, self.inputs_at(t)
+        level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), jax.vmap(self.field)(*given)))
+        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.field.levels, argnums=1))(*given))
+        rtol, atol = self.tolerances
+        allowed = jnp.broadcast_to(atol + rtol * jnp.abs(y), y.shape)
+        rounding = ROUNDINGS * jnp.finfo(y.dtype).eps * jax.vmap(self.field.sizes)(*given)
+        # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
+        rounding, tolerated = (
+            jnp.nan_to_num(x, nan=0, posinf=0) for x in (rounding, jnp.einsum("nks,ns->nk", by_state, allowed))
+        )
+        found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
+        return jax.lax.stop_gradient(found)
 
-    def first_event(self, solve: Solve, t: Array, h: Array, y: Array, after: Array) -> Event:
-        """The first event within a step of length `h` from `y` to `after`."""
-        fall = self.fall(t, h, y, after)
-        each = [self.share(solve, t, h, y, which, falls) for which, falls in enumerate(fall.T)]
-        shares = jnp.stack(each, axis=1)
-        first = jnp.argmin(jnp.where(fall, shares, jnp.inf), axis=1)[:, None]
+    def begin(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Watch:
+        """What there is to remember at the start of trajectories."""
+        look = self.look(t, y)
+        at_zero = jnp.abs(look.level) <= look.clear
+        return Watch(look.level > look.clear, at_zero & look.rises, jnp.zeros(y.shape[0], bool))
+
+    def settle(
+        self, t: Array, y: Array, watch: Watch, moves: Bool[Array, " trajectory"]
+    ) -> tuple[Float[Array, "trajectory state"], Watch]:
+        """The states after the events at the beginning of a step, of levels that a jump has carried through zero.
+
+        **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
+        """
+        due = watch.armed & (self.levels(t, y) <= 0) & moves[:, None]
+        return jax.lax.cond(due.any(), lambda: self.act(t, y, watch, due, jnp.zeros_like(due, y.dtype)), lambda: (y, watch))
+
+    def act(
+        self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "trajectory trigger"]
+    ) -> tuple[Float[Array, "trajectory state"], Watch]:
+        """The states after an instant.
+
+        All triggers that are due act, in their order, each on the states that the one before left. Then those act whose
+        levels this has carried through zero, and so on.
+
+        **Arguments:** `zero`: the levels that stand for zero, where the time of an event is not exact.
+        """
+
+        def jump(y: Array, due: Array) -> Array:
+            for which in range(due.shape[1]):
+                after = jax.vmap(self.field.jumped)(self.origin + t, y, self.inputs_at(t))[:, which]
+                y = jnp.where(due[:, which, None], after, y)
+            return y
+
+        def one_round(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
+            y, armed, due = carry
+            y = jax.lax.cond(due.any(), jump, lambda y, due: y, y, due)
+            look = self.look(t, y)
+            armed = (armed & ~due) | (look.level - zero > look.clear)
+            return (y, armed, armed & (look.level <= 0) & due.any(axis=1, keepdims=True)), None
+
+        (y, armed, due), _ = jax.lax.scan(one_round, (y, watch.armed, due), length=ROUNDS)
+        look = self.look(t, y)
+        leaving = (jnp.abs(look.level - zero) <= look.clear) & look.rises & ~armed
+        return y, Watch(armed, leaving, watch.endless | due.any(axis=1))
+
+    def crossings(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Crossings:
+        """Which levels fall through zero in a step of length `h` from `y` to `after`.
+
+        A level that is above zero at both ends may fall below it between them, and one that leaves zero may be back at
+        the end: a cubic through both ends says where to look.
+        """
+        first, last = self.look(t, y), self.look(t + h, after)
+        begin, end = first.slope * h[:, None], last.slope * h[:, None]
+        ready, below = watch.armed | watch.leaving, last.level <= 0
+        hops = ready & below & (begin > 0)
+        dips = ready & ~below & (begin < 0) & (end > 0)
+        turn = turning_share(first.level, last.level, begin, end)
+
+        def between() -> Array:
+            each = (turn[:, which] * h for which in range(turn.shape[1]))
+            return jnp.stack([self.levels(t + part, solve(y, t, part))[:, which] for which, part in enumerate(each)], 1)
+
+        middle = jax.lax.cond((hops | dips).any(), between, lambda: first.level)
+        looked, above = hops | dips, middle > 0
+        falls = (ready & below) | (dips & ~above)
+        known = (first.level > 0) | (looked & above)
+        left, right = jnp.where(looked & above, turn, 0), jnp.where(looked & ~above, turn, 1)
+        return jax.lax.stop_gradient(Crossings(falls & known, left, right, (falls & ~known).any(axis=1)))
+
+    def first_event(self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: Watch) -> Event:
+        """The first event within a step of length `h` from `y`, where there is one."""
+        which = range(found.falls.shape[1])
+        shares = jnp.stack([self.share(solve, t, h, y, found, each) for each in which], axis=1)
+        first = jnp.argmin(jnp.where(found.falls, shares, jnp.inf), axis=1)[:, None]
         share = jnp.take_along_axis(shares, first, axis=1)[:, 0]
         there, at = t + share * h, solve(y, t, share * h)
-        jumped = jax.vmap(self.field.jumped)(self.origin + there, at, self.inputs_at(there))
-        return Event(fall.any(axis=1), share, jnp.take_along_axis(jumped, first[..., None], axis=1)[:, 0])
+        look = self.look(there, at)
+        # Triggers whose levels are zero at the same instant, as far as can be said, act together.
+        due = found.falls & ((first == jnp.arange(len(which))) | (look.level <= look.clear))
+        jumped, new = self.act(there, at, watch, due, jnp.where(due, look.level, 0))
+        hops = ~jnp.take_along_axis(watch.armed, first, axis=1)[:, 0]
+        return Event(share, jumped, new, hops)
 
     def passed(
         self,
@@ -75,48 +229,77 @@ class Triggers(NamedTuple):
         y: Array,
         after: Array,
         error: Array,
-    ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"]]:
+        watch: Watch,
+    ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"], Watch]:
         """The states after a step and its error, or if an event falls within it, after a step from there to the end.
 
         **Arguments:** `step`: as `Solve`, but returns the error too. `t`, `h`: beginning and length of the step. `y`,
         `after`, `error`: states before and after the step, and its error.
         """
+        solve: Solve = lambda y, t, h: step(y, t, h)[0]  # noqa: E731
+        found = self.crossings(solve, t, h, y, after, watch)
+        fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
 
-        def apart() -> tuple[Array, Array]:
-            event = self.first_event(lambda y, t, h: step(y, t, h)[0], t, h, y, after)
+        def apart() -> tuple[Array, Array, Watch]:
+            event = self.first_event(solve, t, h, y, found, watch)
             begin, left = t + event.share * h, (1 - event.share) * h
             end, rest = step(event.y, begin, left)
-            again = self.fall(begin, left, event.y, end).any(axis=1)
+            later = self.crossings(solve, begin, left, event.y, end, event.watch)
+            again = later.falls.any(axis=1) | later.lost
             worst = jnp.where(again, TWO_EVENTS, jnp.maximum(error, rest))
-            return jnp.where(event.fires[:, None], end, after), jnp.where(event.fires, worst, error)
+            new = self.ended(t + h, end, event.watch)
+            # The second event then acts at the end of this step.
+            new = Watch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
+            return jnp.where(fires[:, None], end, after), jnp.where(fires, worst, error), new.where(fires, through)
 
-        return jax.lax.cond(self.fall(t, h, y, after).any(), apart, lambda: (after, error))
+        after, error, watch = jax.lax.cond(fires.any(), apart, lambda: (after, error, through))
+        return after, jnp.where(found.lost, TWO_EVENTS, error), watch
 
-    def stopped(
-        self, solve: Solve, t: Array, h: Array, y: Array, after: Array
-    ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"]]:
-        """The states after a step and 1, or if an event falls within it, those just after it and where it is."""
+    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Stop:
+        """A step from `y` to `after`, or if an event falls within it, to just after that."""
+        found = self.crossings(solve, t, h, y, after, watch)
+        fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
 
-        def there() -> tuple[Array, Array]:
-            event = self.first_event(solve, t, h, y, after)
-            return jnp.where(event.fires[:, None], event.y, after), jnp.where(event.fires, event.share, 1)
+        def there() -> tuple[Array, Watch, Array, Array]:
+            event = self.first_event(solve, t, h, y, found, watch)
+            ys = jnp.where(fires[:, None], event.y, after)
+            return ys, event.watch.where(fires, through), jnp.where(fires, event.share, 1), fires & event.hops
 
-        return jax.lax.cond(self.fall(t, h, y, after).any(), there, lambda: (after, jnp.ones_like(h)))
+        none = lambda: (after, through, jnp.ones_like(h), jnp.zeros_like(fires))  # noqa: E731
+        return Stop(*jax.lax.cond(fires.any(), there, none), found.lost)
 
-    def share(self, solve: Solve, t: Array, h: Array, y: Array, which: int, falls: Array) -> Array:
-        """Where a level is zero, as a share of each step, where it `falls` through zero; elsewhere any number."""
+    def ended(self, t: Array, y: Array, watch: Watch) -> Watch:
+        """What there is to remember at the end of a step."""
+        look = self.look(t, y)
+        armed = watch.armed | (look.level > look.clear)
+        return Watch(armed, watch.leaving & ~armed, watch.endless)
+
+    def share(self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, which: int) -> Array:
+        """Where a level is zero, as a share of each step, where it falls through zero; elsewhere any number."""
+        falls = found.falls[:, which]
 
         def level(share: Array) -> Array:
             return self.levels(t + share * h, solve(y, t, share * h))[:, which]
 
-        found = jnp.where(falls, jax.lax.stop_gradient(false_position(level, t)), 0.5)
-        value, rate = jax.jvp(level, (found,), (jnp.ones_like(found),))
+        at = jax.lax.stop_gradient(false_position(level, found.left[:, which], found.right[:, which]))
+        at = jnp.where(falls, at, 0.5)
+        value, rate = jax.jvp(level, (at,), (jnp.ones_like(at),))
         rate = jnp.where(falls & (rate != 0), jax.lax.stop_gradient(rate), 1)
-        return found - jnp.where(falls, value, 0) / rate
+        return at - jnp.where(falls, value, 0) / rate
 
 
-def false_position(level: Callable[[Array], Array], like: Array) -> Array:
-    """Where levels are zero between 0 and 1, by the Illinois variant of the method of false position."""
+def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
+    """Where a cubic first turns between 0 and 1, by its values and slopes there; one half if nowhere."""
+    rise = end - begin
+    a, b = 3 * (slope + last) - 6 * rise, 6 * rise - 4 * slope - 2 * last
+    q = -(b + jnp.where(b < 0, -1, 1) * jnp.sqrt(jnp.maximum(b**2 - 4 * a * slope, 0))) / 2
+    roots = jnp.stack([q / jnp.where(a == 0, 1, a), slope / jnp.where(q == 0, 1, q)])
+    first = jnp.where((roots > 0) & (roots < 1), roots, 1).min(axis=0)
+    return jnp.where(first < 1, first, 0.5)
+
+
+def false_position(level: Callable[[Array], Array], left: Array, right: Array) -> Array:
+    """Where levels are zero between two places, by the Illinois variant of the method of false position."""
 
     def better(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         left, above, right, below, _ = carry
@@ -133,5 +316,4 @@ def false_position(level: Callable[[Array], Array], like: Array) -> Array:
             middle,
         )
 
-    begin, end = jnp.zeros_like(like), jnp.ones_like(like)
-    return jax.lax.fori_loop(0, TRIALS, better, (begin, level(begin), end, level(end), end))[-1]
+    return jax.lax.fori_loop(0, TRIALS, better, (left, level(left), right, level(right), right))[-1]

@@ -95,6 +95,11 @@ class Hybrid(AbstractVectorField):
     ) -> Float[Array, " trigger"]:
         return self.known.levels(t, y, u)
 
+    def sizes(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        return self.known.sizes(t, y, u)
+
     def jumped(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, "trigger state"]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -105,6 +106,14 @@ class Known(AbstractVectorField):
         """The levels that trigger events as they fall through zero."""
         names = self.names(t, y, u)
         return jnp.stack([trigger.value(names) for trigger in self.triggers])
+
+    def sizes(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        """The sum of the terms of each level to first order, without their signs: what its rounding scales with."""
+        names = self.names(t, y, u)
+        slopes = [jax.grad(trigger.value)(names) for trigger in self.triggers]
+        return jnp.stack([sum(jnp.abs(slope[name] * names[name]) for name in names) for slope in slopes])
 
     def jumped(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
