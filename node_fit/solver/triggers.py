@@ -152,7 +152,9 @@ class Triggers(NamedTuple):
         **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
         """
         due = watch.armed & (self.levels(t, y) <= 0) & moves[:, None]
-        return jax.lax.cond(due.any(), lambda: self.act(t, y, watch, due, jnp.zeros_like(due, y.dtype)), lambda: (y, watch))
+        return jax.lax.cond(
+            due.any(), lambda: self.act(t, y, watch, due, jnp.zeros_like(due, y.dtype)), lambda: (y, watch)
+        )
 
     def act(
         self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "trajectory trigger"]
