@@ -11,8 +11,9 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.data.batch import Batch
 from node_fit.data.scaling import Scaler
+from node_fit.fitting import linear_model
 from node_fit.fitting.choices import simplest
-from node_fit.fitting.linear_model import constants, error_on, linear_models
+from node_fit.fitting.linear_model import LinearModel, constants, error_on, linear_models
 from node_fit.fitting.linear_simulation import (
     LinearSystem,
     Record,
@@ -132,6 +133,22 @@ def test_what_is_constant_keeps_the_last_value_and_the_mean():
     )
     off = held.mask * (held.first - held.ys)
     assert error_on(last, held) == pytest.approx(np.sqrt((off**2).sum() / held.mask.sum() / held.variance))
+
+
+def test_the_simplest_of_the_models_that_are_about_as_good_is_taken():
+    judged = {0: 0.5, 1: 0.102, 2: 0.1, 3: 0.0999}
+    models = [LinearModel(random_system(1 + count, 5), 1, 0.0, 0.0, each) for count, each in judged.items()]
+    assert simplest(models).hidden == 1
+    assert simplest(models[:1]).hidden == 0
+
+
+def test_the_search_ends_after_two_states_that_do_not_help(monkeypatch):
+    """Not after one: an oscillation that is not measured takes two states, of which the first alone may not help."""
+    judged = iter([1.0, 1.0, 0.5, 0.49, 0.49, 0.1, 0.1])
+    monkeypatch.setattr(linear_model, "cross_validated", lambda *_: next(judged))
+    monkeypatch.setattr(linear_model, "error_on", lambda *_: 0.0)
+    batch, scaler = windows_of(data := record(120), 30)
+    assert [model.hidden for model in linear_models(batch, batch, data, scaler, "hold")] == [0, 1, 2, 3, 4]
 
 
 # Without SciPy, as in a process whose first fit this is.
