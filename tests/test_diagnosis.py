@@ -299,6 +299,8 @@ def test_a_share_that_is_not_a_number_decides_nothing():
     found = held_out(train, train.ys + 0.03, test, test.ys + 0.03)
     assert found.kind == "good" and "nan" not in found.sentence
     assert held_out(train, train.ys + 0.03, test, test.ys + 0.9).kind in ("overfitted", "poor")
+    empty = dataclasses.replace(train, scored=np.zeros_like(train.scored))
+    assert held_out(train, train.ys + 0.03, empty, empty.ys).kind == "good"
 
 
 def test_a_prior_is_advised_for_networks_only():

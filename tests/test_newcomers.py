@@ -121,6 +121,7 @@ def last(ran, name: str) -> str:
     assert each.code == 0, each
     said = summary["diagnosis"]["sentence"]
     assert said in each.out.splitlines(), "a sentence on a line of its own"
+    assert set(summary["residuals"]) == {"train", "validation", "test"}
     page = html.unescape((folder / name / "report.html").read_text())
     assert said.removeprefix(f"{summary['diagnosis']['kind']}: ") in page
     return said

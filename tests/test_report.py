@@ -30,6 +30,7 @@ from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index
 from node_fit.report.page import numbers, short, times
 from node_fit.report.predictions import read_predictions, trajectories_of
+from node_fit.report.residuals import in_a_word
 from node_fit.report.run_directory import read_summary
 from node_fit.report.run_page import make_run_page
 from node_fit.runtime.precision import carry, dtype_of, scope
@@ -429,6 +430,13 @@ def test_an_error_worse_than_the_means_is_not_marked_as_the_best(tmp_path, own, 
     worse = {"train": {**figures["train"], "nrmse": 3.0, "channels": {"x": {**channels["x"], "nrmse": 3.0}}}}
     run = write_run(tmp_path / "run", by_time(spirals(1)), metrics=figures, baselines={"persistence": worse})
     assert (' best"' in shown(make_run_page(run))) == marked
+
+
+def test_the_word_on_residuals_is_that_of_the_sentences():
+    """Of 50 rows of noise, one channel in twenty lies outside of chance, which misses nothing."""
+    says = ("Neighbouring residuals depend on each other (lag-1 correlation 0.30 of x).",)
+    assert in_a_word([0.3], 0.28, ()) == "nearly noise" and in_a_word([0.1], 0.28, ()) == "like noise"
+    assert in_a_word([0.3], 0.28, says) == "no noise: the model misses something"
 
 
 def test_a_stage_of_one_chunk_is_told_and_not_drawn(tmp_path):
