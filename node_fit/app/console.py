@@ -113,20 +113,29 @@ def worst(channels: dict[str, Any]) -> list[str]:
     return sorted(channels, key=error, reverse=True)[:MOST_CHANNELS]
 
 
-def print_constants(console: Console, constants: dict[str, float], confidence: dict[str, Any]) -> None:
-    """Prints the fitted constants of known equations, if there are any, and how sure they are."""
+def with_intervals(values: dict[str, float | None], intervals: dict[str, Any]) -> str:
+    """Names with their values, and with their intervals if there are some."""
+    shown = []
+    for name, value in values.items():
+        plain = "-" if value is None else f"{value:.4g}"
+        sure = name in intervals
+        shown.append(shown_with_interval(name, Interval.of(intervals[name])) if sure else f"{name} = {plain}")
+    return ", ".join(shown)
+
+
+def print_constants(console: Console, summary: dict[str, Any]) -> None:
+    """Prints the fitted constants of known equations, what follows from them, and how sure they are."""
+    constants, derived, confidence = (summary[key] for key in ("constants", "derived", "confidence"))
     if not constants:
         return
-    sure = {name: Interval.of(each) for name, each in confidence.get("constants", {}).items()}
-    shown = [
-        shown_with_interval(name, sure[name]) if name in sure else f"{name} = {value:.4g}"
-        for name, value in constants.items()
-    ]
-    level = f" (intervals at {confidence['level']:.0%})" if sure else ""
+    level = f" (intervals at {confidence['level']:.0%})" if "constants" in confidence else ""
     said = [*confidence.get("undetermined", ()), *confidence.get("notes", ())]
     if (reason := confidence.get("left_out")) and reason != NOT_ASKED:
         said.append(f"No intervals of the constants: {reason}")
-    for line in (f"constants: {', '.join(shown)}{level}", *said):
+    lines = [f"constants: {with_intervals(constants, confidence.get('constants', {}))}{level}"]
+    if derived:
+        lines.append(f"derived: {with_intervals(derived, confidence.get('derived', {}))}")
+    for line in (*lines, *said):
         console.print(line, soft_wrap=True, markup=False)
 
 
@@ -146,7 +155,7 @@ def print_results(console: Console, summary: dict[str, Any], starts: Starts | No
     if starts is not None and starts.fits[0].constants:
         console.print(f"starts: {starts}", soft_wrap=True)
     print_bands(console, summary["ensemble"])
-    print_constants(console, summary["constants"], summary["confidence"])
+    print_constants(console, summary)
     print_residuals(console, summary)
 
 

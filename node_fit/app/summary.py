@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..evaluation.metrics import Score, coverage, score
+from ..evaluation.metrics import Score, coverage, jsonable, score
 from ..evaluation.residuals import check_residuals
 from ..evaluation.simulation import Simulated
 from ..fitting.diagnosis import Diagnosis
 from ..fitting.fit import Fit
 from ..model.ensemble import Ensemble
+from ..model.fields.derived import quantities
 from ..model.starts.start import in_words
 from ..runtime.out_of_memory import explain_memory
 from ..runtime.placement import Placement
@@ -57,6 +58,7 @@ def summarise(
         "parameters": fit.parameters,
         "start": in_words(fit.model.typical.start, fit.model.typical.system),
         "constants": fit.model.constants(),
+        "derived": {name: jsonable(value) for name, value in derived_values(fit).items()},
         **sureness(fit, method),
         "residuals": residuals_of(fit, splits, simulated),
         "metrics": {name: scores.get(name) for name in EVERY},
@@ -76,6 +78,12 @@ def summarise(
         if isinstance(fit.model, Ensemble) or fit.members
         else None,
     }
+
+
+def derived_values(fit: Fit) -> dict[str, float]:
+    """The quantities that follow from the constants, at their fitted values."""
+    values = fit.model.constants()
+    return {each.name: each.of(values) for each in quantities(fit.options.derived)}
 
 
 def sureness(fit: Fit, method: Any) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..data.bounds import Bounds, from_line, slope
+from ..data.bounds import Bounds, from_line, slope, to_line
 from ..evaluation.residuals import neighbours_in_words
+from ..model import parameters
+from ..model.fields.constants import Constants
+from ..model.fields.derived import Quantity, quantities
 from ..model.starts.first import First
 from .determined import undetermined
 from .evidence import Evidence, Noise, Place, Unsure
-from .information import Information
+from .information import MOVED, Information
 
 Method = Literal["fisher", "profile"]
 # Correlations above this are told.
@@ -21,6 +24,8 @@ STRONG = 0.95
 FAR = 0.2
 # An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
 ENDLESS = 30.0
+# Points of a constant's interval at which a quantity that follows from it is looked at.
+POINTS = 2001
 FIRST = (
     "The first row of each trajectory counts as exact (start=first); start=fitted start.given=null lets its noise into "
     "the intervals."
@@ -61,6 +66,7 @@ class Confidence:
     - `correlations`: pairs of constants whose estimates are correlated by more than 0.95, and their correlation.
     - `undetermined`: sentences on what the data do not determine.
     - `notes`: what to know of the intervals.
+    - `derived`: an `Interval` for each quantity that follows from the constants, in the order given.
     """
 
     method: Method
@@ -71,16 +77,21 @@ class Confidence:
     correlations: tuple[tuple[str, str, float], ...]
     undetermined: tuple[str, ...]
     notes: tuple[str, ...]
+    derived: Mapping[str, Interval] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; None for a number that is not finite."""
         found = asdict(self)
-        found["constants"] = {name: each.as_dict() for name, each in self.constants.items()}
+        for key in ("constants", "derived"):
+            found[key] = {name: each.as_dict() for name, each in getattr(self, key).items()}
         return found
 
     def __str__(self) -> str:
-        shown = [shown_with_interval(name, each) for name, each in self.constants.items()]
-        return "\n".join([", ".join(shown), *self.undetermined, *self.notes])
+        lines = [
+            ", ".join(shown_with_interval(name, each) for name, each in part.items())
+            for part in (self.constants, self.derived)
+        ]
+        return "\n".join([*filter(None, lines), *self.undetermined, *self.notes])
 
 
 def fisher(evidence: Evidence, level: float) -> Confidence:
@@ -143,6 +154,72 @@ def end_of(z: float, middle: float, bounds: Bounds, side: int) -> float:
 
 def at_line(z: float, bounds: Bounds) -> float:
     return float(from_line(np.asarray(z, np.float64), bounds))
+
+
+def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str | float] | None) -> Confidence:
+    """The confidence with intervals of quantities that follow from the constants; as it is if there are none.
+
+    Of one constant, the interval is what its own interval is mapped to, so it is as exact. Of several, it is that of
+    the linearised model (the delta method), in the logarithm of a quantity that can't be negative.
+    """
+    if not texts:
+        return found
+    information, values = Information(evidence), evidence.model.constants()
+    parts = [each for _, each in parameters.nodes(evidence.model, Constants)]
+    bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
+    derived, notes = {}, []
+    for quantity in quantities(texts, tuple(values)):
+        error, estimate = error_of(quantity, information, values), quantity.of(values)
+        among = [place for place in information.places if quantity.uses(place.name)]
+        if len(among) == 1:
+            ends = image(quantity, among[0], found.constants[among[0].name], values)
+        else:
+            ends = around(estimate, quantile(information, found.level) * error, quantity.is_positive(bounds))
+            if found.method == "profile" and among:
+                notes.append(f"{quantity.name} is of several constants: its interval is that of the linearised model.")
+        derived[quantity.name] = Interval(estimate, error, *ends)
+    return replace(found, derived=derived, notes=(*found.notes, *notes))
+
+
+def error_of(quantity: Quantity, information: Information, values: Mapping[str, float]) -> float:
+    """The standard error of a quantity by the delta method; infinite if the data do not determine it.
+
+    They may determine a product of constants and none of these.
+    """
+    gradient = quantity.gradient(values)
+    slopes = [float(slope(np.asarray(values[each.name]), each.bounds)) / each.scale for each in information.places]
+    each = np.array([gradient[place.name] for place in information.places]) / slopes * information.sizes
+    errors, vectors = information.directions
+    along, known = vectors @ each, np.isfinite(errors)
+    lost = np.abs(along[~known]) > MOVED * np.linalg.norm(each)
+    if lost.any() or (information.penalised & (each != 0)).any() or not np.isfinite(each).all():
+        return math.inf
+    return float(np.linalg.norm(along[known] * errors[known]))
+
+
+def image(quantity: Quantity, place: Place, own: Interval, values: Mapping[str, float]) -> tuple[float, float]:
+    """The least and the largest value of a quantity within the interval of its only constant."""
+    middle = float(to_line(np.asarray(own.estimate), place.bounds))
+    with np.errstate(divide="ignore"):
+        ends = [float(to_line(np.asarray(end), place.bounds)) for end in (own.lower, own.upper)]
+    far = ENDLESS * max(1.0, abs(middle))
+    low, high = np.clip(ends, middle - far, middle + far).tolist()
+    inside = np.linspace(low, high, POINTS)
+    points = from_line(inside, place.bounds)
+    found = np.broadcast_to(quantity.of({**values, place.name: points}), POINTS)
+    outer = np.broadcast_to(quantity.of({**values, place.name: np.array([own.lower, own.upper])}), 2)
+    if np.isnan(found).any():
+        return -math.inf, math.inf
+    found = np.concatenate([found[1:-1], np.where(np.isnan(outer), found[[0, -1]], outer)])
+    return float(found.min()), float(found.max())
+
+
+def around(estimate: float, reach: float, positive: bool) -> tuple[float, float]:
+    """The ends of an interval that is symmetric, in the logarithm of what is positive."""
+    if not (positive and estimate > 0):
+        return (estimate - reach, estimate + reach) if math.isfinite(reach + estimate) else (-math.inf, math.inf)
+    far = reach / estimate
+    return (estimate * math.exp(-far), estimate * math.exp(far)) if far < ENDLESS else (0.0, math.inf)
 
 
 def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:

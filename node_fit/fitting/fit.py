@@ -1,6 +1,6 @@
 """`fit`: from measured trajectories to a fitted model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Literal
@@ -50,6 +50,7 @@ def fit(
     training: Training = Options.training,
     ensemble: Members | int = 1,
     starts: int | Literal["auto"] = Options.starts,
+    derived: Mapping[str, str | float] | None = Options.derived,
     model: NeuralODE | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -86,6 +87,8 @@ def fit(
       at the given constants of equations; those of the others lie within a factor of ten of them, log-uniformly, or
       uniformly between two bounds. Networks begin with other weights. `auto` takes 3 for short driven records that have
       validation data, and 1 otherwise.
+    - `derived`: quantities that follow from the constants, as expressions by their names, such as
+      `{"half_life": "log(2)/k"}`; see `Fit.derived`.
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
       `evaluation`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
@@ -112,6 +115,7 @@ def fit(
         loss=loss,  # pyright: ignore[reportArgumentType]
         training=training,
         starts=starts,
+        derived=derived,
         precision=precision,
         device=device,
         seed=seed,

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ import optax
 
 from ..data.dataset import Dataset
 from ..data.scaling import Scaling
+from ..model.fields.derived import quantities
 from ..model.fields.mlp import MLP
 from ..model.make_model import (
     FIELDS,
@@ -133,6 +134,7 @@ PASS = {
     "training": "a node_fit.Training such as Training(steps=500)",
     "precision": "x32 or x64",
     "device": "auto, cpu, gpu or a node_fit.Devices",
+    "derived": "a dict of names and expressions such as {'half_life': 'log(2)/k'}",
     "seed": f"an integer from 0 to {LARGEST_SEED}",
 }
 
@@ -158,6 +160,7 @@ class Options:
     loss: AbstractResidualLoss = LEAST_SQUARES
     training: Training = Training()
     starts: int | Literal["auto"] = "auto"
+    derived: Mapping[str, str | float] | None = None
     precision: Precision | None = None
     device: Devices | str = Devices()
     seed: int = 0
@@ -179,6 +182,7 @@ class Options:
         check_fields(self, PASS)
         if isinstance(self.starts, int) and self.starts < 1:
             raise ValueError(f"starts must be at least 1, got {self.starts}.")
+        _ = quantities(self.derived)
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ValueError(f"seed must be {PASS['seed']}, got {self.seed}.")
 

@@ -11,6 +11,7 @@ from ..data.batch import is_driven
 from ..data.dataset import Dataset
 from ..data.resampling import evenly_sampled, median_step
 from ..model.fields.constants import Constants
+from ..model.fields.derived import quantities
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Number, Penalty
 from ..training.members import Member, Members
@@ -121,6 +122,7 @@ def prepare(
         options, choices, linear = choose(options, train, validation)
         model, more = first_model(options, train, linear)
         choices = choices + more
+    _ = quantities(options.derived, tuple(model.constants()))
     if validation is not None:
         model.check_channels(validation)
     assert isinstance(options.penalty, Penalty)

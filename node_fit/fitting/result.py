@@ -29,7 +29,7 @@ from ..training.callback import Record, Status
 from ..training.stopping import Outcome
 from .case import Case
 from .choices import Choice
-from .confidence import Confidence, Method, fisher
+from .confidence import Confidence, Interval, Method, fisher, with_derived
 from .diagnosis import Diagnosis, diagnose
 from .evidence import Evidence, Unsure
 from .information import Information
@@ -221,7 +221,13 @@ class Fit:
         check_argument("level", level, float)
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}.")
-        return (profile if method == "profile" else fisher)(self.evidence, level)
+        found = (profile if method == "profile" else fisher)(self.evidence, level)
+        return with_derived(found, self.evidence, self.options.derived)
+
+    @property
+    def derived(self) -> Mapping[str, Interval]:
+        """The quantities that `derived` named when the fit was made, with intervals as `confidence()` gives them."""
+        return self.confidence().derived
 
     def laplace(self, size: int = 32) -> Ensemble:
         """An ensemble drawn from the Laplace approximation of the posterior, without further training.

@@ -36,7 +36,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood", "residuals", "starts", "given_rows"),
+    *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived"),
 )
 BASELINES = {
     "mean": "mean",
@@ -94,7 +94,7 @@ def make_run_page(
         summary=summary,
         sure=summary["confidence"] or {},
         likely=summary["likelihood"] or {},
-        intervals=(summary["confidence"] or {}).get("constants") or {},
+        intervals=intervals_of(summary),
         starts=starts,
         kind=diagnosis.get("kind") or summary["status"] or "unknown",
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
@@ -109,6 +109,12 @@ def make_run_page(
         versions=read_versions(folder / "model.safetensors"),
         command=command_of(read_json(folder / ".run.json"), summary),
     )
+
+
+def intervals_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The intervals of constants and of what follows from them; their names differ."""
+    sure = summary["confidence"] or {}
+    return {**(sure.get("constants") or {}), **(sure.get("derived") or {})}
 
 
 def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:

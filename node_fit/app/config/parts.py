@@ -62,6 +62,7 @@ def build_parts(config: DictConfig) -> Parts:
         precision=config.precision,
         device=Devices(config.device.kind, config.device.count),
         starts=config.starts,
+        derived=derived_quantities(config),
         seed=config.seed,
     )
     check_scaling(data, options)
@@ -141,6 +142,19 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
     if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
         return hidden
     raise ConfigError(f"hidden must be auto, a number of states or a list of their names, got {hidden!r}.")
+
+
+def derived_quantities(config: DictConfig) -> dict[str, Any]:
+    """The config's `derived`, expressions by their names.
+
+    **Raises:** `ConfigError` if it is no such thing.
+    """
+    derived: Any = OmegaConf.to_container(config.derived) if OmegaConf.is_config(config.derived) else config.derived
+    if not isinstance(derived, dict):
+        raise ConfigError(
+            f"derived must be expressions by their names, such as {{half_life: log(2)/k}}, got {derived!r}."
+        )
+    return derived
 
 
 def placement_of(config: DictConfig) -> Placement:

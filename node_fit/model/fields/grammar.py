@@ -65,29 +65,32 @@ DEEPEST = 100
 # Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
 PRODUCT_POWER = 64
 
+# What a text is, in the sentence about one that is wrong.
+EQUATION = "equation of"
+
 
 class EquationError(ValueError):
     """Raised for a text that is no equation.
 
     **Arguments:**
 
-    - `state`: whose equation it is.
+    - `state`, `kind`: whose text it is, and what: an equation, unless said otherwise.
     - `reason`: the sentence after `equation of 'STATE'`.
     - `column`, `text`: where in a text it is wrong, from 1; `None` if it is wrong as a whole.
     """
 
-    def __init__(self, state: str, reason: str, column: int | None = None, text: str = ""):
+    def __init__(self, state: str, reason: str, column: int | None = None, text: str = "", kind: str = EQUATION):
         self.state, self.reason, self.column = state, reason, column
         place = "" if column is None else f" (column {column} of {text[:200]!r})."
-        super().__init__(f"equation of {state!r}{reason}{place}")
+        super().__init__(f"{kind} {state!r}{reason}{place}")
 
 
-def parse(state: str, text: str) -> ast.expr:
+def parse(state: str, text: str, kind: str = EQUATION) -> ast.expr:
     """Parses a right-hand side into a syntax tree that only has nodes known to `evaluate`.
 
     **Arguments:**
 
-    - `state`: name of the state, for the error message.
+    - `state`, `kind`: name of the state, and what the text is, for the error message.
     - `text`: an expression, in which `^` means `**`.
 
     **Returns:** the root of the tree.
@@ -96,11 +99,11 @@ def parse(state: str, text: str) -> ast.expr:
     """
     deep = f" is nested more than {DEEPEST} deep; group the terms of a long sum in parentheses."
     if len(text) > LONGEST:
-        raise EquationError(state, f" has {len(text)} characters, over the limit of {LONGEST}; shorten it.")
+        raise EquationError(state, f" has {len(text)} characters, over the limit of {LONGEST}; shorten it.", kind=kind)
     source, columns = as_python(text)
 
     def refusal(reason: str, offset: int) -> EquationError:
-        return EquationError(state, f": {reason}", columns[min(max(offset, 1), len(columns)) - 1], text)
+        return EquationError(state, f": {reason}", columns[min(max(offset, 1), len(columns)) - 1], text, kind)
 
     if "#" in source:  # Python would silently drop the rest.
         raise refusal("a comment is not allowed in an equation", source.index("#") + 1)
@@ -110,7 +113,7 @@ def parse(state: str, text: str) -> ast.expr:
     except SyntaxError as error:
         raise refusal(*fault_of(error, source)) from None
     except (RecursionError, MemoryError):
-        raise EquationError(state, deep) from None
+        raise EquationError(state, deep, kind=kind) from None
     except ValueError:
         raise refusal("it has invalid characters", 1) from None
     level = [tree]
@@ -121,7 +124,7 @@ def parse(state: str, text: str) -> ast.expr:
                 raise refusal(reason, offset_of(node, source))
         level = [child for node in level for child in operands(node)]
     if level:
-        raise EquationError(state, deep)
+        raise EquationError(state, deep, kind=kind)
     return tree
 
 
@@ -234,6 +237,12 @@ def offset_of(node: ast.expr, source: str) -> int:
         between = text[first.end_col_offset :]
         start = first.end_col_offset + len(between) - len(between.lstrip(b" )"))
     return len(text[:start].decode()) + 1
+
+
+def column_of(node: ast.expr, text: str) -> int:
+    """Where a node begins in a text as it was written, from 1."""
+    source, columns = as_python(text)
+    return columns[min(offset_of(node, source), len(columns)) - 1]
 
 
 def nearest(name: str, names: Collection[str]) -> str:
