@@ -9,13 +9,17 @@ from typing import Any
 import hydra
 from hydra._internal import hydra as loading
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.utils import run_job
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from ..runtime.out_of_memory import explain_memory
 from ..storage.disk import explain_disk
 from .config.composition import explain
+from .config.overrides import completed, quoted_words, with_or_without_plus
+from .config.parts import check_equations, read_equation_file
 from .config.shipped import shipped
-from .config.targets import check_hydra
+from .config.targets import ConfigError, check_hydra
 from .drawing import DRAWING
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
@@ -38,8 +42,10 @@ class CheckedLoader(ConfigLoaderImpl):
         asked = repr((arguments, keywords))
         if asked in self.composed:
             return pickle.loads(self.composed.pop(asked))
-        config = super().load_configuration(*arguments, **keywords)
+        with with_or_without_plus():
+            config = super().load_configuration(*arguments, **keywords)
         check_hydra(config)
+        read_equation_file(config)
         self.composed[asked] = pickle.dumps(config)
         return config
 
@@ -67,12 +73,16 @@ def launch(
     - `prepare`: maps the given arguments to those that Hydra composes.
     """
     register()
-    setattr(loading, ConfigLoaderImpl.__name__, CheckedLoader)  # Hydra has no place to say which loader.
+    # Hydra has no place to say which loader, nor what to do before it makes the folder of a run.
+    setattr(loading, ConfigLoaderImpl.__name__, CheckedLoader)
+    setattr(loading, run_job.__name__, run_checked_job)
     # Makes Hydra raise errors instead of printing them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv[0] = name
+    words = sys.argv[1:]
     try:
-        sys.argv[1:] = prepare(sys.argv[1:])
+        words = completed(words, name)
+        sys.argv[1:] = prepare(words)
         conf = str(shipped("conf", "config.yaml"))
         run = hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(job)
         try:
@@ -87,8 +97,16 @@ def launch(
         Leaderboard.write_what_there_is()
         if tracebacks:
             raise
-        print_error(error)
+        wrong = error.override if isinstance(error, OverrideParseException) else ""
+        better = quoted_words(words, wrong)
+        print_error(ConfigError(f"{wrong} can't be read; write {better}") if better else error)
         sys.exit(1)
+
+
+def run_checked_job(*arguments: Any, **keywords: Any) -> Any:
+    """Hydra's `run_job`, once the equations are checked: what is told here leaves no folder of a run."""
+    check_equations(keywords["config"])
+    return run_job(*arguments, **keywords)
 
 
 def print_error(error: Exception) -> None:

@@ -10,6 +10,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
+from .shipped import options_with
 from .targets import ALLOWED, ConfigError, closest, located, nearest, one_line, parameters_of
 
 PHRASES = {
@@ -96,6 +97,8 @@ def unknown_key(key: str, parent: Any) -> str:
     """Explains that the config has no such key; its constructor may still accept it."""
     owner, _, name = key.rpartition(".")
     siblings = {str(known) for known in parent or ()} - {"hydra"}
+    if name not in siblings and (owners := options_with(key)):
+        return other_option(key, owners)
     if "_target_" in siblings:
         try:
             arguments = set(parameters_of(located(parent["_target_"], key, ALLOWED)))
@@ -109,11 +112,17 @@ def unknown_key(key: str, parent: Any) -> str:
     if key in RENAMED:
         return renamed(key)
     if not siblings:
-        return f"{key} is not a config key; {owner} holds a value, not keys; write +{key}=VALUE to add one."
+        return f"{key} is not a config key; {owner} holds a value, not keys."
     namesakes = [known for known in all_keys(parent) if known.endswith(f".{name}")]
     if namesakes and not closest(name, siblings):
         return f"{key} is not a config key; did you mean {namesakes[0]}?"
     return f"{key} is not a config key; {nearest(name, siblings, owner and f'{owner}.')}"
+
+
+def other_option(key: str, owners: list[str]) -> str:
+    """Explains that only other options of a group have a key."""
+    choice = "one of these" if owners[1:] else "it"
+    return f"{key} is a key of {', '.join(owners)} alone; choose {choice}, or leave it out."
 
 
 def renamed(key: str) -> str:
@@ -129,6 +138,8 @@ def check_names(given: Iterable[str], target: Callable, key: str, partial: bool)
         if name not in parameters and not extra:
             if f"{key}.{name}" in RENAMED:
                 raise ConfigError(renamed(f"{key}.{name}"))
+            if owners := options_with(f"{key}.{name}"):
+                raise ConfigError(other_option(f"{key}.{name}", owners))
             known = nearest(name, parameters, f"{key}.")
             raise ConfigError(f"{key}.{name} is not an argument of {target.__name__}; {known}")
     for name, p in parameters.items():

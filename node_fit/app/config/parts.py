@@ -2,22 +2,25 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ...data.splits import Split
 from ...data.table_source import Table
 from ...fitting.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
+from ...model.fields.equations import Equations, placed, read_equations
+from ...model.fields.grammar import EquationError
+from ...model.fields.known import Known
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.loggers import LOGGERS, needed
 from ...training.members import Members
-from .configuration import build, errors_at
+from .configuration import build, errors_at, plain
 from .shipped import known_keys
 from .targets import ConfigError, nearest, parameters_of
 
@@ -81,6 +84,52 @@ def start_of(config: DictConfig) -> Any:
         if key != "absent":
             raise ConfigError(f"start.{key} needs the name of a rule; write it before, such as start=encoder.")
     return {"_target_": "node_fit.First", "_partial_": True, "absent": start.absent}
+
+
+def read_equation_file(config: DictConfig) -> None:
+    """Replaces the path of a file of equations by what it holds, so that the run's config needs no other file.
+
+    **Raises:** `ConfigError` that names the file, and the line that is wrong.
+    """
+    field = config.get("field")
+    if not OmegaConf.is_dict(field) or OmegaConf.is_missing(field, "equations"):
+        return
+    path = field.get("equations")
+    if isinstance(path, str):
+        try:
+            texts = read_equations(path)
+        except (ValueError, OSError) as error:
+            raise ConfigError(re.sub("^equations:", "field.equations:", str(error))) from None
+        with open_dict(field):
+            field.equations = dict(texts)
+        check_equations(config, texts)
+
+
+def check_equations(config: DictConfig, texts: Mapping[Any, Any] | None = None) -> None:
+    """Refuses known equations that can't be read, or use a name that is not in the config.
+
+    **Arguments:** `texts`: the equations, if they come from a file.
+    """
+    field, data = plain(config.get("field")), plain(config.get("data"))
+    if not isinstance(field, dict) or field.get("_target_") not in ("node_fit.Known", "node_fit.Hybrid"):
+        return
+    texts = field.get("equations") if texts is None else texts
+    if not isinstance(texts, Mapping) or not isinstance(data, dict):
+        return  # What is missing, or no mapping, is told as the other keys are.
+    with errors_at("field", Known):
+        equations = Equations.of(texts)
+        named = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
+        named += [field.get("constants"), field.get("terms"), ["t"], list(texts)]
+        known = {name for names in named for name in as_list(names) if isinstance(name, str)}
+        try:
+            equations.check(known)
+        except EquationError as error:
+            raise placed(error, texts) from None
+
+
+def as_list(names: Any) -> list[Any]:
+    """The names in a list, a mapping or a single text."""
+    return list(names) if isinstance(names, list | dict) else [names]
 
 
 def check_scaling(data: Table, options: Options) -> None:

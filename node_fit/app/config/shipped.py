@@ -36,6 +36,24 @@ def shipped_option(group: str) -> DictConfig | None:
 
 
 @functools.cache
+def shipped_groups() -> tuple[str, ...]:
+    """The groups from which `config.yaml` selects options."""
+    defaults = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml").defaults
+    named = [str(name) for each in defaults if OmegaConf.is_dict(each) for name in each]
+    return tuple(name for name in named if name.isidentifier())
+
+
+def options_with(key: str) -> list[str]:
+    """The options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
+    group, _, name = key.partition(".")
+    found = []
+    for path in sorted((shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ():
+        if name in OmegaConf.load(path) and name.isidentifier():
+            found.append(f"{group}={path.stem}")
+    return found
+
+
+@functools.cache
 def known_keys() -> dict[str, frozenset[str]]:
     """The keys that the commands read: those at the top, under `""`, and those of groups without a constructor."""
     conf = shipped("conf", "config.yaml")

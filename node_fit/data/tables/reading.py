@@ -179,6 +179,29 @@ def read_files(
     return assemble(tables, names_of(files), roles, time_unit, units, day_first)
 
 
+class ColumnsFound(Exception):
+    """Ends the reading of a file once the names of its columns are known."""
+
+
+class AnyColumns(Roles):
+    """Roles of a file whose columns are only asked for."""
+
+    def find(self, names: Sequence[str], origin: str) -> dict[str, int]:
+        raise ColumnsFound(*names)
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of a file's columns.
+
+    **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read.
+    """
+    try:
+        read_file(path, AnyColumns(time="", states=("a state",)))
+    except ColumnsFound as found:
+        return list(found.args)
+    raise AssertionError(f"{path} was read without a look at its columns.")
+
+
 def read_file(path: Path, roles: Roles, max_bytes: float = MOST) -> RawTable:
     """Reads the needed columns of one file."""
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
