@@ -129,7 +129,7 @@ def test_a_table_of_one_row_gets_a_sentence_about_rows(folder):
         ("data.states=[Temperatur [°C]] seed=1", "'data.states=[\"Temperatur [°C]\"]'"),
         ("'data.states=[x, Temperatur [°C], y]'", "'data.states=[x,\"Temperatur [°C]\",y]'"),
         ("'data.time=Zeit [h]'", "'data.time=\"Zeit [h]\"'"),
-        ("'+data.units={Temperatur [°C]: °C}'", "'+data.units={Temperatur [°C]: \"°C\"}'"),
+        ("'+data.units={T: °C, t: h}'", "'+data.units={T: \"°C\", t: h}'"),
         (
             "'field.equations={x: exp(x), y: -a*maximum(x, y)}'",
             '\'field.equations={x: "exp(x)", y: "-a*maximum(x, y)"}\'',
@@ -165,8 +165,8 @@ def test_the_command_says_the_quotes_that_work(folder):
 )  # fmt: skip
 def test_a_key_is_accepted_with_and_without_a_plus(word):
     first = ("data=spiral", "field=known", "field.equations={x: 1}")
-    found = [composed(*first, *completed([each], "node_fit")) for each in (word, f"+{word}", f"++{word}"[2:])]
-    assert found[0] == found[1] == found[2] != composed(*first) or word in ("seed=0",)
+    without, added = (composed(*first, *completed([each], "node_fit")) for each in (word, f"+{word}"))
+    assert without == added != composed(*first)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,6 @@ def test_a_key_is_accepted_with_and_without_a_plus(word):
         (["seed.x=1"], "seed.x is not a config key; seed holds a value, not keys."),
         (["field.width.x=1"], "field.width.x is not a config key; field.width holds a value, not keys."),
         (["sead=1"], "sead is not a config key; did you mean seed?"),
-        (["train.optimizer=adam"], "train.optimizer is not a config key; did you mean optimizer?"),
     ],
 )
 def test_a_key_that_can_not_be_gets_a_sentence(words, sentence):

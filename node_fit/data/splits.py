@@ -108,15 +108,7 @@ class Split:
         return self.validation_trajectories is not None or self.test_trajectories is not None
 
     def __call__(self, data: Dataset) -> Splits:
-        """Splits `data`.
-
-        **Raises:** `ValueError` if that is not possible.
-        """
-        if data.lengths.max() < 2:
-            count = len(data.trajectories)
-            what = "the data have one row" if count == 1 else f"each of the {count} trajectories has one row"
-            fix = "add rows" if count == 1 else "name the column that tells trajectories apart, or none"
-            raise ValueError(f"{what}, and a fit needs rows that follow one another in a trajectory; {fix}.")
+        """Splits `data`."""
         split = {"trajectory": self.by_trajectory, "time": self.by_time, "own": self.by_own_time}
         return split[self.how(data).by](data)
 

@@ -125,6 +125,7 @@ class Table:
     def load_and_tell(self) -> tuple[Splits, list[str]]:
         """`load`, and sentences on what was chosen: the unit of timestamps, and how the data are split."""
         data = self.read(self.path)
+        check_rows(data)
         unit = None if data.dates is None else data.dates.unit
         test = None if self.test_path is None else self.read(self.test_path, unit)
         names = (*data.trajectories, *(test.trajectories if test else ()))
@@ -154,6 +155,18 @@ class Table:
     def event_rows(self) -> list[dict[str, Any]]:
         """The events as they are written."""
         return read_events(self.events, self.trajectory, self.max_bytes)
+
+
+def check_rows(data: Dataset) -> None:
+    """Refuses data without two rows that follow one another.
+
+    **Raises:** `ValueError` that says what to do.
+    """
+    if data.lengths.max() < 2:
+        count = len(data.trajectories)
+        what = "the data have one row" if count == 1 else f"each of the {count} trajectories has one row"
+        fix = "add rows" if count == 1 else "name the column that tells trajectories apart, or none"
+        raise ValueError(f"{what}, and a fit needs rows that follow one another in a trajectory; {fix}.")
 
 
 def counted_in(data: Dataset, unit: str) -> Dataset:

@@ -97,7 +97,8 @@ def unknown_key(key: str, parent: Any) -> str:
     """Explains that the config has no such key; its constructor may still accept it."""
     owner, _, name = key.rpartition(".")
     siblings = {str(known) for known in parent or ()} - {"hydra"}
-    if name not in siblings and (owners := options_with(key)):
+    own = not OmegaConf.is_dict(parent) or str(parent.get("_target_", "node_fit.")).startswith("node_fit.")
+    if own and name not in siblings and (owners := options_with(key)):
         return other_option(key, owners)
     if "_target_" in siblings:
         try:
