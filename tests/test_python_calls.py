@@ -25,6 +25,7 @@ from pandas.testing import assert_frame_equal
 import node_fit as nf
 from node_fit.app.config.configuration import build
 from node_fit.fitting.readable import linear_sum
+from node_fit.fitting.recipes import RECIPES
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
 from node_fit.objectives.robust import LOSSES
 from node_fit.optimizers.custom import OPTIMIZERS
@@ -173,6 +174,12 @@ def test_a_name_fits_as_its_object_does():
     assert isinstance(model.field, nf.Linear) and isinstance(model.start, nf.Fitted)
     assert nf.Plan(optimizer="adam").optimizer == nf.Adam()
     assert nf.Stage(nf.TrajectoryMatching(), "adam", 5).optimizer == nf.Adam()
+
+
+def test_the_documentation_of_a_fit_lists_the_names():
+    listed = set(re.findall("`([a-z_]+)`", nf.fit.__doc__.split("as on the command line:")[1].split("**")[0]))
+    known = {*FIELDS, *STARTS, *OBSERVATIONS, *OPTIMIZERS, *LOSSES, *RECIPES}
+    assert listed == known - {"known", "hybrid", "stated"}  # These need equations.
 
 
 # Keywords of groups.
@@ -379,6 +386,7 @@ def test_predictions_as_a_data_frame(model):
     frame = model.predict_frame(data, later)
     np.testing.assert_array_equal(frame[["x", "v"]], model.predict(data, later).reshape(6, 2))
     assert list(frame["s"]) == [0.5, 3.5] * 3
+    assert_frame_equal(model.predict_frame(data, later.tolist()), frame)
 
 
 def test_predictions_of_an_ensemble_have_bands():

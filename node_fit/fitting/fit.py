@@ -69,13 +69,15 @@ def fit(
 
     - `train`: the data to fit. `validation`: data that choose the best iterate and stop the fit early.
     - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or something that makes one when it
-      is called with `(states, inputs, key=...)`, such as `functools.partial(MLP, width=32)`, or, if its first
-      parameter is called `system`, with `(system, key=...)`, where the `System` holds names and scales.
+      is called with `(states, inputs, key=...)`, such as `MLP(width=32)`, or, if its first parameter is called
+      `system`, with `(system, key=...)`, where the `System` holds names and scales, such as
+      `Known(equations={"x": "-a*x"}, constants={"a": 1.0})`.
     - `hidden`: states that nobody measured: their number, or their names.
-    - `start`: where trajectories start: `First`, `Fitted`, `Encoder`, or partials of them.
-    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout`, or partials of them.
+    - `start`: where trajectories start: `First`, `Fitted(given=5)`, `Encoder`, `Stated`, `Steady`.
+    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`.
     - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
-    - `solver`: of training: a `Solver`, the name of a method, or a `diffrax.AbstractSolver`. `evaluation`: of
+    - `solver`: of training: a `Solver`, the name of a method such as `kvaerno5` (`heun` of the command line is
+      `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `evaluation`: of
       validation and prediction; if None as `solver`, but tight and of at least the fifth order.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
     - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
@@ -92,14 +94,19 @@ def fit(
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
       `evaluation`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
-    - `progress`: whether to show a progress bar; if None, in a terminal and in a notebook.
+    - `progress`: whether to show the progress; if None, in a terminal and in a notebook.
     - `precision`: `x32` or `x64`; the process's mode if None.
     - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
     - `seed`: the seed of initial parameters and minibatches.
 
+    `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
+    `linear`, `second_order`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`, `network`; `lbfgs`, `adam`,
+    `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+
     **Returns:** a `Fit`. Ctrl-C ends the training and returns the fit so far.
 
-    **Raises:** `ValueError` if an argument has the wrong type, is out of range or does not fit the data.
+    **Raises:** `ValueError` if an argument has the wrong type, is out of range or does not fit the data;
+    `TypeError` if there is no such argument, which says where it belongs.
     """
     options = Options(  # It converts names.
         field=field,  # pyright: ignore[reportArgumentType]

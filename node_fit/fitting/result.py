@@ -92,14 +92,12 @@ class Fit:
     optimum: NeuralODE | None = None
 
     def predict(
-        self, data: Dataset | None = None, ts: Float[np.ndarray, "..."] | None = None, **given: Any
+        self, data: Dataset | None = None, ts: Any = None, **given: Any
     ) -> Float[np.ndarray, "trajectory saved state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts, **given)
 
-    def predict_frame(
-        self, data: Dataset | None = None, ts: Float[np.ndarray, "trajectory saved"] | None = None, **given: Any
-    ) -> Any:
+    def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
         """Simulated trajectories as a `pandas.DataFrame`, with a row for each time.
 
         ```python

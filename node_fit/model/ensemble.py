@@ -95,7 +95,7 @@ class Ensemble(eqx.Module):
     def predict(
         self,
         data: Dataset | None = None,
-        ts: Float[np.ndarray, "..."] | None = None,
+        ts: Any = None,
         *,
         y0: Any = None,
         u: Any = None,

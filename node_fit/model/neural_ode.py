@@ -153,7 +153,7 @@ class NeuralODE(eqx.Module):
     def predict(
         self,
         data: Dataset | None = None,
-        ts: Float[np.ndarray, "..."] | None = None,
+        ts: Any = None,
         *,
         y0: Any = None,
         u: Any = None,
@@ -257,7 +257,9 @@ class NeuralODE(eqx.Module):
     def asked(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None) -> tuple[Batch, np.ndarray]:
         """Trajectories on the host, and the wanted times, counted from each trajectory's start."""
         batch = self.batch(data)
-        return batch, self.scaler.scale_times(data.ts if ts is None else ts) - batch.origin[:, None]
+        return batch, self.scaler.scale_times(data.ts if ts is None else np.asarray(ts, np.float64)) - batch.origin[
+            :, None
+        ]
 
     @property
     def typical(self) -> "NeuralODE":
