@@ -1,6 +1,7 @@
 """Run directories as a run leaves them, written by hand, for tests of their pages."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ def spirals(trajectories: int = 6, times: int = 40, states: tuple[str, ...] = ("
 
 
 def model_of(data: nf.Dataset) -> np.ndarray:
-    """What a model predicts: the noiseless spiral, which fits the later trajectories worse."""
-    angle = data.ts + np.array([float(name) for name in data.trajectories])[:, None]
+    """What a model predicts: the noiseless spiral, which fits the later trajectories worse.
+
+    A trajectory's name is its number, or begins with it.
+    """
+    angle = data.ts + np.array([float(name.split()[0]) for name in data.trajectories])[:, None]
     exact = np.exp(-0.2 * data.ts)[..., None] * np.stack([np.cos(angle), -np.sin(angle)], axis=-1)
     return exact * (1 + 0.2 * np.arange(len(data.ts)))[:, None, None]
 
@@ -88,6 +92,13 @@ def curves_of(splits: dict[str, nf.Dataset], *, bands: bool = False) -> Curves:
         fine = nf.Dataset.from_arrays(list(ts), [np.zeros((points, 2))] * len(ts), trajectories=part.trajectories)
         dense[role] = (ts, model_of(fine))
     return Curves(splits, dense, {role: (ys - 0.1, ys + 0.1) for role, (_, ys) in dense.items()} if bands else {})
+
+
+def with_hidden(curves: Curves, name: str) -> Curves:
+    """The curves with a hidden state, which is the sum of the others."""
+    return replace(
+        curves, hidden=(name,), dense_hidden={role: ys.sum(2, keepdims=True) for role, (_, ys) in curves.dense.items()}
+    )
 
 
 def write_job(sweep: Path, number: int, words: tuple[str, ...], **summary: Any) -> Path:

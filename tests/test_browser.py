@@ -6,12 +6,15 @@ import re
 import shutil
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from reports import by_time, by_trajectory, curves_of, spirals, write_job, write_run
+import yaml
+from reports import by_time, by_trajectory, curves_of, spirals, with_hidden, write_job, write_run
 
+from node_fit import with_events
 from node_fit.plots.phase import phase_points
 from node_fit.report.index_page import make_index
 from node_fit.report.run_page import make_run_page
@@ -21,7 +24,9 @@ ARGUMENTS = (
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"
 )
 NASTY = "<script>window.hit=1</script><img src=x onerror=window.hit=2>%{x}"
-WIDTHS = (360, 1440)
+# Ends a script or an attribute, and holds what HTML, JavaScript and Plotly would read as more than a text.
+EVIL = "</script><img src=x onerror=window.hit=3>\"'\\n&lt;b&gt; <b>%{y}`${1}"
+WIDTHS = (360, 400, 1440)
 
 
 class Browser:
@@ -102,6 +107,45 @@ def forecast(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def dosed(tmp_path_factory) -> Path:
+    """The page of a fit with doses of a hidden state, whose later rows are forecast."""
+    doses = [{"time": time, "state": "gut", "add": 300.0} for time in (1.03, 3.52)]
+    splits = by_time(with_events(spirals(1), doses))
+    run = write_run(tmp_path_factory.mktemp("dosed") / "run", splits)
+    return make_run_page(run, with_hidden(curves_of(splits), "gut"))
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory) -> Path:
+    """The page of a run all of whose texts are hostile."""
+    names = [f"{i} {EVIL}" for i in range(6)]
+    states, us = (f"x {EVIL}", "y"), np.random.default_rng(0).normal(size=(6, 40, 1))
+    data = spirals(states=states, us=us, inputs=(f"u {EVIL}",), time=f"t {EVIL}")
+    doses = [{"time": 1.03, "state": f"gut {EVIL}", "add": 300.0}]
+    splits = by_trajectory(with_events(replace(data, trajectories=tuple(names)), doses))
+    own = {"standard_error": 0.1, "lower": 0.1, "upper": 0.2}
+    folder = tmp_path_factory.mktemp("evil") / EVIL.replace("/", "")
+    run = write_run(
+        folder,
+        splits,
+        words=(f"+note={EVIL}",),
+        constants={EVIL: 0.1},
+        confidence={"level": 0.95, "constants": {EVIL: own}, "undetermined": [EVIL], "notes": [EVIL]},
+        choices={EVIL: {"value": EVIL, "reason": EVIL}},
+        diagnosis={"kind": "good", "sentence": f"good: {EVIL}"},
+        reason=EVIL,
+        start=EVIL,
+        device=EVIL,
+        status=EVIL,
+    )
+    config = {"data": {"units": {"y": EVIL}}, "note": EVIL}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    losses = (run / "metrics.csv").read_text().replace("derivative", '"' + EVIL.replace('"', '""') + '"')
+    (run / "metrics.csv").write_text(losses)
+    return make_run_page(run, with_hidden(curves_of(splits), f"gut {EVIL}"))
+
+
+@pytest.fixture(scope="module")
 def several(tmp_path_factory) -> Path:
     """The page of six trajectories."""
     splits = by_trajectory(spirals())
@@ -127,7 +171,7 @@ def sweep(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("which", ["forecast", "several", "sweep"])
+@pytest.mark.parametrize("which", ["forecast", "dosed", "evil", "several", "sweep"])
 def test_a_page_is_drawn(which, width, theme, browser, request):
     browser.open(request.getfixturevalue(which), width, theme)
     assert browser.errors() == []
@@ -201,6 +245,78 @@ def test_a_fit_with_its_forecast(browser, forecast):
     assert [browser.count(f"#loss{stage} .trace") for stage in (0, 1)] == [3, 3]
     assert browser.traces("loss1")[0]["x"] == [30, 40]
     assert browser.run("return $('loss0').layout.xaxis.range[1] < $('loss1').layout.xaxis.range[0]")
+
+
+def test_doses_and_hidden_states_are_drawn(browser, dosed):
+    browser.open(dosed)
+    marks = [trace for trace in browser.traces("fit") if trace.get("name") == "event"]
+    assert [trace["x"] for trace in marks] == [[1.03, 3.52]] * 3  # In the panels of two states and of the hidden one.
+    texts = "return $('fit').data.filter(trace => trace.name === 'event').map(trace => trace.text)"
+    assert browser.run(texts) == [["gut + 300"] * 2] * 3
+    assert browser.count("#fit .point") == 3 * 2 + 2 * 40
+    titles = browser.run("return [...$('fit').querySelectorAll('.annotation-text')].map(each => each.textContent)")
+    assert titles == ["x [m]", "y", "gut hidden", "forecast"]
+    curves = [trace for trace in browser.traces("fit") if trace.get("name") == "model"]
+    assert len(curves) == 6  # Three states, in two segments.
+    np.testing.assert_allclose(curves[4]["y"], np.add(curves[0]["y"], curves[2]["y"]), rtol=1e-4, atol=1e-4)
+    assert browser.count("#fit .legend .traces") == 4  # Fitted, model, test, event.
+
+
+def test_all_texts_are_shown_as_they_are(browser, evil):
+    browser.open(evil)
+
+    def shown(selector: str) -> list[str]:
+        script = "return [...document.querySelectorAll(arguments[0])].map(each => each.textContent)"
+        return [re.sub(r"\s+", " ", text) for text in browser.run(script, selector)]
+
+    assert browser.errors() == []
+    fit = [f"x {EVIL}", f"y [{EVIL}]", f"gut {EVIL} hidden", f"u {EVIL}"]
+    assert shown("#fit .annotation-text") == fit and shown("#fit .xtitle") == [f"t {EVIL}"]
+    assert shown("#residuals .annotation-text") == fit[:2]
+    assert shown("#phase .xtitle") + shown("#phase .ytitle") == fit[:2]
+    assert shown("#correlation .legendtext")[0] == f"x {EVIL}, train"
+    entries = browser.run("return [...$('pick').options].map(each => each.textContent)")
+    assert sum(f"{i} {EVIL}" in entry for i, entry in enumerate(sorted(entries))) == 6
+    assert shown("h1 ~ .verdict") == [EVIL] and EVIL in shown("title")[0] + shown("h1")[0]
+    assert shown("#command")[0].count("</script>") == 1
+    assert len([text for text in shown("td") if EVIL in text]) >= 9 and f"{EVIL}" in shown("h3")
+    assert EVIL in "".join(shown("details pre")).replace("''", "'")
+    # What the pointer shows, of events, of errors, and of the distribution.
+    escaped = EVIL.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    texts = "return $(arguments[0]).data.flatMap(trace => [trace.name, ...[trace.text ?? []].flat()])"
+    assert f"gut {escaped} + 300" in browser.run(texts, "fit")
+    assert f"3 {escaped}" in browser.run(texts, "errors")
+    assert f"x {escaped}, test" in browser.run(texts, "distribution")
+    assert browser.count("main img, main script, main b") == 0
+    assert browser.run("return window.hit") is None
+
+
+def test_a_job_with_a_hostile_name_is_a_text_and_a_link(browser, tmp_path):
+    name = EVIL.replace("</", "<") + "#?%41"
+    for number, words in ((0, "1"), (1, EVIL)):
+        write_job(tmp_path, number, (f"+note={words}",))
+    (tmp_path / "1").rename(tmp_path / name)
+    (tmp_path / name / "report.html").touch()
+    browser.open(make_index(tmp_path))
+    assert browser.errors() == [] and browser.run("return window.hit") is None
+    cells = "return [...$('table').tBodies[0].rows].map(row => [...row.cells].map(each => each.textContent))"
+    rows = {row[0]: row for row in browser.run(cells)}
+    assert set(rows) == {"0", name} and EVIL in rows[name]
+    values = "return [...document.querySelectorAll('td[data-value]')].map(each => each.dataset.value)"
+    assert {name, EVIL} <= set(browser.run(values))
+    links = "return [...document.querySelectorAll('td a')].map(each => decodeURIComponent(new URL(each.href).pathname))"
+    assert str(tmp_path / name / "report.html") in browser.run(links)
+    escaped = EVIL.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    texts = "return $(arguments[0]).data.flatMap(trace => [trace.text].flat())"
+    for picture in ("parallel", "scatter", "curves"):
+        assert any(f"+note={escaped}" in text or f"note={escaped}" in text for text in browser.run(texts, picture))
+    assert browser.run("return $('table').querySelectorAll('img, script, b').length") == 0
+    opened = (
+        "let at; window.open = path => at = path; "
+        "$('scatter').emit('plotly_click', {points: [{customdata: arguments[0]}]});"
+        "return decodeURIComponent(new URL(at, location).pathname)"
+    )
+    assert browser.run(opened, f"{name}/report.html") == str(tmp_path / name / "report.html")
 
 
 def test_the_pointer_shows_numbers_and_a_drag_zooms(browser, forecast):

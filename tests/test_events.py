@@ -255,6 +255,25 @@ def test_splits_that_are_simulated_together_keep_their_events():
         np.testing.assert_allclose(found.at_rows[name], fit.model.predict(part), rtol=1e-5, atol=1e-6)
 
 
+def test_hidden_states_are_simulated_beside_the_measured_ones():
+    system = fit_to(dosed(), **OPTIONS).model
+    ka = system.constants()["ka"]
+    assert system.hidden == ("gut",)
+    data = dosed()
+    splits = {"train": data.select([1]), "test": data.select([0])}
+    for model in (system, nf.Ensemble.of([system, system], data, None)):
+        found = simulate_splits(model, splits)
+        assert found.hidden == ("gut",)
+        for role, name in (("train", "B"), ("test", "A")):
+            ts = found.dense[role][0][0]
+            since = ts[:, None] - np.array([time for own, time, _ in DOSES if own == name])
+            doses = np.array([dose for own, _, dose in DOSES if own == name])
+            exact = np.where(since > 0, np.exp(-ka * np.maximum(since, 0)), 0) @ doses
+            np.testing.assert_allclose(found.dense_hidden[role][0, :, 0], exact, rtol=1e-3, atol=1e-2)
+            np.testing.assert_allclose(found.at_rows[role], model.predict(splits[role]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(model.bands(data).ys, model.predict(data))
+
+
 def test_no_baseline_ignores_the_doses():
     fit = fit_to(dosed(), **OPTIONS)
     assert set(fit.simple_scores(dosed(), dosed())) == {"mean", "persistence"}

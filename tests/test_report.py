@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from commands import DIRECT, at_once, in_process, node_fit, write_table
 from commands import spirals as rows_of_spirals
-from reports import by_time, by_trajectory, curves_of, model_of, spirals, write_job, write_run
+from reports import by_time, by_trajectory, curves_of, model_of, spirals, with_hidden, write_job, write_run
 
 import node_fit as nf
 from node_fit.app.drawing import Drawing, Page
@@ -189,6 +190,35 @@ def test_a_forecast_is_one_curve(tmp_path):
     assert record["forecast"] == first["ts"][-1] < second["ts"][0]
     # The forecast's curve begins where that of the past ends.
     assert first["curve"]["ts"][-1] == pytest.approx(second["curve"]["ts"][0], abs=0.02)
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_events_and_hidden_states_are_drawn_and_kept(dated, tmp_path):
+    zero = np.array(["2026-01-05T06:00", "2026-01-05T09:00"], dtype="datetime64[us]")
+    data = replace(spirals(2), dates=Dates(zero, "min", None) if dated else None)
+    zeros = [each.astype(object) for each in zero] if dated else [0.0, 0.0]
+    at = [zeros[i] + (timedelta(minutes=m) if dated else m) for i, m in ((0, 1.03), (0, 3.52), (1, 2.0))]
+    events = [
+        {"time": at[0], "trajectory": "0", "state": "gut", "add": 300.0},
+        {"time": at[0], "trajectory": "0", "state": "x", "multiply": 0.5},
+        {"time": at[1], "trajectory": "0", "state": "gut", "add": -2.5},
+        {"time": at[2], "trajectory": "1", "state": "gut", "set": 0.0},
+    ]
+    splits = by_time(nf.with_events(data, events))
+    curves = with_hidden(curves_of(splits), "gut")
+    run = write_run(tmp_path / "run", splits)
+    made = data_of(make_run_page(run, curves))
+    assert made["hidden"] == ["gut"]
+    first, second = made["records"] if made["records"][0]["name"] == "0" else made["records"][::-1]
+    unit = 60 if made["time"].startswith("t, s from") else 1
+    assert [text for _, text in first["events"]] == ["gut + 300, x × 0.5", "gut − 2.5"]
+    np.testing.assert_allclose([time for time, _ in first["events"]], [1.03 * unit, 3.52 * unit], rtol=1e-6)
+    assert [text for _, text in second["events"]] == ["gut = 0"]
+    assert second["events"][0][0] == pytest.approx(182 * unit if dated else 2.0)
+    curve = first["segments"][0]["curve"]
+    np.testing.assert_allclose(curve["hidden"][0], np.sum(curve["ys"], axis=0), rtol=1e-4, atol=1e-4)
+    assert len(first["segments"][1]["curve"]["hidden"][0]) == len(first["segments"][1]["curve"]["ts"])
+    assert data_of(make_run_page(run)) == made, "a page that is made again differs"
 
 
 def test_nothing_is_loaded_and_names_are_texts(tmp_path):
