@@ -4,7 +4,8 @@ python scripts/mutants.py                   # all, about a quarter of an hour on
 python scripts/mutants.py carry "LM gain"   # those whose names contain one of these
 
 Each mutant is applied to a copy of the tree in a temporary folder. Before, the tests must pass there without one. The
-exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run.
+exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run. Those of
+pages need Chromium and its driver.
 """
 
 import argparse
@@ -36,7 +37,7 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-TRAINING, OPTIMIZERS = "node_fit/training", "node_fit/optimizers"
+TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
 MUTANTS = (
     Mutant(
         "carry: the loop's check",
@@ -373,6 +374,104 @@ MUTANTS = (
         "if any(end is None for end in self.outcomes(run)):",
         "if True:",
         ("tests/test_golden.py::test_a_run_that_had_ended_says_so",),
+    ),
+    Mutant(
+        "page: texts are escaped",
+        "node_fit/report/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        ("tests/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: data beside a script",
+        "node_fit/report/page.py",
+        'data=squeezed(json.dumps(data, allow_nan=False, separators=(",", ":")).encode())',
+        'data=__import__("markupsafe").Markup(json.dumps(data))',
+        ("tests/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: content security policy",
+        f"{TEMPLATES}/base.html",
+        "default-src 'none'; ",
+        "",
+        ("tests/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: less-than in pictures",
+        f"{TEMPLATES}/charts.js",
+        '.replace(/</g, "&lt;")',
+        "",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: ampersands in pictures",
+        f"{TEMPLATES}/charts.js",
+        '.replace(/&/g, "&amp;")',
+        "",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: texts of events",
+        f"{TEMPLATES}/run.js",
+        "record.events.map(([, text]) => esc(text))",
+        "record.events.map(([, text]) => text)",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: names of trajectories",
+        f"{TEMPLATES}/run.js",
+        "points.map(p => esc(p[2]))",
+        "points.map(p => p[2])",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: names and units",
+        f"{TEMPLATES}/run.js",
+        "esc(units[name] ? `${name} [${units[name]}]` : name)",
+        "units[name] ? `${name} [${units[name]}]` : esc(name)",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: list of trajectories",
+        f"{TEMPLATES}/charts.js",
+        "made.textContent = text",
+        "made.innerHTML = text",
+        ("tests/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "index: links of jobs",
+        f"{TEMPLATES}/index.html",
+        "{{ job.page | urlencode }}",
+        "{{ job.page }}",
+        ("tests/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: links in pictures",
+        f"{TEMPLATES}/index.js",
+        '.split("/").map(encodeURIComponent).join("/")',
+        "",
+        ("tests/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: names in attributes",
+        f"{TEMPLATES}/index.html",
+        'data-value="{{ job.name }}"',
+        'data-value="{{ job.name | safe }}"',
+        ("tests/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: what is varied, in pictures",
+        f"{TEMPLATES}/index.js",
+        ": esc(value)}`",
+        ": value}`",
+        ("tests/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "page: width of pictures",
+        f"{TEMPLATES}/charts.js",
+        "  boxes.observe($(id));\n",
+        "",
+        ("tests/test_browser.py::test_pictures_follow_the_width_at_once",),
     ),
 )
 
