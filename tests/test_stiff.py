@@ -1,5 +1,6 @@
 """Implicit methods on a stiff oscillator: rows of any density, doses, both precisions, gradients, numbers of steps."""
 
+import functools
 from typing import Any
 
 import diffrax
@@ -13,7 +14,6 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.events import Jumps
-from node_fit.runtime.compilation import Compilations, counted
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.solver.initial_value_problem import InitialValueProblem
 
@@ -93,7 +93,8 @@ CASES = [(way, dosed, precision) for precision in ("x64", "x32") for way in ("so
 def test_easy_stiff_data_are_solved(method, way, dosed, precision, steps):
     """The first step is that of the problem and not the interval between two rows, whatever their density."""
     error, most, most_dosed = TABLE[method]
-    solver = nf.Solver(method).for_data()
+    # Single precision resolves the derivatives of this field to 1e-6.
+    solver = nf.Solver(method, rtol=1e-5 if precision == "x64" else 1e-4).for_data()
     with scope(precision):
         given = problem(bool(dosed))
 
@@ -115,4 +116,44 @@ def test_easy_stiff_data_are_solved(method, way, dosed, precision, steps):
     assert sum(steps) <= (INTERVALS + most_dosed if dosed else most)
     h = 1e-2
     ends = [sum(exact(rows, bool(dosed), STIFFNESS + by)[-1].sum() for rows in DENSITIES) for by in (-h, h)]
-    assert float(slope) == pytest.approx((ends[1] - ends[0]) / (2 * h), rel=0.01)
+    assert float(slope) == pytest.approx(
+        (ends[1] - ends[0]) / (2 * h), rel=0.03 if method == "implicit_euler" else 0.001
+    )
+
+
+def creeping(rows: int) -> nf.Dataset:
+    return nf.Dataset.from_arrays(np.linspace(0, END, rows), exact(rows, False), states=["x", "v"])
+
+
+def known(equation: str = "m*(1 - x**2)*v - x", **constants):
+    return functools.partial(nf.Known, equations={"x": "v", "v": equation}, constants=constants or {"m": STIFFNESS})
+
+
+@pytest.mark.parametrize(("method", "rows"), [("kvaerno5", 10), ("kvaerno3", 21)])
+def test_a_fit_of_easy_stiff_data_starts_and_ends_at_the_truth(method, rows):
+    fit = fit_to(
+        creeping(rows), field=known(), solver=nf.Solver(method), recipe="direct", steps=3, precision="x64",
+        optimizer=nf.LevenbergMarquardt(), window=None,
+    )  # fmt: skip
+    assert fit.status != "failed", fit.reason
+    assert fit.model.constants()["m"] == pytest.approx(STIFFNESS, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_a_step_out_of_the_domain_of_a_field_is_rejected_and_leaves_finite_gradients(mode):
+    """A tank runs nearly dry: some steps end below its bottom, where the root is NaN, and so is its derivative."""
+    ts = np.linspace(0, 1, 3)[None]
+
+    def end(inflow):
+        field = lambda t, y, u: inflow - 10.0 * jnp.sqrt(y)  # noqa: E731
+        given = InitialValueProblem(field, ts, jnp.array([[1.0]]), np.zeros((1, 3, 0)), np.zeros(1))
+        solver = nf.Solver("kvaerno3").for_data()
+        solution = solver.solve(given, joint=False) if mode == "reverse" else solver.forecast(given)
+        return solution.ys[0, -1, 0], solution
+
+    with scope("x64"):
+        slope, found = jax.jit((jax.grad if mode == "reverse" else jax.jacfwd)(end, has_aux=True))(0.1)
+    assert found.ok.all()
+    # At the end the level is steady: `(inflow / 10) ** 2`.
+    assert float(found.ys[0, -1, 0]) == pytest.approx(1e-4, rel=1e-2)
+    assert float(slope) == pytest.approx(2e-3, rel=1e-2)
