@@ -10,7 +10,8 @@ import pytest
 from commands import node_fit, read_summary
 
 import node_fit as nf
-from node_fit.runtime.precision import carry, scope
+from node_fit.model import forecast
+from node_fit.runtime.precision import carry, dtype_of, scope
 
 KEY = jax.random.key(0)
 BALL = {"height": "speed", "speed": "-g"}
@@ -101,6 +102,276 @@ def test_a_switch_goes_on_and_off():
     assert 17.99 < temperature.min() < 18.6 and 21.4 < temperature.max() < 22.01
     assert set(on.round(9)) == {0.0, 1.0} and 4 <= (np.diff(on) != 0).sum() <= 20
     assert (np.diff(temperature)[on[1:] * on[:-1] == 1] > 0).all()
+
+
+STILL = {"x": "0", "n": "0"}
+COUNT = {"n": "n + 1"}
+# How solves march through rows: with adaptive steps, or with so many held ones in every interval.
+MARCHES = ["adaptive", 2]
+PRECISIONS = ["x32", "x64"]
+
+
+def posed(equations, triggers, ts, starts, precision="x64", *, u=None, doses=(), constants=None, inputs="hold"):
+    """A model in the user's units, and data with a trajectory for each of the starts."""
+    starts = np.atleast_2d(np.asarray(starts, float))
+    ys = np.broadcast_to(starts[:, None], (len(starts), len(ts), len(equations)))
+    given = {"states": tuple(equations), "trajectories": tuple(f"{row}" for row in range(len(starts)))}
+    if u is not None:
+        given |= {"us": np.broadcast_to(np.asarray(u, float)[None, :, None], (*ys.shape[:2], 1)), "inputs": ("u",)}
+    data = nf.Dataset.from_arrays(np.tile(np.asarray(ts, float), (len(starts), 1)), ys, **given)
+    data = nf.with_events(data, list(doses)) if doses else data
+    if constants is None:
+        first, *_ = equations
+        constants, equations = {"idle": 1.0}, equations | {first: equations[first] + " + 0*idle"}
+    field = functools.partial(nf.Known, equations=equations, constants=constants, triggers=triggers)
+    solver = nf.Solver(inputs=inputs)
+    with scope(precision):
+        return nf.make_model(data, field=field, key=KEY, scaling=nf.Scaling(affine=False), solver=solver), data
+
+
+def solve(model, batch, march, raw=None):
+    """The states at all rows by predictions, or over held steps with their errors; `raw` are other constants."""
+    model = model if raw is None else eqx.tree_at(lambda m: m.field.constants.raw, model, raw)
+    problem = model.problem(batch, batch.ys[:, 0])
+    if march == "adaptive":
+        return model.solver.forecast(problem).ys, None
+    found = model.solver.solve_held(problem, np.linspace(0, 1, march + 1)[None], between_rows=True)
+    return found.ys, found.errors
+
+
+def solved(*given, march="adaptive", precision="x64", **options):
+    """The states of all trajectories at all rows, and the errors of held steps."""
+    model, data = posed(*given, precision, **options)
+    with scope(precision):
+        batch = carry(model.batch(data), dtype_of(precision))
+        ys, errors = eqx.filter_jit(solve)(model, batch, march)
+    return np.asarray(ys), None if errors is None else np.asarray(errors)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("march", "rows"), [("adaptive", 14), ("adaptive", 200), (2, 50)])
+def test_an_event_is_counted_once(march, rows, precision):
+    """Two periods of oscillators that dip below levels, perhaps between two rows; they start beyond the upper ones."""
+    equations = {"x": "v", "v": "-x", "level": "0", "n": "0", "m": "0"}
+    triggers = [{"when": "x + level", "set": COUNT}, {"when": "level - x", "set": {"m": "m + 1"}}]
+    starts = [[1.0, 0.0, level, 0.0, 0.0] for level in (0.999, 0.99, 0.9, 0.5, 0.3)]
+    ys, _ = solved(equations, triggers, np.linspace(0, 12, rows), starts, march=march, precision=precision)
+    np.testing.assert_array_equal(ys[:, -1, 3:], [[2, 1]] * 5)
+
+
+DOSES = (
+    ([-2.0], 1),  # through zero
+    ([-1.0], 1),  # to zero
+    ([-0.5], 0),  # towards it
+    ([-2.0, 2.0, -2.0], 2),  # back, and through it again
+    ([-2.0, -2.0], 1),  # when it is below already
+)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("march", MARCHES)
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_a_dose_carries_a_level_through_zero(first, march, precision):
+    """Also at the first row, where the sign at the start counts. What is measured at a dose's time comes before."""
+    doses = [
+        {"trajectory": f"{row}", "time": first + time, "state": "x", "add": dose}
+        for row, (each, _) in enumerate(DOSES)
+        for time, dose in enumerate(each)
+    ]
+    given = STILL, [{"when": "x", "set": COUNT}], np.arange(6.0), [[1.0, 0.0]] * len(DOSES)
+    ys, _ = solved(*given, doses=doses, march=march, precision=precision)
+    np.testing.assert_array_equal(ys[:, -1], [[1 + sum(each), counted] for each, counted in DOSES])
+    np.testing.assert_array_equal(ys[0, :, 1], np.arange(6) > first)
+
+
+def test_predictions_between_rows_count_an_event_once():
+    """At a row's own time and between rows, there are intervals of no length."""
+    model, data = posed(STILL, [{"when": "x", "set": COUNT}], np.arange(5.0), [1.0, 0.0], doses=[DOWN])
+    between = model.predict(data, np.array([[0.0, 1.5, 2.0, 2.5, 4.0]]))[0, :, 1]
+    np.testing.assert_array_equal(between, [0, 0, 0, 1, 1])
+
+
+DOWN = {"time": 2.0, "state": "x", "add": -2.0}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("march", MARCHES)
+@pytest.mark.parametrize("inputs", ["hold", "linear"])
+def test_a_set_point_moves_past_a_thermostat(inputs, march, precision):
+    """The level is above zero before a held input steps and below it just after; on a line it falls in between."""
+    ts = np.arange(9.0)
+    u = np.where((ts >= 2) & (ts < 3) | (ts >= 5) & (ts < 7), 21.0, 15.0)
+    given = {"T": "0", "n": "0"}, [{"when": "T - u", "set": COUNT}], ts, [[18.0, 0.0], [14.0, 0.0]]
+    ys, _ = solved(*given, u=u, inputs=inputs, march=march, precision=precision)
+    np.testing.assert_array_equal(ys[:, -1, 1], [2, 0])
+
+
+@pytest.mark.parametrize("march", MARCHES)
+def test_rows_that_fill_up_a_trajectory_hold_no_event(march):
+    """The last input of a short trajectory begins at its last row, and so acts nowhere."""
+    ts = [np.arange(4.0), np.arange(8.0)]
+    us = [np.array([[0.0], [0.0], [0.0], [9.0]]), np.zeros((8, 1))]
+    ys = [np.tile([1.0, 0.0], (len(t), 1)) for t in ts]
+    data = nf.Dataset.from_arrays(ts, ys, us, states=["x", "n"], inputs=["u"])
+    triggers = [{"when": "c*x - u", "set": COUNT}]
+    field = functools.partial(nf.Known, equations=STILL, constants={"c": 1.0}, triggers=triggers)
+    options = {"scaling": nf.Scaling(affine=False), "solver": nf.Solver(inputs="hold")}
+    with scope("x64"):
+        model = nf.make_model(data, field=field, key=KEY, **options)
+        found, _ = eqx.filter_jit(solve)(model, carry(model.batch(data), np.float64), march)
+    np.testing.assert_array_equal(np.asarray(found)[:, -1, 1], [0, 0])
+
+
+# A level that falls at a rate, or that a dose carries through zero.
+RATED = {"x": "-rate", "n": "0", "rate": "0"}
+DOSED = [{"trajectory": "1", "time": 0.8, "state": "x", "add": -4.0}]
+
+
+@pytest.mark.parametrize("march", MARCHES)
+@pytest.mark.parametrize(
+    ("triggers", "end"),
+    [
+        # Both act, each on what the one before left.
+        ([{"when": "x", "set": {"n": "n + 1"}}, {"when": "x", "set": {"n": "10*n"}}], 10),
+        ([{"when": "x", "set": {"n": "10*n"}}, {"when": "x", "set": {"n": "n + 1"}}], 1),
+        ([{"when": "x", "set": {"x": "1", "n": "n + 1"}}, {"when": "2*x", "set": {"n": "10*n"}}], 10),
+        # A jump carries the level of another through zero, whether that is written before or after it.
+        ([{"when": "x", "set": {"n": "5"}}, {"when": "2 - n", "set": {"n": "n + 2"}}], 7),
+        ([{"when": "2 - n", "set": {"n": "n + 2"}}, {"when": "x", "set": {"n": "5"}}], 7),
+        # One sets off the other, and that the first once more, whose level had been set back above zero.
+        ([{"when": "x", "set": {"x": "1", "n": "n + 1"}}, {"when": "1 - n", "set": {"x": "x - 3"}}], 2),
+    ],
+)
+def test_triggers_of_one_instant_act_in_their_order(triggers, end, march):
+    starts = [[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    ys, _ = solved(RATED, triggers, [0.0, 0.4, 0.8, 1.2, 1.4], starts, doses=DOSED, march=march)
+    np.testing.assert_array_equal(ys[:, -1, 1], [end, end])
+
+
+@pytest.mark.parametrize("march", MARCHES)
+def test_triggers_that_set_each_other_off_without_end_are_a_failure(march):
+    triggers = [{"when": "x", "set": {"x": "1", "n": "-1"}}, {"when": "n", "set": {"x": "-1", "n": "1"}}]
+    starts = [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]]
+    ys, _ = solved(RATED, triggers, [0.0, 0.4, 0.8, 1.2, 1.4], starts, doses=DOSED, march=march)
+    np.testing.assert_array_equal(np.isfinite(ys).all(axis=2), [[1, 1, 1, 0, 0]] * 2 + [[1] * 5])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("march", MARCHES)
+def test_a_level_that_is_zero_at_the_start_acts_when_it_has_been_away(march, precision):
+    equations = {"x": "v", "v": "-g", "n": "0", "g": "0"}
+    starts = {
+        (0.0, -1.0, 0.0): 0,  # falls
+        (0.0, 0.0, 0.0): 0,  # stays
+        (0.0, -1.0, 10.0): 0,
+        (0.0, 0.3, 10.0): 1,  # leaves zero, and is back within the first step
+        (0.0, 2.0, 10.0): 1,  # or later
+        (-0.2, 4.0, 10.0): 1,  # comes from below
+        (-0.2, 1.0, 10.0): 0,  # and does not reach zero
+        (-0.2, 0.0, 0.0): 0,
+    }
+    given = equations, [{"when": "x", "set": COUNT}], np.linspace(0, 1, 5), [[x, v, 0, g] for x, v, g in starts]
+    ys, _ = solved(*given, march=march, precision=precision)
+    np.testing.assert_array_equal(ys[:, -1, 2], list(starts.values()))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_ball_bounces_many_times_between_two_rows(precision):
+    """Ten times; and a time at which bounces accumulate is not passed in silence."""
+    equations, after = {"height": "speed", "speed": "-g", "n": "0"}, {"height": "0", "speed": "-0.5*speed", **COUNT}
+    fall = np.sqrt(0.2)  # From 1 m; the bounces accumulate at three times this.
+    tenth = fall * (1 + 2 * (1 - 0.5**9))
+    times = [0.0, tenth + fall * 2**-10, 3.2 * fall]
+    given = equations, [{"when": "height", "set": after}], times, [1.0, 0.0, 0.0]
+    ys, _ = solved(*given, constants={"g": 10.0}, precision=precision)
+    assert ys[0, 1, 2] == 10 and np.isnan(ys[0, 2]).all()
+
+
+def test_a_second_event_in_a_held_step_asks_for_shorter_ones():
+    """And acts at the end of the step until then. The level is zero at 0.5, 0.8, 1.1, 1.4, ..."""
+    given = {"x": "-1", "n": "0"}, [{"when": "x", "set": {"x": "0.3", **COUNT}}], [0.0, 1.0, 1.9], [0.5, 0.0]
+    ys, errors = solved(*given, march=1)
+    assert errors.max() >= 100 and ys[0, -1, 1] >= 3
+    ys, errors = solved(*given, march=8)
+    np.testing.assert_array_equal(ys[0, :, 1], [0, 2, 5])
+    assert errors.max() < 1
+
+
+SLOPES = {
+    "dose": (
+        {"x": "-k*x", "n": "0"},
+        [{"when": "x - 1", "set": {"x": "k*x + 2", "n": "n + k*x"}}],
+        {"start": [2.0, 0.0], "doses": [{"time": 0.25, "state": "x", "add": -0.8}]},
+    ),
+    "cascade": (
+        {"x": "-k", "n": "0"},
+        [{"when": "x", "set": {"n": "n + 2*k"}}, {"when": "1 - n", "set": {"x": "1 + k*n"}}],
+        {"start": [0.5, 0.0]},
+    ),
+    "twice": (
+        {"x": "-k*x", "n": "x"},
+        [{"when": "x - 1", "set": {"n": "n + k"}}, {"when": "2*x - 2", "set": {"x": "k + n*x"}}],
+        {"start": [1.5, 1.0]},
+    ),
+    "set point": (
+        {"x": "-k*x", "n": "x"},
+        [{"when": "x - u", "set": {"x": "x + k", "n": "n*k"}}],
+        {"start": [2.0, 1.0], "u": np.where(np.arange(9) == 3, 1.8, 0.0), "inputs": "hold"},
+    ),
+    "dip": (
+        {"x": "v", "v": "-k*x", "n": "x*v"},
+        [{"when": "x + 0.95", "set": {"n": "n + k*v", "v": "2*v"}}],
+        {"start": [1.0, 0.0, 0.0]},
+    ),
+    "thrown": (
+        {"x": "v", "v": "-10*k", "n": "0"},
+        [{"when": "x", "set": {"x": "0", "v": "-0.9*v", "n": "n + v"}}],
+        {"start": [0.0, 3.0, 0.0]},
+    ),
+}
+
+
+@pytest.mark.parametrize("march", ["adaptive", 3])
+@pytest.mark.parametrize("case", SLOPES)
+def test_derivatives_are_those_of_differences(case, march):
+    equations, triggers, options = SLOPES[case]
+    ts, rest = np.linspace(0, 4 if case == "dip" else 1, 9), dict(options)
+    model, data = posed(equations, triggers, ts, rest.pop("start"), constants={"k": [0.9, 0.0, None]}, **rest)
+    with scope("x64"):
+        batch, raw = carry(model.batch(data), np.float64), model.field.constants.raw
+        states = jax.jit(lambda raw: solve(model, batch, march, raw)[0])
+        slope = (np.asarray(states(raw + 1e-5)) - np.asarray(states(raw - 1e-5))) / 2e-5
+        forward = np.asarray(jax.jit(jax.jacfwd(states))(raw))[..., 0]
+        if march != "adaptive":
+            backward = np.asarray(jax.jit(jax.jacrev(states))(raw))[..., 0]
+            np.testing.assert_allclose(backward, forward, rtol=1e-8, atol=1e-8)
+    assert np.abs(forward[..., -1]).max() > 0.1
+    # Adaptive steps differ between the two ends of a difference.
+    np.testing.assert_allclose(forward, slope, rtol=2e-4, atol=1e-3 if march == "adaptive" else 2e-5)
+
+
+def test_what_is_remembered_of_triggers_lasts_from_piece_to_piece(monkeypatch):
+    monkeypatch.setattr(forecast, "ROOMS", (4,))
+    equations, triggers = {"x": "v", "v": "-x", "n": "0"}, [{"when": "x + 0.99", "set": COUNT}]
+    model, data = posed(equations, triggers, np.linspace(0, 12, 90), [1.0, 0.0, 0.0])
+    np.testing.assert_array_equal(np.unique(model.predict(data)[0, :, 2]), [0, 1, 2])
+
+
+@pytest.mark.parametrize("optimizer", [nf.LevenbergMarquardt(), nf.LBFGS()], ids=["lm", "lbfgs"])
+def test_a_constant_is_fitted_through_an_event_at_a_dose(optimizer):
+    """A dose carries the level through zero; what its trigger adds is measured in a state that is continuous."""
+    ts = np.linspace(0, 4, 17)
+    exact = np.where(ts <= 2, 0, 0.7 * (ts - 2))
+    ys = np.stack([np.where(ts <= 2, 1.0, -1.0), exact], axis=1)
+    data = nf.with_events(nf.Dataset.from_arrays(ts, ys, states=["x", "area"]), [DOWN])
+    field = functools.partial(
+        nf.Known,
+        equations={"x": "0", "area": "on", "on": "0"},
+        constants={"a": [0.4, 0.0, None]},
+        triggers=[{"when": "x", "set": {"on": "a"}}],
+    )
+    fit = nf.fit(data, field=field, hidden=["on"], optimizer=optimizer, precision="x64", freeze=("start.hidden",))
+    assert fit.model.constants() == pytest.approx({"a": 0.7}, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,8 @@ def march_rows(
             return (after, slope, watch), error
 
         numbers = jnp.arange(substeps, dtype=h.dtype)
-        carry, errors = jax.lax.scan(
-            substep, (y, slope, watch), numbers, unroll=substeps if substeps <= UNROLLED else 1
-        )
+        unroll = substeps if substeps <= UNROLLED else 1
+        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
         y, _, watch = carry
         y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
         return carry, (y, errors.max(axis=0))

@@ -152,9 +152,8 @@ class Triggers(NamedTuple):
         **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
         """
         due = watch.armed & (self.levels(t, y) <= 0) & moves[:, None]
-        return jax.lax.cond(
-            due.any(), lambda: self.act(t, y, watch, due, jnp.zeros_like(due, y.dtype)), lambda: (y, watch)
-        )
+        zero = jnp.zeros_like(due, y.dtype)
+        return jax.lax.cond(due.any(), lambda: self.act(t, y, watch, due, zero), lambda: (y, watch))
 
     def act(
         self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "trajectory trigger"]
@@ -218,7 +217,7 @@ class Triggers(NamedTuple):
         there, at = t + share * h, solve(y, t, share * h)
         look = self.look(there, at)
         # Triggers whose levels are zero at the same instant, as far as can be said, act together.
-        due = found.falls & ((first == jnp.arange(len(which))) | (look.level <= look.clear))
+        due = found.falls & ((first == jnp.arange(len(which))[None]) | (look.level <= look.clear))
         jumped, new = self.act(there, at, watch, due, jnp.where(due, look.level, 0))
         hops = ~jnp.take_along_axis(watch.armed, first, axis=1)[:, 0]
         return Event(share, jumped, new, hops)
