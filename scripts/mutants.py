@@ -369,6 +369,20 @@ MUTANTS = (
         ("tests/faults/test_absurd_tables.py::test_a_text_that_a_file_holds_once_for_many_rows_is_not_unpacked",),
     ),
     Mutant(
+        "derived: directions that the data do not determine",
+        "node_fit/fitting/confidence.py",
+        "    if lost.any() or (information",
+        "    if (information",
+        ("tests/test_derived.py::test_a_product_is_determined_where_its_factors_are_not",),
+    ),
+    Mutant(
+        "derived: a logarithm where it may be negative",
+        "node_fit/model/fields/derived.py",
+        "ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left",
+        "ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left",
+        ("tests/test_derived.py::test_what_can_t_be_negative_is_known_by_its_form",),
+    ),
+    Mutant(
         "a stage that had ended",
         f"{TRAINING}/loop.py",
         "if any(end is None for end in self.outcomes(run)):",

@@ -6,7 +6,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
+from commands import node_fit, read_summary
 from conftest import fit_to
 
 import node_fit as nf
@@ -183,3 +185,35 @@ def test_wrong_equations_are_refused(options, sentence):
 def test_wrong_hybrids_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         fit_to(pendulum(), field=functools.partial(nf.Hybrid, equations=PENDULUM, constants=CONSTANTS, **options))
+
+
+def test_a_run_of_known_equations_says_what_it_leaves_out(tmp_path):
+    """A third of twelve subjects is much for three constants, and its names are what the user looks for."""
+    ts = np.linspace(0.0, 4.0, 6)
+    rows = [{"id": f"P{i:02}", "t": t, "x": (i + 1) * np.exp(-0.5 * t)} for i in range(12) for t in ts]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
+    words = (
+        "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "data.trajectory=id", "recipe=direct",
+        "train.steps=2", "report=false", "confidence=none",
+    )  # fmt: skip
+    known = ("field=known", "field.equations={x: -k*x}", "+field.constants={k: [1, 0, null]}")
+    said = {}
+    for name, more in {
+        "default": known,
+        "sigma": (*known, "data.sigma=0.1"),
+        "all": (*known, "data.split.validation=0", "data.split.test=0"),
+        "named": (*known, "data.split.test_trajectories=[P03]", "data.split.validation=0"),
+        "network": ("field.width=4", "field.depth=1"),
+    }.items():
+        ran = node_fit(tmp_path, *words, *more, f"hydra.run.dir={name}")
+        assert ran.code == 0, ran.err
+        said[name] = read_summary(tmp_path / name)["data"][1:]
+        assert all(note in ran.out for note in said[name])
+    held, sigma = said["default"]
+    assert "for test: 4 of 12 trajectories. Known equations" in held and held.count("P") == 4
+    assert "data.split.validation=0 data.split.test=0 fits everything" in held
+    assert (
+        sigma.startswith("data.sigma is not given: ") and "'data.sigma={x: {relative: 0.1, absolute: 0.01}}'" in sigma
+    )
+    assert said["sigma"] == [held], "the noise is given"
+    assert said["all"] == said["named"] == said["network"] == []

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.data.splits import counts
+from node_fit.data.splits import counts, held_out
 
 SMALL = settings(max_examples=60, deadline=None)
 
@@ -303,3 +303,18 @@ def test_what_is_said_of_a_split_counts_rows_and_trajectories():
     five = records([(3, 0.0)] * 5)
     assert nf.Split().how(five).reason == "by trajectory, since there are 5"
     assert nf.Split(by="time").how(five).reason == "by time, as split.by says"
+
+
+def test_what_is_held_out_is_named_of_how_many():
+    twelve = records([(5, 0.0)] * 12)
+    parts = nf.Split()(twelve)
+    left = [*parts.validation.trajectories, *parts.test.trajectories]
+    assert len(left) == 4 and held_out(parts).endswith("for test: 4 of 12 trajectories")
+    assert held_out(parts).startswith(f"{left[0]}, {left[1]} for validation and {left[2]}, {left[3]} for test")
+    assert held_out(nf.Split(validation=0.0, test=0.25)(years())) == "5 later rows for test: 5 of 21 rows"
+    assert held_out(nf.Split(validation=0.2, test=0.0)(twelve)).endswith("for validation: 2 of 12 trajectories")
+    assert (
+        held_out(nf.Split(validation=0.0, test=0.0)(twelve))
+        == held_out(nf.Split(validation=0.0, test=0.0)(years()))
+        == ""
+    )

@@ -186,7 +186,7 @@ class Job:
         placement_of(self.config)
         parts = build_parts(self.config)
         with errors_of_data():
-            loaded, self.notes = parts.data.load_and_tell()
+            loaded, self.notes = parts.load_and_tell()
         longest = max(int(part.lengths.max()) for part in loaded.named().values())
         if (window := self.config.evaluation.window) and window > longest:
             self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")

@@ -219,6 +219,24 @@ def counts(parts: Splits) -> str:
     return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
 
 
+def held_out(parts: Splits) -> str:
+    """What is not fitted, of how many trajectories or rows; empty if everything is."""
+    held = {name: part for name, part in parts.named().items() if name != "train"}
+    fitted = parts.train
+    if not held:
+        return ""
+    if any(set(part.trajectories) <= set(fitted.trajectories) for part in held.values()):
+        rows = {name: int(part.scored.sum()) for name, part in held.items()}
+        left, what = sum(rows.values()), "rows"
+        whole = left + int(fitted.scored.sum())
+        said = [f"{count} later rows for {name}" for name, count in rows.items()]
+    else:
+        left, what = sum(len(part.trajectories) for part in held.values()), "trajectories"
+        whole = left + len(fitted.trajectories)
+        said = [f"{', '.join(part.trajectories)} for {name}" for name, part in held.items()]
+    return f"{' and '.join(said)}: {left} of {whole} {what}"
+
+
 def before(data: Dataset, time: float) -> float:
     """The last measured time before `time`.
 

@@ -7,15 +7,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ...data.splits import Split
+from ...data.noise import ESTIMATE
+from ...data.splits import Split, Splits, held_out
 from ...data.table_source import Table
 from ...fitting.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...model.fields.equations import Equations, placed, read_equations
 from ...model.fields.grammar import EquationError
 from ...model.fields.known import Known
+from ...model.make_model import made_of
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.loggers import LOGGERS, needed
@@ -40,12 +43,21 @@ PARTS = (
 )
 
 
+# Of more trajectories, those that are held out are hardly missed.
+FEW_TRAJECTORIES = 50
+
+
 class Parts(NamedTuple):
     """The objects of a config: the source of the data, the fit's options, and its ensemble members."""
 
     data: Table
     options: Options
     ensemble: Members
+
+    def load_and_tell(self) -> tuple[Splits, list[str]]:
+        """As `Table.load_and_tell`, and what known equations lose by it, of which few trajectories tell much."""
+        splits, notes = self.data.load_and_tell()
+        return splits, notes + notes_of_known(self, splits)
 
 
 def build_parts(config: DictConfig) -> Parts:
@@ -130,6 +142,28 @@ def check_equations(config: DictConfig, texts: Mapping[Any, Any] | None = None) 
 def as_list(names: Any) -> list[Any]:
     """The names in a list, a mapping or a single text."""
     return list(names) if isinstance(names, list | dict) else [names]
+
+
+def notes_of_known(parts: Parts, splits: Splits) -> list[str]:
+    """What known equations, which few data determine, are not fitted to, and what the noise would change."""
+    if isinstance(parts.options.field, eqx.Module) or made_of(parts.options.field) is not Known:
+        return []
+    split, held = parts.data.split, held_out(splits)
+    chosen = split.named or split.timed or parts.data.test_path is not None
+    count = len({name for part in splits.named().values() for name in part.trajectories})
+    if not held or chosen or count >= FEW_TRAJECTORIES:
+        return []
+    notes = [
+        f"held out: {held}. Known equations seldom need it, and constants are surer from all data: "
+        "data.split.validation=0 data.split.test=0 fits everything."
+    ]
+    if parts.data.sigma == ESTIMATE:
+        notes.append(
+            "data.sigma is not given: all values of a state weigh the same, and the noise is taken from the residuals. "
+            f"With it, such as 'data.sigma={{{parts.data.states[0]}: {{relative: 0.1, absolute: 0.01}}}}', precise "
+            "values weigh more, and chi2 says whether the equations fit."
+        )
+    return notes
 
 
 def check_scaling(data: Table, options: Options) -> None:
