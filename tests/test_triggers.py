@@ -156,7 +156,8 @@ def test_an_event_is_counted_once(march, rows, precision):
     triggers = [{"when": "x + level", "set": COUNT}, {"when": "level - x", "set": {"m": "m + 1"}}]
     starts = [[1.0, 0.0, level, 0.0, 0.0] for level in (0.999, 0.99, 0.9, 0.5, 0.3)]
     ys, _ = solved(equations, triggers, np.linspace(0, 12, rows), starts, march=march, precision=precision)
-    np.testing.assert_array_equal(ys[:, -1, 3:], [[2, 1]] * 5)
+    # By the end, x has risen through the lowest two once more.
+    np.testing.assert_array_equal(ys[:, -1, 3:], [[2, 1], [2, 1], [2, 1], [2, 2], [2, 2]])
 
 
 DOSES = (
@@ -166,6 +167,18 @@ DOSES = (
     ([-2.0, 2.0, -2.0], 2),  # back, and through it again
     ([-2.0, -2.0], 1),  # when it is below already
 )
+
+
+@pytest.mark.parametrize("march", MARCHES)
+def test_a_dose_lifts_a_level_that_falls_within_the_next_step(march):
+    """Whatever the level was at the start: below zero, zero, or leaving it."""
+    equations = {"x": "v", "v": "0", "n": "0"}
+    doses = [{"time": 1.0, "state": "x", "add": 3.4}, {"time": 1.0, "state": "v", "set": -1.0}]
+    doses += [{"trajectory": "3", "time": 0.0, "state": "x", "add": -0.5}]
+    starts = [[-0.5, -2.0, 0.0], [-3.0, 0.0, 0.0], [0.0, -3.0, 0.0], [0.0, -2.4, 0.0]]
+    ys, errors = solved(equations, [{"when": "x", "set": COUNT}], [0.0, 1.0, 2.0], starts, doses=doses, march=march)
+    np.testing.assert_allclose(ys[:, -1, 0], [-0.1, -0.6, -0.6, -0.5], atol=1e-9)
+    np.testing.assert_array_equal(ys[:, -1, 2], [1, 1, 1, 1])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -218,8 +231,9 @@ def test_rows_that_fill_up_a_trajectory_hold_no_event(march):
     options = {"scaling": nf.Scaling(affine=False), "solver": nf.Solver(inputs="hold")}
     with scope("x64"):
         model = nf.make_model(data, field=field, key=KEY, **options)
-        found, _ = eqx.filter_jit(solve)(model, carry(model.batch(data), np.float64), march)
+        found, errors = eqx.filter_jit(solve)(model, carry(model.batch(data), np.float64), march)
     np.testing.assert_array_equal(np.asarray(found)[:, -1, 1], [0, 0])
+    assert errors is None or np.asarray(errors).max() < 1
 
 
 # A level that falls at a rate, or that a dose carries through zero.
@@ -277,14 +291,14 @@ def test_a_level_that_is_zero_at_the_start_acts_when_it_has_been_away(march, pre
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_ball_bounces_many_times_between_two_rows(precision):
-    """Ten times; and a time at which bounces accumulate is not passed in silence."""
+    """Eight times; and a time at which bounces accumulate is not passed in silence."""
     equations, after = {"height": "speed", "speed": "-g", "n": "0"}, {"height": "0", "speed": "-0.5*speed", **COUNT}
     fall = np.sqrt(0.2)  # From 1 m; the bounces accumulate at three times this.
-    tenth = fall * (1 + 2 * (1 - 0.5**9))
-    times = [0.0, tenth + fall * 2**-10, 3.2 * fall]
+    eighth = fall * (1 + 2 * (1 - 0.5**7))
+    times = [0.0, eighth + fall * 2**-8, 3.2 * fall]
     given = equations, [{"when": "height", "set": after}], times, [1.0, 0.0, 0.0]
     ys, _ = solved(*given, constants={"g": 10.0}, precision=precision)
-    assert ys[0, 1, 2] == 10 and np.isnan(ys[0, 2]).all()
+    assert ys[0, 1, 2] == 8 and np.isnan(ys[0, 2]).all()
 
 
 def test_a_second_event_in_a_held_step_asks_for_shorter_ones():

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from .intervals import Interval, Intervals, by_interval
 from .tableau import Tableau, combined, error_order, tableau
-from .triggers import Triggers, Watch, has_triggers
+from .triggers import Triggers, Watch, has_triggers, where
 from .vector_field import VectorField
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
@@ -143,24 +143,24 @@ def advance(
             # A step that was shortened to end at the row is no reason for a shorter next step.
             next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
             end = jnp.where(last, length, passed + h)
-            watch, stalls = at.watch, jnp.zeros_like(active)
+            watch = at.watch
             if watch is not None:
                 again = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
                 stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
-                watch = stop.watch.where(accepted, watch)
+                watch = where(accepted, stop.watch, watch)
                 next_step = jnp.where(stop.lost, h * SHRINK, next_step)
-                # Events of one trigger that come ever faster end at a time past which nothing is defined.
-                stalls = (accepted & stop.hops & (stop.share * h < VANISHING * length)) | watch.endless
             passed = jnp.where(accepted, end, passed)
             y = jnp.where(accepted[:, None], after, at.y)
+            failed = active & (next_step < VANISHING * length)
+            failed = failed if watch is None else failed | watch.endless
             slope = stages[-1] if table.fsal and not has_triggers(field) else rates(passed, y)
             moved = Front(
                 y=y,
                 slope=jnp.where(accepted[:, None], slope, at.slope),
                 step=jnp.where(active, next_step, at.step),
-                sound=at.sound & ~(active & ((next_step < VANISHING * length) | stalls)),
+                sound=at.sound & ~failed,
                 watch=watch,
             )
             return passed, moved, count + 1

@@ -4,6 +4,7 @@ A trigger is armed while its level is clearly above zero: by more than the solve
 level. It acts when the level then reaches zero, and has to be armed again before it acts again.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,11 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .roots import false_position, turning_share
 from .vector_field import VectorField
 
 NEEDS_HELD_STEPS = "triggers of a field need an explicit method with held steps; set solver=tsit5 solver.stepping=held."
-# Trials of the search for the time of an event; the last correction is a step of Newton's method.
-TRIALS = 12
 # Error of a step with two events, relative to the tolerance: it needs to be shorter.
 TWO_EVENTS = 1e3
 # Rounds of triggers that set each other off at one instant; a trajectory with more of them can't be solved.
@@ -40,10 +40,6 @@ class Watch(eqx.Module):
     armed: Each
     leaving: Each
     endless: Bool[Array, " trajectory"]
-
-    def where(self, chosen: Bool[Array, " trajectory"], other: "Watch") -> "Watch":
-        """This of the chosen trajectories, and the other of the rest."""
-        return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), self, other)
 
 
 class Look(NamedTuple):
@@ -73,35 +69,27 @@ class Crossings(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The first event within a step of each trajectory.
+    """The first event within a step of each trajectory; where there is none, the end of the step.
 
     - `share`: where it is, as a share of the step; its derivatives are those of the implicit function theorem.
     - `y`, `watch`: states, and what is remembered of the triggers, just after it.
-    - `hops`: whether its trigger's level was zero at the beginning of the step too.
+    - `lost`: whether the step needs to be shorter.
     """
 
     share: Float[Array, " trajectory"]
     y: Float[Array, "trajectory state"]
     watch: Watch
-    hops: Bool[Array, " trajectory"]
-
-
-class Stop(NamedTuple):
-    """Where a step ends that ends at its first event, if it has one; else its end.
-
-    - `y`, `watch`, `share`, `hops`: as in `Event`; the share is 1 at a step's end. `lost`: as in `Crossings`.
-    """
-
-    y: Float[Array, "trajectory state"]
-    watch: Watch
-    share: Float[Array, " trajectory"]
-    hops: Bool[Array, " trajectory"]
     lost: Bool[Array, " trajectory"]
 
 
 def has_triggers(field: VectorField) -> bool:
     """Whether states of this field jump when they reach a level."""
     return bool(getattr(field, "triggers", ()))
+
+
+def where(chosen: Bool[Array, " trajectory"], some: Any, rest: Any) -> Any:
+    """Arrays of the chosen trajectories, and others of the rest."""
+    return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), some, rest)
 
 
 class Triggers(NamedTuple):
@@ -129,12 +117,11 @@ class Triggers(NamedTuple):
         level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), jax.vmap(self.field)(*given)))
         by_state = jnp.abs(jax.vmap(jax.jacfwd(self.field.levels, argnums=1))(*given))
         rtol, atol = self.tolerances
-        allowed = jnp.broadcast_to(atol + rtol * jnp.abs(y), y.shape)
-        rounding = ROUNDINGS * jnp.finfo(y.dtype).eps * jax.vmap(self.field.sizes)(*given)
+        small, size = ROUNDINGS * jnp.finfo(y.dtype).eps, jnp.abs(y)
+        allowed = atol + rtol * size + small * (1 + size)  # States are of order one.
         # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
-        rounding, tolerated = (
-            jnp.nan_to_num(x, nan=0, posinf=0) for x in (rounding, jnp.einsum("nks,ns->nk", by_state, allowed))
-        )
+        rounding = small * jnp.nan_to_num(jax.vmap(self.field.sizes)(*given), nan=0, posinf=0)
+        tolerated = jnp.nan_to_num(jnp.einsum("nks,ns->nk", by_state, allowed), nan=0, posinf=0)
         found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(found)
 
@@ -151,12 +138,13 @@ class Triggers(NamedTuple):
 
         **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
         """
-        due = watch.armed & (self.levels(t, y) <= 0) & moves[:, None]
-        zero = jnp.zeros_like(due, y.dtype)
-        return jax.lax.cond(due.any(), lambda: self.act(t, y, watch, due, zero), lambda: (y, watch))
+        due, zero = watch.armed & (self.levels(t, y) <= 0) & moves[:, None], jnp.zeros((), y.dtype)
+        act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.ended(t, y, watch))
+        y, new = jax.lax.cond(due.any(), act, none)
+        return y, where(moves, new, watch)
 
     def act(
-        self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "trajectory trigger"]
+        self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "*each"]
     ) -> tuple[Float[Array, "trajectory state"], Watch]:
         """The states after an instant.
 
@@ -176,13 +164,15 @@ class Triggers(NamedTuple):
             y, armed, due = carry
             y = jax.lax.cond(due.any(), jump, lambda y, due: y, y, due)
             look = self.look(t, y)
-            armed = (armed & ~due) | (look.level - zero > look.clear)
+            armed = (armed & ~due) | (jnp.minimum(look.level, look.level - zero) > look.clear)
             return (y, armed, armed & (look.level <= 0) & due.any(axis=1, keepdims=True)), None
 
+        acts = due.any(axis=1, keepdims=True)
         (y, armed, due), _ = jax.lax.scan(one_round, (y, watch.armed, due), length=ROUNDS)
         look = self.look(t, y)
-        leaving = (jnp.abs(look.level - zero) <= look.clear) & look.rises & ~armed
-        return y, Watch(armed, leaving, watch.endless | due.any(axis=1))
+        at_zero = jnp.minimum(jnp.abs(look.level), jnp.abs(look.level - zero)) <= look.clear
+        leaving = at_zero & jnp.where(acts, look.rises, watch.leaving)
+        return y, Watch(armed, leaving & ~armed, watch.endless | due.any(axis=1))
 
     def crossings(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Crossings:
         """Which levels fall through zero in a step of length `h` from `y` to `after`.
@@ -192,35 +182,37 @@ class Triggers(NamedTuple):
         """
         first, last = self.look(t, y), self.look(t + h, after)
         begin, end = first.slope * h[:, None], last.slope * h[:, None]
-        ready, below = watch.armed | watch.leaving, last.level <= 0
+        ready, below = (watch.armed | watch.leaving) & (h > 0)[:, None], last.level <= 0
         hops = ready & below & (begin > 0)
         dips = ready & ~below & (begin < 0) & (end > 0)
         turn = turning_share(first.level, last.level, begin, end)
 
         def between() -> Array:
-            each = (turn[:, which] * h for which in range(turn.shape[1]))
-            return jnp.stack([self.levels(t + part, solve(y, t, part))[:, which] for which, part in enumerate(each)], 1)
+            return self.of_each(lambda which, turn: self.level(solve, t, h, y, turn, which), turn)
 
         middle = jax.lax.cond((hops | dips).any(), between, lambda: first.level)
         looked, above = hops | dips, middle > 0
         falls = (ready & below) | (dips & ~above)
-        known = (first.level > 0) | (looked & above)
+        # What leaves zero, and is back before it has been clearly away, comes back too soon to say when.
+        away = looked & (middle > first.clear)
+        known = jnp.where(watch.armed, (first.level > 0) | (looked & above), away)
         left, right = jnp.where(looked & above, turn, 0), jnp.where(looked & ~above, turn, 1)
         return jax.lax.stop_gradient(Crossings(falls & known, left, right, (falls & ~known).any(axis=1)))
 
     def first_event(self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: Watch) -> Event:
-        """The first event within a step of length `h` from `y`, where there is one."""
-        which = range(found.falls.shape[1])
-        shares = jnp.stack([self.share(solve, t, h, y, found, each) for each in which], axis=1)
+        """The first event within a step of length `h` from `y`; arbitrary where there is none."""
+        which = jnp.arange(found.falls.shape[1])[None]
+        shares = self.of_each(functools.partial(self.share, solve, t, h, y), found.falls, found.left, found.right)
         first = jnp.argmin(jnp.where(found.falls, shares, jnp.inf), axis=1)[:, None]
         share = jnp.take_along_axis(shares, first, axis=1)[:, 0]
         there, at = t + share * h, solve(y, t, share * h)
         look = self.look(there, at)
         # Triggers whose levels are zero at the same instant, as far as can be said, act together.
-        due = found.falls & ((first == jnp.arange(len(which))[None]) | (look.level <= look.clear))
+        due = found.falls & ((first == which) | (look.level <= look.clear))
         jumped, new = self.act(there, at, watch, due, jnp.where(due, look.level, 0))
-        hops = ~jnp.take_along_axis(watch.armed, first, axis=1)[:, 0]
-        return Event(share, jumped, new, hops)
+        clear = jnp.maximum(self.look(t, y).clear, look.clear)
+        missed = jnp.take_along_axis(jnp.abs(look.level) > clear, first, axis=1)[:, 0]
+        return Event(share, jumped, new, found.lost | missed)
 
     def passed(
         self,
@@ -241,7 +233,7 @@ class Triggers(NamedTuple):
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
 
-        def apart() -> tuple[Array, Array, Watch]:
+        def apart() -> tuple[Array, Array, Watch, Array]:
             event = self.first_event(solve, t, h, y, found, watch)
             begin, left = t + event.share * h, (1 - event.share) * h
             end, rest = step(event.y, begin, left)
@@ -251,70 +243,46 @@ class Triggers(NamedTuple):
             new = self.ended(t + h, end, event.watch)
             # The second event then acts at the end of this step.
             new = Watch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
-            return jnp.where(fires[:, None], end, after), jnp.where(fires, worst, error), new.where(fires, through)
+            lost = jnp.where(fires, event.lost, found.lost)
+            return (*where(fires, (end, worst, new), (after, error, through)), lost)
 
-        after, error, watch = jax.lax.cond(fires.any(), apart, lambda: (after, error, through))
-        return after, jnp.where(found.lost, TWO_EVENTS, error), watch
+        after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, found.lost))
+        return after, jnp.where(lost, TWO_EVENTS, error), watch
 
-    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Stop:
+    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Event:
         """A step from `y` to `after`, or if an event falls within it, to just after that."""
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
+        end = Event(jnp.ones_like(h), after, through, found.lost)
 
-        def there() -> tuple[Array, Watch, Array, Array]:
-            event = self.first_event(solve, t, h, y, found, watch)
-            ys = jnp.where(fires[:, None], event.y, after)
-            return ys, event.watch.where(fires, through), jnp.where(fires, event.share, 1), fires & event.hops
-
-        none = lambda: (after, through, jnp.ones_like(h), jnp.zeros_like(fires))  # noqa: E731
-        return Stop(*jax.lax.cond(fires.any(), there, none), found.lost)
+        event = lambda: where(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
+        return jax.lax.cond(fires.any(), event, lambda: end)
 
     def ended(self, t: Array, y: Array, watch: Watch) -> Watch:
         """What there is to remember at the end of a step."""
         look = self.look(t, y)
         armed = watch.armed | (look.level > look.clear)
-        return Watch(armed, watch.leaving & ~armed, watch.endless)
+        return Watch(armed, watch.leaving & ~armed & (look.level >= -look.clear), watch.endless)
 
-    def share(self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, which: int) -> Array:
+    @staticmethod
+    def of_each(function: Callable[..., Array], *columns: Float[Array, "trajectory trigger"] | Each) -> Array:
+        """What a function returns for the index of each trigger and its columns, compiled once."""
+        return jax.vmap(function, (0, *(1 for _ in columns)), 1)(jnp.arange(columns[0].shape[1]), *columns)
+
+    def level(self, solve: Solve, t: Array, h: Array, y: Array, share: Array, which: Array) -> Array:
+        """A trigger's level at a share of each step."""
+        return jnp.take(self.levels(t + share * h, solve(y, t, share * h)), which, axis=1)
+
+    def share(
+        self, solve: Solve, t: Array, h: Array, y: Array, which: Array, falls: Array, left: Array, right: Array
+    ) -> Array:
         """Where a level is zero, as a share of each step, where it falls through zero; elsewhere any number."""
-        falls = found.falls[:, which]
 
         def level(share: Array) -> Array:
-            return self.levels(t + share * h, solve(y, t, share * h))[:, which]
+            return self.level(solve, t, h, y, share, which)
 
-        at = jax.lax.stop_gradient(false_position(level, found.left[:, which], found.right[:, which]))
+        at = jax.lax.stop_gradient(false_position(level, left, right))
         at = jnp.where(falls, at, 0.5)
         value, rate = jax.jvp(level, (at,), (jnp.ones_like(at),))
         rate = jnp.where(falls & (rate != 0), jax.lax.stop_gradient(rate), 1)
         return at - jnp.where(falls, value, 0) / rate
-
-
-def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
-    """Where a cubic first turns between 0 and 1, by its values and slopes there; one half if nowhere."""
-    rise = end - begin
-    a, b = 3 * (slope + last) - 6 * rise, 6 * rise - 4 * slope - 2 * last
-    q = -(b + jnp.where(b < 0, -1, 1) * jnp.sqrt(jnp.maximum(b**2 - 4 * a * slope, 0))) / 2
-    roots = jnp.stack([q / jnp.where(a == 0, 1, a), slope / jnp.where(q == 0, 1, q)])
-    first = jnp.where((roots > 0) & (roots < 1), roots, 1).min(axis=0)
-    return jnp.where(first < 1, first, 0.5)
-
-
-def false_position(level: Callable[[Array], Array], left: Array, right: Array) -> Array:
-    """Where levels are zero between two places, by the Illinois variant of the method of false position."""
-
-    def better(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        left, above, right, below, _ = carry
-        gap = jnp.where(above == below, 1, above - below)
-        middle = left + (right - left) * jnp.clip(above / gap, 0, 1)
-        value = level(middle)
-        low = value <= 0
-        # An end that stays counts half, so that it will move too.
-        return (
-            jnp.where(low, left, middle),
-            jnp.where(low, above / 2, value),
-            jnp.where(low, middle, right),
-            jnp.where(low, value, below / 2),
-            middle,
-        )
-
-    return jax.lax.fori_loop(0, TRIALS, better, (left, level(left), right, level(right), right))[-1]
