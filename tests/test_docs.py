@@ -8,6 +8,8 @@ import pytest
 from commands import python
 from hydra import compose, initialize_config_dir
 
+from node_fit.app.config.overrides import with_or_without_plus
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -52,5 +54,5 @@ def headings() -> list[str]:
 @pytest.mark.parametrize("command", [*commands(), *headings()])
 def test_commands_compose(command):
     words = [word for word in shlex.split(command, comments=True) if "=" in word]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"), with_or_without_plus():
         compose("config", words)
