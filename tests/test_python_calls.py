@@ -312,6 +312,7 @@ T = np.linspace(0, 3, 8)
             (np.stack([T, T + 1]), np.stack([T, 2 * T])[..., None], None),
         ),
         ((T[:2], np.eye(2), None), (T[:2], np.eye(2)[None], None)),
+        ((T[None], np.stack([T, 2 * T], axis=-1), None), (T, np.stack([T, 2 * T], axis=-1), None)),
     ],
 )
 def test_arrays_of_one_state_or_input_need_no_axis_for_it(plain, whole):

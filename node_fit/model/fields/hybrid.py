@@ -28,7 +28,7 @@ class Hybrid(AbstractVectorField):
 
     **Arguments:**
 
-    - `system`: given by `fit`. `equations`, `constants`: as in `Known`.
+    - `system`, `equations`, `constants`: as in `Known`.
     - `terms`: names in the equations that the network provides, each with its typical magnitude in the user's units.
     - `rest`: whether the network adds a remainder to the derivatives, or the names of the states whose derivatives it
       adds to. By default, it does so if there are no terms.
