@@ -237,7 +237,8 @@ def test_a_fit_with_its_forecast(browser, forecast):
     }
     assert [len(found) for found in named.values()] == [2, 2, 4, 4]  # Two states, in two segments.
     assert [len(trace["x"]) for trace in (*named["fitted"], *named["test"])] == [30, 30, 10, 10]
-    assert len([trace for trace in traces if trace.get("name") == "input"]) == 2
+    (driven,) = [trace for trace in traces if trace.get("name") == "input"]  # One line across both segments.
+    assert driven["x"] == sorted(driven["x"]) and len(driven["x"]) == 40
     assert browser.count("#fit .points path") == 80  # Every measurement of both states.
     assert browser.run("return $('fit').layout.shapes.length") == 3  # Where it is a forecast, in each panel.
     phase = {trace["name"]: trace for trace in browser.traces("phase")}
