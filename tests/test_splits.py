@@ -311,6 +311,6 @@ def test_what_is_held_out_is_named_of_how_many():
     left = [*parts.validation.trajectories, *parts.test.trajectories]
     assert len(left) == 4 and held_out(parts).endswith("for test: 4 of 12 trajectories")
     assert held_out(parts).startswith(f"{left[0]}, {left[1]} for validation and {left[2]}, {left[3]} for test")
-    assert held_out(nf.Split(validation=0.0, test=0.25)(years())) == "5 later rows for test: 5 of 21 rows"
+    assert held_out(nf.Split(validation=0.0, test=0.25)(years())) == "6 later rows for test: 6 of 21 rows"
     assert held_out(nf.Split(validation=0.2, test=0.0)(twelve)).endswith("for validation: 2 of 12 trajectories")
     assert held_out(nf.Split(validation=0.0, test=0.0)(twelve)) == ""
