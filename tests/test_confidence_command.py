@@ -81,5 +81,5 @@ def test_the_page_shows_intervals(tmp_path):
     sure = {"confidence": confidence, "likelihood": likelihood}
     folder = write_run(tmp_path / "run", by_trajectory(spirals()), **json.loads(json.dumps(sure)))
     page = make_run_page(folder).read_text()
-    for text in ("95 % interval", "0 to ∞", "a is not determined.", "AIC 29", "freedom 1.5"):
+    for text in ("95 % interval", "<span>0</span> to <span>∞</span>", "a is not determined.", "AIC 29", "freedom 1.5"):
         assert text in page

@@ -171,7 +171,9 @@ def test_the_page_shows_them_beside_the_constants(tmp_path):
     )
     page = make_run_page(folder).read_text()
     assert (
-        "<h3>Derived from them</h3>" in page and "1.2 to 1.6" in page and page.index("0.25 to") < page.index("1.2 to")
+        "<h3>Derived from them</h3>" in page
+        and "<span>1.2</span> to <span>1.6</span>" in page
+        and page.index("<span>0.25</span> to") < page.index("<span>1.2</span> to")
     )
     bare = make_run_page(write_run(tmp_path / "bare", by_trajectory(spirals()), constants={"a": 0.5})).read_text()
     assert "Derived from them" not in bare and "Constants of the equations" in bare

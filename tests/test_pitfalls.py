@@ -231,7 +231,8 @@ def test_equinox_640_guard_is_needed(name):
 
 
 def test_equinox_640_each_part_is_traced_once():
-    traces = eqx.debug.assert_max_traces(lambda y: y, max_traces=1)
+    # Once in the program, and once before it, where the field's size is checked.
+    traces = eqx.debug.assert_max_traces(lambda y: y, max_traces=2)
 
     class Counting(eqx.Module):
         weight: jax.Array

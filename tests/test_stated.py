@@ -124,7 +124,7 @@ def test_the_command_knows_the_start_of_a_hidden_state(tmp_path, known):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("start.absent=20",), "write +start.absent=VALUE to add one"),
+        (("start.rows=3",), "start.rows needs the name of a rule; write it before, such as start=encoder."),
         (("+start.rows=3",), "start.rows needs the name of a rule; write it before, such as start=encoder."),
         (("+start.absent.tnk=20",), "start.absent names 'tnk', which is not a state; the states are x, tank."),
         (("+start.absent.x=20",), "start=stated start.values={x: 20}."),

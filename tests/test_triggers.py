@@ -176,7 +176,7 @@ def test_a_dose_lifts_a_level_that_falls_within_the_next_step(march):
     doses = [{"time": 1.0, "state": "x", "add": 3.4}, {"time": 1.0, "state": "v", "set": -1.0}]
     doses += [{"trajectory": "3", "time": 0.0, "state": "x", "add": -0.5}]
     starts = [[-0.5, -2.0, 0.0], [-3.0, 0.0, 0.0], [0.0, -3.0, 0.0], [0.0, -2.4, 0.0]]
-    ys, errors = solved(equations, [{"when": "x", "set": COUNT}], [0.0, 1.0, 2.0], starts, doses=doses, march=march)
+    ys, _ = solved(equations, [{"when": "x", "set": COUNT}], [0.0, 1.0, 2.0], starts, doses=doses, march=march)
     np.testing.assert_allclose(ys[:, -1, 0], [-0.1, -0.6, -0.6, -0.5], atol=1e-9)
     np.testing.assert_array_equal(ys[:, -1, 2], [1, 1, 1, 1])
 
@@ -338,8 +338,8 @@ SLOPES = {
         {"start": [1.0, 0.0, 0.0]},
     ),
     "thrown": (
-        {"x": "v", "v": "-10*k", "n": "0"},
-        [{"when": "x", "set": {"x": "0", "v": "-0.9*v", "n": "n + v"}}],
+        {"x": "v", "v": "-10*k", "n": "x"},
+        [{"when": "x", "set": {"x": "0", "v": "-0.9*v"}}],
         {"start": [0.0, 3.0, 0.0]},
     ),
 }
@@ -384,7 +384,8 @@ def test_a_constant_is_fitted_through_an_event_at_a_dose(optimizer):
         constants={"a": [0.4, 0.0, None]},
         triggers=[{"when": "x", "set": {"on": "a"}}],
     )
-    fit = nf.fit(data, field=field, hidden=["on"], optimizer=optimizer, precision="x64", freeze=("start.hidden",))
+    frozen = nf.Training(freeze=("start.hidden",))
+    fit = nf.fit(data, field=field, hidden=["on"], optimizer=optimizer, precision="x64", training=frozen)
     assert fit.model.constants() == pytest.approx({"a": 0.7}, rel=1e-4)
 
 

@@ -94,6 +94,16 @@ def root_mean_square(ratios: Float[Array, "trajectory state"]) -> Float[Array, "
     return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
 
+def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rates) -> Front:
+    """The front after the jumps at the beginning of an interval, and what these trigger."""
+    length = interval.end - interval.begin
+    y, watch, sound = interval.begun(front.y), front.watch, front.sound
+    if watch is not None:
+        y, watch = triggers.settle(interval.begin, y, watch, length > 0)
+        sound = sound & ~watch.endless
+    return Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
+
+
 def advance(
     method: str,
     field: VectorField,
@@ -165,13 +175,9 @@ def advance(
             )
             return passed, moved, count + 1
 
-        start, triggers = front, Triggers(field, origin, interval.inputs_at, length, tolerances)
-        if not intervals.are_smooth or front.watch is not None:
-            y, watch = interval.begun(front.y), front.watch
-            if watch is not None:
-                y, watch = triggers.settle(interval.begin, y, watch, length > 0)
-            sound = front.sound if watch is None else front.sound & ~watch.endless
-            start = Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
+        triggers = Triggers(field, origin, interval.inputs_at, length, tolerances)
+        is_smooth = intervals.are_smooth and front.watch is None
+        start = front if is_smooth else after_jumps(front, interval, triggers, rates)
         none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
         passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))

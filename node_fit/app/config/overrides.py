@@ -200,6 +200,8 @@ def may_add(config: DictConfig, key: str, value: Any) -> bool:
     names = split_key(key)
     if names[0] == "hydra":
         return False
+    if config.get(names[0]) == "auto" and len(names) > 1 and names[0] == "start":  # A rule that the keys complete.
+        return True
     node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
     target, rest = None, []
     for name in names:
