@@ -22,6 +22,7 @@ from .evaluation.failures import what_is_gone, where_not_finite
 from .model.neural_ode import NeuralODE
 from .runtime.compile_cache import keep_programs
 from .runtime.version import __version__
+from .solver.triggers import has_triggers
 from .storage.disk import is_stream, write_output
 from .storage.model_file import load
 
@@ -113,7 +114,8 @@ def predict(
     sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}", file=told)
     if gone:
-        print(f"warning: {what_is_gone(dataset, gone)}; its later predictions are left empty.", file=sys.stderr)
+        said = what_is_gone(dataset, gone, triggers=has_triggers(model.typical.field))
+        print(f"warning: {said}; its later predictions are left empty.", file=sys.stderr)
 
 
 def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:

@@ -10,6 +10,7 @@ import pytest
 from commands import node_fit, read_summary
 
 import node_fit as nf
+from node_fit.evaluation import failures
 from node_fit.model import forecast
 from node_fit.runtime.precision import carry, dtype_of, scope
 
@@ -268,6 +269,13 @@ def test_triggers_that_set_each_other_off_without_end_are_a_failure(march):
     starts = [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0], [9.0, 1.0, 1.0]]
     ys, _ = solved(RATED, triggers, [0.0, 0.4, 0.8, 1.2, 1.4], starts, doses=DOSED, march=march)
     np.testing.assert_array_equal(np.isfinite(ys).all(axis=2), [[1, 1, 1, 0, 0]] * 2 + [[1] * 5])
+
+
+def test_triggers_without_end_are_said():
+    _, data = posed(STILL, [{"when": "x", "set": COUNT}], np.arange(3.0), [1.0, 0.0])
+    gone = [failures.Gone("0", 1.0, away=False)]
+    assert "or triggers act without end" in failures.what_is_gone(data, gone, triggers=True)
+    assert "triggers" not in failures.what_is_gone(data, gone)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

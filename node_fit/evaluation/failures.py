@@ -37,10 +37,15 @@ def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory tim
     return found
 
 
-def what_is_gone(data: Dataset, gone: Sequence[Gone]) -> str:
-    """A sentence that says how many trajectories can't be simulated, which, from when on, and why."""
+def what_is_gone(data: Dataset, gone: Sequence[Gone], *, triggers: bool = False) -> str:
+    """A sentence that says how many trajectories can't be simulated, which, from when on, and why.
+
+    **Arguments:** `triggers`: whether the field has triggers, which may be why.
+    """
     first = gone[0]
-    reason = "where it runs away" if first.away else "where the solver takes all its steps"
+    steps = "where the solver takes all its steps"
+    steps = f"{steps}, or triggers act without end" if triggers else steps
+    reason = "where it runs away" if first.away else steps
     text = f"trajectory {first.name!r} can't be simulated beyond {data.time} = {first.time:g}, {reason}"
     if len(gone) == 1:
         return text

@@ -71,7 +71,9 @@ def is_unstable(case: Case) -> Diagnosis | None:
             prior = "a prior (penalty.ridge=0.1), " if case.penalised else ""
             tries = f"{prior}shorter windows first (train.window=50), or solver=kvaerno5"
             helps = case.coarse or f"try {tries} if it is stiff"
-            return Diagnosis("unstable", f"unstable: {name} {what_is_gone(data, gone)}; {helps}.")
+            jumps = bool(getattr(case.options.field, "keywords", {}).get("triggers"))
+            said = what_is_gone(data, gone, triggers=jumps)
+            return Diagnosis("unstable", f"unstable: {name} {said}; {helps}.")
     return None
 
 

@@ -57,7 +57,7 @@ def march_rows(
 
     def step(
         y: Array, slope: Array, t: Array, h: Array, interval: Interval
-    ) -> tuple[Array, Array, Float[Array, " trajectory"]]:
+    ) -> tuple[Array, Float[Array, " trajectory"], Array]:
         def rates(t: Array, y: Array) -> Array:
             y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
             return field(problem.origin + t, y, interval.inputs_at(t))
@@ -68,7 +68,7 @@ def march_rows(
         after = y + h[:, None] * combined(table.b, stages)
         error = h[:, None] * combined(table.error, stages)
         allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
-        return after, stages[-1], jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1))
+        return after, jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1)), stages[-1]
 
     @jax.checkpoint
     def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
@@ -81,11 +81,11 @@ def march_rows(
         def substep(carry: Carry, number: Array) -> tuple[Carry, Array]:
             y, slope, watch = carry
             t = interval.begin + number * h
-            if triggers is not None:
+            if triggers is not None and watch is not None:
                 y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
-            after, slope, error = step(y, slope, t, h, interval)
-            if triggers is not None:
-                again = lambda y, t, h: step(y, y, t, h, interval)[::2]  # noqa: E731
+            after, error, slope = step(y, slope, t, h, interval)
+            if triggers is not None and watch is not None:
+                again = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
                 after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 
