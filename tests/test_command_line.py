@@ -174,7 +174,6 @@ def test_a_key_is_accepted_with_and_without_a_plus(word):
     [
         (["optimizer.clip=1"], "optimizer.clip is a key of optimizer=adam, optimizer=adamw alone; choose one of these"),
         (["field=known", "field.rest=true"], "field.rest is a key of field=hybrid alone; choose it, or leave it out."),
-        (["start.absent=3"], "start.absent is a key of start=encoder, start=first"),
         (["data.bound.x=[0,1]"], "data.bound is not a config key; did you mean data.bounds?"),
         (["train.step=1"], "train.step is not a config key; did you mean train.steps?"),
         (["seed.x=1"], "seed.x is not a config key; seed holds a value, not keys."),
