@@ -209,8 +209,8 @@ MUTANTS = (
     Mutant(
         "events in predictions",
         "node_fit/solver/row_steps.py",
-        "y = interval.begun(front.y)",
-        "y = front.y",
+        "y, watch, sound = interval.begun(front.y), front.watch, front.sound",
+        "y, watch, sound = front.y, front.watch, front.sound",
         ("tests/test_events.py::test_predictions_jump_where_the_doses_are",),
     ),
     Mutant(
@@ -349,7 +349,7 @@ MUTANTS = (
     Mutant(
         "triggers: the sign before a jump, in predictions",
         "node_fit/solver/row_steps.py",
-        "        y, watch = triggers.settle(interval.begin, y, watch, interval.end > interval.begin)\n",
+        "        y, watch = triggers.settle(interval.begin, y, watch, length > 0)\n",
         "",
         ("tests/test_triggers.py::test_a_dose_carries_a_level_through_zero",),
     ),
@@ -383,9 +383,9 @@ MUTANTS = (
     ),
     Mutant(
         "noise of held-out rows",
-        "node_fit/fitting/diagnosis.py",
-        "for name in splits) and not (",
-        'for name in ["train"]) and not (',
+        "node_fit/fitting/case.py",
+        " or any(self.errors[name] != 0 for name in self.held):",
+        ":",
         ("tests/test_diagnosis.py::test_errors_held_out_that_exceed_the_noise_are_no_noise",),
     ),
     Mutant(

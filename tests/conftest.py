@@ -40,8 +40,8 @@ os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-t
 LONG = (
     "test_application.py", "test_docs.py", "test_processes.py", "test_tune.py", "test_interrupted_runs.py",
     "test_resume.py", "test_multirun.py", "test_report.py", "test_trust.py", "test_experiments.py", "test_driven.py",
-    "test_newcomers.py", "test_launchers.py", "test_second_start.py", "test_vectorized.py", "test_filters.py",
-    "test_training.py",
+    "test_triggers.py", "test_stiff.py", "test_newcomers.py", "test_launchers.py", "test_second_start.py",
+    "test_vectorized.py", "test_filters.py", "test_training.py",
 )  # fmt: skip
 
 
