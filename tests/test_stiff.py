@@ -18,6 +18,7 @@ from node_fit.data.events import Jumps
 from node_fit.runtime.compilation import Compilations, counted
 from node_fit.runtime.precision import carry, dtype_of, scope
 from node_fit.solver import implicit_steps
+from node_fit.solver.implicit_steps import next_step
 from node_fit.solver.initial_value_problem import InitialValueProblem
 
 STIFFNESS, END, START = 50.0, 20.0, np.array([2.0, 0.0])
@@ -177,3 +178,10 @@ def test_a_fit_with_an_implicit_method_compiles_once():
     with counted(count):
         fit_to(dataclasses.replace(data, ys=data.ys * (1 + 1e-4)), field=known(), **options)
     assert count.count == 0
+
+
+def test_the_first_step_is_chosen_again_where_states_jump():
+    """A step that suited the states before a dose says nothing of those after it; elsewhere it goes on."""
+    before = jnp.array([[1.0, 2.0], [1.0, 2.0]])
+    found = next_step(jnp.array([0.5, 0.5]), before, before.at[1, 0].add(3.0))
+    np.testing.assert_array_equal(found, [0.5, 0.0])
