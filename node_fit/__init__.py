@@ -34,6 +34,7 @@ from .model.fields.known import Known as Known
 from .model.fields.linear import Linear as Linear
 from .model.fields.mlp import MLP as MLP
 from .model.fields.physical import Physical as Physical
+from .model.fields.polynomial import Polynomial as Polynomial
 from .model.fields.second_order import SecondOrder as SecondOrder
 from .model.make_model import make_model as make_model
 from .model.neural_ode import NeuralODE as NeuralODE

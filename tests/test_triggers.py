@@ -150,7 +150,7 @@ def solved(*given, march="adaptive", precision="x64", **options):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(("march", "rows"), [("adaptive", 14), ("adaptive", 200), (2, 50)])
+@pytest.mark.parametrize(("march", "rows"), [("adaptive", 2), ("adaptive", 14), ("adaptive", 200), (2, 50)])
 def test_an_event_is_counted_once(march, rows, precision):
     """Two periods of oscillators that dip below levels, perhaps between two rows; they start beyond the upper ones."""
     equations = {"x": "v", "v": "-x", "level": "0", "n": "0", "m": "0"}

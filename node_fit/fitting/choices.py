@@ -13,6 +13,7 @@ from ..data.resampling import evenly_sampled, median_step
 from ..data.scaling import Scaler
 from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
+from ..model.fields.polynomial import Polynomial
 from ..model.make_model import made_of
 from ..model.observations.measured import MeasuredStates
 from ..model.observations.network import NetworkReadout
@@ -180,7 +181,7 @@ def choose_linear(
     """The linear model that validates best, if the field has a place for one; uneven rows are interpolated for it."""
     maker = made_of(options.field)
     measured = made_of(options.observation) is MeasuredStates
-    if maker not in (MLP, Linear) or keyword(options.field, "linear") is False or not measured:
+    if maker not in (MLP, Linear, Polynomial) or keyword(options.field, "linear") is False or not measured:
         return None, []
     if has_angles(options, train):  # which are no linear states
         return None, []

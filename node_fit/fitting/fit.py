@@ -100,8 +100,8 @@ def fit(
     - `seed`: the seed of initial parameters and minibatches.
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
-    `linear`, `second_order`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`, `network`; `lbfgs`, `adam`,
-    `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+    `linear`, `polynomial`, `second_order`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`, `network`;
+    `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
 
     **Returns:** a `Fit`. Ctrl-C ends the training and returns the fit so far.
 

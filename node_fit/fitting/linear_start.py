@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from ..model.fields.linear import Linear
 from ..model.fields.mlp import MLP
+from ..model.fields.polynomial import Polynomial
 from ..model.neural_ode import NeuralODE
 from ..model.starts.encoder import Encoder
 from .linear_simulation import LinearSystem
@@ -38,6 +39,6 @@ def begun_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralO
 
 def path(model: NeuralODE) -> Linear:
     """The linear part of a model's field."""
-    found = model.field.path if isinstance(model.field, MLP) else model.field
+    found = model.field.path if isinstance(model.field, MLP | Polynomial) else model.field
     assert isinstance(found, Linear)
     return found

@@ -2,19 +2,27 @@
 
 import base64
 import html
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ..model.ensemble import Ensemble
 from ..model.fields.hybrid import Hybrid
 from ..model.fields.known import Known
 from ..model.fields.linear import Linear
+from ..model.fields.polynomial import Polynomial
 from ..model.neural_ode import NeuralODE
 from ..plots.style import png
 
 FREE = (None, None)
+# Coefficients of each state, by the exponents of states and inputs.
+Coefficients = Mapping[tuple[int, ...], np.ndarray]
+# A term that changes no rate by this share of the largest term is not written.
+NEGLIGIBLE = 1e-9
 
 
 def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
@@ -26,40 +34,63 @@ def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
         states, network = field.known.system.states, f"network({', '.join(field.sees)})"
         added = {states[state] for state in field.rest}
         return {name: f"{text} + {network}" if name in added else text for name, text in field.known.equations.texts}
-    if isinstance(field, Linear) and isinstance(model, NeuralODE):
-        return linear_equations(model, field)
+    if isinstance(field, Linear | Polynomial) and isinstance(model, NeuralODE):
+        return polynomial_equations(model, field.coefficients())
     return {}
 
 
-def linear_equations(model: NeuralODE, field: Linear) -> dict[str, str]:
-    """The equations of a linear field; none where states or inputs are seen on another scale."""
+def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str]:
+    """The equations of a polynomial in scaled units; none where states or inputs are seen on another scale.
+
+    **Arguments:** `terms`: coefficients of shape `(state,)` by the exponents of states and inputs.
+    """
     system, scaler = model.system, model.system.scaler
     if any(bounds != FREE for bounds in (*scaler.bounds, *scaler.input_bounds)):
         return {}
-    weight, bias, *scales = (
-        np.asarray(each, np.float64)
-        for each in (
-            field.layer.weight, field.layer.bias, scaler.state_scale, scaler.state_shift, scaler.input_scale,
-            scaler.input_shift, scaler.time_scale,
+    scales, shifts, rate = (
+        np.concatenate([np.asarray(part, np.float64) for part in parts])
+        for parts in (
+            (scaler.state_scale, scaler.input_scale),
+            (scaler.state_shift, scaler.input_shift),
+            (scaler.state_scale / scaler.time_scale,),
         )
-    )  # fmt: skip
-    state_scale, state_shift, input_scale, input_shift, time_scale = scales
-    rate = state_scale / time_scale
-    factors = rate[:, None] * weight / np.concatenate([state_scale, input_scale])
-    constant = rate * bias - factors @ np.concatenate([state_shift, input_shift])
+    )
+    expanded = expand_about(shifts, {powers: rate * c / np.prod(scales**powers) for powers, c in terms.items()})
+    largest = np.max([np.abs(c) * np.prod(scales**powers) for powers, c in expanded.items()], axis=0)
     names = (*system.states, *system.inputs)
+    # The constant comes last, as people write it.
+    order = sorted(expanded, key=lambda powers: (sum(powers) == 0, sum(powers), [-each for each in powers]))
     return {
-        state: linear_sum([*row, shift], [*(f"*{name}" for name in names), ""])
-        for state, row, shift in zip(system.states, factors, constant, strict=True)
+        state: sum_of_terms(
+            (expanded[powers][place], product_of(names, powers))
+            for powers in order
+            if sum(powers) < 2 or abs(expanded[powers][place]) * np.prod(scales**powers) > NEGLIGIBLE * largest[place]
+        )
+        for place, state in enumerate(system.states)
     }
 
 
-def linear_sum(factors: Sequence[float], names: Sequence[str]) -> str:
-    """A sum of products as text, such as `-2*x + 0.5*u - 1`."""
-    terms = (
-        f"{'-' if factor < 0 else '+'} {abs(factor):.6g}{name}" for factor, name in zip(factors, names, strict=True)
+def product_of(names: Sequence[str], powers: Sequence[int]) -> str:
+    """Powers of variables as a text to write after a number, such as `*x*y^2`."""
+    return "".join(
+        f"*{name}" if power == 1 else f"*{name}^{power}" for name, power in zip(names, powers, strict=True) if power
     )
-    text = " ".join(terms)
+
+
+def expand_about(shifts: Float[np.ndarray, " variable"], terms: Coefficients) -> Coefficients:
+    """A polynomial of `x - shift` as one of `x`."""
+    found: dict[tuple[int, ...], np.ndarray] = {}
+    for exponents, coefficient in terms.items():
+        for lower in itertools.product(*(range(exponent + 1) for exponent in exponents)):
+            parts = zip(exponents, lower, shifts, strict=True)
+            factor = math.prod(math.comb(high, low) * (-shift) ** (high - low) for high, low, shift in parts)
+            found[lower] = found.get(lower, 0.0) + factor * coefficient
+    return found
+
+
+def sum_of_terms(terms: Iterable[tuple[float, str]]) -> str:
+    """A sum of products as text, such as `-2*x + 0.5*u - 1`."""
+    text = " ".join(f"{'-' if factor < 0 else '+'} {abs(factor):.6g}{product}" for factor, product in terms)
     return text.removeprefix("+ ") if text.startswith("+") else f"-{text.removeprefix('- ')}"
 
 

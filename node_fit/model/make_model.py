@@ -24,6 +24,7 @@ from .fields.hybrid import Hybrid
 from .fields.known import Known
 from .fields.linear import Linear
 from .fields.mlp import MLP
+from .fields.polynomial import Polynomial
 from .fields.second_order import SecondOrder
 from .neural_ode import NeuralODE
 from .observations.linear import LinearReadout
@@ -43,7 +44,14 @@ MakeField = Callable[..., VectorField]
 MakeStart = Callable[..., AbstractStart]
 MakeObservation = Callable[..., AbstractObservation]
 # Parts of a model by their names on the command line.
-FIELDS = {"mlp": MLP, "linear": Linear, "known": Known, "hybrid": Hybrid, "second_order": SecondOrder}
+FIELDS = {
+    "mlp": MLP,
+    "linear": Linear,
+    "polynomial": Polynomial,
+    "known": Known,
+    "hybrid": Hybrid,
+    "second_order": SecondOrder,
+}
 STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
 OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": NetworkReadout}
 # What to pass for these.

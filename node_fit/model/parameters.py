@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 from ..data.scaling import Scaler
 from .fields.constants import Constants
 from .fields.mlp import MLP
+from .fields.polynomial import Polynomial
 from .starts.encoder import Encoder
 from .starts.start import AbstractStart
 
@@ -68,14 +69,16 @@ def weights(part: PyTree) -> list[jax.Array]:
     """The floating arrays of a part that a prior around 0 penalises: no scales, constants or linear paths."""
     others = (Scaler, Constants)
     kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
-    kept = jax.tree.map(network_of, kept, is_leaf=lambda x: isinstance(x, MLP | AbstractStart))
+    kept = jax.tree.map(network_of, kept, is_leaf=lambda x: isinstance(x, MLP | Polynomial | AbstractStart))
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
 def network_of(part: PyTree) -> PyTree:
-    """The part of a network with a linear path, or of a start, that a prior penalises."""
+    """The part of a field with a linear path, or of a start, that a prior penalises."""
     if isinstance(part, MLP | Encoder):
         return part.network
+    if isinstance(part, Polynomial):
+        return part.weight
     return None if isinstance(part, AbstractStart) else part
 
 

@@ -1,0 +1,166 @@
+"""How probable a fit is, and polynomials whose coefficients each have a prior that the data choose."""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..model.fields.polynomial import Polynomial
+from ..model.neural_ode import NeuralODE
+from ..runtime.precision import scope
+from ..training.linearised import Found
+from .evidence import Evidence, Unsure
+
+Vector = Float[np.ndarray, " parameter"]
+# Weights of the prior on nonlinear coefficients from which the search begins; it ends in the most probable optimum.
+BEGINNINGS = (0.01, 1.0, 10.0)
+# The prior on linear coefficients from which it begins, and the one that counts as none, or as infinite.
+HARDLY, NONE, INFINITE = 1e-6, 1e-12, 1e8
+# A coefficient below this changes nothing, in scaled units of order one.
+NEGLIGIBLE_COEFFICIENT = 1e-5
+# Rounds of new priors, steps in each, and when priors have settled: by this change of their logarithms.
+MOST_PRIOR_ROUNDS, STEPS_IN_ROUND, SETTLED_PRIORS = 40, 6, 1e-2
+# Damping of a step at first, by which it changes, and how often a step is tried.
+FIRST_DAMPING, DAMPING_FACTOR, MOST_DAMPED_TRIES = 1e-3, 4.0, 10
+# The relative fall of the objective at which steps end.
+STEPS_SETTLED = 1e-6
+
+
+class Thinned(NamedTuple):
+    """A polynomial fit, most of whose coefficients are zero, and the logarithm of its evidence."""
+
+    model: NeuralODE
+    log_evidence: float
+
+
+class Point(NamedTuple):
+    """Parameters, the sum of squares there, and its value with a prior."""
+
+    x: Vector
+    found: Found
+    value: float
+
+
+def log_evidence(evidence: Evidence, prior: Vector | None = None, at: Point | None = None) -> float:
+    """The logarithm of how probable the training data are under a fit's prior, up to a constant of the data.
+
+    The Laplace approximation, with the variance of the noise at its most probable value, and flat priors on parameters
+    that have none (D. J. C. MacKay, "A practical Bayesian framework for backpropagation networks", Neural Computation
+    4:448, 1992). It compares fits to the same data by models with starts of the same kind.
+
+    **Arguments:** `evidence`: of the fit. `prior`, `at`: the weight of each parameter's square, and a point; by default
+    those of the fit.
+
+    **Raises:** `Unsure` if the fit is no least-squares optimum.
+    """
+    found = evidence.best if at is None else at.found
+    x, prior = (evidence.x if at is None else at.x), (found.prior if prior is None else prior)
+    value = float((found.residuals**2).sum() + (prior * x**2).sum())
+    curvature = found.jacobian.T @ found.jacobian + np.diag(prior)
+    rounding = np.finfo(evidence.stage.kind).eps * np.trace(curvature) / len(curvature)
+    volume = np.linalg.slogdet(curvature + rounding * np.eye(len(curvature)))[1]
+    count = evidence.values
+    return float(-count / 2 * np.log(max(value, NONE) / count) + np.log(prior[prior > 0]).sum() / 2 - volume / 2)
+
+
+def thin_out(evidence: Evidence) -> Thinned:
+    """The polynomial fit with a prior on each coefficient that makes the data most probable.
+
+    Coefficients that the data do not ask for become zero (automatic relevance determination: D. J. C. MacKay, 1992;
+    M. E. Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 1:211, 2001), here with
+    trajectories in the place of a linear regression.
+
+    **Arguments:** `evidence`: of a fit whose field is a `Polynomial`.
+
+    **Raises:** `Unsure` if the fit is no least-squares optimum, or none could be found.
+    """
+    if not isinstance(evidence.model.field, Polynomial):
+        raise Unsure("only a polynomial has coefficients to leave out.")
+    nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)
+    tried = []
+    for weight in BEGINNINGS:
+        prior = np.where(nonlinear, weight, np.where(every, HARDLY, 0.0))
+        tried.append(settle_priors(evidence, prior, every))
+    point, prior, found = max(tried, key=lambda each: each[2])
+    if not math.isfinite(found):
+        raise Unsure("no polynomial with fewer coefficients could be simulated.")
+    x = np.where(every & ((prior >= INFINITE) | (np.abs(point.x) < NEGLIGIBLE_COEFFICIENT)), 0.0, point.x)
+    with scope(evidence.kind):
+        setup = evidence.stage.programs.setup
+        part, params = setup.parts[0], evidence.stage.params(x)
+        return Thinned(setup.place.one(eqx.combine(params.model, part.frozen, part.static)), found)
+
+
+def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
+    """Which of the trained parameters are coefficients of the polynomial."""
+    with scope(evidence.kind):
+        numbered = evidence.stage.numbered().model.field
+    parts = (
+        [numbered.weight] if nonlinear_only else [numbered.weight, numbered.path.layer.weight, numbered.path.layer.bias]
+    )
+    chosen = np.zeros(evidence.x.size, bool)
+    for part in parts:
+        if part is not None:
+            chosen[np.asarray(jnp.ravel(part)).round().astype(int)] = True
+    return chosen
+
+
+def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[Point, Vector, float]:
+    """Fits, and priors that make the data most probable, in turn; the last fit, its priors and its evidence."""
+    here = point_at(evidence, evidence.x, prior)
+    for _ in range(MOST_PRIOR_ROUNDS):
+        here = descend(evidence, here, prior, STEPS_IN_ROUND)
+        if not math.isfinite(here.value):
+            return here, prior, -math.inf
+        new = np.where(chosen, reestimate(evidence, here, prior), 0.0)
+        change = np.abs(np.log(np.maximum(new, NONE) / np.maximum(prior, NONE)))[chosen].max(initial=0.0)
+        prior = new
+        if change < SETTLED_PRIORS:
+            break
+    here = descend(evidence, point_at(evidence, here.x, prior), prior, MOST_PRIOR_ROUNDS)
+    lost = not math.isfinite(here.value)
+    return here, prior, -math.inf if lost else log_evidence(evidence, prior, here)
+
+
+def reestimate(evidence: Evidence, here: Point, prior: Vector) -> Vector:
+    """Tipping's equation 16: how well each parameter is determined, over its square, in units of the noise."""
+    covariance = np.linalg.pinv(here.found.jacobian.T @ here.found.jacobian + np.diag(prior))
+    determined = np.clip(1 - prior * np.diag(covariance), NONE, 1)
+    variance = here.value / evidence.values
+    return np.minimum(determined * variance / np.maximum(here.x**2, np.finfo(float).tiny), INFINITE)
+
+
+def point_at(evidence: Evidence, x: Vector, prior: Vector) -> Point:
+    found = evidence.at(x)
+    value = float((found.residuals**2).sum() + (prior * x**2).sum())
+    lost = found.failed or not (math.isfinite(value) and np.isfinite(found.jacobian).all())
+    return Point(x, found, math.inf if lost else value)
+
+
+def descend(evidence: Evidence, here: Point, prior: Vector, most: int) -> Point:
+    """Damped Gauss-Newton steps (Levenberg and Marquardt's), at most so many."""
+    here, damping = point_at(evidence, here.x, prior), FIRST_DAMPING
+    for _ in range(most):
+        if not math.isfinite(here.value):
+            return here
+        jacobian = here.found.jacobian
+        curvature, slope = (
+            jacobian.T @ jacobian + np.diag(prior),
+            jacobian.T @ here.found.residuals.ravel() + prior * here.x,
+        )
+        for _ in range(MOST_DAMPED_TRIES):
+            damped = curvature + np.diag(damping * np.maximum(np.diag(curvature), NONE))
+            there = point_at(evidence, here.x - np.linalg.lstsq(damped, slope)[0], prior)
+            if there.value < here.value:
+                break
+            damping *= DAMPING_FACTOR
+        else:
+            return here
+        settled = here.value - there.value < STEPS_SETTLED * here.value
+        here, damping = there, damping / DAMPING_FACTOR
+        if settled:
+            break
+    return here
