@@ -35,7 +35,7 @@ from ..training.callback import ENDED, Callback
 from ..training.members import Members
 from .config.composition import explain
 from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
-from .console import counted, ended, make_console, print_results
+from .console import counted, described_attempts, ended, make_console, print_results
 from .drawing import DRAWING, Page, Pictures, warn_on_error
 from .interruption import Interruption
 from .leaderboard import runs_here
@@ -169,7 +169,13 @@ class Job:
         splits = self.splits
         with errors_of_training():
             return fit_with(
-                options, splits.train, splits.validation, ensemble=ensemble, callbacks=callbacks, progress=False
+                options,
+                splits.train,
+                splits.validation,
+                ensemble=ensemble,
+                callbacks=callbacks,
+                progress=False,
+                effort=self.config.effort,
             )
 
     def prepare(self) -> tuple[Options, Members]:
@@ -235,12 +241,13 @@ class Job:
         """The number of this job in a multirun, or `None` outside of a multirun."""
         return self.hydra.job.num if self.hydra.mode == RunMode.MULTIRUN else None
 
-    def named(self) -> dict[str, Dataset]:
-        return self.splits.windows(self.config.evaluation.window).named()
+    def named(self, horizon: int | None = None) -> dict[str, Dataset]:
+        """The data to predict, in windows if the config asks for them, or the model predicts nothing longer."""
+        return self.splits.windows(self.config.evaluation.window or horizon).named()
 
     def finish(self, fit: Fit) -> None:
         """Writes, plots and prints the results."""
-        named = self.named()
+        named = self.named(fit.horizon)
         fit.save(self.files.model)
         simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
         judged = {name: fit.scored(part) for name, part in named.items()}
@@ -259,7 +266,7 @@ class Job:
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.starts)
         linear = [LINEAR_IS_BEST] if fit.is_linear else []
-        for line in (f"start: {summary['start']}", ended(fit), *linear, diagnosis.sentence):
+        for line in (f"start: {summary['start']}", ended(fit), *linear, *described_attempts(fit), diagnosis.sentence):
             self.console.print(line, soft_wrap=True, markup=False)
         if self.config.report and page is not None:
             self.draw_page(page)

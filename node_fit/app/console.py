@@ -165,6 +165,17 @@ def ended(fit: Fit) -> str:
     return f"{fit.status}: {fit.reason}" + ("; it had ended before, and took no further step" if whole else "")
 
 
+def described_attempts(fit: Fit) -> list[str]:
+    """What was tried, and what it has brought."""
+    if len(fit.attempts) < 2:
+        return []
+    lines = [f"tried {counted(len(fit.attempts), 'fit')}:"]
+    lines += [f"  {'*' if each.kept else '-'} {each}" for each in fit.attempts]
+    if fit.horizon is not None:
+        lines.append(f"scores are of forecasts over windows of {fit.horizon} rows: no whole trajectory is predicted")
+    return lines
+
+
 def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:
     """Prints the share of measurements that the bands of an ensemble cover, if there are bands."""
     if not ensemble or not ensemble["coverage"]:

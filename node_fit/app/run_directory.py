@@ -142,6 +142,16 @@ class RunDirectory:
                     f"{brief(now)}; restore them, or start a new run."
                 )
 
+    def checkpoints_of(self, attempt: int) -> Path:
+        """Where the checkpoints of an attempt are; the first has the folder's top."""
+        return self.checkpoints if attempt == 1 else self.checkpoints / f"attempt-{attempt}"
+
+    def last_step_after(self, attempt: int) -> int | None:
+        """The last step that a later attempt has saved; None if there is none."""
+        later = [step for folder in self.checkpoints.glob("attempt-*") for step in steps_in(folder)]
+        here = steps_in(self.checkpoints_of(attempt))
+        return max((step for step in later if step > max(here, default=0)), default=None)
+
     def begin_metrics(self, until: int) -> list[dict[str, Any]]:
         """Drops the rows of `metrics.csv` after step `until`, and returns the remaining rows."""
         rows = [row for row in self.read_metrics() if row["step"] <= until]

@@ -73,6 +73,7 @@ class RunLogger(Callback):
         self.trial = trial
         self.pruned = False
         self.checkpoints: Checkpoints  # Set in `on_fit_start`, after the model is checked.
+        self.attempt = 1
         self.before = 0.0
 
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
@@ -84,14 +85,21 @@ class RunLogger(Callback):
     def on_trial(self, what: str) -> None:
         self.display.say(f"trying {what}")
 
+    def on_attempt(self, name: str, why: str) -> None:
+        self.attempt += 1
+        self.console.print(f"attempt {self.attempt}: {name}, since {why}", soft_wrap=True, markup=False)
+        self.checkpoints = Checkpoints(self.files.checkpoints_of(self.attempt), run=self.files.identity())
+
     def restore(self, template: Template) -> RunState | None:
         config = self.config
         self.checkpoints.check_room(template(0, 0))
         found = self.checkpoints.restore(template, config.resume_from) if config.resume else None
-        if config.resume and found is None:
+        if config.resume and found is None and self.attempt == 1:
             raise ConfigError(f"resume={config.resume} has no checkpoint yet; start the run again.")
-        step = -1 if found is None else found.step
-        rows = self.files.begin_metrics(step)
+        # Later attempts have rows, too.
+        later = self.files.last_step_after(self.attempt) if config.resume else None
+        step = later or (-1 if found is None else found.step)
+        rows = self.files.begin_metrics(step) if self.attempt == 1 or found is not None else self.files.read_metrics()
         self.before = rows[-1]["seconds"] if rows else 0.0
         if found is not None:
             self.console.print(f"resuming from step {step}")

@@ -73,6 +73,8 @@ def summarise(
         "warnings": list(fit.warnings),
         "linear_is_best": fit.is_linear,
         "diagnosis": asdict(diagnosis),
+        "attempts": [asdict(each) for each in fit.attempts],
+        "horizon": fit.horizon,
         "starts": None if fit.starts is None else fit.starts.as_dict(),
         "ensemble": describe_ensemble(fit, splits, simulated)
         if isinstance(fit.model, Ensemble) or fit.members

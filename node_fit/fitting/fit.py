@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Literal
 
+import jax
 import optax
 
 from ..data.dataset import Dataset, check_data
@@ -24,7 +25,9 @@ from ..training.members import Members, as_members
 from ..training.stage import Stage
 from ..training.stopping import Outcome
 from .continuing import checked_model
+from .ladder import Effort, climb, is_open
 from .options import Devices, Options, Training, says_where
+from .preparation import Prepared
 from .progress import progress_bar
 from .recipes import Recipe
 from .result import Fit
@@ -57,6 +60,7 @@ def fit(
     precision: Precision | None = Options.precision,
     device: Devices | str = Options.device,
     seed: int = Options.seed,
+    effort: Effort = "normal",
 ) -> Fit:
     """Fits a neural ODE to trajectories.
 
@@ -98,6 +102,9 @@ def fit(
     - `precision`: `x32` or `x64`; the process's mode if None.
     - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
     - `seed`: the seed of initial parameters and minibatches.
+    - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, a polynomial, windows that
+      grow and a linear field, or several starts of known equations; with `thorough`, more starts; with `quick`,
+      nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried. See `Fit.attempts`.
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`, `network`;
@@ -127,7 +134,16 @@ def fit(
         device=device,
         seed=seed,
     )
-    return fit_with(options, train, validation, ensemble=ensemble, model=model, callbacks=callbacks, progress=progress)
+    return fit_with(
+        options,
+        train,
+        validation,
+        ensemble=ensemble,
+        model=model,
+        callbacks=callbacks,
+        progress=progress,
+        effort=effort,
+    )
 
 
 def fit_with(
@@ -139,12 +155,14 @@ def fit_with(
     model: NeuralODE | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
+    effort: Effort = "quick",
 ) -> Fit:
     """`fit`, with its options in one object."""
     check_data(train, "train")
     if validation is not None:
         check_data(validation, "validation")
     check_argument("progress", progress, bool | None)
+    check_argument("effort", effort, Effort, "quick, normal or thorough")
     mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
     asked = as_members(ensemble)
@@ -157,18 +175,34 @@ def fit_with(
         prepared = run.prepare(options, model)
         ensemble.check(train, prepared.options.training.budget.window)
         callback.on_fit_start(prepared.model, prepared.said)
-        members = prepared.members(train, ensemble)
-        loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
-        outcomes, state = run_until_interrupted(loop, callback)
-        found, outcome, best = kept(loop, outcomes, state, ensemble, run)
-        several, excess = ensemble.size > 1, loop.step_excess(state)
-        ends = tuple(outcomes) if several else ()
-        fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)
-        worst = max(excess) if several and ensemble.keep == "all" else excess[best]
-        result = run.result(
-            prepared, loop, found, outcome, state, ends, best=None if several else best, step_excess=worst, starts=fits
-        )
+        result = run_fit(run, prepared, ensemble)
+        if model is None and ensemble.size == 1 and is_open(options, effort) and jax.process_count() == 1:
+            steps = [result.steps]
+
+            def again(changed: Options, rows: int | None) -> Fit:
+                parts = [
+                    part if rows is None or part is None else part.windows(rows, rows) for part in (train, validation)
+                ]
+                run = Run(parts[0] or train, parts[1], callback, offset=steps[-1])
+                steps.append((found := run_fit(run, run.prepare(changed), ensemble)).steps)
+                return found
+
+            result = climb(options, result, again, effort, callback)
         return result.with_laplace(asked.size) if asked.vary == "laplace" else result
+
+
+def run_fit(run: Run, prepared: Prepared, ensemble: Members) -> Fit:
+    """Trains what was prepared."""
+    callback, members = run.callback, prepared.members(run.train, ensemble)
+    loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
+    outcomes, state = run_until_interrupted(loop, callback)
+    found, outcome, best = kept(loop, outcomes, state, ensemble, run)
+    several, excess = ensemble.size > 1, loop.step_excess(state)
+    ends = tuple(outcomes) if several else ()
+    fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)
+    worst = max(excess) if several and ensemble.keep == "all" else excess[best]
+    best_member = None if several else best
+    return run.result(prepared, loop, found, outcome, state, ends, best=best_member, step_excess=worst, starts=fits)
 
 
 def with_one_start(options: Options) -> Options:

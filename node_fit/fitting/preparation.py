@@ -16,7 +16,7 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Number, Penalty
 from ..training.members import Member, Members
 from ..training.stage import Stage
-from .choices import Choice, choose
+from .choices import Choice, choose, keyword
 from .continuing import continued
 from .filters import begun_with_filters, has_place
 from .linear_model import LinearModel
@@ -147,7 +147,8 @@ def chosen_ridges(
     """The weights of the prior, one for each member, or the one that short fits choose."""
     if not isinstance(options.recipe, Recipe):
         return (0.0,), []
-    if linear is not None or (options.training.window is not None and is_driven(train)):
+    beside_path = keyword(options.field, "linear") is True
+    if linear is not None or beside_path or (options.training.window is not None and is_driven(train)):
         values = min(float(train.mask.sum()), MOST_VALUES)
         ridges = tuple(share * values for share in LADDER)
         if validation is None:

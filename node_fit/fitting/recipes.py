@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import optax
 
@@ -30,7 +30,7 @@ class Plan:
     - `objective`: an objective, or a function `loss(model, batch)`; or a class of objectives, or a
       `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty`
       are the fit's.
-    - `optimizer`, `steps`, `batch_size`: see `Stage`.
+    - `optimizer`, `steps`, `batch_size`, `next_from`: see `Stage`.
     - `instead_of`: the name of an earlier stage; this stage runs only if that one does not apply.
     """
 
@@ -39,6 +39,7 @@ class Plan:
     steps: int | None = None
     batch_size: int | None = None
     instead_of: str | None = None
+    next_from: Literal["best", "last"] = "best"
 
     def __post_init__(self):
         check_fields(self)
@@ -78,6 +79,31 @@ LONGEST = 3_000
 DEFAULT = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
 DIRECT = Recipe({"main": Plan()})
 RECIPES = {"default": DEFAULT, "direct": DIRECT}
+# Rows of the shortest windows that grow, by which factor, and how many kinds there are at the most.
+SHORTEST_WINDOW, WINDOW_GROWTH, MOST_WINDOW_STAGES = 10, 2.5, 3
+# Steps of a stage in windows that grow, and at most about so many windows.
+STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 400
+
+
+def growing_windows(train: Dataset) -> Recipe:
+    """Derivatives, windows that grow, and whole trajectories, unless these are long.
+
+    Short windows leave the errors of a simulation no time to grow, so that a field that is far off still improves; each
+    stage begins where the last one ended (multiple shooting without its continuity: H. G. Bock, 1983).
+
+    **Arguments:** `train`: the data that will be fitted.
+    """
+    longest = int(train.lengths.max())
+    first = max(SHORTEST_WINDOW, round(longest / 2 / WINDOW_GROWTH**MOST_WINDOW_STAGES))
+    sizes = [size for power in range(MOST_WINDOW_STAGES) if (size := round(first * WINDOW_GROWTH**power)) < longest / 2]
+    stages = {"derivative": Plan(DerivativeMatching, LBFGS(), 300, next_from="last")}
+    for size in sizes:
+        stride = max(size // 2, int(train.lengths.sum()) // MOST_GROWING_WINDOWS)
+        objective = functools.partial(TrajectoryMatching, window=size, stride=stride)
+        stages[f"windows of {size}"] = Plan(objective, steps=STEPS_IN_GROWING, next_from="last")
+    if longest <= LONGEST:
+        stages["main"] = Plan(steps=4 * STEPS_IN_GROWING)
+    return Recipe(stages)
 
 
 def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
@@ -102,10 +128,14 @@ def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -
         if reason is not None:
             notes.append(reason)
             continue
-        parts, more = windows_first(stage, train)
+        parts, more = ((stage,), []) if has_own_window(plan) else windows_first(stage, train)
         taken |= {part.name: part for part in parts}
         notes += more
     return tuple(taken.values()), notes
+
+
+def has_own_window(plan: Plan) -> bool:
+    return isinstance(plan.objective, functools.partial) and "window" in plan.objective.keywords
 
 
 def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
@@ -118,6 +148,7 @@ def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
         steps=plan.steps or main.steps,
         name=name,
         batch_size=plan.batch_size if full else plan.batch_size or main.batch_size,
+        next_from=plan.next_from,
     )
 
 

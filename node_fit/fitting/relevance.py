@@ -16,7 +16,9 @@ from .evidence import Evidence, Unsure
 
 Vector = Float[np.ndarray, " parameter"]
 # Weights of the prior on nonlinear coefficients from which the search begins; it ends in the most probable optimum.
-BEGINNINGS = (0.01, 1.0, 10.0)
+BEGINNINGS = (1.0, 0.01, 10.0)
+# So many values for each parameter leave one optimum, so that one beginning is enough.
+AMPLE = 10
 # The prior on linear coefficients from which it begins, and the one that counts as none, or as infinite.
 HARDLY, NONE, INFINITE = 1e-6, 1e-12, 1e8
 # A coefficient below this changes nothing, in scaled units of order one.
@@ -81,7 +83,8 @@ def thin_out(evidence: Evidence) -> Thinned:
         raise Unsure("only a polynomial has coefficients to leave out.")
     nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)
     tried = []
-    for weight in BEGINNINGS:
+    beginnings = BEGINNINGS if evidence.values < AMPLE * evidence.x.size else BEGINNINGS[:1]
+    for weight in beginnings:
         prior = np.where(nonlinear, weight, np.where(every, HARDLY, 0.0))
         tried.append(settle_priors(evidence, prior, every))
     point, prior, found = max(tried, key=lambda each: each[2])

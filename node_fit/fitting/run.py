@@ -34,14 +34,15 @@ TRIAL_STEPS = 200
 class Run:
     """Fits to the same data, and the programs that they compile.
 
-    **Arguments:** `train`, `validation`: as in `fit`. `callback`: told of trials.
+    **Arguments:** `train`, `validation`: as in `fit`. `callback`: told of trials. `offset`: steps of earlier attempts.
     """
 
-    def __init__(self, train: Dataset, validation: Dataset | None, callback: Callback | None = None):
+    def __init__(self, train: Dataset, validation: Dataset | None, callback: Callback | None = None, offset: int = 0):
         check_trainable(train)
         self.train = train
         self.validation = validation
         self.callback = callback or Callback()
+        self.offset = offset
         self.loops: list[Loop] = []
         self.began = time.perf_counter()
         self.counted = 0
@@ -71,7 +72,7 @@ class Run:
 
     def loop(self, options: Options, members: Sequence[Member], *, starts_well: bool = False) -> Loop:
         """The training loop of members with these options, or with others that share their programs."""
-        loop = make_loop(options, members, self.train, self.validation, starts_well=starts_well)
+        loop = make_loop(options, members, self.train, self.validation, starts_well=starts_well, offset=self.offset)
         given, used = len(options.placed(len(members)).devices), len(loop.setup.place.devices)
         if used < given and options.device.count != "auto":
             LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
@@ -127,6 +128,7 @@ def make_loop(
     validation: Dataset | None,
     *,
     starts_well: bool = False,
+    offset: int = 0,
 ) -> Loop:
     training = options.training
     return Loop(
@@ -138,6 +140,7 @@ def make_loop(
         chunk_steps=training.budget.chunk_steps,
         patience=training.patience,
         starts_well=starts_well,
+        offset=offset,
     )
 
 

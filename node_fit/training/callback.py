@@ -100,6 +100,9 @@ class Callback:
     def on_trial(self, what: str) -> None:
         """A short fit that tries an option, such as `penalty.ridge=0.1`, is about to begin; before `on_fit_start`."""
 
+    def on_attempt(self, name: str, why: str) -> None:
+        """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""
+
     def restore(self, template: Template) -> RunState | None:
         """The state to resume from; None to start. `template` gives states of the structure of a stage."""
         return None
@@ -138,6 +141,10 @@ class Callbacks(Callback):
     def on_trial(self, what: str) -> None:
         for callback in self.callbacks:
             callback.on_trial(what)
+
+    def on_attempt(self, name: str, why: str) -> None:
+        for callback in self.callbacks:
+            callback.on_attempt(name, why)
 
     def restore(self, template: Template) -> RunState | None:
         found = [callback.restore(template) for callback in self.callbacks]

@@ -44,6 +44,7 @@ class Loop:
     - `place`: placement of arrays.
     - `freeze`, `chunk_steps`, `patience`: see `fit`.
     - `starts_well`: whether the initial model is worth keeping if nothing validates better.
+    - `offset`: steps of earlier loops of the same fit, from which steps are counted.
 
     **Raises:** `ValueError` if the members can't share their programs.
     """
@@ -59,6 +60,7 @@ class Loop:
         chunk_steps: int,
         patience: int,
         starts_well: bool = False,
+        offset: int = 0,
     ):
         check_alike(members)
         place = place.among(spreadable(members, train))
@@ -70,6 +72,7 @@ class Loop:
         self.setup = Setup(members, parts, train, batch, place, chunk_steps)
         self.stages = members[0].stages
         self.starts_well = starts_well
+        self.offset = offset
         self.patience = None if validation is None else patience
         self.history: list[Record] = []
         # The state at the end of the last chunk.
@@ -94,7 +97,7 @@ class Loop:
         if run is None:
             programs = self.programs(0)
             states = programs.refined(programs.init(initial))
-            run = RunState(0, 0, programs.judged_first(states) if self.starts_well else states)
+            run = RunState(0, self.offset, programs.judged_first(states) if self.starts_well else states)
         while True:
             outcomes, run = self.run_stage(run, callback)
             statuses = {outcome.status for outcome in outcomes}
@@ -115,9 +118,14 @@ class Loop:
         return self._programs[index]
 
     def next_stage(self, run: RunState, outcomes: Sequence[Outcome]) -> RunState:
-        """The initial state of the next stage, from the best parameters of this one."""
+        """The initial state of the next stage, from the best parameters so far or the last ones."""
         best, programs = [state.best for state in run.members], self.programs(run.stage + 1)
-        states = programs.init([iterate.params.model for iterate in best])
+        ended, blocks = self.stages[run.stage], self.programs(run.stage).blocks
+        begins = [
+            state.chosen if ended.next_from == "last" and state.chosen.is_usable(blocks) else state.best
+            for state in run.members
+        ]
+        states = programs.init([iterate.params.model for iterate in begins])
         states = [with_flag(state, outcome.status == "failed") for state, outcome in zip(states, outcomes, strict=True)]
         states = programs.refined(states)
         if self.setup.validation is not None:

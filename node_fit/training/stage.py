@@ -1,5 +1,7 @@
 """A stage of training."""
 
+from typing import Literal
+
 import equinox as eqx
 
 from ..objectives.custom import as_objective
@@ -19,6 +21,7 @@ class Stage(eqx.Module):
     - `steps`: maximum number of steps.
     - `name`: the name in the log.
     - `batch_size`: number of trajectories drawn for each step; all of them if absent.
+    - `next_from`: the parameters at which the next stage begins: the `best` on the validation data, or the `last`.
 
     **Raises:** `ValueError` if an argument has the wrong type or is out of range, or `batch_size` is given although the
     optimizer needs the full batch.
@@ -29,6 +32,7 @@ class Stage(eqx.Module):
     steps: int = eqx.field(static=True)
     name: str = eqx.field(static=True, default="main")
     batch_size: int | None = eqx.field(static=True, default=None)
+    next_from: Literal["best", "last"] = eqx.field(static=True, default="best")
 
     def __check_init__(self):
         check_fields(self)

@@ -1,0 +1,378 @@
+"""The ladder: where a fit is not good, other ways that are known to help are tried, and the best is kept.
+
+A rung is an ordinary fit with other options; of a chaotic record, to windows of it. Validation data choose between
+them; where there are none and rows are few, the evidence does (`fitting/relevance.py`).
+"""
+
+import functools
+import inspect
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import equinox as eqx
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..model.ensemble import Ensemble
+from ..model.fields.hybrid import Hybrid
+from ..model.fields.known import Known
+from ..model.fields.linear import Linear
+from ..model.fields.mlp import MLP
+from ..model.fields.polynomial import Polynomial
+from ..model.make_model import made_of
+from ..model.observations.measured import MeasuredStates
+from ..model.starts.fitted import Fitted
+from ..objectives.penalty import Penalty
+from ..optimizers.lbfgs import LBFGS
+from ..optimizers.levenberg_marquardt import LevenbergMarquardt
+from ..training.callback import Callback
+from .case import FLAT
+from .choices import Choice, has_angles
+from .evidence import Unsure
+from .options import Options, Training
+from .prior import SHORT
+from .recipes import DEFAULT, Recipe, growing_windows
+from .relevance import log_evidence, thin_out
+from .result import Fit
+
+LOG = logging.getLogger(__name__)
+Effort = Literal["quick", "normal", "thorough"]
+# Verdicts after which nothing else is tried, unless rows are few.
+CONTENT = ("good", "noise-limited", "unfinished", "coarse")
+# Variables up to which a polynomial is tried.
+MOST_VARIABLES = 3
+# The prior on nonlinear coefficients, before their own are found.
+POLYNOMIAL_RIDGE = 1.0
+# The prior on a network beside a linear path: its weight for each fitted value, and at the most; and by which factor a
+# weaker one is so.
+NETWORK_RIDGE, WEAKER_PRIOR = (3e-4, 1.5), 0.15
+# Units of the network beside a linear path.
+NARROW_WIDTH = 16
+# Starts of known equations, the first from the constants that were given.
+KNOWN_STARTS = {"normal": 8, "thorough": 32}
+# Rows of the windows into which a chaotic record is cut, and of the windows of which the first fit predicts one kind.
+HORIZON, WINDOWS_OF_CHAOS, PREDICTED = 50, (50, 25, 10), 0.3
+# A simulation that is bounded as the data are has a spread within this factor of theirs.
+BOUNDED = 2.0
+# A fit is better only by this share of the error, or by so much evidence.
+BETTER, MORE_PROBABLE = 0.98, 1.0
+# A thinned polynomial may fit the training data worse by this factor.
+NO_WORSE = 1.5
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of the fits that were tried.
+
+    - `name`: what it was. `verdict`: the kind of outcome, on training and validation data.
+    - `train`, `validation`: NRMSE; None without such data.
+    - `log_evidence`: of the training data, where rows are few.
+    - `horizon`: rows of the windows that it predicts, where it does not predict whole trajectories.
+    - `kept`: whether it is the result.
+    """
+
+    name: str
+    verdict: str
+    train: float | None
+    validation: float | None
+    log_evidence: float | None
+    horizon: int | None
+    seconds: float
+    kept: bool = False
+
+    def __str__(self) -> str:
+        errors = [f"NRMSE {self.train:.2g} on training"] if self.train is not None else []
+        errors += [f"{self.validation:.2g} on validation data"] if self.validation is not None else []
+        where = "" if self.horizon is None else f", in windows of {self.horizon} rows"
+        return f"{self.name}: {self.verdict}, {' and '.join(errors)}{where}"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A way to fit: its name, and the options that it changes, or None where it does not apply."""
+
+    name: str
+    options: Callable[[Options, Fit], Options | None]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A fit with what it is compared by."""
+
+    fit: Fit
+    attempt: Attempt
+    error: float
+
+    def beats(self, other: "Judged") -> bool:
+        """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
+        mine, theirs = self.attempt.log_evidence, other.attempt.log_evidence
+        if "validation" not in self.fit.data and mine is not None and theirs is not None:
+            return mine > theirs + MORE_PROBABLE
+        return self.error < BETTER * other.error
+
+
+# Fits with other options to the data, cut into windows of so many rows if a number is given.
+Again = Callable[[Options, int | None], Fit]
+
+
+def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: Callback) -> Fit:
+    """Tries the rungs that apply while the verdict asks for more, and returns the best fit with all attempts.
+
+    **Arguments:**
+
+    - `options`: those that were given. `first`: the fit that they lead to.
+    - `again`: makes another fit.
+    - `effort`: `quick` tries nothing.
+    - `callback`: told of each attempt.
+    """
+    horizon = horizon_of(first)
+    best = judge("as chosen", first, horizon)
+    tried = [best]
+    for rung in rungs(options, first, effort):
+        if best.fit.status in ("interrupted", "pruned") or not wants_more(best):
+            break
+        changed = rung.options(options, first)
+        if changed is None:
+            continue
+        callback.on_attempt(rung.name, f"{best.attempt.name} is {best.attempt.verdict}")
+        try:
+            fit = again(changed, horizon)
+        except ValueError as error:
+            LOG.warning("%s can't be tried: %s", rung.name, error)
+            continue
+        if fit.status in ("interrupted", "pruned"):
+            best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
+            break
+        found = judge(rung.name, thinned(fit), horizon)
+        tried.append(found)
+        best = found if found.beats(best) else best
+    return result_of(best, tried)
+
+
+def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
+    """The best fit, with all that was tried, and the time that all took."""
+    fit = best.fit
+    choices = fit.choices
+    if len(tried) > 1 and best is not tried[0]:
+        others = "; ".join(str(each.attempt) for each in tried if each is not best)
+        choices = (*choices, Choice("attempt", best.attempt.name, f"{best.attempt}; not {others}"))
+    return replace(
+        fit,
+        choices=choices,
+        attempts=tuple(replace(each.attempt, kept=each is best) for each in tried),
+        train_seconds=sum(each.fit.train_seconds for each in tried),
+        compile_seconds=sum(each.fit.compile_seconds for each in tried),
+        compiles=sum(each.fit.compiles for each in tried),
+        cached=sum(each.fit.cached for each in tried),
+        horizon=best.attempt.horizon,
+    )
+
+
+def is_open(options: Options, effort: Effort) -> bool:
+    """Whether the fit's own choices may be replaced: nothing was asked for that says how to train."""
+    given, plain = options.training, Training()
+    same = all(getattr(given, name) == getattr(plain, name) for name in ("steps", "window", "stride", "batch_size"))
+    optimizer = options.optimizer is None or bool(eqx.tree_equal(options.optimizer, LBFGS()))
+    return effort != "quick" and same and not given.freeze and optimizer and is_default(options.recipe)
+
+
+def is_default(recipe: Any) -> bool:
+    """Whether a recipe is the default one, perhaps written out."""
+    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT.stages):
+        return False
+    pairs = zip(recipe.stages.values(), DEFAULT.stages.values(), strict=True)
+    return all(
+        is_plain(given.objective)
+        and made_of(given.objective) is plain.objective
+        and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)
+        and bool(eqx.tree_equal(given.optimizer, plain.optimizer))
+        for given, plain in pairs
+    )
+
+
+def wants_more(judged: Judged) -> bool:
+    """Whether a fit is not good, or its training data tell too little of that: they are few, or chaotic."""
+    return judged.attempt.verdict not in CONTENT or judged.attempt.horizon is not None or is_few(judged.fit)
+
+
+def is_few(fit: Fit) -> bool:
+    """Whether few values are fitted by a network, which they do not determine."""
+    network = made_of(fit.options.field) in (MLP, Polynomial) if callable(fit.options.field) else False
+    return network and has_few_values(fit.data["train"])
+
+
+def judge(name: str, fit: Fit, horizon: int | None) -> Judged:
+    """The verdict on a fit, and the error by which it is compared: the largest on data that it saw or was chosen by."""
+    seconds = round(fit.train_seconds + fit.compile_seconds, 3)
+    if isinstance(fit.model, Ensemble) or fit.status == "failed":
+        return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds), math.inf)
+    splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
+    # Without the history, which a run that is resumed does not have.
+    verdict = replace(fit, history=[]).diagnose(splits).kind
+    errors = {part: fit.score(data).nrmse for part, data in splits.items()}
+    train, validation = finite(errors["train"]), finite(errors.get("validation", math.nan))
+    attempt = Attempt(name, verdict, train, validation, evidence_of(fit), horizon, seconds)
+    worst = max(errors.values())
+    return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
+
+
+def finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def horizon_of(fit: Fit) -> int | None:
+    """The rows of the windows to fit and to forecast, if the data look chaotic to a fit; None elsewhere.
+
+    Of chaos, a model that is right predicts short windows, and its simulation of the whole record has the size of the
+    data, but neither their phase.
+    """
+    train = fit.data["train"]
+    if isinstance(fit.model, Ensemble) or not fit.model.typical.start.reads_windows or fit.status == "failed":
+        return None
+    predicted, known = fit.predict(train), train.mask
+    if fit.score(train).r2 > FLAT or not np.isfinite(predicted[known]).all():
+        return None
+    spread, own = (np.std(np.where(known, each, np.nan), axis=(0, 1), where=known) for each in (predicted, train.ys))
+    if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
+        return None
+    for rows in WINDOWS_OF_CHAOS:
+        windows = {part: data.windows(rows, rows) for part, data in fit.data.items() if data.lengths.max() >= 2 * rows}
+        if len(windows) == len(fit.data) and all(fit.score(each).nrmse < PREDICTED for each in windows.values()):
+            return HORIZON
+    return None
+
+
+def evidence_of(fit: Fit) -> float | None:
+    """The logarithm of the evidence of a fit to few rows, whose field has a prior; None of others."""
+    if not is_few(fit):
+        return None
+    if fit.log_evidence is not None:
+        return fit.log_evidence
+    try:
+        found = log_evidence(fit.evidence)
+    except (Unsure, np.linalg.LinAlgError):
+        return None
+    return found if fit.evidence.best.prior.any() else None
+
+
+def thinned(fit: Fit) -> Fit:
+    """A polynomial fit without the coefficients that the data do not ask for, or the fit as it is."""
+    if made_of(fit.options.field) is not Polynomial or fit.status == "failed":
+        return fit
+    try:
+        found = thin_out(fit.evidence)
+    except (Unsure, np.linalg.LinAlgError):
+        return fit
+    thin = replace(fit, model=found.model, log_evidence=found.log_evidence)
+    train = fit.data["train"]
+    return thin if thin.score(train).nrmse <= NO_WORSE * fit.score(train).nrmse else fit
+
+
+def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
+    """The rungs for a kind of field, in the order in which they are tried."""
+    if not callable(options.field):
+        return []
+    maker = made_of(options.field)
+    if maker in (Known, Hybrid):
+        return [Rung("several starts", functools.partial(with_several_starts, effort=effort))]
+    if maker is not MLP or not is_plain(options.field):
+        return []
+    growing = [
+        Rung("growing windows", functools.partial(in_growing_windows, weaker=1.0)),
+        Rung("growing windows, weaker prior", functools.partial(in_growing_windows, weaker=WEAKER_PRIOR)),
+    ]
+    return [
+        Rung("quadratic", functools.partial(as_polynomial, degree=2)),
+        Rung("cubic", functools.partial(as_polynomial, degree=3)),
+        *([] if horizon_of(first) else growing),
+        *([Rung("windows", in_short_windows)] if horizon_of(first) else []),
+        Rung("linear", as_linear),
+    ]
+
+
+def is_plain(maker: Any) -> bool:
+    """Whether a class or function is called without arguments other than its defaults."""
+    if not isinstance(maker, functools.partial):
+        return True
+    defaults = {name: each.default for name, each in inspect.signature(maker.func).parameters.items()}
+    return not maker.args and all(defaults.get(name) == value for name, value in maker.keywords.items())
+
+
+def is_measured(options: Options, fit: Fit) -> bool:
+    """Whether all states are measured, and none is an angle."""
+    hidden = options.hidden not in ("auto", 0, ()) or fit.options.hidden not in (0, ())
+    return not hidden and made_of(options.observation) is MeasuredStates and not has_angles(options, fit.data["train"])
+
+
+def as_polynomial(options: Options, fit: Fit, degree: int) -> Options | None:
+    """A polynomial of few variables, whose start is fitted where rows are few."""
+    train = fit.data["train"]
+    count = len(train.states) + len(train.inputs)
+    if count > MOST_VARIABLES or not is_measured(options, fit):
+        return None
+    field = functools.partial(Polynomial, degree=degree)
+    return replace(
+        with_grown_windows(options, fit),
+        field=field,
+        start=start_of(options, train),
+        penalty=with_ridge(options, POLYNOMIAL_RIDGE),
+        starts=1,
+    )
+
+
+def in_growing_windows(options: Options, fit: Fit, weaker: float) -> Options | None:
+    """A linear path and a small network with a prior, in windows that grow."""
+    train = fit.data["train"]
+    if not is_measured(options, fit):
+        return None
+    field = functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True)
+    share, most = NETWORK_RIDGE
+    penalty = with_ridge(options, min(share * int(train.mask.sum()), most) * weaker)
+    return replace(
+        with_grown_windows(options, fit), field=field, start=start_of(options, train), penalty=penalty, starts=1
+    )
+
+
+def in_short_windows(options: Options, fit: Fit) -> Options | None:
+    """The field that was asked for, in windows of a chaotic record."""
+    return replace(options, training=Training(window=None), starts=1)
+
+
+def as_linear(options: Options, fit: Fit) -> Options | None:
+    """A linear field, where nothing else is good."""
+    if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
+        return None
+    return replace(options, field=Linear, start=start_of(options, fit.data["train"]), starts=1)
+
+
+def with_grown_windows(options: Options, fit: Fit) -> Options:
+    """The options with windows that grow, or with whole trajectories of few rows, whose starts are fitted."""
+    train = fit.data["train"]
+    short = has_few_values(train) or horizon_of(fit) is not None
+    recipe = options.recipe if short else growing_windows(train)
+    return replace(options, recipe=recipe, optimizer=LevenbergMarquardt(), training=Training(window=None))
+
+
+def has_few_values(train: Dataset) -> bool:
+    return int(train.mask.sum()) < SHORT
+
+
+def start_of(options: Options, train: Dataset) -> Any:
+    """The rule that was asked for; else a fitted start where rows are few, since the first of them is noisy."""
+    return Fitted if options.start == "auto" and has_few_values(train) else options.start
+
+
+def with_ridge(options: Options, weight: float) -> Penalty:
+    assert isinstance(options.penalty, Penalty)
+    given = options.penalty.ridge
+    return replace(options.penalty, ridge=weight if isinstance(given, str) else given)
+
+
+def with_several_starts(options: Options, fit: Fit, effort: Effort) -> Options | None:
+    """Known equations from several constants, and starts that are fitted."""
+    if options.starts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
+        return None
+    return replace(options, starts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
