@@ -38,7 +38,7 @@ class Thinned(NamedTuple):
     log_evidence: float
 
 
-class Point(NamedTuple):
+class FitAtPoint(NamedTuple):
     """Parameters, the sum of squares there, and its value with a prior."""
 
     x: Vector
@@ -46,7 +46,7 @@ class Point(NamedTuple):
     value: float
 
 
-def log_evidence(evidence: Evidence, prior: Vector | None = None, at: Point | None = None) -> float:
+def log_evidence(evidence: Evidence, prior: Vector | None = None, at: FitAtPoint | None = None) -> float:
     """The logarithm of how probable the training data are under a fit's prior, up to a constant of the data.
 
     The Laplace approximation, with the variance of the noise at its most probable value, and flat priors on parameters
@@ -111,7 +111,7 @@ def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
     return chosen
 
 
-def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[Point, Vector, float]:
+def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[FitAtPoint, Vector, float]:
     """Fits, and priors that make the data most probable, in turn; the last fit, its priors and its evidence."""
     here = point_at(evidence, evidence.x, prior)
     for _ in range(MOST_PRIOR_ROUNDS):
@@ -128,7 +128,7 @@ def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tupl
     return here, prior, -math.inf if lost else log_evidence(evidence, prior, here)
 
 
-def reestimate(evidence: Evidence, here: Point, prior: Vector) -> Vector:
+def reestimate(evidence: Evidence, here: FitAtPoint, prior: Vector) -> Vector:
     """Tipping's equation 16: how well each parameter is determined, over its square, in units of the noise."""
     covariance = np.linalg.pinv(here.found.jacobian.T @ here.found.jacobian + np.diag(prior))
     determined = np.clip(1 - prior * np.diag(covariance), NONE, 1)
@@ -136,14 +136,14 @@ def reestimate(evidence: Evidence, here: Point, prior: Vector) -> Vector:
     return np.minimum(determined * variance / np.maximum(here.x**2, np.finfo(float).tiny), INFINITE)
 
 
-def point_at(evidence: Evidence, x: Vector, prior: Vector) -> Point:
+def point_at(evidence: Evidence, x: Vector, prior: Vector) -> FitAtPoint:
     found = evidence.at(x)
     value = float((found.residuals**2).sum() + (prior * x**2).sum())
     lost = found.failed or not (math.isfinite(value) and np.isfinite(found.jacobian).all())
-    return Point(x, found, math.inf if lost else value)
+    return FitAtPoint(x, found, math.inf if lost else value)
 
 
-def descend(evidence: Evidence, here: Point, prior: Vector, most: int) -> Point:
+def descend(evidence: Evidence, here: FitAtPoint, prior: Vector, most: int) -> FitAtPoint:
     """Damped Gauss-Newton steps (Levenberg and Marquardt's), at most so many."""
     here, damping = point_at(evidence, here.x, prior), FIRST_DAMPING
     for _ in range(most):
