@@ -38,7 +38,7 @@ from .recipes import DEFAULT, Recipe, growing_windows
 from .relevance import log_evidence, thin_out
 from .result import Fit
 
-LOG = logging.getLogger(__name__)
+LADDER_LOG = logging.getLogger(__name__)
 Effort = Literal["quick", "normal", "thorough"]
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "noise-limited", "unfinished", "coarse")
@@ -129,7 +129,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     - `callback`: told of each attempt.
     """
     horizon = horizon_of(first)
-    best = judge("as chosen", first, horizon)
+    best = judge_attempt("as chosen", first, horizon)
     tried = [best]
     for rung in rungs(options, first, effort):
         if best.fit.status in ("interrupted", "pruned") or not wants_more(best):
@@ -141,12 +141,12 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         try:
             fit = again(changed, horizon)
         except ValueError as error:
-            LOG.warning("%s can't be tried: %s", rung.name, error)
+            LADDER_LOG.warning("%s can't be tried: %s", rung.name, error)
             continue
         if fit.status in ("interrupted", "pruned"):
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
-        found = judge(rung.name, thinned(fit), horizon)
+        found = judge_attempt(rung.name, thinned(fit), horizon)
         tried.append(found)
         best = found if found.beats(best) else best
     return result_of(best, tried)
@@ -204,7 +204,7 @@ def is_few(fit: Fit) -> bool:
     return network and has_few_values(fit.data["train"])
 
 
-def judge(name: str, fit: Fit, horizon: int | None) -> Judged:
+def judge_attempt(name: str, fit: Fit, horizon: int | None) -> Judged:
     """The verdict on a fit, and the error by which it is compared: the largest on data that it saw or was chosen by."""
     seconds = round(fit.train_seconds + fit.compile_seconds, 3)
     if isinstance(fit.model, Ensemble) or fit.status == "failed":
@@ -213,13 +213,13 @@ def judge(name: str, fit: Fit, horizon: int | None) -> Judged:
     # Without the history, which a run that is resumed does not have.
     verdict = replace(fit, history=[]).diagnose(splits).kind
     errors = {part: fit.score(data).nrmse for part, data in splits.items()}
-    train, validation = finite(errors["train"]), finite(errors.get("validation", math.nan))
+    train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
     attempt = Attempt(name, verdict, train, validation, evidence_of(fit), horizon, seconds)
     worst = max(errors.values())
     return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
@@ -317,7 +317,7 @@ def as_polynomial(options: Options, fit: Fit, degree: int) -> Options | None:
     return replace(
         with_grown_windows(options, fit),
         field=field,
-        start=start_of(options, train),
+        start=start_for(options, train),
         penalty=with_ridge(options, POLYNOMIAL_RIDGE),
         starts=1,
     )
@@ -332,7 +332,7 @@ def in_growing_windows(options: Options, fit: Fit, weaker: float) -> Options | N
     share, most = NETWORK_RIDGE
     penalty = with_ridge(options, min(share * int(train.mask.sum()), most) * weaker)
     return replace(
-        with_grown_windows(options, fit), field=field, start=start_of(options, train), penalty=penalty, starts=1
+        with_grown_windows(options, fit), field=field, start=start_for(options, train), penalty=penalty, starts=1
     )
 
 
@@ -345,7 +345,7 @@ def as_linear(options: Options, fit: Fit) -> Options | None:
     """A linear field, where nothing else is good."""
     if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
         return None
-    return replace(options, field=Linear, start=start_of(options, fit.data["train"]), starts=1)
+    return replace(options, field=Linear, start=start_for(options, fit.data["train"]), starts=1)
 
 
 def with_grown_windows(options: Options, fit: Fit) -> Options:
@@ -360,7 +360,7 @@ def has_few_values(train: Dataset) -> bool:
     return int(train.mask.sum()) < SHORT
 
 
-def start_of(options: Options, train: Dataset) -> Any:
+def start_for(options: Options, train: Dataset) -> Any:
     """The rule that was asked for; else a fitted start where rows are few, since the first of them is noisy."""
     return Fitted if options.start == "auto" and has_few_values(train) else options.start
 
