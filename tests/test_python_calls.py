@@ -24,7 +24,7 @@ from pandas.testing import assert_frame_equal
 
 import node_fit as nf
 from node_fit.app.config.configuration import build
-from node_fit.fitting.readable import linear_sum
+from node_fit.fitting.readable import sum_of_terms
 from node_fit.fitting.recipes import RECIPES
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
 from node_fit.objectives.robust import LOSSES
@@ -450,9 +450,9 @@ def test_equations_of_a_linear_field_are_its_vector_field(precision):
     assert scaled.equations == {}
 
 
-def test_a_linear_sum_reads_as_one_writes_it():
-    assert linear_sum([-2.0, 0.5, -1.0], ["*x", "*u", ""]) == "-2*x + 0.5*u - 1"
-    assert linear_sum([2.0, -0.5, 1e-9], ["*x", "*u", ""]) == "2*x - 0.5*u + 1e-09"
+def test_a_sum_of_terms_reads_as_one_writes_it():
+    assert sum_of_terms(zip([-2.0, 0.5, -1.0], ["*x", "*u", ""], strict=True)) == "-2*x + 0.5*u - 1"
+    assert sum_of_terms(zip([2.0, -0.5, 1e-9], ["*x", "*x^2", ""], strict=True)) == "2*x - 0.5*x^2 + 1e-09"
 
 
 def test_a_notebook_shows_verdict_constants_and_picture(fitted):

@@ -25,7 +25,7 @@ def alone(one: nf.Options, **options) -> nf.Fit:
 
 def test_options_have_the_defaults_of_a_fit():
     parameters = inspect.signature(nf.fit).parameters
-    others = {"train", "validation", "ensemble", "model", "callbacks", "progress"}
+    others = {"train", "validation", "ensemble", "model", "callbacks", "progress", "effort"}
     assert {name: p.default for name, p in parameters.items() if name not in others} == {
         field.name: field.default for field in fields(nf.Options)
     }
