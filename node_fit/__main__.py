@@ -28,7 +28,7 @@ def main() -> None:
     tracebacks = wants_tracebacks()
 
     def job(config: DictConfig) -> int:
-        from .app.application import run
+        from .app.application import run_command
 
         if not codes:
             gc.freeze()  # What is imported stays, so no collection needs to look at it.
@@ -38,7 +38,7 @@ def main() -> None:
         register()  # A launcher may call this in another process, where `codes` is a copy.
         # A signal ends the whole multirun, not only the job that receives it.
         stopped = [code for code in codes if code > 128]
-        codes.append(stopped[-1] if stopped else run(config, imported, tracebacks))
+        codes.append(stopped[-1] if stopped else run_command(config, imported, tracebacks))
         return codes[-1]
 
     launch("node_fit", "config", job, tracebacks)

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from .app.config.configuration import build, checked
-from .app.config.parts import errors_of_data
-from .app.config.stored import read_config
+from .app.config.build import errors_of_data
+from .app.config.composition import read_config
+from .app.config.instantiate import build, check_value
 from .app.config.targets import ConfigError
-from .app.console import counted
+from .app.console import pluralize
 from .app.run_directory import RunDirectory, predictions_frame
 from .data.dataset import Dataset
 from .data.table_source import Table
-from .evaluation.failures import what_is_gone, where_not_finite
+from .evaluation.diagnosis import describe_divergence, where_not_finite
 from .model.neural_ode import NeuralODE
-from .runtime.compile_cache import keep_programs
+from .runtime.compilation import keep_programs
 from .runtime.version import __version__
 from .solver.triggers import has_triggers
 from .storage.disk import is_stream, write_output
@@ -111,10 +111,10 @@ def predict(
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
     told = sys.stderr if is_stream(out) else sys.stdout
     write_output(out, frame.to_csv(index=False).encode())
-    sizes = (counted(len(dataset.trajectories), "trajectory"), counted(int(dataset.valid.sum()), "row"))
+    sizes = (pluralize(len(dataset.trajectories), "trajectory"), pluralize(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}", file=told)
     if gone:
-        said = what_is_gone(dataset, gone, triggers=has_triggers(model.typical.field))
+        said = describe_divergence(dataset, gone, triggers=has_triggers(model.typical.field))
         print(f"warning: {said}; its later predictions are left empty.", file=sys.stderr)
 
 
@@ -188,7 +188,7 @@ def stored_level(config: dict[str, Any]) -> float:
     """The level of an ensemble's bands."""
     evaluation = config.get("evaluation")
     found = evaluation.get("level", 0.9) if isinstance(evaluation, dict) else 0.9
-    return checked(found, float, "evaluation.level")
+    return check_value(found, float, "evaluation.level")
 
 
 def finite(ys: np.ndarray) -> np.ndarray:

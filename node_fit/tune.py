@@ -20,19 +20,18 @@ from rich.console import Console
 
 from .app.config.composition import explain
 from .app.config.targets import ConfigError
-from .app.console import figure, make_console
-from .app.interruption import Interruption
+from .app.console import format_number, make_console
 from .app.launching import launch, print_error, wants_tracebacks
 from .app.leaderboard import publish
-from .app.resuming import command_record, leaves, plain_runtime, quoted
-from .app.search.space import read_space
-from .app.search.study import Study, Trial
+from .app.resuming import command_record, flatten, plain_runtime, quote_override
+from .app.run_logger import Interruption
+from .app.search import Study, Trial, read_space
 from .data.table_source import Table
 from .startup import BEGAN
-from .storage.disk import write
+from .storage.disk import write_file
 
 # Keys that may differ between the processes of one search.
-FREE = ("device", "verbose", "report", "compile_cache", "resume", "resume_from")
+FREE_KEYS = ("device", "verbose", "report", "compile_cache", "resume", "resume_from")
 
 
 def main() -> None:
@@ -123,7 +122,7 @@ class Search:
 
     def tools(self) -> tuple[Any, Any]:
         """Builds Optuna's sampler and pruner."""
-        from .app.config.configuration import build
+        from .app.config.instantiate import build
 
         if importlib.util.find_spec("optuna") is None:
             raise ConfigError("a search needs Optuna; install it with pip install 'node_fit[tune]'.")
@@ -138,7 +137,7 @@ class Search:
 
         **Returns:** what all trials share: config values and digests of the data, by key.
         """
-        from .app.run_directory import fingerprint
+        from .app.run_directory import fingerprint_data
 
         self.tools()
         self.check_numbers()
@@ -154,11 +153,11 @@ class Search:
                 "a search ranks its trials on validation data, and there are none; set some aside, for example with "
                 "data.split.validation=0.2."
             )
-        facts = leaves(OmegaConf.to_container(self.compose_trial([]), resolve=True))
-        digests = {name: fingerprint(part)["sha256"] for name, part in splits.named().items() if name != "test"}
+        facts = flatten(OmegaConf.to_container(self.compose_trial([]), resolve=True))
+        digests = {name: fingerprint_data(part)["sha256"] for name, part in splits.named().items() if name != "test"}
         return {
             "tune.space": {each.key: {each.kind: list(each.values)} for each in self.space},
-            **{key: value for key, value in facts.items() if key not in FREE},
+            **{key: value for key, value in facts.items() if key not in FREE_KEYS},
             **{f"the {name} data": digest for name, digest in digests.items()},
         }
 
@@ -183,8 +182,8 @@ class Search:
 
         **Raises:** `ConfigError` if an object can't be built.
         """
-        from .app.config.parts import build_parts, check_top
-        from .runtime.precision import scope
+        from .app.config.build import build_parts, check_top
+        from .runtime.placement import scope
 
         try:
             config = self.compose_trial(list(words.values()))
@@ -206,16 +205,20 @@ class Search:
 
     def run_trial(self, trial: Trial) -> int:
         """Starts or resumes the run in the trial's directory, and returns its exit code."""
-        from .app.application import run
+        from .app.application import run_command
 
-        place = [f"hydra.sweep.dir={quoted(self.path)}", f"hydra.sweep.subdir='{trial.number}'", "hydra.mode=MULTIRUN"]
+        place = [
+            f"hydra.sweep.dir={quote_override(self.path)}",
+            f"hydra.sweep.subdir='{trial.number}'",
+            "hydra.mode=MULTIRUN",
+        ]
         words = [*self.fixed, *trial.words, "resume=auto", *place]
         config = self.loader.load_configuration("config", words, RunMode.RUN)
         with open_dict(config):
             config.hydra.job.num = trial.number
             config.hydra.job.id = str(trial.number)
         done = run_job(
-            lambda config: run(config, self.imported, self.tracebacks, trial),
+            lambda config: run_command(config, self.imported, self.tracebacks, trial),
             config,
             "hydra.sweep.dir",
             "hydra.sweep.subdir",
@@ -234,13 +237,13 @@ class Search:
             return
         folders = [word for path in self.command["config_dirs"] for word in ("--config-dir", path)]
         words = [*folders, *self.fixed, *(each.suggest(Replay(best.params)) for each in self.space)]
-        found = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {figure(best.value)}"
+        found = f"trial {best.number} of {len(self.study.records())}: validation NRMSE {format_number(best.value)}"
         script = [
             f"# {found}. Repeat it with sh {self.path / 'best.sh'}; you can add overrides.",
             f"cd {shlex.quote(os.getcwd())} || exit",
             f'exec {shlex.quote(sys.executable)} -m node_fit {shlex.join(words)} "$@"',
         ]
-        write(self.path / "best.sh", "".join(f"{line}\n" for line in script).encode())
+        write_file(self.path / "best.sh", "".join(f"{line}\n" for line in script).encode())
         self.say(f"best: {found}\nrepeat it with: python -m node_fit {shlex.join(words)}")
 
 

@@ -1,7 +1,7 @@
 """Counts the training chunks that are compiled: `python scripts/compilations.py [--only NAME ...]`.
 
-One per stage is the aim, whatever the number of held steps, the seed and the learning rate (a run that is
-resumed in the same process compiles none: `tests/test_training.py`). Each row is a process of its own, with an empty
+One per stage is the aim, whatever the number of held steps, the seed and the learning rate (a run that is resumed in
+the same process compiles none: `tests/training/test_training.py`). Each row is a process of its own, with an empty
 compile cache.
 """
 

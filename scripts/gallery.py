@@ -25,7 +25,7 @@ import gallery_records
 from gallery_runs import Run, Subject
 from PIL import Image
 
-from node_fit.plots.style import new_figure, save, styled
+from node_fit.plots.style import new_figure, save_figure, use_style
 
 ROOT = Path(__file__).parents[1]
 SUBJECTS = gallery_equations.SUBJECTS | gallery_records.SUBJECTS
@@ -91,10 +91,10 @@ def run(words: list[str], folder: Path, number: int) -> Run:
 
 def publish(name: str, subject: Subject, runs: list[Run]) -> None:
     """Draws the picture, and writes the figures into the page."""
-    with styled():
+    with use_style():
         figure = new_figure(7.2, 3.0)
         subject.draw(figure, runs)
-        picture = save(figure, DOCS / f"gallery_{name}.png")
+        picture = save_figure(figure, DOCS / f"gallery_{name}.png")
     Image.open(picture).quantize(64).save(picture, optimize=True)  # a third of the bytes
     lines = ["| what | measured | to compare with | whose |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(cells)} |" for cells in subject.rows(runs)]

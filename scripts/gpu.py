@@ -6,7 +6,7 @@ prints a table in Markdown. The problem is that of `peers.py`: trajectories of t
 drawn, 100 times each, an MLP 2-64-64-2, float32, rtol 1e-3 and atol 1e-6. Contenders: `node_fit`, over held steps that
 meet the tolerances, one row of them for all; `diffrax`, a vmapped solve whose trajectories choose their steps; and
 `torchdiffeq`, if it is installed, whose trajectories share their steps. `node_fit, one kernel` takes node_fit's steps
-in one kernel (`solver/kernel.py`), to the nodes alone; on a CPU it is interpreted. Where memory does not suffice, or a
+in one kernel (`scripts/kernel.py`), to the nodes alone; on a CPU it is interpreted. Where memory does not suffice, or a
 compiler refuses, it says so.
 """
 
@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import peers
+from kernel import march_in_kernel
 
 import node_fit as nf
 from node_fit.solver.held_steps import settle
-from node_fit.solver.initial_value_problem import InitialValueProblem
-from node_fit.solver.kernel import march_in_kernel
+from node_fit.solver.problem import InitialValueProblem
 
 REPEATS = 5
 

@@ -115,9 +115,9 @@ def report(axis: str, found: dict[int, dict[str, float]]) -> None:
 
 
 def draw(found: dict[str, dict[int, dict[str, float]]]) -> None:
-    from node_fit.plots.style import ACCENTS, new_figure, save, styled
+    from node_fit.plots.style import ACCENTS, new_figure, save_figure, use_style
 
-    with styled():
+    with use_style():
         figure = new_figure(7.2, 2.6)
         for axis, (name, rows) in zip(figure.subplots(1, 4), found.items(), strict=True):
             for key, colour in zip(("gradient", "predict"), ACCENTS, strict=False):
@@ -127,7 +127,7 @@ def draw(found: dict[str, dict[int, dict[str, float]]]) -> None:
             axis.set(xlabel=name)
         figure.axes[0].set(ylabel="s")
         figure.axes[0].legend()
-        save(figure, PICTURE)
+        save_figure(figure, PICTURE)
 
 
 if __name__ == "__main__":

@@ -44,12 +44,15 @@ GROUPS = {
 FOLDERS = {
     "data": "Data",
     "fitting": "Fitting",
+    "options": "Options and recipes",
     "model": "Models",
     "solver": "Solvers",
     "objectives": "Objectives",
     "optimizers": "Optimizers",
     "training": "Stages, members and callbacks",
     "evaluation": "Scores",
+    "sysid": "Linear identification",
+    "uncertainty": "Uncertainty",
     "storage": "Files",
 }
 # Arguments of constructors that the program gives.
@@ -246,6 +249,8 @@ def api_page() -> str:
             found[title] += [alias.asname for alias in node.names if alias.asname]
     lines = ["# API", "Everything public, imported from `node_fit`. It is made from the docstrings."]
     for title, names in found.items():
+        if not names:
+            continue
         lines.append(f"## {title}")
         lines += [f"::: node_fit.{name}" for name in sorted(names, key=lambda name: (name[0].isupper(), name))]
     return "\n\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import node_fit
-from node_fit.plots.style import ACCENTS, new_figure, save, styled
+from node_fit.plots.style import ACCENTS, new_figure, save_figure, use_style
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
@@ -42,12 +42,12 @@ def main() -> None:
 
 
 def draw(runs: Path) -> None:
-    with styled():
+    with use_style():
         figure = new_figure(8.0, 4.8)
         for (name, panel), axis in zip(PANELS.items(), figure.subplots(2, 2).flat, strict=True):
             model = node_fit.load(runs / name / "model.safetensors").typical
             panel(axis, model, np.unique(test_names(runs / name)))
-        save(figure, ROOT / "docs" / "systems.png")
+        save_figure(figure, ROOT / "docs" / "systems.png")
 
 
 def test_names(run: Path) -> np.ndarray:

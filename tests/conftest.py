@@ -1,7 +1,5 @@
 """Shared setup: JAX without silent rank promotion, and small problems with a known solution."""
 
-import dataclasses
-import functools
 import gc
 import os
 import shutil
@@ -9,10 +7,8 @@ import tempfile
 from importlib.metadata import version
 
 import jax
-import numpy as np
 import pytest
 
-import node_fit as nf
 from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
 # The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
@@ -25,7 +21,6 @@ os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
 # As commands do: tracing makes many objects, and few of them are garbage.
 gc.set_threshold(50_000, 20, 100)
 
-SMALL = functools.partial(nf.MLP, width=8, depth=1)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The tests count their own compilations, and the user's folders stay clean.
@@ -56,36 +51,6 @@ def pytest_collection_modifyitems(items):
 def pytest_unconfigure(config):
     if OWNER:
         shutil.rmtree(os.environ["NODE_FIT_TEST_CACHE"], ignore_errors=True)
-
-
-def rotation(trajectories: int = 3, times: int = 12, rate: float = 1.0) -> nf.Dataset:
-    """Points that rotate around the origin."""
-    ts = np.linspace(0.0, 3.0, times)
-    phases = np.arange(trajectories)[:, None]
-    angle = rate * ts[None, :] + phases
-    return nf.Dataset.from_arrays(ts, np.stack([np.cos(angle), np.sin(angle)], axis=-1), states=("x", "y"))
-
-
-TRAINING = {field.name for field in dataclasses.fields(nf.Training)}
-PENALTY = {field.name for field in dataclasses.fields(nf.Penalty)}
-SCALING = {"log": "log", "bounds": "bounds", "scale": "affine"}
-
-
-def grouped(**flat) -> dict:
-    """Options of a fit from flat names, sorted into `Training`, `Penalty` and `Scaling`."""
-    training = {name: flat.pop(name) for name in TRAINING & set(flat)}
-    penalty = {name: flat.pop(name) for name in PENALTY & set(flat)}
-    scaling = {SCALING[name]: flat.pop(name) for name in set(SCALING) & set(flat)}
-    groups = {"training": nf.Training(**training)} if training else {}
-    groups |= {"penalty": nf.Penalty(**{"ridge": "auto", **penalty})} if penalty else {}
-    groups |= {"scaling": nf.Scaling(**scaling)} if scaling else {}
-    return {**groups, **flat}
-
-
-def fit_to(train: nf.Dataset, **options) -> nf.Fit:
-    """Calls `node_fit.fit` with flat options; ignores callbacks that are `None`."""
-    callbacks = [each for each in options.pop("callbacks", []) if each is not None]
-    return nf.fit(train, **grouped(**options), callbacks=callbacks)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,28 +20,25 @@ from ..data.dataset import Dataset
 from ..data.splits import Splits
 from ..evaluation.simulation import Simulated, simulate_splits
 from ..fitting.fit import fit_with
-from ..fitting.options import Options
 from ..fitting.progress import Display
 from ..fitting.result import Fit
+from ..options.options import Options
 from ..plots.curves import Curves
 from ..plots.phase import phase_points
-from ..runtime.compile_cache import keep_programs
+from ..runtime.compilation import keep_programs
 from ..runtime.out_of_memory import explain_memory
-from ..runtime.precision import scope
-from ..runtime.processes import explain_parting, is_first, join, leave
+from ..runtime.placement import exit_distributed, explain_lost_process, is_first, join_processes_of, scope
 from ..startup import BEGAN, RUN, lacking_room
-from ..storage.disk import explain_disk, write
+from ..storage.disk import explain_disk, write_file
 from ..training.callback import ENDED, Callback
 from ..training.members import Members
+from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
+from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .config.composition import explain
-from .config.parts import build_parts, check_top, errors_of_data, errors_of_training, placement_of
-from .console import counted, described_attempts, ended, make_console, print_results
-from .drawing import DRAWING, Page, Pictures, warn_on_error
-from .interruption import Interruption
+from .console import describe_end, described_attempts, make_console, pluralize, print_results
 from .leaderboard import runs_here
-from .rehearsal import Rehearsal
 from .resuming import (
-    check_same,
+    check_same_config,
     check_unchanged,
     command_record,
     overrides_of,
@@ -50,14 +47,14 @@ from .resuming import (
     write_config,
 )
 from .run_directory import RunDirectory, RunExists
-from .run_logger import Pruner, RunLogger, StopOnSignal, make_loggers
+from .run_logger import Interruption, Pruner, RunLogger, StopOnSignal, make_loggers
 from .summary import summarise
 
 LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
 EXIT = {**dict.fromkeys(ENDED, 0), "pruned": 0, "failed": 1}
 
 
-def run(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | None = None) -> int:
+def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | None = None) -> int:
     """Runs a job and writes its directory.
 
     **Arguments:**
@@ -87,8 +84,8 @@ def run(config: DictConfig, imported: float, tracebacks: bool, trial: Pruner | N
             return Job(config, RunDirectory(folder), console, began, imported).assist()
     except Exception as error:  # A failed job must not end the other jobs of a multirun.
         report_failure(error, config, files if first else None, list(hydra.overrides.task), tracebacks)
-        if explain_parting(error) or hydra.mode != RunMode.MULTIRUN:
-            leave(1)
+        if explain_lost_process(error) or hydra.mode != RunMode.MULTIRUN:
+            exit_distributed(1)
         return 1
 
 
@@ -99,7 +96,7 @@ def join_processes(config: DictConfig) -> bool:
         return True
     if jax.distributed.is_initialized():  # by an earlier job of a multirun
         return is_first()
-    join(coordinator, config.device.processes, config.device.process)
+    join_processes_of(coordinator, config.device.processes, config.device.process)
     placement_of(config)  # Sets the number of devices, which must precede the first query of JAX's process index.
     return is_first()
 
@@ -112,7 +109,7 @@ def report_failure(
     reason = str(error) if expected else f"{type(error).__name__}: {error} (verbose=true shows the traceback)"
     if isinstance(error, jax.errors.JaxRuntimeError) and config.compile_cache is not False:
         reason += "; if it happens again, rule out a damaged compile cache with compile_cache=false"
-    reason = explain_memory(error) or explain_parting(error) or explain(error) or reason
+    reason = explain_memory(error) or explain_lost_process(error) or explain(error) or reason
     if isinstance(error, OSError):
         reason = explain_disk(error, files.path if files else ".")
     if tracebacks or config.verbose:
@@ -204,14 +201,14 @@ class Job:
         else:
             # The record comes first, since it says that the other files are a run's.
             self.files.write_record(command_record(self.hydra), self.splits.named())
-            write(self.files.config, write_config(self.config).encode())
+            write_file(self.files.config, write_config(self.config).encode())
         return parts.options, parts.ensemble
 
     def resolve_auto(self) -> None:
         """Resolves `resume=auto`: resumes the run in the directory, or starts a new one."""
         self.config.resume = str(self.files.path) if self.files.holds_run() else None
         if self.config.resume:
-            check_same(OmegaConf.load(self.files.config), self.config, self.files.path)
+            check_same_config(OmegaConf.load(self.files.config), self.config, self.files.path)
 
     def announce(self) -> None:
         if self.number is not None:
@@ -228,8 +225,8 @@ class Job:
         used = devices[0].platform if len(devices) == 1 else f"{len(devices)} devices ({devices[0].platform})"
         sizes = ", ".join(f"{name} {extent(part)}" for name, part in splits.named().items())
         self.console.print(
-            f"{title}{counted(len(splits.train.states), 'state')}, "
-            f"{counted(len(splits.train.inputs), 'input')}; {sizes}; "
+            f"{title}{pluralize(len(splits.train.states), 'state')}, "
+            f"{pluralize(len(splits.train.inputs), 'input')}; {sizes}; "
             f"{self.config.precision} on {used}",
             soft_wrap=True,
         )
@@ -266,7 +263,13 @@ class Job:
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.starts)
         linear = [LINEAR_IS_BEST] if fit.is_linear else []
-        for line in (f"start: {summary['start']}", ended(fit), *linear, *described_attempts(fit), diagnosis.sentence):
+        for line in (
+            f"start: {summary['start']}",
+            describe_end(fit),
+            *linear,
+            *described_attempts(fit),
+            diagnosis.sentence,
+        ):
             self.console.print(line, soft_wrap=True, markup=False)
         if self.config.report and page is not None:
             self.draw_page(page)
@@ -303,5 +306,5 @@ class Job:
 
 def extent(part: Dataset) -> str:
     """How much of the data a split holds, such as `12 rows of 3 trajectories`."""
-    rows, names = counted(int(part.scored.sum()), "row"), part.trajectories
-    return rows if len(names) == 1 else f"{rows} of {counted(len(names), 'trajectory')}"
+    rows, names = pluralize(int(part.scored.sum()), "row"), part.trajectories
+    return rows if len(names) == 1 else f"{rows} of {pluralize(len(names), 'trajectory')}"

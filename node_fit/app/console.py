@@ -12,20 +12,20 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..fitting.confidence import Interval, shown_with_interval
+from ..fitting.multistart import Starts
 from ..fitting.result import Fit
-from ..fitting.starts import Starts
-from ..report.page import explained
+from ..report.page import explain_term
 from ..training.callback import ENDED
+from ..uncertainty.confidence import ConfidenceInterval, shown_with_interval
 from .summary import NOT_ASKED
 
 # Kinds of diagnosis after which nothing need be said of residuals: they are small, or no noise for another reason.
 SAYS_ENOUGH = ("good", "failed", "unstable", "coarse", "flat", "unfinished")
 # Maximum number of channels of a split in the table of scores.
-MOST_CHANNELS = 6
+MOST_PRINTED_CHANNELS = 6
 
 
-def figure(number: float | None) -> str:
+def format_number(number: float | None) -> str:
     """Formats a number for a table; `None` becomes a dash."""
     if number is None:
         return "-"
@@ -56,7 +56,7 @@ def make_console(stderr: bool = False) -> Console:
     return console if console.is_terminal else TolerantConsole(**options, width=120)
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Formats a count, such as `1 state` or `2 states`; a noun in -y has a plural in -ies."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
@@ -85,32 +85,35 @@ def print_scores(console: Console, summary: dict[str, Any]) -> None:
         if score is None:
             continue
         simple = [figures[split] for figures in summary["baselines"].values()]
-        names = worst(score["channels"])
+        names = find_worst(score["channels"])
         left_out = len(score["channels"]) - len(names)
         rows = [("all", score, simple)] if len(score["channels"]) > 1 else []
         rows += [(name, score["channels"][name], [figures["channels"][name] for figures in simple]) for name in names]
         for name, own, others in rows:
-            simpler = (figure(other["nrmse"]) for other in others)
-            table.add_row(split, name, figure(own["rmse"]), figure(own["nrmse"]), explained(own["r2"]), *simpler)
+            simpler = (format_number(other["nrmse"]) for other in others)
+            table.add_row(
+                split, name, format_number(own["rmse"]), format_number(own["nrmse"]), explain_term(own["r2"]), *simpler
+            )
     print_table(console, table)
     if left_out:
         console.print(
-            f"of {left_out + MOST_CHANNELS} channels, the {MOST_CHANNELS} with the highest NRMSE are shown; "
+            f"of {left_out + MOST_PRINTED_CHANNELS} channels, the {MOST_PRINTED_CHANNELS} with the highest NRMSE "
+            "are shown; "
             "summary.json holds all",
             soft_wrap=True,
         )
 
 
-def worst(channels: dict[str, Any]) -> list[str]:
+def find_worst(channels: dict[str, Any]) -> list[str]:
     """The channels to show: all, or, if there are many, those with the highest NRMSE, the highest first."""
-    if len(channels) <= MOST_CHANNELS:
+    if len(channels) <= MOST_PRINTED_CHANNELS:
         return list(channels)
 
     def error(name: str) -> float:
         nrmse = channels[name]["nrmse"]
         return math.inf if nrmse is None else nrmse
 
-    return sorted(channels, key=error, reverse=True)[:MOST_CHANNELS]
+    return sorted(channels, key=error, reverse=True)[:MOST_PRINTED_CHANNELS]
 
 
 def with_intervals(values: dict[str, float | None], intervals: dict[str, Any]) -> str:
@@ -119,7 +122,7 @@ def with_intervals(values: dict[str, float | None], intervals: dict[str, Any]) -
     for name, value in values.items():
         plain = "-" if value is None else f"{value:.4g}"
         sure = name in intervals
-        shown.append(shown_with_interval(name, Interval.of(intervals[name])) if sure else f"{name} = {plain}")
+        shown.append(shown_with_interval(name, ConfidenceInterval.of(intervals[name])) if sure else f"{name} = {plain}")
     return ", ".join(shown)
 
 
@@ -159,7 +162,7 @@ def print_results(console: Console, summary: dict[str, Any], starts: Starts | No
     print_residuals(console, summary)
 
 
-def ended(fit: Fit) -> str:
+def describe_end(fit: Fit) -> str:
     """How a fit ended; one that was resumed after its end has taken no step."""
     whole = fit.status in ENDED and not fit.history
     return f"{fit.status}: {fit.reason}" + ("; it had ended before, and took no further step" if whole else "")
@@ -169,7 +172,7 @@ def described_attempts(fit: Fit) -> list[str]:
     """What was tried, and what it has brought."""
     if len(fit.attempts) < 2:
         return []
-    lines = [f"tried {counted(len(fit.attempts), 'fit')}:"]
+    lines = [f"tried {pluralize(len(fit.attempts), 'fit')}:"]
     lines += [f"  {'*' if each.kept else '-'} {each}" for each in fit.attempts]
     if fit.horizon is not None:
         lines.append(f"scores are of forecasts over windows of {fit.horizon} rows: no whole trajectory is predicted")
@@ -185,5 +188,5 @@ def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:
     without = [name for name, share in ensemble["coverage"].items() if share is None]
     if without and not ensemble["calibrated"]:
         how += f"; none of {' and '.join(without)}, which come later: set data aside with data.split.validation=0.2"
-    members = counted(ensemble["kept"], "member")
+    members = pluralize(ensemble["kept"], "member")
     console.print(f"bands of {members} at {ensemble['level']:.0%} cover {shares}; {how}", soft_wrap=True)

@@ -15,12 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..runtime.out_of_memory import explain_memory
 from ..storage.disk import explain_disk
-from .config.composition import explain
-from .config.overrides import completed, quoted_words, with_or_without_plus
-from .config.parts import check_equations, read_equation_file
-from .config.shipped import shipped
+from .background import DRAWING
+from .config.build import check_equations, read_equation_file
+from .config.composition import explain, shipped
+from .config.overrides import complete, quoted_words, with_or_without_plus
 from .config.targets import ConfigError, check_hydra
-from .drawing import DRAWING
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
 
@@ -81,7 +80,7 @@ def launch(
     sys.argv[0] = name
     words = sys.argv[1:]
     try:
-        words = completed(words, name)
+        words = complete(words, name)
         sys.argv[1:] = prepare(words)
         conf = str(shipped("conf", "config.yaml"))
         run = hydra.main(version_base="1.3", config_path=conf, config_name=config_name)(job)

@@ -16,14 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
 from ..report.index_page import make_index
-from ..report.run_directory import read_summary
-from ..storage.disk import write as write_whole
-from .console import figure, make_console
-from .drawing import DRAWING, warn_on_error
+from ..report.run_files import read_summary
+from ..storage.disk import write_file as write_whole
+from .background import DRAWING, warn_on_error
+from .console import format_number, make_console
 
-LOG = logging.getLogger(__name__)
+LEADERBOARD_LOG = logging.getLogger(__name__)
 
-COLUMNS: tuple[str, ...] = (
+LEADERBOARD_COLUMNS: tuple[str, ...] = (
     "job",
     "overrides",
     "status",
@@ -36,7 +36,7 @@ COLUMNS: tuple[str, ...] = (
     "seconds",
 )
 # These rank below all others. A job without its own summary is lost: it was killed or ran out of memory.
-LAST = ("pruned", "running", "failed", "lost")
+RANKED_LAST = ("pruned", "running", "failed", "lost")
 FAILURES = ("interrupted", "failed", "lost")
 # Seconds by which the time of a new file may lie before the clock's.
 TICK = 0.05
@@ -96,13 +96,13 @@ def runs_here(hydra: Any) -> bool:
 
 def publish(directory: Path, rows: Iterable[dict[str, Any]], *, report: bool) -> None:
     """Writes and prints the rows of a leaderboard, best first, and makes the jobs' page if `report` is true."""
-    ranked = sorted(rows, key=rank)
+    ranked = sorted(rows, key=rank_entry)
     if is_foreign(directory / "leaderboard.csv"):
-        LOG.warning("%s is not written, since another file has that name", directory / "leaderboard.csv")
+        LEADERBOARD_LOG.warning("%s is not written, since another file has that name", directory / "leaderboard.csv")
         return show(ranked)
-    write(directory / "leaderboard.csv", ranked)
+    write_leaderboard(directory / "leaderboard.csv", ranked)
     show(ranked)
-    make_console().print(said(ranked), soft_wrap=True)
+    make_console().print(describe_winner(ranked), soft_wrap=True)
     make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
     if report:
         DRAWING.finish()  # The page links to the pages of the jobs.
@@ -113,7 +113,7 @@ def publish(directory: Path, rows: Iterable[dict[str, Any]], *, report: bool) ->
 
 def is_foreign(path: Path) -> bool:
     """Whether there is such a file, and it is no leaderboard."""
-    return path.exists() and not path.read_bytes().startswith(COLUMNS[0].encode() + b",")
+    return path.exists() and not path.read_bytes().startswith(LEADERBOARD_COLUMNS[0].encode() + b",")
 
 
 def row(job: Path, status: str | None = None) -> dict[str, Any]:
@@ -143,13 +143,13 @@ def row(job: Path, status: str | None = None) -> dict[str, Any]:
     }
 
 
-def rank(entry: dict[str, Any]) -> tuple[int, float, float]:
+def rank_entry(entry: dict[str, Any]) -> tuple[int, float, float]:
     """Sorts by validation NRMSE, or by training NRMSE if there are no validation data; failures come last."""
     validation, train = (math.inf if entry[key] is None else entry[key] for key in ("validation_nrmse", "train_nrmse"))
-    return (LAST.index(entry["status"]) + 1 if entry["status"] in LAST else 0), validation, train
+    return (RANKED_LAST.index(entry["status"]) + 1 if entry["status"] in RANKED_LAST else 0), validation, train
 
 
-def said(rows: list[dict[str, Any]]) -> str:
+def describe_winner(rows: list[dict[str, Any]]) -> str:
     """By what the jobs are ranked."""
     kinds = {entry["ranked_by"] for entry in rows} - {None}
     if kinds == {"train_nrmse"}:
@@ -158,25 +158,25 @@ def said(rows: list[dict[str, Any]]) -> str:
             "aside with data.split.validation=0.2"
         )
     without = ", then by train NRMSE those without validation data" if "train_nrmse" in kinds else ""
-    return f"ranked by validation NRMSE{without}{otherwise(rows)}"
+    return f"ranked by validation NRMSE{without}{describe_alternatives(rows)}"
 
 
-def otherwise(rows: list[dict[str, Any]]) -> str:
+def describe_alternatives(rows: list[dict[str, Any]]) -> str:
     """What to know where another job than the first does clearly better on the test data."""
-    tested = [entry for entry in rows if entry["test_nrmse"] is not None and entry["status"] not in LAST]
+    tested = [entry for entry in rows if entry["test_nrmse"] is not None and entry["status"] not in RANKED_LAST]
     best = min(tested, key=lambda entry: entry["test_nrmse"], default=None)
     if best is None or tested[0] is best or best["test_nrmse"] > CLEARLY * tested[0]["test_nrmse"]:
         return ""
-    figures = f"{figure(best['test_nrmse'])} against {figure(tested[0]['test_nrmse'])}"
+    figures = f"{format_number(best['test_nrmse'])} against {format_number(tested[0]['test_nrmse'])}"
     return (
         f"; job {best['job']} does better on the test data ({figures}), which may not choose: more validation data "
         "(data.split.validation) would order the jobs better"
     )
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_leaderboard(path: Path, rows: list[dict[str, Any]]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(text, list(LEADERBOARD_COLUMNS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue().encode())
@@ -196,5 +196,5 @@ def show(rows: list[dict[str, Any]]) -> None:
     for entry in rows:
         apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
         figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "seconds"))
-        table.add_row(entry["job"], apart, entry["status"], *(figure(number) for number in figures))
+        table.add_row(entry["job"], apart, entry["status"], *(format_number(number) for number in figures))
     console.print(table)

@@ -9,9 +9,8 @@ from typing import Any
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from .config.parts import PARTS
-from .config.shipped import shipped, shipped_config, shipped_option
-from .config.stored import read_config
+from .config.build import CONFIG_PARTS
+from .config.composition import read_config, shipped, shipped_config, shipped_option
 from .config.targets import ConfigError
 
 # Keys that may change when a run resumes; any other change would make it a different run.
@@ -76,14 +75,14 @@ def with_resumed(arguments: list[str]) -> list[str]:
     changes = [*what_runs_code(directory, changes), *changes]
     # The stored config has no groups. An option of `device`, the only one that may change, is added to it.
     changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
-    place = [f"resume={quoted(directory)}", f"hydra.run.dir={quoted(directory)}"]
+    place = [f"resume={quote_override(directory)}", f"hydra.run.dir={quote_override(directory)}"]
     # Hydra writes no record of its own, and no log.
     quiet = ["hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none"]
     sources = ["--config-path", str(directory), "--config-name", CONFIG, "--config-dir", str(conf)]
     return [*sources, *changes, *place, *quiet]
 
 
-def quoted(path: Path) -> str:
+def quote_override(path: Path) -> str:
     """A path as the value of an override: quoted for Hydra's grammar, and without references for OmegaConf."""
     text = str(path).replace("${", "\\${").replace("'", "\\'")
     return f"'{text}'"
@@ -184,7 +183,7 @@ def with_new_keys(config: DictConfig) -> DictConfig:
                 config[key] = value
             elif both and config[key].get("_target_") == value.get("_target_"):
                 config[key] = OmegaConf.merge(value, config[key])
-        for group in PARTS:
+        for group in CONFIG_PARTS:
             if group not in config:
                 config[group] = shipped_option(group)
     return config
@@ -199,7 +198,7 @@ def check_unchanged(before: DictConfig | ListConfig, now: DictConfig) -> None:
         raise unchangeable(key, "" if then is None else f" from {then}")
 
 
-def check_same(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
+def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
     """Checks that a run resumes with the config that it was started with, except for keys that may change.
 
     **Arguments:**
@@ -218,9 +217,9 @@ def check_same(before: DictConfig | ListConfig, now: DictConfig, place: Path) ->
 
 def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, Any, Any]]:
     """The keys in which two configs differ, of those that may not change, with both values."""
-    then = leaves(OmegaConf.to_container(before, resolve=True))
+    then = flatten(OmegaConf.to_container(before, resolve=True))
     # In the form that a YAML file gives back.
-    this = leaves(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True))
+    this = flatten(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True))
     keys = [*then, *(key for key in this if key not in then)]
     return [
         (key, then.get(key), this.get(key))
@@ -229,8 +228,8 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
     ]
 
 
-def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     """Flattens nested dicts into one dict with dotted keys."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
-    return {key: value for name, child in node.items() for key, value in leaves(child, f"{prefix}{name}.").items()}
+    return {key: value for name, child in node.items() for key, value in flatten(child, f"{prefix}{name}.").items()}

@@ -15,13 +15,13 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..storage.checkpoint import steps_in
-from ..storage.disk import PROBE, locked, sweep, write
+from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
 from .resuming import RECORD
 
 Edges = tuple[np.ndarray, np.ndarray]
 SIDES = ("lower", "upper")
-COLUMNS = [field.name for field in fields(Record)]
+PREDICTION_COLUMNS = [field.name for field in fields(Record)]
 
 
 class RunExists(ValueError):
@@ -62,7 +62,7 @@ class RunDirectory:
         """
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path / ".lock"))
+                stack.enter_context(lock(self.path / ".lock"))
             except BlockingIOError:
                 raise RunExists(
                     f"another process is using {self.path}; wait for it, stop it, or choose another hydra.run.dir."
@@ -95,7 +95,7 @@ class RunDirectory:
         pages = (self.path / name for name in ("report.html", "index.html", ".curves.npz"))
         for path in (self.metrics, self.model, self.predictions, self.summary, self.record, *pages):
             sweep(path.parent, path.name)
-        for path in self.checkpoints.glob(f"{PROBE}*"):
+        for path in self.checkpoints.glob(f"{PROBE_BYTES}*"):
             path.unlink(missing_ok=True)
 
     def check_unused(self) -> None:
@@ -120,9 +120,9 @@ class RunDirectory:
         content = {
             "run": secrets.token_hex(16),
             **command,
-            "data": {name: fingerprint(part) for name, part in data.items()},
+            "data": {name: fingerprint_data(part) for name, part in data.items()},
         }
-        write(self.record, (json.dumps(content, indent=2) + "\n").encode())
+        write_file(self.record, (json.dumps(content, indent=2) + "\n").encode())
 
     def identity(self) -> str | None:
         """What the run's checkpoints carry; `None` for a run of an earlier version."""
@@ -135,11 +135,11 @@ class RunDirectory:
         """
         before = json.loads(self.record.read_text())["data"]
         for name in ("train", "validation"):
-            then, now = before.get(name), fingerprint(data[name]) if name in data else None
+            then, now = before.get(name), fingerprint_data(data[name]) if name in data else None
             if then != now:
                 raise OtherData(
-                    f"the {name} data differ from those that {self.path} started with: then {brief(then)}, now "
-                    f"{brief(now)}; restore them, or start a new run."
+                    f"the {name} data differ from those that {self.path} started with: then {shorten_list(then)}, now "
+                    f"{shorten_list(now)}; restore them, or start a new run."
                 )
 
     def checkpoints_of(self, attempt: int) -> Path:
@@ -156,16 +156,16 @@ class RunDirectory:
         """Drops the rows of `metrics.csv` after step `until`, and returns the remaining rows."""
         rows = [row for row in self.read_metrics() if row["step"] <= until]
         file = io.StringIO(newline="")
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, PREDICTION_COLUMNS)
         writer.writeheader()
-        writer.writerows({key: text(value) for key, value in row.items()} for row in rows)
-        write(self.metrics, file.getvalue().encode())
+        writer.writerows({key: csv_text(value) for key, value in row.items()} for row in rows)
+        write_file(self.metrics, file.getvalue().encode())
         return rows
 
     def add_metrics(self, records: Sequence[Record]) -> None:
         with open(self.metrics, "a", newline="") as file:
-            rows = ({key: text(value) for key, value in asdict(record).items()} for record in records)
-            csv.DictWriter(file, COLUMNS).writerows(rows)
+            rows = ({key: csv_text(value) for key, value in asdict(record).items()} for record in records)
+            csv.DictWriter(file, PREDICTION_COLUMNS).writerows(rows)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Reads the rows of `metrics.csv` and parses their numbers; skips a row that a full disk or kill truncated."""
@@ -175,17 +175,18 @@ class RunDirectory:
             whole = [line for line in file if line.endswith("\n")]
         rows = csv.DictReader(whole)
         try:
-            if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(COLUMNS):
+            if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(PREDICTION_COLUMNS):
                 raise ValueError
-            return [{key: number(key, value) for key, value in row.items()} for row in rows]
+            return [{key: csv_number(key, value) for key, value in row.items()} for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
             raise RunExists(
-                f"{self.metrics} is not the log of a run, which has the columns {', '.join(COLUMNS)}; move it "
+                f"{self.metrics} is not the log of a run, which has the columns {', '.join(PREDICTION_COLUMNS)}; "
+                "move it "
                 "elsewhere, or choose another hydra.run.dir."
             ) from None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        write(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+        write_file(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
     def write_predictions(
         self,
@@ -204,7 +205,7 @@ class RunDirectory:
             frame["scored"] = scored[name].scored[part.valid & part.scored].astype(int)
             frames.append(frame)
 
-        write(self.predictions, pd.concat(frames).to_csv(index=False).encode())
+        write_file(self.predictions, pd.concat(frames).to_csv(index=False).encode())
 
 
 def is_summary(path: Path) -> bool:
@@ -216,7 +217,7 @@ def is_summary(path: Path) -> bool:
     return isinstance(content, dict) and {"status", "overrides"} <= set(content)
 
 
-def fingerprint(data: Dataset) -> dict[str, Any]:
+def fingerprint_data(data: Dataset) -> dict[str, Any]:
     """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
     total = hashlib.sha256()
     sigma = () if data.sigma is None else (data.sigma,)
@@ -234,7 +235,7 @@ def fingerprint(data: Dataset) -> dict[str, Any]:
     }
 
 
-def brief(digest: dict[str, Any] | None) -> str:
+def shorten_list(digest: dict[str, Any] | None) -> str:
     """A short text for a fingerprint."""
     if digest is None:
         return "none"
@@ -260,13 +261,13 @@ def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None 
     return pd.DataFrame(columns)
 
 
-def text(value: Any) -> str:
+def csv_text(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def number(key: str, value: str) -> Any:
+def csv_number(key: str, value: str) -> Any:
     if key == "stage":
         return value
     if value == "":

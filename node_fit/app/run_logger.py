@@ -1,8 +1,10 @@
-"""The callbacks of a run: its log, checkpoints, progress display and signals."""
+"""The callbacks of a run: its log, checkpoints, progress display, and signals that end it with its state saved."""
 
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -10,14 +12,58 @@ from rich.console import Console
 from ..fitting.progress import Display, leading
 from ..model.neural_ode import NeuralODE
 from ..storage.checkpoint import Checkpoints
-from ..storage.model_file import describe
+from ..storage.model_file import describe_part
 from ..training.callback import Callback, Record, RunState, Template
 from ..training.loggers import AbstractLogger, MLflow, TensorBoard, WeightsAndBiases
-from .config.parts import names_of_loggers
+from .config.build import names_of_loggers
 from .config.targets import ConfigError
-from .interruption import Interruption
-from .resuming import leaves
+from .resuming import flatten
 from .run_directory import RunDirectory
+
+# What a terminal, a scheduler or a limit on processor time sends: Slurm warns with SIGUSR1, if it is asked to.
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU") if hasattr(signal, name)
+)
+
+
+class Interruption:
+    """A context manager that records the first signal to end; a second one ends the process immediately.
+
+    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored.
+
+    **Arguments:** `say`: called with a message for the user at the first signal.
+
+    - `number`: the signal's number, or `None` before the first signal.
+    """
+
+    def __init__(self, say: Callable[[str], Any]):
+        self.say = say
+        self.number: int | None = None
+
+    def __enter__(self) -> "Interruption":
+        heard = [kind for kind in SIGNALS if signal.getsignal(kind) is not signal.SIG_IGN]
+        self._before = {kind: signal.signal(kind, lambda number, _: self.note(number)) for kind in heard}
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for kind, old in self._before.items():
+            signal.signal(kind, old)
+
+    def note(self, number: int) -> None:
+        if self.number is not None:
+            os._exit(128 + number)
+        self.number = number
+        self.say("stopping; send the signal again to stop immediately")
+
+    @property
+    def name(self) -> str:
+        """The signal's name, such as `SIGTERM`."""
+        return signal.Signals(self.number or signal.SIGTERM).name
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that the signal ends: 128 plus its number."""
+        return 128 + (self.number or signal.SIGTERM)
 
 
 @runtime_checkable
@@ -77,7 +123,7 @@ class RunLogger(Callback):
         self.before = 0.0
 
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
-        describe(model, "model", {})  # Raises before training if the model file can't hold the model.
+        describe_part(model, "model", {})  # Raises before training if the model file can't hold the model.
         self.checkpoints = Checkpoints(self.files.checkpoints, run=self.files.identity())
         for note in notes:
             self.console.print(note, soft_wrap=True, markup=False)
@@ -140,7 +186,7 @@ class RunLogger(Callback):
 
 def make_loggers(config: DictConfig, files: RunDirectory) -> list[AbstractLogger]:
     """The loggers that the config names, with its keys as their settings."""
-    settings = leaves(OmegaConf.to_container(config, resolve=True))
+    settings = flatten(OmegaConf.to_container(config, resolve=True))
     folder, name = files.path.absolute(), "/".join(files.path.absolute().parts[-2:])
     makers = {
         "tensorboard": lambda: TensorBoard(folder / "tensorboard", settings),

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..evaluation.metrics import Score, coverage, jsonable, score
+from ..evaluation.diagnosis import Diagnosis
+from ..evaluation.metrics import Score, coverage, jsonable, score_predictions
 from ..evaluation.residuals import check_residuals
 from ..evaluation.simulation import Simulated
-from ..fitting.diagnosis import Diagnosis
-from ..fitting.fit import Fit
+from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.fields.derived import quantities
-from ..model.starts.start import in_words
+from ..model.initial_state.rule import describe_known_starts
 from ..runtime.out_of_memory import explain_memory
 from ..runtime.placement import Placement
 
@@ -44,7 +44,7 @@ def summarise(
     - `place`: the run's precision and devices.
     - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
     """
-    scores = {name: score(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
+    scores = {name: score_predictions(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
     return {
         "status": fit.status,
         "reason": fit.reason,
@@ -56,7 +56,7 @@ def summarise(
         "device": place.devices[0].device_kind,
         "devices": fit.devices,
         "parameters": fit.parameters,
-        "start": in_words(fit.model.typical.start, fit.model.typical.system),
+        "start": describe_known_starts(fit.model.typical.start, fit.model.typical.system),
         "constants": fit.model.constants(),
         "derived": {name: jsonable(value) for name, value in derived_values(fit).items()},
         **sureness(fit, method),

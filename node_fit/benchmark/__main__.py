@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..runtime.version import __version__
-from .protocols import PROTOCOLS, Protocol, Summary
-from .table import HEAD, odebench_lines, rows
+from .protocols import HEAD, PROTOCOLS, Protocol, Summary, odebench_lines, table_rows
 
 NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]
 CHOICES = (
@@ -33,14 +32,14 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of each command")
     given = parser.parse_args()
     try:
-        failed = run_all(chosen(given.names), given.data, given.set)
+        failed = run_all(choose_problems(given.names), given.data, given.set)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     sys.exit(1 if failed else 0)
 
 
-def chosen(names: Sequence[str]) -> dict[str, Protocol]:
+def choose_problems(names: Sequence[str]) -> dict[str, Protocol]:
     """The protocols of these names.
 
     **Raises:** `ValueError` if there is no such protocol.
@@ -70,12 +69,12 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
             continue
         began = time.perf_counter()
         try:
-            summary = run(protocol, data, words)
+            summary = run_problem(protocol, data, words)
         except ValueError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             failed.append(name)
             continue
-        print(*rows(name, protocol, summary), sep="\n", flush=True)
+        print(*table_rows(name, protocol, summary), sep="\n", flush=True)
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
         if name.startswith("odebench"):
             odebench.append(summary)
@@ -86,7 +85,7 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
     return failed
 
 
-def run(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
+def run_problem(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
     """Runs the command of a protocol in a process and a folder of its own; returns its `summary.json`.
 
     **Raises:** `ValueError` with what the command said if it fails.

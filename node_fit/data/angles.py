@@ -38,9 +38,7 @@ def near_columns(values: Any, to: Any, turns: Turns, scale: Any = None) -> Any:
     return xp.where(np.array([bool(turn) for turn in turns]).reshape(shape), near(values, to, turn), values)
 
 
-def unwrapped(
-    ys: Float[np.ndarray, "trajectory time state"], turns: Turns
-) -> Float[np.ndarray, "trajectory time state"]:
+def unwrap(ys: Float[np.ndarray, "trajectory time state"], turns: Turns) -> Float[np.ndarray, "trajectory time state"]:
     """Angles without jumps: the first one within half a turn of zero, each other within half a turn of the one before.
 
     Values that are missing (NaN) stay so, and the next one follows the last that is known.
@@ -59,7 +57,7 @@ def unwrapped(
     return ys
 
 
-def based_at_end(
+def rebase_to_end(
     ys: Float[np.ndarray, "trajectory row state"], turns: Turns
 ) -> Float[np.ndarray, "trajectory row state"]:
     """Unwrapped angles, moved by whole turns so that the last known one is within half a turn of zero."""
@@ -74,7 +72,7 @@ def based_at_end(
     return ys
 
 
-def gathered(values: Float[np.ndarray, " value"], turn: float | None) -> Float[np.ndarray, " value"]:
+def gather_turns(values: Float[np.ndarray, " value"], turn: float | None) -> Float[np.ndarray, " value"]:
     """Known values; angles within half a turn of their mean direction, so that mean and deviation say something."""
     if not turn or not values.size:
         return values

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .angles import based_at_end
+from .angles import rebase_to_end
 from .dataset import Dataset, cut
 from .events import Events, Jumps
-from .noise import weights
+from .noise import noise_weights
 from .scaling import Scaler
 
 
@@ -113,7 +113,7 @@ class Batch(eqx.Module):
             index=np.arange(len(data.trajectories), dtype=np.int32),
             joint=data.shares_grid,
             driven=is_driven(data) or data.events is not None,
-            weight=weights(data, scaler),
+            weight=noise_weights(data, scaler),
             jumps=None if data.events is None or jumps is None else jumps(data.events),
         )
 
@@ -185,14 +185,16 @@ def past_rows(
     last = start_rows(data, past, washout)
     wanted = last[:, None] + np.arange(1 - past, 1)[None, :]
     at = (np.arange(len(last))[:, None], np.maximum(wanted, 0))
-    ys = scaler.scale_states(based_at_end(data.ys[at], data.turns))
+    ys = scaler.scale_states(rebase_to_end(data.ys[at], data.turns))
     known = np.isfinite(ys) & (wanted >= 0)[..., None]
     times = scaler.scale_times(data.ts[at])
     since = times - times[:, -1:]
-    return np.concatenate([filled(ys), known.astype(float), scaler.scale_inputs(data.us[at]), since[..., None]], axis=2)
+    return np.concatenate(
+        [fill_missing(ys), known.astype(float), scaler.scale_inputs(data.us[at]), since[..., None]], axis=2
+    )
 
 
-def filled(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
+def fill_missing(ys: Float[np.ndarray, "trajectory row channel"]) -> Float[np.ndarray, "trajectory row channel"]:
     """Missing values from the row before, else from the next one that has some; 0 if none has."""
     for rows in (range(1, ys.shape[1]), range(ys.shape[1] - 2, -1, -1)):
         step = 1 if rows.step > 0 else -1

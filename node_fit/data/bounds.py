@@ -16,7 +16,7 @@ Bounds = tuple[float | None, float | None]
 Values = Float[Any, "*shape"]  # NumPy in, NumPy out; JAX in, JAX out
 
 # Larger numbers, or their distances to a bound, may exceed the range of float32.
-LARGEST = 1e30
+LARGEST_BOUND = 1e30
 
 
 def to_line(x: Values, bounds: Bounds) -> Values:
@@ -72,10 +72,10 @@ def slope(x: Values, bounds: Bounds) -> Values:
     return namespace(x).ones_like(x) if bounds == (None, None) else above + below
 
 
-def is_number(value: Any) -> bool:
+def is_real(value: Any) -> bool:
     """Whether a value is a real number that any float type can hold."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and bool(abs(value) <= LARGEST)
+    return real and bool(abs(value) <= LARGEST_BOUND)
 
 
 def check_bounds(bounds: Sequence[Any], name: str) -> Bounds:
@@ -89,9 +89,9 @@ def check_bounds(bounds: Sequence[Any], name: str) -> Bounds:
     **Raises:** `ValueError` if a bound is too large or not a number, or if lower is not below upper.
     """
     for bound in bounds:
-        if bound is not None and not is_number(bound):
+        if bound is not None and not is_real(bound):
             raise ValueError(
-                f"{name} has the bound {bound!r:.40}; a bound is a number of magnitude up to {LARGEST:g}, "
+                f"{name} has the bound {bound!r:.40}; a bound is a number of magnitude up to {LARGEST_BOUND:g}, "
                 "or null for none."
             )
     lower, upper = (None if bound is None else float(bound) for bound in bounds)

@@ -1,18 +1,212 @@
-"""Measured trajectories as padded, named arrays: the data that all other parts of the library take."""
+"""Measured trajectories as padded, named arrays: the data that all other parts of the library take.
 
-from collections.abc import Mapping, Sequence
+The rules of a `Dataset` are here too, and what makes one from arrays of different lengths or from first rows alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..runtime.arguments import check_argument
-from .angles import Turns, near_columns, turns_of, unwrapped
-from .arrays import as_frame, as_series, check_shapes, columns_of, deviations, padded, with_column
-from .checks import check_events, check_names, check_sigma, check_trajectory, invalid_trajectories
+from ..runtime.validation import check_argument, nearest_choice
+from .angles import Turns, near_columns, turns_of, unwrap
 from .dates import Dates
 from .events import Events
+
+# The column of a data frame that names the trajectory.
+TRAJECTORY = "trajectory"
+
+
+def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
+    """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
+    if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
+        series = [np.asarray(a, dtype=np.float64) for a in arrays]
+    else:
+        whole = np.asarray(arrays, dtype=np.float64)
+        if whole.ndim == rank:
+            series = [whole]
+        elif whole.ndim == rank + 1:
+            series = list(whole)
+        else:
+            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {whole.shape}.")
+    if not series or any(len(a) == 0 for a in series):
+        raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
+    return series
+
+
+def with_column(arrays: Any, ts: Any) -> Any:
+    """Adds the axis of a single column to arrays that lack it; returns others unchanged.
+
+    They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
+    """
+    rank = rank_of(arrays)
+    if rank == 1:
+        return np.asarray(arrays, np.float64)[:, None]
+    if rank == 2 and rank_of(ts) == 2 and [np.shape(each) for each in arrays] == [np.shape(t) for t in ts]:
+        return [np.asarray(each, np.float64)[:, None] for each in arrays]
+    return arrays
+
+
+def rank_of(arrays: Any) -> int:
+    """The number of axes of an array, or of a list of arrays that may differ in length."""
+    if isinstance(arrays, list | tuple):
+        return 1 + (np.ndim(arrays[0]) if arrays else 0)
+    return np.ndim(arrays)
+
+
+def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray]) -> None:
+    if not len(ts) == len(ys) == len(us):
+        raise ValueError(
+            f"ts, ys and us must hold the same number of trajectories, got {len(ts)}, {len(ys)}, {len(us)}."
+        )
+    for index, (t, y, u) in enumerate(zip(ts, ys, us, strict=True)):
+        if not len(t) == len(y) == len(u):
+            raise ValueError(
+                f"trajectory {index}: ts {t.shape}, ys {y.shape} and us {u.shape} must have one row per time."
+            )
+        if y.shape[1] != ys[0].shape[1] or u.shape[1] != us[0].shape[1]:
+            raise ValueError(f"trajectory {index}: ys {y.shape} and us {u.shape} differ in columns from trajectory 0.")
+
+
+def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray:
+    """Pads arrays to a common length with `fill`, or with copies of their last rows if it is `None`."""
+    whole = np.empty((len(series), length, *series[0].shape[1:]))
+    for row, array in zip(whole, series, strict=True):
+        row[: len(array)] = array
+        row[len(array) :] = array[-1] if fill is None else fill
+    return whole
+
+
+def as_deviations(sigma: Any, ys: np.ndarray) -> np.ndarray:
+    """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
+    if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
+        return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
+    given = np.asarray(sigma, np.float64)
+    try:
+        return np.broadcast_to(given, ys.shape)
+    except ValueError:
+        raise ValueError(
+            f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
+        ) from None
+
+
+def as_frame(data: Any, ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray) -> Any:
+    """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
+
+    **Arguments:**
+
+    - `data`: the dataset that names the trajectories and the time.
+    - `ts`, `columns`: times, and columns by their names, of shape `(trajectory, time)`.
+    - `at`: the rows to take, of that shape too.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+    import pandas as pd
+
+    for name in (*columns, data.time):
+        if name == TRAJECTORY or (name == data.time and name in columns):
+            raise ValueError(f"a data frame can't have two columns {name!r}; rename that of the data.")
+    times = ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], ts[at])
+    first = {TRAJECTORY: np.repeat(np.array(data.trajectories), at.sum(axis=1)), data.time: times}
+    return pd.DataFrame(first | {name: column[at] for name, column in columns.items()})
+
+
+def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
+    """The columns of an array by their names, each followed by `end`."""
+    return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}
+
+
+def check_names(data: Any) -> None:
+    for kind, names, size in (
+        ("states", data.states, data.ys.shape[2]),
+        ("inputs", data.inputs, data.us.shape[2]),
+        ("trajectories", data.trajectories, data.ys.shape[0]),
+    ):
+        if len(names) != size:
+            raise ValueError(f"{kind} has the names {list(names)}, but needs {size}, one for each.")
+    channels = (data.time, *data.states, *data.inputs)
+    twice = sorted({name for name in channels if channels.count(name) > 1})
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
+    check_known_values("angles", data.angles, data.states)
+
+
+def check_known_values(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
+    """Refuses a name that is not among the known ones.
+
+    **Arguments:** `key`: which names it; `what`: what it should name.
+
+    **Raises:** `ValueError` that suggests the nearest name.
+    """
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
+            raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
+
+
+def invalid_trajectories(data: Any) -> list[int]:
+    """Indices of trajectories that break a rule of `Dataset`."""
+    valid = data.valid
+    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
+    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
+    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
+
+
+def check_trajectory(data: Any, row: int, name: str) -> None:
+    length = data.lengths[row]
+    t, u = data.ts[row, :length], data.us[row, :length]
+    if not np.isfinite(t).all():
+        raise ValueError(
+            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
+        )
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        at = first_true(steps <= 0) + 1
+        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
+        raise ValueError(
+            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
+            "Sort the rows, and remove or average the duplicates."
+        )
+    if not np.isfinite(u).all():
+        at, channel = np.argwhere(~np.isfinite(u))[0]
+        raise ValueError(
+            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
+            "Fill it, or remove the row."
+        )
+    if np.isinf(data.ys[row, :length]).any():
+        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
+        raise ValueError(
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
+        )
+
+
+def check_sigma(data: Any) -> None:
+    """Refuses standard deviations that are not positive numbers where something was measured."""
+    if data.sigma is None:
+        return
+    if data.sigma.shape != data.ys.shape:
+        raise ValueError(f"sigma has shape {data.sigma.shape}, but the states have {data.ys.shape}.")
+    wrong = np.argwhere(np.isfinite(data.ys) & ~(np.isfinite(data.sigma) & (data.sigma > 0)))
+    if len(wrong):
+        row, at, channel = wrong[0]
+        raise ValueError(
+            f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
+            f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
+        )
+
+
+def check_events(data: Any) -> None:
+    if data.events is not None and not data.events.factor.shape[:2] == data.events.shift.shape[:2] == data.ts.shape:
+        raise ValueError(f"events have the shape {data.events.factor.shape}, but the times have {data.ts.shape}.")
+
+
+def first_true(flags: np.ndarray) -> int:
+    return int(np.flatnonzero(flags)[0])
+
 
 Times = Float[np.ndarray, "trajectory time"]
 Values = Float[np.ndarray, "trajectory time state"]
@@ -71,7 +265,7 @@ class Dataset:
         check_sigma(self)
         check_events(self)
         if self.angles:
-            object.__setattr__(self, "ys", unwrapped(self.ys, self.turns))
+            object.__setattr__(self, "ys", unwrap(self.ys, self.turns))
 
     def __str__(self) -> str:
         driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
@@ -122,11 +316,11 @@ class Dataset:
         lengths = np.array([len(t) for t in grids])
         length = int(lengths.max())
         rows = np.arange(length)
-        ys = padded(series, length, np.nan)
+        ys = pad(series, length, np.nan)
         return Dataset(
-            ts=padded(grids, length, None),
+            ts=pad(grids, length, None),
             ys=ys,
-            us=padded(controls, length, None),
+            us=pad(controls, length, None),
             lengths=lengths,
             scored=rows[None, :] < lengths[:, None],
             states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
@@ -135,7 +329,7 @@ class Dataset:
             time=time,
             units=dict(units or {}),
             angles=dict(angles or {}),
-            sigma=None if sigma is None else deviations(sigma, ys),
+            sigma=None if sigma is None else as_deviations(sigma, ys),
         )
 
     def to_frame(self) -> Any:
@@ -297,3 +491,67 @@ def check_data(data: Any, name: str) -> None:
             f"{name} must be a node_fit.Dataset, got a {type(data).__name__}; make one with "
             "node_fit.from_frame(frame, time=..., states=[...]) or node_fit.Dataset.from_arrays(ts, ys)."
         )
+
+
+def from_initial_values(y0: Any, ts: Any, u: Any, states: Sequence[str], inputs: Sequence[str], time: str) -> Dataset:
+    """Trajectories of which the first row, the times and the inputs are known.
+
+    **Arguments:**
+
+    - `y0`: states at the first time, shape `(state,)` or `(trajectory, state)`; or by name, numbers or arrays of shape
+      `(trajectory,)`; a number if there is one state.
+    - `ts`: times, shape `(time,)` or `(trajectory, time)`.
+    - `u`: inputs at `ts`, shape `(time, input)` or `(trajectory, time, input)`; or by name, each a number or without
+      the last axis; `(time,)` if there is one input. None if there are none.
+    - `states`, `inputs`, `time`: names.
+
+    **Raises:** `ValueError` that says what is missing.
+    """
+    if y0 is None or ts is None:
+        raise ValueError("predict needs data, or y0 and ts: the channels at the first time, and the times.")
+    if inputs and u is None:
+        raise ValueError(f"the model has the inputs {list(inputs)}; give u, with a row for each of ts.")
+    starts, times = np.atleast_2d(stack_values(y0, "y0", states)), np.atleast_2d(np.asarray(ts, float))
+    if starts.shape[1] != len(states):
+        several = f"; for {starts.size} trajectories pass shape ({starts.size}, 1)" if len(states) == 1 else ""
+        noun = "number" if len(states) == 1 else "numbers"
+        raise ValueError(f"y0 must have {len(states)} {noun} ({', '.join(states)}), got {starts.shape[1]}{several}.")
+    times = np.broadcast_to(times, (len(starts), times.shape[1]))
+    ys = np.full((*times.shape, len(states)), np.nan)
+    ys[:, 0] = starts
+    if u is not None:
+        shape = times.shape[1:] if np.ndim(ts) == 1 else times.shape
+        u = stack_values(u, "u", inputs, shape)
+        u = u[:, None] if u.shape == times.shape[1:] and len(inputs) == 1 else u
+        u = np.broadcast_to(u, (len(starts), *u.shape)) if u.ndim == 2 else u
+    return Dataset.from_arrays(list(times), ys, u, states=states, inputs=inputs or None, time=time)
+
+
+def is_single(y0: Any) -> bool:
+    """Whether these are the first states of a single trajectory, without an axis of trajectories."""
+    return all(np.ndim(value) == 0 for value in y0.values()) if isinstance(y0, Mapping) else np.ndim(y0) < 2
+
+
+def stack_values(given: Any, what: str, names: Sequence[str], shape: tuple[int, ...] = ()) -> np.ndarray:
+    """An array whose last axis is that of the names, from one or from values by name, of which a number stands for all.
+
+    **Arguments:** `shape`: that values have at the least.
+
+    **Raises:** `ValueError` if a name is missing or unknown.
+    """
+    if not isinstance(given, Mapping):
+        return np.asarray(given, float)
+    if not names:
+        raise ValueError(
+            f"{what} has {', '.join(map(str, given)) or 'no names'}, and the model has no inputs; leave it out."
+        )
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{what} has {name!r}; its names are {', '.join(names)}{nearest_choice(str(name), names)}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f"{what} lacks {missing[0]!r}; give a value for each of {', '.join(names)}.")
+    values = [np.asarray(given[name], float) for name in names]
+    return np.stack(
+        [np.broadcast_to(value, np.broadcast_shapes(shape, *map(np.shape, values))) for value in values], -1
+    )

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
+TIME_UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

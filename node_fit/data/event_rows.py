@@ -1,17 +1,70 @@
-"""A dataset with events: each one gets a row of its own where there is none at its time."""
+"""Events of a dataset: read from a file, and each given a row of its own where there is none at its time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from .arrays import padded
-from .dataset import Dataset
+from .dataset import Dataset, pad
 from .dates import SECONDS
-from .events import WHERE, Event, Events, parse_events
-from .held_inputs import are_held
+from .events import WHERE, Events, KnownEvent, parse_events
+from .sampling import are_held
+from .tables.reading import check_file_size
+
+
+def read_events(
+    given: str | Sequence[Mapping[str, Any]] | None, trajectory: str | None, max_bytes: float
+) -> list[dict[str, Any]]:
+    """Events as rows, whose trajectory has the key `trajectory`.
+
+    **Arguments:**
+
+    - `given`: a file of text with a line of column names, or the rows themselves.
+    - `trajectory`: the name of the column of trajectories.
+    - `max_bytes`: memory that the file may take.
+
+    **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read as a table.
+    """
+    rows = of_file(Path(given), max_bytes) if isinstance(given, str) else [dict(row) for row in given or ()]
+    return [{"trajectory" if key == trajectory else key: value for key, value in row.items()} for row in rows]
+
+
+def of_file(path: Path, max_bytes: float) -> list[dict[str, Any]]:
+    import pandas as pd
+
+    if not path.is_file():
+        raise FileNotFoundError(f"data.events names {path}, which is not a file.")
+    check_file_size(path, max_bytes)
+    try:
+        frame = pd.read_csv(path, sep=None, engine="python", dtype=str, comment="#", keep_default_na=False)
+    except (ValueError, UnicodeError) as error:
+        fault = str(error).splitlines()[0]
+        raise ValueError(f"{path} can't be read as a table of events: {fault}") from None
+    frame.columns = [str(name).strip() for name in frame.columns]
+    rows = frame.to_dict("records")
+    return [
+        {**{key: value.strip() for key, value in row.items()}, WHERE: f"{path}, row {number + 1}"}
+        for number, row in enumerate(rows)
+    ]
+
+
+def of_trajectories(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The events of these trajectories, and of all."""
+    return [row for row in rows if row.get("trajectory") in (None, "") or str(row["trajectory"]) in names]
+
+
+def check_trajectories_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Refuses events of trajectories that no file has."""
+    left = [row for row in rows if row not in of_trajectories(rows, names)]
+    if left:
+        raise ValueError(
+            f"{left[0].get(WHERE, 'data.events')} is of trajectory {left[0]['trajectory']!r}, which the data do not "
+            f"have; they have {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+        )
+
 
 # Events as close to a row as this share of a trajectory's duration are at the row.
 CLOSE = 1e-9
@@ -39,7 +92,7 @@ def with_events(data: Dataset, events: Any) -> Dataset:
     """
     if data.events is not None:
         raise ValueError("the data have events already; give all of them at once.")
-    found = parse_events(as_rows(events, data), data.trajectories)
+    found = parse_events(events_as_rows(events, data), data.trajectories)
     for event in found:
         first = data.ts[event.trajectory, 0]
         if event.time < first:
@@ -50,7 +103,7 @@ def with_events(data: Dataset, events: Any) -> Dataset:
     return with_jumps(with_rows(data, found), found)
 
 
-def as_rows(events: Any, data: Dataset) -> list[dict[str, Any]]:
+def events_as_rows(events: Any, data: Dataset) -> list[dict[str, Any]]:
     """Events as mappings with the keys `time`, a number, and `trajectory`."""
     if hasattr(events, "to_dict"):
         events = events.to_dict("records")
@@ -95,7 +148,7 @@ def since(time: Any, data: Dataset, trajectory: Any, where: str) -> Any:
     return seconds / SECONDS[dates.unit]
 
 
-def with_rows(data: Dataset, events: Sequence[Event]) -> Dataset:
+def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     """The data with a row at the time of each event."""
     held = are_held(data)
     parts = [one_with_rows(data, index, held, events) for index in range(len(data.trajectories))]
@@ -103,7 +156,7 @@ def with_rows(data: Dataset, events: Sequence[Event]) -> Dataset:
     longest = int(lengths.max())
 
     def whole(name: str, fill: float | None) -> Any:
-        return padded([part[name] for part in parts], longest, fill)
+        return pad([part[name] for part in parts], longest, fill)
 
     return replace(
         data,
@@ -116,7 +169,7 @@ def with_rows(data: Dataset, events: Sequence[Event]) -> Dataset:
     )
 
 
-def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[Event]) -> dict[str, np.ndarray]:
+def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownEvent]) -> dict[str, np.ndarray]:
     """The arrays of one trajectory, without padding, with a row at each of its events."""
     length = int(data.lengths[index])
     ts, us = data.ts[index, :length], data.us[index, :length]
@@ -144,7 +197,7 @@ def close(ts: Float[np.ndarray, " time"]) -> float:
     return CLOSE * float(ts[-1] - ts[0])
 
 
-def with_jumps(data: Dataset, events: Sequence[Event]) -> Dataset:
+def with_jumps(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     """The data with the jumps of events, for each of which there is a row."""
     states = tuple(dict.fromkeys(event.state for event in events))
     factor = np.ones((*data.ts.shape, len(states)))

@@ -107,7 +107,7 @@ class Jumps(eqx.Module):
 
 
 @dataclass(frozen=True)
-class Event:
+class KnownEvent:
     """One event: a value that is added to a state, set, or multiplied with it, at a time.
 
     - `where`: what describes it, for errors.
@@ -123,11 +123,11 @@ class Event:
 
 
 ACTIONS = ("add", "set", "multiply")
-KEYS = ("time", "trajectory", "state", *ACTIONS)
+EVENT_KEYS = ("time", "trajectory", "state", *ACTIONS)
 WHERE = "_where"  # what describes a row, for errors
 
 
-def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Event]:
+def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[KnownEvent]:
     """Events from rows with a `time`, a `state`, one of `add`, `set` and `multiply`, and perhaps a `trajectory`.
 
     **Arguments:**
@@ -153,14 +153,14 @@ def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> lis
         if not is_empty(own) and str(own) not in names:
             raise ValueError(f"{where} is of trajectory {str(own)!r}, which the data do not have.")
         chosen = range(len(names)) if is_empty(own) else [list(names).index(str(own))]
-        found += [Event(where, index, at, str(state), factor, shift) for index in chosen]
+        found += [KnownEvent(where, index, at, str(state), factor, shift) for index in chosen]
     return found
 
 
 def check_keys(row: Mapping[str, Any], where: str) -> None:
     for key in row:
-        if key not in (*KEYS, WHERE):
-            raise ValueError(f"{where} has the key {key!r}; events have {', '.join(KEYS)}.")
+        if key not in (*EVENT_KEYS, WHERE):
+            raise ValueError(f"{where} has the key {key!r}; events have {', '.join(EVENT_KEYS)}.")
 
 
 def is_empty(value: Any) -> bool:

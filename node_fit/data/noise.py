@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .bounds import is_number
-from .checks import check_known
-from .dataset import Dataset
+from .bounds import is_real
+from .dataset import Dataset, check_known_values
 from .scaling import Scaler
 
-# `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `PARTS`.
+# `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `NOISE_PARTS`.
 Sigma = float | str | Mapping[str, float | str | Mapping[str, float]]
-PARTS = ("relative", "absolute")
+NOISE_PARTS = ("relative", "absolute")
 ESTIMATE = "estimate"
 # The median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = 0.6745
 # Fewer distances tell no noise. Less noise than this can't be told from the solver's error [standard deviations].
-FEWEST, LEAST_NOISE = 3, 1e-3
-PASS = "estimate, a positive number, or {state: number or column}"
+FEWEST_RESIDUALS, LEAST_NOISE = 3, 1e-3
+NOISE_PASS = "estimate, a positive number, or {state: number or column}"
 OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolute: 0.1}"
 
 
@@ -34,15 +33,15 @@ def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> 
     """
     if not isinstance(sigma, Mapping):
         if sigma != ESTIMATE:
-            check_deviation(sigma, "sigma", PASS)
+            check_deviation(sigma, "sigma", NOISE_PASS)
         return ()
-    check_known("sigma", sigma, states)
+    check_known_values("sigma", sigma, states)
     lacking = [name for name in states if name not in sigma]
     if lacking:
         raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
     for name, given in sigma.items():
         if isinstance(given, Mapping):
-            check_parts(given, f"sigma of {name!r}")
+            check_noise_parts(given, f"sigma of {name!r}")
         elif not isinstance(given, str) or not given:
             check_deviation(given, f"sigma of {name!r}", OF_STATE)
     columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
@@ -59,12 +58,12 @@ def with_columns(states: Any, columns: Sequence[str]) -> Any:
 
 
 def check_deviation(given: Any, name: str, what: str) -> None:
-    if not (is_number(given) and given > 0):
+    if not (is_real(given) and given > 0):
         raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
 
 
-def check_parts(given: Mapping[str, Any], name: str) -> None:
-    if not given or set(given) - set(PARTS):
+def check_noise_parts(given: Mapping[str, Any], name: str) -> None:
+    if not given or set(given) - set(NOISE_PARTS):
         raise ValueError(f"{name} must be {OF_STATE}, got {dict(given)!r:.60}.")
     for part, value in given.items():
         check_deviation(value, f"the {part} part of {name}", "a positive number")
@@ -86,12 +85,12 @@ def with_sigma(data: Dataset, sigma: Sigma, states: Sequence[str]) -> Dataset:
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
     given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
-    parts = [deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
+    parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
     return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
 
 
-def deviation(
+def read_deviation(
     given: float | str | Mapping[str, float], values: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """The standard deviations of a state's values; the relative part is taken of what was measured."""
@@ -107,7 +106,7 @@ def named_columns(data: Dataset, first: int) -> dict[str, Float[np.ndarray, "tra
     return {name: data.ys[..., index] for index, name in enumerate(data.states) if index >= first}
 
 
-def relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
+def is_relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
     """The standard deviation of each measurement in scaled units; that of a bounded state is one on the line."""
     assert data.sigma is not None
     return np.where(np.isfinite(data.ys), data.sigma / np.asarray(scaler.state_scale, np.float64), 1.0)
@@ -115,7 +114,7 @@ def relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory tim
 
 def noise_unit(data: Dataset, scaler: Scaler) -> float:
     """The standard deviation of a weighted residual: one over the root mean square of `1 / relative`."""
-    inverse = 1 / relative(data, scaler)[data.mask]
+    inverse = 1 / is_relative(data, scaler)[data.mask]
     return 1 / math.sqrt(float((inverse**2).mean())) if inverse.size else 1.0
 
 
@@ -147,7 +146,7 @@ def local_noise(ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, 
     for reach in (1, 2):
         found = [distances(t[known], y[known], reach) for t, y, known in zip(ts, ys, np.isfinite(ys), strict=True)]
         whole = np.concatenate(found) if found else np.zeros(0)
-        levels.append(float(np.median(np.abs(whole))) / NORMAL_MEDIAN if whole.size >= FEWEST else math.nan)
+        levels.append(float(np.median(np.abs(whole))) / NORMAL_MEDIAN if whole.size >= FEWEST_RESIDUALS else math.nan)
     return float(np.nanmin(levels)) if np.isfinite(levels).any() else math.nan
 
 
@@ -167,11 +166,11 @@ def distances(t: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"], reach:
     return (y[middle] - guess) / np.sqrt(1 + sum(factor**2 for factor in factors))
 
 
-def weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"] | None:
+def noise_weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"] | None:
     """The weights of residuals, proportional to one over the standard deviation; None where that is not known.
 
     Their mean square is 1, so losses stay of order one, and penalties keep their meaning.
     """
     if data.sigma is None:
         return None
-    return noise_unit(data, scaler) / relative(data, scaler)
+    return noise_unit(data, scaler) / is_relative(data, scaler)

@@ -9,17 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..runtime.arguments import check_fields
-from ..runtime.stored_names import stored_as
-from .angles import TURNS, Turns, gathered, near_columns
+from ..runtime.serialization import stored_as
+from ..runtime.validation import check_fields
+from .angles import TURNS, Turns, gather_turns, near_columns
 from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
-from .checks import check_known
-from .dataset import Dataset
+from .dataset import Dataset, check_known_values
 
 Host = Float[np.ndarray, "..."]
 # Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.
-LARGEST = 1e30
-FREE: Bounds = (None, None)
+LARGEST_SCALED = 1e30
+UNBOUNDED: Bounds = (None, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Scaling:
 
         **Raises:** `ValueError` that begins with the argument that names something else.
         """
-        check_known("angles", self.angles, states)
+        check_known_values("angles", self.angles, states)
         limits = gather_bounds(self.log, self.bounds, states, inputs)
         twice = sorted(set(self.angles) & set(limits))
         if twice:
@@ -110,7 +109,7 @@ class Scaler(eqx.Module):
         **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
         """
         limits, input_limits = (
-            tuple((bounds or {}).get(name, FREE) for name in names) for names in (data.states, data.inputs)
+            tuple((bounds or {}).get(name, UNBOUNDED) for name in names) for names in (data.states, data.inputs)
         )
         scaler = Scaler(
             state_shift=np.zeros(len(data.states)),
@@ -120,7 +119,7 @@ class Scaler(eqx.Module):
             time_shift=np.zeros(()),
             time_scale=np.ones(()),
             bounds=limits,
-            input_bounds=input_limits if set(input_limits) - {FREE} else (),
+            input_bounds=input_limits if set(input_limits) - {UNBOUNDED} else (),
             turns=data.turns,
         )
         scaler.check(data)
@@ -165,33 +164,33 @@ class Scaler(eqx.Module):
         """Rejects measured states outside their bounds, and numbers that floats can't hold."""
         for index, name in enumerate(data.states):
             check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
-            check_size(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
+            check_columns(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
         for index, name in enumerate(data.inputs):
             if self.input_bounds:
                 check_inside(data.us[..., index], self.input_bounds[index], f"input {name!r}")
-            check_size(data.us[..., index][data.valid], f"input {name!r}")
+            check_columns(data.us[..., index][data.valid], f"input {name!r}")
         gaps = np.diff(data.ts, axis=1)
-        check_size(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
-        check_size(data.ts[data.valid], f"the time {data.time!r}")
+        check_columns(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
+        check_columns(data.ts[data.valid], f"the time {data.time!r}")
 
     def scale_states(self, ys: Host) -> Host:
         """Scales states from the user's units to order one, on the host in float64; keeps shape `(..., state)`."""
-        return (columns(to_line, ys, self.bounds) - host(self.state_shift)) / host(self.state_scale)
+        return (columns_by_name(to_line, ys, self.bounds) - host(self.state_shift)) / host(self.state_scale)
 
     def unscale_states(self, zs: Host) -> Host:
         """Scales states from order one to the user's units, on the host in float64; keeps shape `(..., state)`."""
         with np.errstate(invalid="ignore", over="ignore"):
             line = zs.astype(np.float64) * host(self.state_scale) + host(self.state_shift)
-        return columns(from_line, line, self.bounds)
+        return columns_by_name(from_line, line, self.bounds)
 
     def unscale_rates(self, ys: Host, rates: Host) -> Host:
         """Scales time derivatives to the user's units, at states `ys` in user's units; NaN outside the bounds."""
-        found = rates * host(self.state_scale) / host(self.time_scale) / columns(slope, ys, self.bounds)
-        return np.where(columns(is_inside, ys, self.bounds), found, np.nan)
+        found = rates * host(self.state_scale) / host(self.time_scale) / columns_by_name(slope, ys, self.bounds)
+        return np.where(columns_by_name(is_inside, ys, self.bounds), found, np.nan)
 
     def scale_inputs(self, us: Host) -> Host:
         """Scales inputs from the user's units to order one; keeps shape `(..., input)`."""
-        return (columns(to_line, us, self.input_bounds) - host(self.input_shift)) / host(self.input_scale)
+        return (columns_by_name(to_line, us, self.input_bounds) - host(self.input_shift)) / host(self.input_scale)
 
     def scale_times(self, ts: Host) -> Host:
         """Scales times from the user's units to order one, counted from the first training time."""
@@ -202,23 +201,24 @@ def host(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
 
 
-def check_size(values: Float[np.ndarray, " value"], what: str) -> None:
+def check_columns(values: Float[np.ndarray, " value"], what: str) -> None:
     """Rejects values whose largest magnitude is too large or too small for float arithmetic.
 
     **Raises:** `ValueError` that names the value.
     """
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
-    if largest != 0 and not 1 / LARGEST <= largest <= LARGEST:
+    if largest != 0 and not 1 / LARGEST_SCALED <= largest <= LARGEST_SCALED:
         raise ValueError(
-            f"{what} has magnitudes of {largest:.3g}; they must be between {1 / LARGEST:g} and {LARGEST:g}, so use "
+            f"{what} has magnitudes of {largest:.3g}; they must be between {1 / LARGEST_SCALED:g} and "
+            f"{LARGEST_SCALED:g}, so use "
             "another unit."
         )
 
 
-def columns(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
+def columns_by_name(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
     """Applies `function(column, bounds)` to each column of a NumPy or JAX array of shape `(..., state)`."""
-    if all(pair == FREE for pair in bounds):
-        return function(values, FREE)
+    if all(pair == UNBOUNDED for pair in bounds):
+        return function(values, UNBOUNDED)
     xp = np if isinstance(values, np.ndarray) else jnp
     return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
 
@@ -234,7 +234,7 @@ def gather_bounds(
     **Raises:** `ValueError` if a name is neither a state nor an input or is given twice, or a value is not a pair.
     """
     for key, names in (("log", log), ("bounds", bounds)):
-        check_known(key, names, (*states, *inputs), "a state or an input" if inputs else "a state")
+        check_known_values(key, names, (*states, *inputs), "a state or an input" if inputs else "a state")
     twice = sorted(set(log) & set(bounds))
     if twice:
         raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
@@ -251,7 +251,7 @@ def around_means(rows: Float[np.ndarray, "row state"], turns: Turns) -> Float[np
     rows = rows.copy()
     for index, turn in enumerate(turns):
         known = np.isfinite(rows[:, index])
-        rows[known, index] = gathered(rows[known, index], turn)
+        rows[known, index] = gather_turns(rows[known, index], turn)
     return rows
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 # natural smoothing spline have no curvature, an error that exceeds so little noise.
 NEGLIGIBLE_NOISE = 2e-3
 # A smoothing spline needs at least five points.
-FEWEST = 5
+FEWEST_SMOOTHED = 5
 MOST_SAMPLED = 4
 
 
@@ -34,7 +34,7 @@ def smooth(
     for channel in range(ys.shape[2]):
         series = ys[:, :, channel]
         known = np.isfinite(series)
-        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST)
+        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST_SMOOTHED)
         if rows.size == 0:
             continue
         penalty = choose_penalty(ts, series, rows)
@@ -61,7 +61,7 @@ def noise_levels(
     levels = np.full(ys.shape[2], np.nan)
     for channel in range(ys.shape[2]):
         known = np.isfinite(ys[:, :, channel])
-        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST)
+        rows = np.flatnonzero(known.sum(axis=1) >= FEWEST_SMOOTHED)
         if rows.size:
             # SciPy fails where times span many decades.
             with suppress(ValueError):

@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..runtime.arguments import check_argument
+from ..runtime.validation import check_argument
 from .dataset import Cut, Dataset
-from .tables.roles import as_names
-from .tables.table import hint, shown
+from .tables.layout import as_names
+from .tables.table import hint, list_names
 
 By = Literal["auto", "trajectory", "time"]
 # With fewer trajectories, whole ones would be too much to leave out.
-FEW = 5
+FEW_TRAJECTORIES = 5
 
 
 class How(NamedTuple):
@@ -121,7 +121,7 @@ class Split:
             return How("trajectory", "by trajectory, since trajectories are named")
         if self.timed:
             return How("time", "by time, since times are given")
-        if count >= FEW:
+        if count >= FEW_TRAJECTORIES:
             return How("trajectory", f"by trajectory, since there are {count}")
         there = "there is 1 trajectory" if count == 1 else f"there are {count} trajectories"
         if count > 1 and data.ts[:, 0].max() > data.ts.max(axis=1).min():
@@ -130,8 +130,8 @@ class Split:
 
     def by_trajectory(self, data: Dataset) -> Splits:
         count = len(data.trajectories)
-        test = find(data, self.test_trajectories, "test_trajectories")
-        validation = find(data, self.validation_trajectories, "validation_trajectories")
+        test = find_trajectories(data, self.test_trajectories, "test_trajectories")
+        validation = find_trajectories(data, self.validation_trajectories, "validation_trajectories")
         both = sorted(set(test or ()) & set(validation or ()))
         if both:
             raise ValueError(
@@ -158,7 +158,7 @@ class Split:
         start, end = float(data.ts.min()), float(data.ts.max())
         # Cuts lie between rows: a part includes its first time, and a part of length 0 is None.
         test_from = self.test_from if self.test_from is not None else end - self.test * (end - start)
-        rest = before(data, test_from) if self.test_from is not None or self.test else end
+        rest = keep_before(data, test_from) if self.test_from is not None or self.test else end
         validation_from = (
             self.validation_from if self.validation_from is not None else test_from - self.validation * (end - start)
         )
@@ -166,7 +166,7 @@ class Split:
             raise ValueError(
                 f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
             )
-        fitted = before(data, validation_from) if self.validation_from is not None or self.validation else rest
+        fitted = keep_before(data, validation_from) if self.validation_from is not None or self.validation else rest
         return self.cut_at(data, fitted, rest, end)
 
     def by_own_time(self, data: Dataset) -> Splits:
@@ -185,7 +185,7 @@ class Split:
         return Splits(data.until(fitted), validation, test)
 
 
-def find(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:
+def find_trajectories(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:
     """Indices of the trajectories with these names; `None` if `names` is `None`.
 
     **Raises:** `ValueError` if a trajectory does not exist.
@@ -196,7 +196,7 @@ def find(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int
     for name in wanted:
         if name not in data.trajectories:
             raise ValueError(
-                f"{key} names {name!r}, which does not exist; the trajectories are {shown(data.trajectories)}."
+                f"{key} names {name!r}, which does not exist; the trajectories are {list_names(data.trajectories)}."
                 f"{hint(name, data.trajectories)}"
             )
     return [data.trajectories.index(name) for name in wanted]
@@ -208,7 +208,7 @@ def last_before(data: Dataset, times: Float[np.ndarray, " trajectory"]) -> Float
     return np.maximum(earlier.max(axis=1), data.ts[:, 0])
 
 
-def counts(parts: Splits) -> str:
+def count_trajectories(parts: Splits) -> str:
     """How many rows that count, of how many trajectories, each part has."""
     texts = []
     for name, part in parts.named().items():
@@ -237,7 +237,7 @@ def held_out(parts: Splits) -> str:
     return f"{' and '.join(said)}: {left} of {whole} {what}"
 
 
-def before(data: Dataset, time: float) -> float:
+def keep_before(data: Dataset, time: float) -> float:
     """The last measured time before `time`.
 
     **Raises:** `ValueError` if there is none.

@@ -8,15 +8,12 @@ import numpy as np
 
 from .dataset import Dataset
 from .dates import SECONDS
-from .event_rows import with_events
+from .event_rows import check_trajectories_of, of_trajectories, read_events, with_events
 from .noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .scaling import Scaling
-from .splits import Split, Splits, counts
-from .tables.covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
-from .tables.events import check_trajectories_of, of_trajectories, read_events
-from .tables.reading import make_roles, read_files
-from .tables.roles import Roles
-from .tables.sizes import MOST
+from .splits import Split, Splits, count_trajectories
+from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
+from .tables.reading import MOST_BYTES, make_roles, read_files
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Table:
     split: Split = field(default_factory=Split)
     sigma: Sigma = ESTIMATE
     events: str | Sequence[Mapping[str, Any]] | None = None
-    max_bytes: float = MOST
+    max_bytes: float = MOST_BYTES
 
     def __post_init__(self):
         if not self.noise >= 0:
@@ -136,7 +133,7 @@ class Table:
         parts = split(data) if test is None else split(data)._replace(test=test)
         notes = [] if data.dates is None else [data.dates.told(data.time, chosen=self.time_unit is None)]
         notes += [] if data.events is None else [data.events.told]
-        return parts, [*notes, f"split: {split.how(data).reason}: {counts(parts)}"]
+        return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
     def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
         """Reads other files with the same columns; `covariates` may name trajectories that they do not contain.

@@ -6,13 +6,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset
-from .metrics import Score, measured, score
+from .metrics import Score, measured_values, score_predictions
 
 Predicted = Float[np.ndarray, "trajectory time state"]
 
 # Relative weight of the ridge penalty on the coefficients of the linear equation, in standardised units. It matters
 # only where the data do not decide: with fewer rows than coefficients, or with states that move together.
-RIDGE = 1e-6
+BASELINE_RIDGE = 1e-6
 # A growing linear equation is clipped here [standard deviations], far beyond any useful prediction.
 CEILING = 1e6
 
@@ -24,8 +24,8 @@ def baselines(train: Dataset, target: Dataset) -> dict[str, Score]:
     """
     models = {"mean": mean, "persistence": persistence}
     if train.events is None and target.events is None:
-        models["linear"] = linear
-    return {name: score(target, predict(train, target)) for name, predict in models.items()}
+        models["linear"] = fit_linear_ode
+    return {name: score_predictions(target, predict(train, target)) for name, predict in models.items()}
 
 
 def mean(train: Dataset, target: Dataset) -> Predicted:
@@ -38,7 +38,7 @@ def mean(train: Dataset, target: Dataset) -> Predicted:
 
     **Returns:** states at `target`'s times, in the user's units, shape `(trajectory, time, state)`.
     """
-    check_same(train, target)
+    check_same_columns(train, target)
     return np.broadcast_to(state_means(train), target.ys.shape).copy()
 
 
@@ -51,7 +51,7 @@ def persistence(train: Dataset, target: Dataset) -> Predicted:
 
     **Arguments:** and **Returns:** as in `mean`.
     """
-    check_same(train, target)
+    check_same_columns(train, target)
     known = np.isfinite(target.ys) & ~np.logical_or.accumulate(target.scored, axis=1)[..., None]
     last = target.ys.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
     latest = np.take_along_axis(target.ys, last[:, None, :], axis=1)[:, 0]
@@ -59,7 +59,7 @@ def persistence(train: Dataset, target: Dataset) -> Predicted:
     return np.repeat(held[:, None, :], target.ys.shape[1], axis=1)
 
 
-def linear(train: Dataset, target: Dataset) -> Predicted:
+def fit_linear_ode(train: Dataset, target: Dataset) -> Predicted:
     """Predicts with `dy/dt = A y + B u + c`, fitted to `train` and started from the first measured values.
 
     The coefficients are the least-squares solution of the trapezoidal rule `y[k+1] - y[k] = h (A (y[k] + y[k+1]) / 2 +
@@ -70,7 +70,7 @@ def linear(train: Dataset, target: Dataset) -> Predicted:
     **Arguments:** and **Returns:** as in `mean`. A solution that grows without bound is clipped at a million standard
     deviations from the mean.
     """
-    check_same(train, target)
+    check_same_columns(train, target)
     equation = LinearEquation.fit(train)
     return equation.solve(target, starts(train, target))
 
@@ -98,7 +98,7 @@ class LinearEquation:
         states = len(train.states)
         unit = float(steps.mean()) if steps.size else 1.0
         features = np.concatenate([(starts_at + ends_at) / 2, np.ones((len(steps), 1))], axis=1)
-        weight = np.sqrt(RIDGE * max(len(steps), 1)) * np.eye(features.shape[1])
+        weight = np.sqrt(BASELINE_RIDGE * max(len(steps), 1)) * np.eye(features.shape[1])
         weight[-1, -1] = 0.0  # The constant is not penalised.
         rates = np.linalg.lstsq(
             np.concatenate([features * (steps / unit)[:, None], weight]),
@@ -120,7 +120,7 @@ class LinearEquation:
             each, which = np.unique(steps[:, k], return_inverse=True)
             if (key := each.tobytes()) not in known:
                 known[key] = self.transitions(each)
-            z = advance(known[key][which], z, forcing[:, k])
+            z = advance_baseline(known[key][which], z, forcing[:, k])
             path.append(z)
         return np.stack(path, axis=1) * self.scale[:states] + self.shift[:states]
 
@@ -136,7 +136,7 @@ class LinearEquation:
             return expm(block * steps[:, None, None])[:, :states]
 
 
-def advance(
+def advance_baseline(
     transition: Float[np.ndarray, "trajectory state twice"],
     z: Float[np.ndarray, "trajectory state"],
     forcing: Float[np.ndarray, "trajectory state"],
@@ -181,11 +181,11 @@ def state_means(train: Dataset) -> Float[np.ndarray, " state"]:
     means = np.where(train.mask, train.ys, 0.0).sum(axis=(0, 1)) / counts
     for index, name in enumerate(train.states):
         if name in train.angles and train.mask[..., index].any():
-            means[index] = measured(train, index).mean()
+            means[index] = measured_values(train, index).mean()
     return means
 
 
-def check_same(train: Dataset, target: Dataset) -> None:
+def check_same_columns(train: Dataset, target: Dataset) -> None:
     if (train.states, train.inputs) != (target.states, target.inputs):
         raise ValueError(
             f"the datasets must have the same states and inputs in the same order; one has {list(train.states)} and "

@@ -1,4 +1,4 @@
-"""Prediction errors: root mean square errors per channel and over the horizon."""
+"""Prediction errors and scores of a model: root mean square errors per channel and over the horizon."""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..data.angles import gathered
-from ..data.dataset import Dataset
+from ..data.angles import gather_turns
+from ..data.dataset import Dataset, check_data
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
 
 Predicted = Float[np.ndarray, "trajectory time state"]
 
@@ -86,7 +88,7 @@ class HorizonError:
     points: Int[np.ndarray, " bin"]
 
 
-def score(dataset: Dataset, predicted: Predicted) -> Score:
+def score_predictions(dataset: Dataset, predicted: Predicted) -> Score:
     """Compares a prediction with the measurements that count (`dataset.mask`); errors of angles are modulo a turn.
 
     A constant channel has no scale: its NRMSE is 0 if the prediction is exact, infinite if the prediction is not
@@ -105,7 +107,7 @@ def score(dataset: Dataset, predicted: Predicted) -> Score:
     mask = dataset.mask
     squares = squared_errors(dataset, predicted)
     channels = {
-        name: score_channel(measured(dataset, i), squares[..., i][mask[..., i]])
+        name: score_channel(measured_values(dataset, i), squares[..., i][mask[..., i]])
         for i, name in enumerate(dataset.states)
     }
     nrmse = root_mean_square(np.array([c.nrmse for c in channels.values() if not math.isnan(c.nrmse)]))
@@ -136,7 +138,7 @@ def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}.")
-    scales = deviations(dataset)
+    scales = prediction_errors(dataset)
     mask = dataset.mask & (scales > 0)
     squares = squared_errors(dataset, predicted) / np.where(scales > 0, scales, 1.0) ** 2
     elapsed = dataset.ts - dataset.ts[:, :1]
@@ -153,18 +155,18 @@ def error_over_horizon(dataset: Dataset, predicted: Predicted, bins: int = 10) -
     )
 
 
-def deviations(dataset: Dataset) -> Float[np.ndarray, " state"]:
+def prediction_errors(dataset: Dataset) -> Float[np.ndarray, " state"]:
     """Standard deviation of the values that count, for each state; exactly 0 where they are all equal."""
-    return np.array([deviation(measured(dataset, i)) for i in range(len(dataset.states))])
+    return np.array([root_variance(measured_values(dataset, i)) for i in range(len(dataset.states))])
 
 
-def measured(dataset: Dataset, state: int) -> Float[np.ndarray, " point"]:
+def measured_values(dataset: Dataset, state: int) -> Float[np.ndarray, " point"]:
     """The values of a state that count; angles around their mean direction."""
     values = dataset.ys[..., state][dataset.mask[..., state]]
-    return gathered(values, dataset.angles.get(dataset.states[state]))
+    return gather_turns(values, dataset.angles.get(dataset.states[state]))
 
 
-def deviation(values: Float[np.ndarray, " point"]) -> float:
+def root_variance(values: Float[np.ndarray, " point"]) -> float:
     # The mean of equal numbers is rounded, so np.std alone would give a tiny scale instead of 0.
     return float(values.std()) if values.size and np.ptp(values) > 0 else 0.0
 
@@ -181,7 +183,7 @@ def squared_errors(dataset: Dataset, predicted: Predicted) -> Predicted:
 
 
 def score_channel(values: Float[np.ndarray, " point"], squares: Float[np.ndarray, " point"]) -> ChannelScore:
-    rmse, scale = root_mean(squares), deviation(values)
+    rmse, scale = root_mean(squares), root_variance(values)
     undefined = rmse if rmse in (0.0, math.inf) else math.nan
     nrmse = rmse / scale if scale > 0 else undefined
     return ChannelScore(rmse=rmse, nrmse=nrmse, r2=1 - nrmse * nrmse, points=values.size)
@@ -212,3 +214,26 @@ def coverage(data: Dataset, lower: Predicted, upper: Predicted) -> float | None:
 
 def jsonable(number: float) -> float | None:
     return number if math.isfinite(number) else None
+
+
+def score(model: NeuralODE | Ensemble, data: Dataset) -> Score:
+    """How well a model's simulated trajectories match the measured ones, in the user's units.
+
+    ```python
+    print(node_fit.score(node_fit.load("model.safetensors"), data))
+    ```
+
+    **Arguments:**
+
+    - `model`: such as `fit.model`, or a model that was loaded.
+    - `data`: measurements; rows that starts are read from do not count.
+
+    **Raises:** `ValueError` if the channels are not those of the fit.
+    """
+    return score_predictions(score_values(model, data), model.predict(data))
+
+
+def score_values(model: NeuralODE | Ensemble, data: Dataset) -> Dataset:
+    """The data, of which the rows that starts are read from do not count."""
+    check_data(data, "data")
+    return model.typical.start.scored(model.typical.scaler.marked(data))

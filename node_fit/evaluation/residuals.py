@@ -1,4 +1,4 @@
-"""Checks of residuals: whether what a model leaves of its data is independent noise."""
+"""Checks of residuals: whether what a model leaves of its data is independent noise, or past rows predict it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,23 +7,73 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..data.dataset import Dataset
-from ..data.noise import relative
+from ..data.noise import is_relative
 from ..data.scaling import Scaler
 from .metrics import jsonable
-from .past import explained_by_past
+
+# Rows before a residual that may predict it.
+PAST = 10
+# Maximum number of rows in a regression, and its ridge in standardised units.
+MOST_PAST_ROWS, PAST_RIDGE = 20_000, 1e-3
+
+
+def explain_by_past(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
+) -> Float[np.ndarray, " state"]:
+    """The share of each channel's mean squared residual that a linear map of the ten rows before explains.
+
+    The map is fitted to the first half of the rows and judged on the second, so it may explain less than nothing.
+
+    **Arguments:** `data`, `predicted`: measurements and predictions of them.
+
+    **Returns:** shares of at most 1; NaN for too few rows or exact predictions.
+    """
+    rows, residuals = past_and_residuals(data, predicted)
+    half = len(rows) // 2
+    if half < 2 * rows.shape[1]:
+        return np.full(len(data.states), np.nan)
+    scaled = (rows - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-12)
+    features = np.concatenate([scaled, np.ones((len(rows), 1))], axis=1)
+    weight = np.sqrt(PAST_RIDGE * half) * np.eye(features.shape[1])
+    zeros = np.zeros((features.shape[1], residuals.shape[1]))
+    fitted = np.linalg.lstsq(
+        np.concatenate([features[:half], weight]), np.concatenate([residuals[:half], zeros]), rcond=None
+    )[0]
+    left = ((residuals[half:] - features[half:] @ fitted) ** 2).mean(axis=0)
+    whole = (residuals[half:] ** 2).mean(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole > 0, 1 - left / whole, np.nan)
+
+
+def past_and_residuals(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]
+) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, "row state"]]:
+    """The measurements in the rows before each row, and its residuals; complete rows only, in order."""
+    whole = np.concatenate([data.ys, data.us], axis=2)
+    complete = np.isfinite(whole).all(axis=2) & np.isfinite(predicted).all(axis=2) & data.valid
+    usable = complete & data.scored
+    usable[:, :PAST] = False
+    columns = complete.shape[1]
+    for back in range(1, PAST + 1):
+        usable[:, PAST:] &= complete[:, PAST - back : max(columns - back, 0)]
+    trajectories, steps = (found[-MOST_PAST_ROWS:] for found in np.nonzero(usable))
+    past = whole[trajectories[:, None], steps[:, None] + np.arange(-PAST, 0)]
+    residuals = (predicted - data.near(predicted))[trajectories, steps]
+    return past.reshape(len(steps), PAST * whole.shape[2]), residuals
+
 
 # Fewer residuals tell nothing; more than so many tell nothing new, and take seconds.
-FEW, MOST = 20, 200_000
+FEW_VALUES, MOST_VALUES = 20, 200_000
 # The risk that independent residuals are said to depend on each other, or on inputs, over all states of a split.
 RISK = 0.01
 # A smaller correlation is not worth a sentence, however sure it is.
 SLIGHT = 0.2
 # Neighbours of a residual whose correlations are tested together.
-LAGS = 10
+MOST_LAGS = 10
 # With more channels, a regression on past rows would take seconds.
-MOST_CHANNELS = 20
+MOST_TESTED_CHANNELS = 20
 # A first row that is met so closely is where its trajectory starts, and no residual [standard deviations].
-EXACT = 1e-5
+EXACT_FIT = 1e-5
 
 Segment = Int[np.ndarray, " row"]
 
@@ -83,17 +133,17 @@ def check_residuals(
 
     **Returns:** `ResidualChecks`.
     """
-    residuals = standardised(data, predicted, scaler).reshape(-1, len(data.states))
+    residuals = standardize(data, predicted, scaler).reshape(-1, len(data.states))
     segment = np.repeat(np.arange(len(data.trajectories)), data.ts.shape[1])
     us = data.us.reshape(segment.size, len(data.inputs))
     channels = check_channels(residuals, segment, us, data.states, data.inputs)
-    if len(data.states) + len(data.inputs) <= MOST_CHANNELS:
-        past = zip(channels.items(), explained_by_past(data, predicted), strict=True)
+    if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
+        past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
         channels = {name: replace(each, past=jsonable(float(share))) for (name, each), share in past}
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
 
 
-def standardised(
+def standardize(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
 ) -> Float[np.ndarray, "trajectory time state"]:
     """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none."""
@@ -101,8 +151,8 @@ def standardised(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         zs = scaler.scale_states(np.where(known, predicted, np.nan))
         found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
-    given = np.isfinite(found) & ~((np.abs(found) < EXACT) & (np.arange(found.shape[1]) == 0)[:, None])
-    return np.where(given, found if data.sigma is None else found / relative(data, scaler), np.nan)
+    given = np.isfinite(found) & ~((np.abs(found) < EXACT_FIT) & (np.arange(found.shape[1]) == 0)[:, None])
+    return np.where(given, found if data.sigma is None else found / is_relative(data, scaler), np.nan)
 
 
 def check_channels(
@@ -128,12 +178,12 @@ def check_channel(
     us: Float[np.ndarray, "row input"],
     inputs: Sequence[str],
 ) -> ResidualCheck:
-    known = np.flatnonzero(np.isfinite(residuals))[:MOST]
-    if known.size < FEW or np.ptp(residuals[known]) == 0:
+    known = np.flatnonzero(np.isfinite(residuals))[:MOST_VALUES]
+    if known.size < FEW_VALUES or np.ptp(residuals[known]) == 0:
         return ResidualCheck(int(known.size))
     values, segment, us = residuals[known], segment[known], us[known]
-    correlations = autocorrelation(values, segment, LAGS)
-    pairs = np.array([(segment[lag:] == segment[:-lag]).sum() for lag in range(1, LAGS + 1)])
+    correlations = autocorrelation(values, segment, MOST_LAGS)
+    pairs = np.array([(segment[lag:] == segment[:-lag]).sum() for lag in range(1, MOST_LAGS + 1)])
     found = {name: input_correlation(values, us[:, i], segment) for i, name in enumerate(inputs)}
     return ResidualCheck(
         values=int(known.size),
@@ -167,7 +217,7 @@ def ljung_box(correlations: Float[np.ndarray, " lag"], pairs: Int[np.ndarray, " 
     from scipy.special import chdtrc
 
     # Correlations at high lags of short trajectories are not normal.
-    usable = np.isfinite(correlations) & (pairs >= FEW)
+    usable = np.isfinite(correlations) & (pairs >= FEW_VALUES)
     if not usable.any():
         return None
     statistic = (values + 2) / values * float((pairs * correlations**2)[usable].sum())
@@ -202,7 +252,7 @@ def input_correlation(
     if not np.isfinite(us).all() or np.ptp(us) == 0:
         return None, None
     found = float(spearmanr(values, us).statistic)
-    lags = min(us.size // 4, 10 * LAGS)
+    lags = min(us.size // 4, 10 * MOST_LAGS)
     own, other = (autocorrelation(rankdata(each), segment, lags)[1:] for each in (values, us))
     spread = max(1 + 2 * float(np.nansum(own * other)), 1.0)
     return found, float(2 * ndtr(-abs(found) * (us.size / spread) ** 0.5))

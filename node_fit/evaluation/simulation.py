@@ -11,7 +11,7 @@ from ..model.neural_ode import NeuralODE
 
 DENSE = 300
 # Most trajectories per split whose curves are drawn, or ranked for drawing.
-PICTURED = 300
+MOST_PICTURED = 300
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Simulated:
 
 def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
     """Simulates all splits."""
-    pictured = {name: part.sample(PICTURED) for name, part in splits.items()}
+    pictured = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
     left_out = sum(len(part.trajectories) - len(pictured[name].trajectories) for name, part in splits.items())
     if not left_out:
         return simulate_together(model, splits, level)
@@ -86,7 +86,7 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
 
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
     """Compiles what `simulate_splits` runs, for any model of this structure."""
-    whole = together({name: part.sample(PICTURED) for name, part in splits.items()})
+    whole = together({name: part.sample(MOST_PICTURED) for name, part in splits.items()})
     model.compile_prediction(whole, np.sort(np.concatenate([dense_times(whole), whole.ts], axis=1), axis=1))
 
 

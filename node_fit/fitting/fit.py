@@ -15,23 +15,22 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Penalty
 from ..objectives.robust import AbstractResidualLoss
 from ..optimizers.optimizer import AbstractOptimizer
-from ..runtime.arguments import check_argument
-from ..runtime.precision import Precision, scope
+from ..options.options import Devices, Options, Training, says_where
+from ..options.recipes import Recipe
+from ..runtime.placement import Precision, scope
+from ..runtime.validation import check_argument
+from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from ..solver.vector_field import VectorField
 from ..training.callback import Callback, Callbacks, RunState
+from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.members import Members, as_members
 from ..training.stage import Stage
-from ..training.stopping import Outcome
-from .continuing import checked_model
 from .ladder import Effort, climb, is_open
-from .options import Devices, Options, Training, says_where
-from .preparation import Prepared
 from .progress import progress_bar
-from .recipes import Recipe
 from .result import Fit
-from .run import Run, kept, starts_of
+from .run import Run, keep_members, starts_of
+from .setup import PreparedFit, check_model_given
 
 
 @says_where
@@ -163,7 +162,7 @@ def fit_with(
         check_data(validation, "validation")
     check_argument("progress", progress, bool | None)
     check_argument("effort", effort, Effort, "quick, normal or thorough")
-    mark = options.scaling.marked if model is None else checked_model(model).scaler.marked
+    mark = options.scaling.marked if model is None else check_model_given(model).scaler.marked
     train, validation = mark(train), None if validation is None else mark(validation)
     asked = as_members(ensemble)
     ensemble = asked.trained
@@ -191,12 +190,12 @@ def fit_with(
         return result.with_laplace(asked.size) if asked.vary == "laplace" else result
 
 
-def run_fit(run: Run, prepared: Prepared, ensemble: Members) -> Fit:
+def run_fit(run: Run, prepared: PreparedFit, ensemble: Members) -> Fit:
     """Trains what was prepared."""
     callback, members = run.callback, prepared.members(run.train, ensemble)
     loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
     outcomes, state = run_until_interrupted(loop, callback)
-    found, outcome, best = kept(loop, outcomes, state, ensemble, run)
+    found, outcome, best = keep_members(loop, outcomes, state, ensemble, run)
     several, excess = ensemble.size > 1, loop.step_excess(state)
     ends = tuple(outcomes) if several else ()
     fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)

@@ -16,27 +16,26 @@ import equinox as eqx
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..evaluation.advice import FLAT
 from ..model.ensemble import Ensemble
 from ..model.fields.hybrid import Hybrid
 from ..model.fields.known import Known
-from ..model.fields.linear import Linear
-from ..model.fields.mlp import MLP
+from ..model.fields.network import MLP, Linear
 from ..model.fields.polynomial import Polynomial
+from ..model.initial_state.fitted import Fitted
 from ..model.make_model import made_of
-from ..model.observations.measured import MeasuredStates
-from ..model.starts.fitted import Fitted
+from ..model.observation import MeasuredStates
 from ..objectives.penalty import Penalty
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
+from ..options.options import Options, Training
+from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
-from .case import FLAT
-from .choices import Choice, has_angles
-from .evidence import Unsure
-from .options import Options, Training
-from .prior import SHORT
-from .recipes import DEFAULT, Recipe, growing_windows
+from ..uncertainty.linearization import Unsure
+from .auto import Choice, has_angles
 from .relevance import log_evidence, thin_out
 from .result import Fit
+from .setup import SHORT
 
 LADDER_LOG = logging.getLogger(__name__)
 Effort = Literal["quick", "normal", "thorough"]
@@ -181,9 +180,9 @@ def is_open(options: Options, effort: Effort) -> bool:
 
 def is_default(recipe: Any) -> bool:
     """Whether a recipe is the default one, perhaps written out."""
-    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT.stages):
+    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT_RECIPE.stages):
         return False
-    pairs = zip(recipe.stages.values(), DEFAULT.stages.values(), strict=True)
+    pairs = zip(recipe.stages.values(), DEFAULT_RECIPE.stages.values(), strict=True)
     return all(
         is_plain(given.objective)
         and made_of(given.objective) is plain.objective

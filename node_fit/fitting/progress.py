@@ -11,7 +11,7 @@ from ..training.callback import Callback, Record, RunState
 # Seconds between two lines within a chunk.
 SILENCE = 8.0
 # Seconds of a stage that are worth telling beforehand.
-LONG = 20.0
+LONG_TEXT = 20.0
 
 
 @contextmanager
@@ -161,7 +161,7 @@ class Display:
 
 def at_most(seconds: float) -> str:
     """The longest time that a stage may still take, in words; a short one need not be told."""
-    if seconds < LONG:
+    if seconds < LONG_TEXT:
         return ""
     return f", at most {seconds:.0f} s more" if seconds < 90 else f", at most {seconds / 60:.0f} min more"
 

@@ -13,12 +13,12 @@ from jaxtyping import Float
 from ..model.ensemble import Ensemble
 from ..model.fields.hybrid import Hybrid
 from ..model.fields.known import Known
-from ..model.fields.linear import Linear
+from ..model.fields.network import Linear
 from ..model.fields.polynomial import Polynomial
 from ..model.neural_ode import NeuralODE
 from ..plots.style import png
 
-FREE = (None, None)
+FREE_CONSTANT = (None, None)
 # Coefficients of each state, by the exponents of states and inputs.
 Coefficients = Mapping[tuple[int, ...], np.ndarray]
 # A term that changes no rate by this share of the largest term is not written.
@@ -45,7 +45,7 @@ def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str
     **Arguments:** `terms`: coefficients of shape `(state,)` by the exponents of states and inputs.
     """
     system, scaler = model.system, model.system.scaler
-    if any(bounds != FREE for bounds in (*scaler.bounds, *scaler.input_bounds)):
+    if any(bounds != FREE_CONSTANT for bounds in (*scaler.bounds, *scaler.input_bounds)):
         return {}
     scales, shifts, rate = (
         np.concatenate([np.asarray(part, np.float64) for part in parts])

@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from ..model.fields.polynomial import Polynomial
 from ..model.neural_ode import NeuralODE
-from ..runtime.precision import scope
-from ..training.linearised import Found
-from .evidence import Evidence, Unsure
+from ..runtime.placement import scope
+from ..training.programs import Found
+from ..uncertainty.linearization import Evidence, Unsure
 
 Vector = Float[np.ndarray, " parameter"]
 # Weights of the prior on nonlinear coefficients from which the search begins; it ends in the most probable optimum.

@@ -13,35 +13,32 @@ from jaxtyping import Float
 
 from ..data.dataset import Dataset, check_data
 from ..evaluation import metrics
+from ..evaluation.advice import Case
 from ..evaluation.baselines import baselines
-from ..evaluation.metrics import Score
+from ..evaluation.diagnosis import Diagnosis, diagnose
+from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
-from ..evaluation.scoring import score, scored
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE, Prediction
-from ..model.parameters import weights
+from ..model.parameters import network_weights
+from ..options.options import Options
 from ..plots.curves import Curves
 from ..plots.fit import fit_figure
-from ..runtime.arguments import check_argument
+from ..runtime.validation import check_argument
 from ..storage.model_file import save
 from ..training.callback import Record, Status
-from ..training.stopping import Outcome
-from .case import Case
-from .choices import Choice
-from .confidence import Confidence, Interval, Method, fisher, with_derived
-from .diagnosis import Diagnosis, diagnose
-from .evidence import Evidence, Unsure
-from .information import Information
-from .laplace import laplace
-from .likelihood import Likelihood, likelihood
-from .options import Options
-from .preparation import stages_of
-from .profile import profile
+from ..training.decisions import Outcome
+from ..uncertainty.confidence import Confidence, ConfidenceInterval, Method, find_fisher_intervals, with_derived
+from ..uncertainty.laplace import Likelihood, compute_likelihood, draw_laplace
+from ..uncertainty.linearization import Evidence, Information, Unsure
+from ..uncertainty.profile import profile
+from .auto import Choice
+from .multistart import Starts
 from .readable import equations_of, notebook_page
-from .starts import Starts
+from .setup import stages_of
 
-LOG = logging.getLogger(__name__)
+FIT_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,7 +128,7 @@ class Fit:
 
     def scored(self, data: Dataset) -> Dataset:
         """The data, of which the rows that starts are read from do not count."""
-        return scored(self.model, data)
+        return score_values(self.model, data)
 
     def marked(self, data: Dataset) -> Dataset:
         """The data with the angles of the fit named."""
@@ -146,7 +143,7 @@ class Fit:
         """
         found = baselines(self.marked(train), self.scored(data))
         if self.linear is not None:
-            found["state-space"] = metrics.score(self.scored(data), self.linear.predict(data))
+            found["state-space"] = metrics.score_predictions(self.scored(data), self.linear.predict(data))
         return found
 
     @property
@@ -183,7 +180,7 @@ class Fit:
             self.options,
             self.step_excess,
             [choice.key for choice in self.choices],
-            bool(weights((typical.field, typical.start))),
+            bool(network_weights((typical.field, typical.start))),
             typical.scaler,
         )
         found = diagnose(case)
@@ -225,11 +222,11 @@ class Fit:
         check_argument("level", level, float)
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}.")
-        found = (profile if method == "profile" else fisher)(self.evidence, level)
+        found = (profile if method == "profile" else find_fisher_intervals)(self.evidence, level)
         return with_derived(found, self.evidence, self.options.derived)
 
     @property
-    def derived(self) -> Mapping[str, Interval]:
+    def derived(self) -> Mapping[str, ConfidenceInterval]:
         """The quantities that `derived` named when the fit was made, with intervals as `confidence()` gives them."""
         return self.confidence().derived
 
@@ -244,14 +241,14 @@ class Fit:
         """
         information, validation = Information(self.evidence), self.data.get("validation")
         train, validation = self.marked(self.data["train"]), None if validation is None else self.marked(validation)
-        return laplace(information, size, self.options.seed, train, validation)
+        return draw_laplace(information, size, self.options.seed, train, validation)
 
     def with_laplace(self, size: int) -> "Fit":
         """The fit with the ensemble of `laplace` as its model, or as it is, with a warning, if it can't be had."""
         try:
             return replace(self, model=self.laplace(size), optimum=self.model)
         except (Unsure, np.linalg.LinAlgError) as error:
-            LOG.warning("no ensemble is drawn: %s", error)
+            FIT_LOG.warning("no ensemble is drawn: %s", error)
             return self
 
     def likelihood(self) -> Likelihood:
@@ -261,7 +258,7 @@ class Fit:
 
         **Raises:** `ValueError` if the fit is no least-squares optimum of few parameters.
         """
-        return likelihood(self.evidence)
+        return compute_likelihood(self.evidence)
 
     def check_residuals(self, data: Dataset | None = None) -> ResidualChecks:
         """Whether the residuals are independent noise, as intervals and likelihood assume.

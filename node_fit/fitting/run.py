@@ -9,24 +9,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..data.oddities import check_trainable, oddities
+from ..data.quality import check_trainable, find_oddities
 from ..model import parameters
 from ..model.ensemble import Ensemble
+from ..model.initial_state.rule import First
 from ..model.neural_ode import NeuralODE
-from ..model.starts.first import First
 from ..objectives.penalty import Penalty
+from ..options.options import Options
 from ..training.callback import Callback, Record, RunState, Status
+from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.members import Member, Members
 from ..training.state import TrainState
-from ..training.stopping import Outcome
-from .flattered import fairly_best
-from .options import Options
-from .preparation import Prepared, prepare, stages_of
+from .multistart import Start, Starts, select_iterate
 from .result import Fit
-from .starts import Start, Starts
+from .setup import PreparedFit, prepare_fit, stages_of
 
-LOG = logging.getLogger(__name__)
+RUN_LOG = logging.getLogger(__name__)
 # Steps of the main stage in fits that try a weight of the prior.
 TRIAL_STEPS = 200
 
@@ -48,13 +47,13 @@ class Run:
         self.counted = 0
         self.warnings: list[str] = []
 
-    def prepare(self, options: Options, earlier: NeuralODE | None = None) -> Prepared:
+    def prepare(self, options: Options, earlier: NeuralODE | None = None) -> PreparedFit:
         """What the fit begins with; see `preparation.prepare`."""
-        prepared = prepare(options, self.train, self.validation, earlier, self.predicted)
+        prepared = prepare_fit(options, self.train, self.validation, earlier, self.predicted)
         from_first = isinstance(prepared.model.start, First)
-        for odd in oddities(self.train, options.scaling, prepared.options.training.window, from_first=from_first):
+        for odd in find_oddities(self.train, options.scaling, prepared.options.training.window, from_first=from_first):
             if odd not in self.warnings:
-                LOG.warning("%s", odd)
+                RUN_LOG.warning("%s", odd)
                 self.warnings.append(odd)
         return prepared
 
@@ -75,13 +74,13 @@ class Run:
         loop = make_loop(options, members, self.train, self.validation, starts_well=starts_well, offset=self.offset)
         given, used = len(options.placed(len(members)).devices), len(loop.setup.place.devices)
         if used < given and options.device.count != "auto":
-            LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
+            RUN_LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
         self.loops.append(loop)
         return loop
 
     def result(
         self,
-        prepared: Prepared,
+        prepared: PreparedFit,
         loop: Loop,
         model: NeuralODE | Ensemble,
         outcome: Outcome,
@@ -104,7 +103,7 @@ class Run:
             reason=outcome.reason,
             history=loop.history if history is None else history,
             steps=state.step,
-            parameters=parameters.count(loop.setup.parts[0].params),
+            parameters=parameters.count_parameters(loop.setup.parts[0].params),
             compiles=sum(programs.compilations.count for programs in new),
             cached=sum(programs.compilations.cached for programs in new),
             compile_seconds=sum((programs.compile_seconds for programs in new), 0.0),
@@ -144,7 +143,7 @@ def make_loop(
     )
 
 
-def overall(outcomes: Sequence[Outcome]) -> Outcome:
+def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
     if len(outcomes) == 1:
         return outcomes[0]
@@ -155,22 +154,22 @@ def overall(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
 
 
-def kept(
+def keep_members(
     loop: Loop, outcomes: Sequence[Outcome], state: RunState, ensemble: Members, run: Run
 ) -> tuple[NeuralODE | Ensemble, Outcome, int]:
     """The best member, or all that have not failed; how the run ended; and which member is the best."""
-    best = best_of(state, validated=run.validation is not None)
-    model = functools.partial(fairly_best, loop, state, train=run.train, validation=run.validation)
+    best = select_member(state, validated=run.validation is not None)
+    model = functools.partial(select_iterate, loop, state, train=run.train, validation=run.validation)
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if ensemble.size == 1:
         return model(best), outcomes[best], best
     if ensemble.keep == "best" or not alive:
-        return model(best), overall(outcomes), best
+        return model(best), merge_outcomes(outcomes), best
     members = [model(index) for index in alive]
-    return Ensemble.of(members, run.train, run.validation), overall(outcomes), best
+    return Ensemble.of(members, run.train, run.validation), merge_outcomes(outcomes), best
 
 
-def starts_of(loop: Loop, state: RunState, among: range, prepared: Prepared, run: Run) -> Starts | None:
+def starts_of(loop: Loop, state: RunState, among: range, prepared: PreparedFit, run: Run) -> Starts | None:
     """What came of each of several starts; None for one.
 
     **Arguments:** `among`: the fit's members, one for each start and each weight of the prior.
@@ -180,21 +179,21 @@ def starts_of(loop: Loop, state: RunState, among: range, prepared: Prepared, run
     validated, outcomes, fits = run.validation is not None, loop.outcomes(state), []
     weights = len(prepared.ridges)
     for first in among[::weights]:
-        best = best_of(state, range(first, first + weights), validated=validated)
-        unjudged, loss = rank(state.members[best], validated)
-        outcome, model = outcomes[best], fairly_best(loop, state, best, run.train, run.validation)
+        best = select_member(state, range(first, first + weights), validated=validated)
+        unjudged, loss = rank_outcome(state.members[best], validated)
+        outcome, model = outcomes[best], select_iterate(loop, state, best, run.train, run.validation)
         status = "interrupted" if outcome is None else outcome.status
         fits.append(Start(status, math.inf if unjudged else loss, model.constants()))
     return Starts(tuple(fits))
 
 
-def best_of(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:
+def select_member(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:
     """The member that is best, of all or of some."""
     among = range(len(state.members)) if among is None else among
-    return min(among, key=lambda member: rank(state.members[member], validated))
+    return min(among, key=lambda member: rank_outcome(state.members[member], validated))
 
 
-def rank(state: TrainState, validated: bool) -> tuple[bool, float]:
+def rank_outcome(state: TrainState, validated: bool) -> tuple[bool, float]:
     """What members are ordered by: those without a finite validation loss come last, by their training loss.
 
     Where held steps were refined in the last chunk, the chosen iterate is the best.

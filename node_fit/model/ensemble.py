@@ -13,20 +13,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
-from ..data.dataset import Dataset
-from ..data.initial_values import is_single
-from ..runtime.precision import carry, dtype_of, precision_of, scope
-from ..runtime.stored_names import stored_as
-from ..solver.intervals import Intervals
-from ..solver.row_steps import Front
-from .forecast import channels_at
+from ..data.dataset import Dataset, is_single
+from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.serialization import stored_as
+from ..solver.problem import Intervals
+from ..solver.row_by_row import Front
 from .neural_ode import NeuralODE, Prediction
-from .prediction import advance_channels, begin_channels, predicted_frame
+from .rollout import advance_channels, begin_channels, channels_at, predicted_frame
 
 # Maximum number of trajectories for the noise, and for the calibration.
-ENOUGH = 4096
+ENOUGH_RESIDUALS = 4096
 # Levels for which a factor is kept: 1 % to 99 %.
-LEVELS = np.arange(1, 100) / 100
+BAND_LEVELS = np.arange(1, 100) / 100
 
 
 @stored_as("Ensemble")
@@ -70,12 +68,12 @@ class Ensemble(eqx.Module):
         count, scaler = len(train.states), members[0].scaler
         precision = precision_of(members[0])
         with scope(precision):
-            blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in LEVELS]))
+            blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in BAND_LEVELS]))
             horizon = float(np.max(since_start(train, train.ts), where=train.mask.any(axis=2), initial=0))
             whole = Ensemble(
                 tuple(members), *carry(blank, dtype_of(precision)), calibrated=False, horizon=horizon, gain=gain
             )
-            train = train.sample(ENOUGH)
+            train = train.sample(ENOUGH_RESIDUALS)
             mean, _ = whole.moments(train)
             off = np.where(
                 train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
@@ -84,7 +82,7 @@ class Ensemble(eqx.Module):
             whole = eqx.tree_at(lambda e: e.noise, whole, carry(noise, dtype_of(precision)))
             if validation is None:
                 return whole
-            validation = validation.sample(ENOUGH)
+            validation = validation.sample(ENOUGH_RESIDUALS)
             mean, width = whole.moments(validation)
             scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
@@ -160,9 +158,9 @@ class Ensemble(eqx.Module):
 
     def factor(self, level: float) -> float:
         """The factor of a level; see the class."""
-        if not LEVELS[0] <= level <= LEVELS[-1]:
-            raise ValueError(f"level must be from {LEVELS[0]} to {LEVELS[-1]}, got {level}.")
-        return float(np.interp(level, LEVELS, np.asarray(self.factors, np.float64)))
+        if not BAND_LEVELS[0] <= level <= BAND_LEVELS[-1]:
+            raise ValueError(f"level must be from {BAND_LEVELS[0]} to {BAND_LEVELS[-1]}, got {level}.")
+        return float(np.interp(level, BAND_LEVELS, np.asarray(self.factors, np.float64)))
 
     def moments(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None
@@ -237,8 +235,8 @@ def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
     """The conformal quantiles of `scores` at all levels, at most their largest."""
     ordered = np.sort(scores[np.isfinite(scores)])
     if ordered.size == 0:
-        return np.full(len(LEVELS), np.inf)
-    ranks = [min(math.ceil((scores.size + 1) * p), ordered.size) for p in LEVELS]
+        return np.full(len(BAND_LEVELS), np.inf)
+    ranks = [min(math.ceil((scores.size + 1) * p), ordered.size) for p in BAND_LEVELS]
     return ordered[np.array(ranks) - 1]
 
 

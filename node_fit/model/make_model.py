@@ -13,31 +13,24 @@ from jaxtyping import PRNGKeyArray
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaler, Scaling
-from ..runtime.arguments import by_name, check_argument
-from ..runtime.precision import ambient, carry, dtype_of, numbers_as_arrays, precision_of
+from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of
+from ..runtime.validation import by_name, check_argument
+from ..solver.methods import EXPLICIT
+from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from ..solver.tableau import EXPLICIT
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
-from ..solver.vector_field import VectorField
-from .fields.constants import Constants
 from .fields.hybrid import Hybrid
-from .fields.known import Known
-from .fields.linear import Linear
-from .fields.mlp import MLP
+from .fields.known import Constants, Known
+from .fields.network import MLP, Linear, SecondOrder
 from .fields.polynomial import Polynomial
-from .fields.second_order import SecondOrder
+from .initial_state.encoder import Encoder
+from .initial_state.fitted import Fitted
+from .initial_state.rule import AbstractStart, First
+from .initial_state.stated import Stated
+from .initial_state.steady import Steady
 from .neural_ode import NeuralODE
-from .observations.linear import LinearReadout
-from .observations.measured import MeasuredStates
-from .observations.network import NetworkReadout
-from .observations.observation import AbstractObservation
-from .parameters import nodes
-from .starts.encoder import Encoder
-from .starts.first import First
-from .starts.fitted import Fitted
-from .starts.start import AbstractStart
-from .starts.stated import Stated
-from .starts.steady import Steady
+from .observation import AbstractObservation, LinearReadout, MeasuredStates, NetworkReadout
+from .parameters import parameter_nodes
 from .system import System
 
 MakeField = Callable[..., VectorField]
@@ -55,8 +48,8 @@ FIELDS = {
 STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
 OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": NetworkReadout}
 # What to pass for these.
-START = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
-OBSERVATION = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
+START_HINT = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
+OBSERVATION_HINT = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
 
 
 def make_model(
@@ -93,8 +86,8 @@ def make_model(
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     for name, value, hint, text in (
         ("hidden", hidden, int | Sequence[str], "a number of states or a list of their names"),
-        ("start", start, MakeStart, START),
-        ("observation", observation, MakeObservation, OBSERVATION),
+        ("start", start, MakeStart, START_HINT),
+        ("observation", observation, MakeObservation, OBSERVATION_HINT),
         ("solver", solver, Solver | None, None),
         ("scaling", scaling, Scaling | None, None),
         ("key", key, PRNGKeyArray, "a JAX random key such as jax.random.key(0)"),
@@ -139,7 +132,9 @@ def make_model(
 def check_constants(model: NeuralODE) -> None:
     """Refuses a name for a constant of the field and for another one of the start."""
     parts = (model.field, model.start)
-    of_field, of_start = ({name for _, each in nodes(part, Constants) for name in each.names} for part in parts)
+    of_field, of_start = (
+        {name for _, each in parameter_nodes(part, Constants) for name in each.names} for part in parts
+    )
     for name in sorted(of_field & of_start):
         raise ValueError(f"{name!r} is a constant of the field and of the start, which are not the same; rename one.")
 

@@ -12,21 +12,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.batch import Batch
-from ..data.dataset import Dataset, check_data
-from ..data.initial_values import from_initial_values, is_single
+from ..data.dataset import Dataset, check_data, from_initial_values, is_single
 from ..data.scaling import Scaler
-from ..runtime.precision import carry, dtype_of, precision_of, scope
-from ..runtime.stored_names import stored_as
-from ..solver.initial_value_problem import InitialValueProblem
-from ..solver.interpolation import interpolate
-from ..solver.solver import Solution, Solver
+from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.serialization import stored_as
+from ..solver.problem import InitialValueProblem, Solution, VectorField, interpolate
+from ..solver.solver import Solver
 from ..solver.triggers import has_triggers
-from ..solver.vector_field import VectorField
-from .fields.constants import Constants
-from .observations.measured import MeasuredStates
-from .observations.observation import AbstractObservation
-from .prediction import compile_prediction, predicted, predicted_frame
-from .starts.start import AbstractStart
+from .fields.known import Constants
+from .initial_state.rule import AbstractStart
+from .observation import AbstractObservation, MeasuredStates
+from .rollout import compile_prediction, predict_rows, predicted_frame
 from .system import System
 
 BEYOND = 1e4
@@ -245,7 +241,7 @@ class NeuralODE(eqx.Module):
     ) -> Prediction:
         """As `Ensemble.bands`, but without bands, since a single model has none."""
         self.check_channels(data)
-        found = predicted(self, *self.asked(data, ts))
+        found = predict_rows(self, *self.asked(data, ts))
         return Prediction(self.scaler.unscale_states(found[..., : len(self.states)]), None, None, self.hidden_of(found))
 
     def hidden_of(

@@ -9,11 +9,11 @@ import jax
 from jaxtyping import PyTree
 
 from ..data.scaling import Scaler
-from .fields.constants import Constants
-from .fields.mlp import MLP
+from .fields.known import Constants
+from .fields.network import MLP
 from .fields.polynomial import Polynomial
-from .starts.encoder import Encoder
-from .starts.start import AbstractStart
+from .initial_state.encoder import Encoder
+from .initial_state.rule import AbstractStart
 
 TRAINED = ("field", "start", "observation")
 
@@ -50,7 +50,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
             hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(known))}."
             raise ValueError(f"freeze names {frozen!r}, which is no part of the model; {hint}")
 
-    fixed = [*freeze, *(name(path) for path, _ in nodes(model, Scaler))]
+    fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]
 
     def is_trained(path: tuple, leaf: Any) -> bool:
         full = name(path)
@@ -65,7 +65,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
     return Partition(params, frozen, static)
 
 
-def weights(part: PyTree) -> list[jax.Array]:
+def network_weights(part: PyTree) -> list[jax.Array]:
     """The floating arrays of a part that a prior around 0 penalises: no scales, constants or linear paths."""
     others = (Scaler, Constants)
     kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
@@ -82,7 +82,7 @@ def network_of(part: PyTree) -> PyTree:
     return None if isinstance(part, AbstractStart) else part
 
 
-def nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
+def parameter_nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
     """The parts of a model that have this class, with their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
@@ -96,6 +96,6 @@ def within(path: str, part: str) -> bool:
     return path == part or path.startswith(part + ".")
 
 
-def count(params: PyTree) -> int:
+def count_parameters(params: PyTree) -> int:
     """The number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 
 from ..data.angles import turns_of
 from ..data.bounds import Bounds, from_line, is_inside, slope, to_line
-from ..data.checks import check_known
+from ..data.dataset import check_known_values
 from ..data.events import Events, Jumps
-from ..data.scaling import Scaler, columns
-from ..runtime.stored_names import stored_as
+from ..data.scaling import Scaler, columns_by_name
+from ..runtime.serialization import stored_as
 
 
 @stored_as("System")
@@ -92,34 +92,38 @@ class System(eqx.Module):
     ) -> tuple[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]]:
         """Converts time, states and inputs from the solver's units to the user's."""
         s = self.scaler
-        y = columns(from_line, z * s.state_scale + s.state_shift, s.bounds)
-        return t * s.time_scale + s.time_shift, y, columns(from_line, u * s.input_scale + s.input_shift, s.input_bounds)
+        y = columns_by_name(from_line, z * s.state_scale + s.state_shift, s.bounds)
+        return (
+            t * s.time_scale + s.time_shift,
+            y,
+            columns_by_name(from_line, u * s.input_scale + s.input_shift, s.input_bounds),
+        )
 
     def in_solver_units(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> tuple[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]]:
         """Converts time, states and inputs from the user's units to the solver's; the inverse of `in_users_units`."""
         s = self.scaler
-        z = (columns(to_line, y, s.bounds) - s.state_shift) / s.state_scale
-        v = (columns(to_line, u, s.input_bounds) - s.input_shift) / s.input_scale
+        z = (columns_by_name(to_line, y, s.bounds) - s.state_shift) / s.state_scale
+        v = (columns_by_name(to_line, u, s.input_bounds) - s.input_shift) / s.input_scale
         return (t - s.time_shift) / s.time_scale, z, v
 
     def users_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
         """Converts time derivatives from the solver's units to the user's, at states in the user's units."""
         s = self.scaler
-        return rates * s.state_scale / s.time_scale / columns(slope, y, s.bounds)
+        return rates * s.state_scale / s.time_scale / columns_by_name(slope, y, s.bounds)
 
     def scaled_rates(self, y: Float[Array, " state"], rates: Float[Array, " state"]) -> Float[Array, " state"]:
         """Converts time derivatives from the user's units to the solver's, at states in the user's units."""
         s = self.scaler
-        return rates * columns(slope, y, s.bounds) * s.time_scale / s.state_scale
+        return rates * columns_by_name(slope, y, s.bounds) * s.time_scale / s.state_scale
 
     def jumps(self, events: Events) -> Jumps:
         """Events in scaled units, on the host.
 
         **Raises:** `ValueError` if there is no such state, or a state with bounds jumps in a way that may leave them.
         """
-        check_known("an event", events.states, self.states)
+        check_known_values("an event", events.states, self.states)
         s = self.scaler
         shape = (*events.factor.shape[:2], len(self.states))
         factor, shift = np.ones(shape), np.zeros(shape)

@@ -9,16 +9,15 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from ..data.dataset import Dataset, cut
-from ..data.smoothing import FEWEST, smooth
+from ..data.smoothing import FEWEST_SMOOTHED, smooth
 from ..model.neural_ode import NeuralODE
-from ..runtime.arguments import check_fields
+from ..runtime.validation import check_fields
 from ..solver.triggers import has_triggers
-from .objective import AbstractLeastSquares, Target, measured_count
+from .objective import AbstractLeastSquares, Residuals, Target, measured_count
 from .penalty import Penalty
-from .residuals import Residuals
 
 # Of very many rows, this multiple of the points in use is smoothed, in pieces of this many rows.
-ENOUGH, PIECE = 4, 512
+ENOUGH_ROWS, DERIVATIVE_PIECE = 4, 512
 
 
 class Slopes(eqx.Module):
@@ -56,14 +55,14 @@ class DerivativeMatching(AbstractLeastSquares):
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
         if data.events is not None or has_triggers(model.field):
             return "no derivative stage, since splines do not jump at events"
-        if not (data.mask.sum(axis=1) >= FEWEST).all(axis=1).any():
-            return f"no derivative stage, since no trajectory has {FEWEST} measurements of every state"
+        if not (data.mask.sum(axis=1) >= FEWEST_SMOOTHED).all(axis=1).any():
+            return f"no derivative stage, since no trajectory has {FEWEST_SMOOTHED} measurements of every state"
         return None
 
     def prepare(self, data: Dataset, model: NeuralODE) -> Slopes:
         if not model.is_measured:
             raise ValueError("derivative matching needs a model whose states are all measured; leave the stage out.")
-        data = evenly(data, ENOUGH * self.most)
+        data = evenly(data, ENOUGH_ROWS * self.most)
         ts = model.scaler.scale_times(data.ts)
         known = np.where(data.mask, model.scaler.scale_states(data.ys), np.nan)
         ys, rates = smooth(ts, known)
@@ -93,7 +92,7 @@ def evenly(data: Dataset, most: int) -> Dataset:
     """Pieces of trajectories, evenly spread, with about `most` rows in total; everything if there are fewer."""
     if data.lengths.sum() <= most:
         return data
-    pieces = data.pieces(PIECE, PIECE)
+    pieces = data.pieces(DERIVATIVE_PIECE, DERIVATIVE_PIECE)
     share = most / sum(end - begin for _, begin, end in pieces)
     chosen = np.linspace(0, len(pieces) - 1, max(int(share * len(pieces)), 1)).astype(int)
     return cut(data, [pieces[index] for index in chosen], [str(index) for index in chosen])

@@ -1,4 +1,4 @@
-"""The base classes of objectives."""
+"""Objectives: their base classes, their residuals with the Jacobian, and a user-defined loss."""
 
 import abc
 import math
@@ -11,13 +11,88 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
+from ..runtime.validation import check_fields
 from ..solver.held_steps import Shares
+from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from .jacobian import forward, pushed
 from .penalty import Penalty
-from .residuals import Jacobian, Residuals, Vector
+
+
+class Residuals(eqx.Module):
+    """Residuals, whose squares are summed.
+
+    - `values`: one row for each block of data.
+    - `count`: number of measured values.
+    - `failed`: number of failed solves.
+    - `excess`: the largest error of a held step, relative to its tolerance; 0 if there is no estimate.
+    """
+
+    values: Float[Array, "block row"]
+    count: Float[Array, ""]
+    failed: Int[Array, ""]
+    excess: Float[Array, ""] | float = 0.0
+
+
+Vector = Float[Array, " parameter"]
+Jacobian = Float[Array, "residual parameter"]
+
+
+def forward(residuals: Callable[[Vector], Residuals], x: Vector) -> tuple[Residuals, Jacobian]:
+    """Residuals and their Jacobian in forward mode, one pass per parameter."""
+
+    def with_values(x: Vector) -> tuple[Array, Residuals]:
+        found = residuals(x)
+        return found.values.reshape(-1), found
+
+    jacobian, found = jax.jacfwd(with_values, has_aux=True)(x)
+    return found, jacobian
+
+
+def push_forward(residuals: Callable[[Vector], Residuals], x: Vector, direction: Vector) -> Float[Array, "block row"]:
+    """The derivative of residuals along a direction."""
+    return jax.jvp(lambda x: residuals(x).values, (x,), (direction,))[1]
+
+
+def sensitive(field_of: Callable[[Vector], VectorField], x: Vector, states: int) -> VectorField:
+    """The field of states and their sensitivities to the parameters, `S' = df/dy S + df/dx`.
+
+    The derivatives of the field take one reverse pass per state, whatever the number of parameters
+    (Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section I.14).
+
+    **Arguments:**
+
+    - `field_of`: the field with given parameters.
+    - `x`: the parameters.
+    - `states`: number of states.
+
+    **Returns:** a field of states and, by row, sensitivities: shape `(state * (1 + parameter),)`.
+    """
+
+    def field(t: Array, z: Array, u: Array) -> Array:
+        y, s = z[:states], z[states:].reshape(states, x.size)
+        rates, pull = jax.vjp(lambda x, y: field_of(x)(t, y, u), x, y)
+        by_parameter, by_state = jax.vmap(pull)(jnp.eye(states, dtype=z.dtype))
+        return jnp.concatenate([rates, (by_state @ s + by_parameter).reshape(-1)])
+
+    return field
+
+
+def through_states(
+    assemble: Callable[[Vector, Array], Float[Array, "block row"]],
+    x: Vector,
+    states: Float[Array, "block time state"],
+    sensitivities: Float[Array, "block time state parameter"],
+) -> tuple[Float[Array, "block row"], Jacobian]:
+    """Values that depend on the parameters through solved states and directly, and their derivatives."""
+
+    def column(direction: Array, moved: Array) -> Array:
+        return jax.jvp(assemble, (x, states), (direction, moved))[1].reshape(-1)
+
+    by_parameter = jax.vmap(column, in_axes=(0, 3), out_axes=1)
+    return assemble(x, states), by_parameter(jnp.eye(x.size, dtype=x.dtype), sensitivities)
 
 
 class Loss(eqx.Module):
@@ -156,7 +231,7 @@ class AbstractObjective(eqx.Module):
 
     def pushed(self, build: Build, x: Vector, direction: Vector, target: Target) -> Float[Array, "block row"]:
         """The derivative of the residuals along a direction in the space of all that is trained."""
-        return pushed(lambda x: self.residuals(*build(x), target), x, direction)
+        return push_forward(lambda x: self.residuals(*build(x), target), x, direction)
 
     def prior(self, parts: PyTree) -> PyTree:
         """The weight of each parameter's square in the sum of squares, in the structure of `parts`."""
@@ -185,3 +260,53 @@ def measured_count(mask: Bool[Array, "..."], dtype: Any) -> Float[Array, ""]:
 def masked_mean(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, ""]:
     """Mean of `values` where `mask` holds; neither value nor gradient sees the rest."""
     return jnp.where(mask, values, 0).sum() / measured_count(mask, values.dtype)
+
+
+class CustomLoss(AbstractObjective):
+    """A function `loss(model, batch)` that returns a scalar, as an objective.
+
+    ```python
+    def absolute_error(model, batch):
+        off = jnp.abs(model.simulate(batch).ys - batch.ys)
+        return jnp.where(batch.mask, off, 0).sum() / batch.mask.sum()
+
+
+    node_fit.fit(train, recipe=[node_fit.Stage(absolute_error, optax.adam(1e-2), steps=500)])
+    ```
+
+    **Arguments:**
+
+    - `function`: called with a `NeuralODE` and a `Batch`, both in scaled units, and traced by JAX.
+
+    **Raises:** `ValueError` if it is not a function or, on first use, if it does not return a scalar.
+    """
+
+    function: Callable[[NeuralODE, Batch], Any] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_fields(self)
+
+    def prepare(self, data: Dataset, model: NeuralODE) -> Batch:
+        return model.batch(data)
+
+    def loss(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Loss:
+        value = jnp.asarray(self.function(model, target.batch))
+        if value.shape != ():
+            raise ValueError(f"a loss must return a scalar, but {self.function!r:.60} returns shape {value.shape}.")
+        value = value.astype(target.batch.ys.dtype)
+        return Loss(value, (~jnp.isfinite(value)).astype(jnp.int32))
+
+
+def as_objective(given: Any) -> AbstractObjective:
+    """Converts a plain function of a model and a batch to a `CustomLoss`; returns objectives unchanged.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, AbstractObjective):
+        return given
+    if isinstance(given, type) or not callable(given):
+        raise ValueError(
+            f"objective must be an objective such as node_fit.TrajectoryMatching(), or a function loss(model, batch) "
+            f"that returns a scalar, got {given!r:.60}."
+        )
+    return CustomLoss(given)

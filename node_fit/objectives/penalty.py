@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..model.fields.hybrid import Hybrid
-from ..model.parameters import weights
-from ..runtime.arguments import check_fields
-from ..solver.vector_field import VectorField
+from ..model.parameters import network_weights
+from ..runtime.validation import check_fields
+from ..solver.problem import VectorField
 
 Points = tuple[Float[Array, "block point"], Float[Array, "block point state"], Float[Array, "block point input"]]
 Number = float | Float[Array, ""]
@@ -56,7 +56,7 @@ class Penalty(eqx.Module):
     def of_weights(self, parts: PyTree) -> Float[Array, ""]:
         """The weighted sum of the squared weights of a model's field and start."""
         assert not isinstance(self.ridge, str)
-        return self.ridge * sum(((leaf**2).sum() for leaf in weights(parts)), jnp.zeros(()))
+        return self.ridge * sum(((leaf**2).sum() for leaf in network_weights(parts)), jnp.zeros(()))
 
     def prior(self, parts: PyTree) -> PyTree:
         """The weight of each parameter's square in `of_weights`, in the structure of `parts`."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..runtime.arguments import check_fields, check_name
+from ..runtime.validation import check_choice, check_fields
 
 Residual = Float[Array, "..."]
 Host = Float[np.ndarray, "..."]
@@ -137,5 +137,5 @@ LOSSES = {"squares": LEAST_SQUARES, "huber": Huber(), "student": StudentT()}
 
 def as_loss(given: Any) -> Any:
     """The loss of a name, or what was given if it is no name."""
-    check_name("loss", given, LOSSES)
+    check_choice("loss", given, LOSSES)
     return LOSSES[given] if isinstance(given, str) else given

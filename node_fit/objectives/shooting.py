@@ -11,13 +11,13 @@ from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset, cut
 from ..data.smoothing import smooth
 from ..model.neural_ode import NeuralODE
-from ..runtime.arguments import check_fields
+from ..runtime.validation import check_fields
 from ..solver.held_steps import Grid, Shares
 from ..solver.solver import Solver, as_solver
 from .objective import Target
 from .penalty import Penalty
 from .robust import AbstractResidualLoss, Squares
-from .simulation import AbstractSimulation, misfit, nodes, rows, with_deviation
+from .trajectory import AbstractSimulation, misfit, rows_of_batch, simulation_nodes, with_deviation
 
 
 class Segments(eqx.Module):
@@ -116,7 +116,7 @@ class MultipleShooting(AbstractSimulation):
 
     def seen(self, target: Target) -> tuple[Batch, Grid | None]:
         batch = target.batch.batch
-        return batch, nodes(target, batch)
+        return batch, simulation_nodes(target, batch)
 
     def starts(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "segment state"]:
         segments: Segments = target.batch
@@ -135,7 +135,7 @@ class MultipleShooting(AbstractSimulation):
         weight = self.least * (self.most / self.least) ** target.progress
         return jnp.concatenate(
             [
-                rows(misfit(model, batch, states, self.residual_loss)),
+                rows_of_batch(misfit(model, batch, states, self.residual_loss)),
                 gaps * jnp.sqrt(weight * ratio).astype(gaps.dtype),
                 self.penalty.along(model.field, batch, states),
             ],

@@ -13,18 +13,18 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..objectives.objective import Loss
-from ..runtime.arguments import check_fields
+from ..runtime.validation import check_fields
 from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunction, Step
 
 Vector = Float[Array, " parameter"]
 Form = Literal["auto", "dense", "cg"]
 # A step is accepted if the sum of squares falls by at least this fraction of the predicted decrease.
 SUFFICIENT = 1e-4
-# The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALL`.
-STALLED, STALL = 5, 1e-4
+# The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALLED_CG`.
+STALLED, STALLED_CG = 5, 1e-4
 # Maximum correction by the curvature, relative to the step (Transtrum and Sethna 2012).
 CURVED = 0.75
-PROBE = 0.1
+CURVATURE_PROBE = 0.1
 CG_STEPS = 100
 
 
@@ -129,7 +129,7 @@ class LevenbergMarquardt(AbstractOptimizer):
         start = Try(damping, state.growth, jnp.zeros_like(x), value, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
         last = jax.lax.while_loop(lambda t: ~t.taken & (t.number < self.tries), attempt, start)
         moved = jnp.where(last.taken, x + last.step, x)
-        falls = last.taken & (last.value < (1 - STALL) * value)
+        falls = last.taken & (last.value < (1 - STALLED_CG) * value)
         stalled = jnp.where(falls, 0, state.stalled + 1)
         growth = jnp.minimum(last.growth, 1e4)
         sound = jnp.isfinite(value) & (last.damping > 0) & jnp.isfinite(last.damping)
@@ -155,7 +155,7 @@ class LevenbergMarquardt(AbstractOptimizer):
 
     @property
     def why_stuck(self) -> str:
-        return f"{STALLED} damped steps in a row lowered the sum of squares by less than {STALL:.2%} each"
+        return f"{STALLED} damped steps in a row lowered the sum of squares by less than {STALLED_CG:.2%} each"
 
     def stuck(self, state: LMState) -> Bool[Array, ""]:
         return state.stalled >= STALLED
@@ -178,9 +178,9 @@ def geodesic_step(
         small = jnp.linalg.norm(solved / 2) <= CURVED / 2 * jnp.linalg.norm(step)
         corrected = step + jnp.where(small & jnp.isfinite(solved).all(), solved / 2, 0)
         step = jnp.where(second, corrected, solved)
-        there, _ = residuals(x + jnp.where(second, step, PROBE * step))
+        there, _ = residuals(x + jnp.where(second, step, CURVATURE_PROBE * step))
         # Second derivative along the step, by a finite difference.
-        bend = 2 / PROBE * ((there - linear.residuals) / PROBE - linear.push(step))
+        bend = 2 / CURVATURE_PROBE * ((there - linear.residuals) / CURVATURE_PROBE - linear.push(step))
         return (step, linear.pull(bend)), (step, there)
 
     _, (steps, there) = jax.lax.scan(iterate, (jnp.zeros_like(x), linear.slope), jnp.array([False, True]))

@@ -153,7 +153,7 @@ class AbstractGradientOptimizer(AbstractOptimizer):
 
     def step(self, loss: LossFunction, params: PyTree, state: PyTree, steps: int) -> Step:
         transform = optax.with_extra_args_support(self.transform(steps))
-        value, gradient = evaluate(loss, params, state)
+        value, gradient = evaluate_loss(loss, params, state)
         norm = optax.tree.norm(gradient)
         updates, new_state = transform.update(
             gradient, state, params, value=value.value, grad=gradient, value_fn=lambda p: loss(p).value
@@ -182,7 +182,7 @@ def with_schedules(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(merged, new, old, is_leaf=lambda x: injects(x) or isinstance(x, optax.ScaleByScheduleState))
 
 
-def evaluate(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:
+def evaluate_loss(loss: LossFunction, params: PyTree, state: PyTree) -> tuple[Loss, PyTree]:
     """Evaluates the objective and its gradient, or takes them from the state if a line search has stored them there."""
     if cached(state):
         value, gradient = optax.value_and_grad_from_state(lambda p: loss(p).value)(params, state=state)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..data.events import Marks
-from ..evaluation.metrics import deviations, mean_over_channels
+from ..evaluation.metrics import mean_over_channels, prediction_errors
 from ..evaluation.simulation import Simulated
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
@@ -156,7 +156,7 @@ class Trajectory:
         return self.curve.events
 
 
-def join(segments: Iterable[tuple[Segment, bool]]) -> list[Trajectory]:
+def join_segments(segments: Iterable[tuple[Segment, bool]]) -> list[Trajectory]:
     """One trajectory for all segments that follow on one another.
 
     **Arguments:** `segments`: each with whether it may continue a trajectory of its name. It does so if it begins after
@@ -173,7 +173,7 @@ def join(segments: Iterable[tuple[Segment, bool]]) -> list[Trajectory]:
     return found
 
 
-def rank(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
+def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
     """Marks the best, the median and the worst of the held-out and of the fitted trajectories, and returns these.
 
     Of kinds with fewer than three, all are returned, without a mark.
@@ -198,7 +198,7 @@ def collect(curves: Curves) -> list[Trajectory]:
     pieces: list[tuple[Segment, bool]] = []
     fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set()
     for role, data in curves.splits.items():
-        scales = deviations(data)
+        scales = prediction_errors(data)
         for row, name in enumerate(data.trajectories):
             context = data.valid[row] & ~data.scored[row]
             continues = role != TRAIN and bool(context.any())
@@ -209,14 +209,14 @@ def collect(curves: Curves) -> list[Trajectory]:
                 pieces.append((known, False))
             counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
             at_rows = curves.at_rows.get(role)
-            predicted = at_rows[row][rows] if at_rows is not None else interpolated(ts[rows], curve)
+            predicted = at_rows[row][rows] if at_rows is not None else interpolate_curve(ts[rows], curve)
             error = row_error(counted, predicted, scales)
             if rows.any():
                 pieces.append((Segment(role, name, ts[rows], counted, us[rows], error, curve), continues))
-    return join(pieces)
+    return join_segments(pieces)
 
 
-def interpolated(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.ndarray, "time state"]:
+def interpolate_curve(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.ndarray, "time state"]:
     """A curve at other times."""
     return np.stack([np.interp(ts, curve.ts, ys) for ys in curve.ys.T], axis=1)
 

@@ -1,20 +1,96 @@
-"""The plot of model and data over time."""
+"""The plot of model and data over time: which trajectories, a note on the others, and the axis limits."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .curves import Curves, Trajectory, collect
-from .marks import EVENT, entry, label_of, marker
-from .selection import INPUTS, PANELS, choose, headline, limits
-from .style import ACCENTS, INK, QUIET, SHADE, named, named_time, new_figure, plain, save, styled
+from ..data.dataset import Dataset
+from .curves import RANKS, Curves, Trajectory, collect, rank_trajectories
+from .style import (
+    ACCENTS,
+    EVENT,
+    INK,
+    QUIET,
+    SHADE,
+    entry,
+    label_of,
+    marker,
+    named_time,
+    new_figure,
+    plain_label,
+    save_figure,
+    use_style,
+    with_unit,
+)
+
+PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
+
+
+def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str]]:
+    """At most three fitted and three held-out trajectories, each with its rank if there are more."""
+    if len(records) <= PER_KIND:
+        return [(record, "") for record in records]
+    order = {name: place for place, name in enumerate(RANKS)}
+    ranked = sorted(rank_trajectories(records), key=lambda each: (each.held, each.error, order.get(each.rank, 0)))
+    many = {held: sum(record.held == held for record in records) > PER_KIND for held in (False, True)}
+    return [(record, record.rank if many[record.held] else "") for record in ranked]
+
+
+def headline(
+    figure: Any,
+    records: list[Trajectory],
+    shown: list[tuple[Trajectory, str]],
+    data: Dataset,
+    left_out: int = 0,
+) -> None:
+    """Notes which part is shown, if it is not everything."""
+    parts = []
+    if len(shown) < len(records):
+        counts = [
+            (sum(record.held == held for record in records), kind)
+            for held, kind in ((False, "fitted"), (True, "held out"))
+        ]
+        ranked = [f"of {n} {kind}" for n, kind in counts if n > PER_KIND]
+        whole = [f"all {n} {kind}" for n, kind in counts if 0 < n <= PER_KIND]
+        kinds = ["best, median and worst " + " and ".join(ranked)] * bool(ranked) + whole
+        parts.append(f"{len(shown)} of {len(records)} trajectories: {', and '.join(kinds)}")
+    if left_out:
+        parts.append(f"sampled evenly from {len(records) + left_out}")
+    if len(data.states) > PANELS:
+        parts.append(f"first {PANELS} of {len(data.states)} states")
+    if len(data.inputs) > INPUTS:
+        parts.append(f"first {INPUTS} of {len(data.inputs)} inputs")
+    if parts:
+        lines = textwrap.wrap("; ".join(parts), int(13 * figure.get_figwidth()))
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=QUIET)
+
+
+def limits(records: list[Trajectory], state: int, room: float = 0.06) -> tuple[float, float]:
+    """Axis limits: the range of the data, extended towards curve and band by at most a quarter on each side."""
+    data = finite_values([each.ys[:, state] for record in records for each in record.segments])
+    curve = finite_values([part[:, state] for each in records for part in (each.curve.ys, *(each.curve.bands or ()))])
+    if not data.size:
+        data = curve if curve.size else np.array([0.0, 1.0])
+    low, high = float(data.min()), float(data.max())
+    span = (high - low) or abs(high) or 1.0
+    if curve.size:
+        low = min(low, max(float(curve.min()), low - span / 4))
+        high = max(high, min(float(curve.max()), high + span / 4))
+    margin = room * ((high - low) or span)
+    return low - margin, high + margin
+
+
+def finite_values(arrays: list[np.ndarray]) -> np.ndarray:
+    values = np.concatenate(arrays)
+    return values[np.isfinite(values)]
 
 
 def plot_fit(curves: Curves, path: str | Path) -> Path:
     """Writes the plot of `fit_figure` to a PNG at `path`; returns `path`."""
-    with styled():
-        return save(fit_figure(curves), path)
+    with use_style():
+        return save_figure(fit_figure(curves), path)
 
 
 def fit_figure(curves: Curves) -> Any:
@@ -30,11 +106,11 @@ def fit_figure(curves: Curves) -> Any:
     **Returns:** a `matplotlib.figure.Figure`.
     """
     records = collect(curves)
-    shown = choose(records)
+    shown = choose_trajectories(records)
     first = next(iter(curves.splits.values()))
     states, inputs = first.states[:PANELS], first.inputs[:INPUTS]
     heights = [1.0] * len(states) + [0.42] * len(inputs)
-    with styled():
+    with use_style():
         width = 7.0 if len(shown) == 1 else max(6.0, 2.15 * len(shown) + 0.6)
         height = (1.9 if len(shown) == 1 else 1.6) * sum(heights) + 1.3
         figure = new_figure(width, height)
@@ -51,7 +127,7 @@ def fit_figure(curves: Curves) -> Any:
             grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
             grid[-1, across].set_xlabel(named_time(first))
         for down, name in enumerate((*states, *inputs)):
-            grid[down, 0].set_ylabel(named(first, name))
+            grid[down, 0].set_ylabel(with_unit(first, name))
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
@@ -152,7 +228,7 @@ def column_title(record: Trajectory, label: str, columns: int) -> str:
         for role, error in record.errors.items()
         if not np.isnan(error)
     ]
-    head = f"{plain(record.name)} ({label})" if label else plain(record.name)
+    head = f"{plain_label(record.name)} ({label})" if label else plain_label(record.name)
     if columns == 1:
         return f"trajectory {head}   ·   NRMSE: {', '.join(errors)}"
     return f"{head}\nNRMSE: {', '.join(errors)}"

@@ -1,4 +1,4 @@
-"""The plot of the loss against the step."""
+"""The plots of losses: against the step, and those of several starts in order, a waterfall whose steps are optima."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .style import ACCENTS, FAINT, INK, QUIET, new_figure, plain, save, styled
+from .style import ACCENTS, FAINT, INK, QUIET, new_figure, plain_label, save_figure, use_style
 
 
 def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
@@ -20,7 +20,7 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
 
     **Returns:** `path`.
     """
-    with styled():
+    with use_style():
         figure = new_figure(6.0, 3.2)
         axes = figure.add_subplot()
         steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
@@ -43,7 +43,7 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
             text = f"after {steps[0]:g} steps, in one chunk:\n{', '.join(said) or 'no finite loss'}"
             axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)
             axes.set_axis_off()
-            return save(figure, path)
+            return save_figure(figure, path)
         if any(np.isfinite(loss).any() for loss in drawn.values()):
             axes.set_yscale("log")
             mark_best(axes, steps, stages, losses)
@@ -54,7 +54,7 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         axes.set_xlabel("step")
         axes.set_ylabel("loss")
         axes.margins(x=0.02)
-        return save(figure, path)
+        return save_figure(figure, path)
 
 
 def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
@@ -82,7 +82,7 @@ def mark_stages(axes: Any, steps: np.ndarray, stages: list) -> None:
         if index:
             axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
         axes.annotate(
-            plain(str(stages[part[0]])),
+            plain_label(str(stages[part[0]])),
             ((begin + steps[part[-1]]) / 2, 0.0),
             (0, 4),
             xycoords=axes.get_xaxis_transform(),
@@ -110,3 +110,31 @@ def positive(loss: np.ndarray) -> np.ndarray:
 def single_point_style(values: np.ndarray) -> dict[str, Any]:
     """Marks a line that has a single point, which would otherwise be invisible."""
     return {"marker": "o", "ms": 3} if np.isfinite(values).sum() < 2 else {}
+
+
+# Factor between the losses and the edges of the picture.
+ROOM_ABOVE = 2.0
+
+
+def plot_starts(losses: Sequence[float], path: str | Path) -> Path:
+    """Plots the losses of fits from several starts, the lowest first; those that failed are not drawn.
+
+    **Arguments:** `losses`: of each start; infinite if it failed. `path`: the PNG to write.
+
+    **Returns:** `path`.
+    """
+    known = np.sort([loss for loss in losses if np.isfinite(loss)])
+    with use_style():
+        figure = new_figure(4.5, 3.0)
+        axes = figure.add_subplot()
+        if known.size and known[0] > 0:
+            axes.set_yscale("log")
+            # Without limits, rounding errors would fill the picture where all losses are equal.
+            axes.set_ylim(known[0] / ROOM_ABOVE, known[-1] * ROOM_ABOVE)
+        axes.plot(np.arange(1, known.size + 1), known, "o-", ms=3.5, lw=0.8, color=ACCENTS[0])
+        if known.size < len(losses):
+            axes.set_title(f"{len(losses) - known.size} of {len(losses)} failed", color=QUIET)
+        axes.set_xlabel("starts, the best first")
+        axes.set_ylabel("loss")
+        axes.locator_params(axis="x", integer=True)
+        return save_figure(figure, path)

@@ -7,19 +7,18 @@ import numpy as np
 from jaxtyping import Float
 
 from .curves import CONTEXT, TRAIN, Curves, Trajectory, collect
-from .marks import entry, label_of, marker
-from .selection import choose, headline, limits
-from .style import ACCENTS, FAINT, INK, named, new_figure, save, styled
+from .fit import choose_trajectories, headline, limits
+from .style import ACCENTS, FAINT, INK, entry, label_of, marker, new_figure, save_figure, use_style, with_unit
 
 SIDE = 28  # grid points of the vector field along each axis
-ROOM = 0.12  # margin of the axes
-START: dict[str, Any] = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "mec": INK, "mew": 0.9}
+ROOM_AROUND = 0.12  # margin of the axes
+START_MARK: dict[str, Any] = {"ls": "none", "marker": "s", "ms": 4, "mfc": "white", "mec": INK, "mew": 0.9}
 
 
 def phase_points(curves: Curves) -> Float[np.ndarray, "n 2"]:
     """The points at which a phase portrait shows the vector field, in the user's units."""
-    chosen = [record for record, _ in choose(collect(curves))]
-    xs, ys = (np.linspace(*limits(chosen, state, ROOM), SIDE) for state in (0, 1))
+    chosen = [record for record, _ in choose_trajectories(collect(curves))]
+    xs, ys = (np.linspace(*limits(chosen, state, ROOM_AROUND), SIDE) for state in (0, 1))
     return np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
 
 
@@ -40,22 +39,22 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
     if len(first.states) != 2:
         raise ValueError(f"a phase portrait needs 2 states, got {len(first.states)}: {', '.join(first.states)}.")
     records = collect(curves)
-    shown = choose(records)
+    shown = choose_trajectories(records)
     chosen = [record for record, _ in shown]
-    with styled():
+    with use_style():
         figure = new_figure(5.4, 5.4)
         axes = figure.add_subplot()
-        axes.set_xlim(limits(chosen, 0, ROOM))
-        axes.set_ylim(limits(chosen, 1, ROOM))
+        axes.set_xlim(limits(chosen, 0, ROOM_AROUND))
+        axes.set_ylim(limits(chosen, 1, ROOM_AROUND))
         if slopes is not None:
             draw_field(axes, slopes)
         for record in chosen:
             draw_orbit(axes, record)
-        axes.set_xlabel(named(first, first.states[0]))
-        axes.set_ylabel(named(first, first.states[1]))
+        axes.set_xlabel(with_unit(first, first.states[0]))
+        axes.set_ylabel(with_unit(first, first.states[1]))
         headline(figure, records, shown, first, curves.left_out)
         orbit_legend(figure, chosen, slopes is not None)
-        return save(figure, path)
+        return save_figure(figure, path)
 
 
 def draw_field(axes: Any, slopes: np.ndarray) -> None:
@@ -88,7 +87,7 @@ def draw_orbit(axes: Any, record: Trajectory) -> None:
         axes.plot(segment.ys[:, 0], segment.ys[:, 1], **style, zorder=3)
     finite = np.flatnonzero(np.isfinite(xs))
     if finite.size:
-        axes.plot(xs[finite[0]], ys[finite[0]], **START, zorder=4)
+        axes.plot(xs[finite[0]], ys[finite[0]], **START_MARK, zorder=4)
 
 
 def role_colour(role: str) -> str:
@@ -98,7 +97,7 @@ def role_colour(role: str) -> str:
 def orbit_legend(figure: Any, records: list[Trajectory], has_field: bool) -> None:
     roles = dict.fromkeys(segment.role for record in records for segment in record.segments)
     entries = [entry(label_of(role), lw=1.3, **(marker(role, role_colour(role), 40) | {"ls": "-"})) for role in roles]
-    entries.append(entry("start", **START))
+    entries.append(entry("start", **START_MARK))
     if has_field:
         entries.append(entry("vector field", color=FAINT, lw=1.0))
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))

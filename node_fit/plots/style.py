@@ -1,11 +1,14 @@
-"""The style that all plots share: colours, figures, texts and files."""
+"""The style that all plots share: colours, markers, legends, figures, texts and files."""
 
 import io
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..data.dataset import Dataset
+from .curves import CONTEXT, TRAIN
 
 # Paul Tol's bright palette (technical note SRON/EPS/TN/09-002), readable by the colour-blind.
 ACCENTS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -40,7 +43,7 @@ STYLE: dict[Any, Any] = {
 DPI = 150
 
 
-def styled() -> Any:
+def use_style() -> Any:
     import matplotlib
 
     return matplotlib.rc_context(STYLE)
@@ -52,7 +55,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def save(figure: Any, path: str | Path) -> Path:
+def save_figure(figure: Any, path: str | Path) -> Path:
     Path(path).write_bytes(png(figure))
     return Path(path)
 
@@ -73,19 +76,48 @@ def png(figure: Any) -> bytes:
     return content.getvalue()
 
 
-def named(data: Dataset, name: str) -> str:
+def with_unit(data: Dataset, name: str) -> str:
     unit = data.units.get(name)
-    return plain(f"{name} [{unit}]" if unit else name)
+    return plain_label(f"{name} [{unit}]" if unit else name)
 
 
 def named_time(data: Dataset) -> str:
     """The label of the time axis; of timestamps, with the instant that it counts from."""
     dates = data.dates
     if dates is None or (dates.zero != dates.zero[0]).any():
-        return named(data, data.time)
-    return plain(f"{data.time} [{dates.unit} since {dates.first}]")
+        return with_unit(data, data.time)
+    return plain_label(f"{data.time} [{dates.unit} since {dates.first}]")
 
 
-def plain(text: str) -> str:
+def plain_label(text: str) -> str:
     """`text` with dollar signs escaped: they may be part of a name, and must not start mathematics."""
     return text.replace("$", r"\$")
+
+
+EVENT = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
+
+
+def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[str, Any]:
+    """Marker style for the measurements of a role: filled if fitted, hollow if not, smaller if there are many."""
+    size = float(np.clip(30 / np.sqrt(max(count, 1)), 1.8, 3.6))
+    style: dict[str, Any] = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
+    if role == TRAIN:
+        return style | {"alpha": 0.45 if crowded else 1.0}
+    if role == CONTEXT:
+        return style | {"alpha": 0.35}
+    hollow = style | {
+        "mew": 0.6 if crowded else 0.8,
+        "alpha": 0.55 if crowded else 1.0,
+        "mfc": "none" if crowded else "white",
+    }
+    return hollow | ({"marker": "D", "ms": size} if role == "test" else {"ms": size + 0.6})
+
+
+def label_of(role: str) -> str:
+    return {TRAIN: "fitted data", CONTEXT: "context", "validation": "validation", "test": "test"}.get(role, role)
+
+
+def entry(label: str, **style: Any) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **style)

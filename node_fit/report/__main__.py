@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime.version import __version__
-from .index_page import NAME as INDEX
+from .index_page import INDEX_NAME as INDEX
 from .index_page import is_run, make_index, make_member_index
-from .run_page import NAME, make_run_page
+from .run_page import PAGE_NAME, make_run_page
 
 # What reading a file that someone has changed may raise, besides a sentence.
 DAMAGE = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)
@@ -72,7 +72,7 @@ def make(directory: Path, extensions: Sequence[str] = ()) -> Path:
             "outputs/DATE/TIME."
         )
     for run in runs:
-        if not (run / NAME).is_file():
+        if not (run / PAGE_NAME).is_file():
             make_run_page(run, extensions=extensions)
     make_index(directory)
     return directory / INDEX

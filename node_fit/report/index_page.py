@@ -10,23 +10,23 @@ import numpy as np
 import yaml
 
 from ..training.callback import ENDED
-from .page import numbers, write_page
-from .run_directory import read_losses, read_summary
-from .run_page import NAME as RUN_PAGE
+from .page import jsonable_numbers, write_page
+from .run_files import read_losses, read_summary
+from .run_page import PAGE_NAME as RUN_PAGE
 
-NAME = "index.html"
+INDEX_NAME = "index.html"
 # Points of a learning curve, and curves of one picture.
 MOST_POINTS, MOST_CURVES = 200, 300
 # While jobs run, the page may take this share of the time.
 SHARE = 0.05
 # When this process last finished a page, and how long that took [s].
-LAST: dict[Path, tuple[float, float]] = {}
+LAST_MADE: dict[Path, tuple[float, float]] = {}
 SPLITS = ("validation", "test", "train")
 
 
 def refresh_index(directory: Path) -> None:
     """Makes the page of a multirun whose jobs are under way, unless that would take too much of their time."""
-    ended, took = LAST.get(directory, (-math.inf, 0.0))
+    ended, took = LAST_MADE.get(directory, (-math.inf, 0.0))
     if time.monotonic() - ended > took / SHARE:
         make_index(directory, running=True)
 
@@ -43,10 +43,10 @@ def make_index(directory: Path, statuses: Mapping[str, str] | None = None, *, ru
     began = time.monotonic()
     folders = [path for path in directory.iterdir() if (path / ".hydra").is_dir() or is_run(path)]
     missing = "running" if running else "lost"
-    jobs = [read_job(path, (statuses or {}).get(path.name), missing) for path in sorted(folders, key=order)]
+    jobs = [read_job(path, (statuses or {}).get(path.name), missing) for path in sorted(folders, key=sort_key)]
     varied = find_varied(jobs)
     path = write_index(directory, jobs, varied, "job")
-    LAST[directory] = (time.monotonic(), time.monotonic() - began)
+    LAST_MADE[directory] = (time.monotonic(), time.monotonic() - began)
     return path
 
 
@@ -61,7 +61,7 @@ def make_member_index(folder: Path) -> Path | None:
         own = [row for row in rows if int(row.get("member") or 0) == number]
         curve = learning_curve(own)
         last = [row for row in own if row["stage"] == own[-1]["stage"]]
-        lowest = {key: min((row[key] for row in last if row[key] is not None), default=None) for key in LOSSES}
+        lowest = {key: min((row[key] for row in last if row[key] is not None), default=None) for key in LOSS_COLUMNS}
         members.append(
             {
                 "name": str(number),
@@ -78,14 +78,14 @@ def make_member_index(folder: Path) -> Path | None:
     return write_index(folder, members, [], "member")
 
 
-LOSSES = ("train_loss", "validation_loss")
+LOSS_COLUMNS = ("train_loss", "validation_loss")
 
 
 def is_run(path: Path) -> bool:
     return (path / "summary.json").is_file() and (path / "config.yaml").is_file()
 
 
-def order(path: Path) -> tuple[int, str]:
+def sort_key(path: Path) -> tuple[int, str]:
     return (int(path.name) if path.name.isdecimal() else 1 << 60), path.name
 
 
@@ -128,11 +128,13 @@ def learning_curve(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
             kept[row["step"]].append(row)
 
     def lowest(key: str) -> list:
-        return numbers(
+        return jsonable_numbers(
             [min((row[key] for row in rows if row[key] is not None), default=math.nan) for rows in kept.values()]
         )
 
-    seconds = numbers([rows[0]["seconds"] if rows[0]["seconds"] is not None else math.nan for rows in kept.values()])
+    seconds = jsonable_numbers(
+        [rows[0]["seconds"] if rows[0]["seconds"] is not None else math.nan for rows in kept.values()]
+    )
     return {
         "step": list(kept),
         "seconds": seconds,
@@ -149,7 +151,7 @@ def find_varied(jobs: list[dict[str, Any]]) -> list[str]:
 
 def write_index(directory: Path, jobs: list[dict[str, Any]], varied: list[str], noun: str) -> Path:
     """Writes the page of jobs or members, the best first."""
-    ranked = sorted(jobs, key=rank)
+    ranked = sorted(jobs, key=rank_job)
     for place, job in enumerate(ranked):
         job["varied"] = {key: job["varied"].get(key) for key in varied}
         if place >= MOST_CURVES:
@@ -158,7 +160,7 @@ def write_index(directory: Path, jobs: list[dict[str, Any]], varied: list[str], 
     counts = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
     splits = [split for split in SPLITS if any(job["scores"][split] is not None for job in jobs)]
     return write_page(
-        directory / NAME,
+        directory / INDEX_NAME,
         "index",
         {"jobs": ranked, "varied": varied, "splits": splits, "noun": noun},
         jobs=ranked,
@@ -176,7 +178,7 @@ def write_index(directory: Path, jobs: list[dict[str, Any]], varied: list[str], 
     )
 
 
-def rank(job: Mapping[str, Any]) -> tuple[bool, float, float]:
+def rank_job(job: Mapping[str, Any]) -> tuple[bool, float, float]:
     """Completed jobs by validation error, or by training error; then all others."""
     validation, train = (
         math.inf if job["scores"][key] is None else job["scores"][key] for key in ("validation", "train")

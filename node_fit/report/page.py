@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.version import __version__
-from ..storage.disk import write
+from ..storage.disk import write_file
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Significant digits of numbers that are drawn.
@@ -37,11 +37,11 @@ def write_page(path: Path, template: str, data: dict[str, Any], **words: Any) ->
             version=__version__,
             style=source("style.css"),
             scripts=source("charts.js") + source(f"{template}.js"),
-            data=squeezed(json.dumps(data, allow_nan=False, separators=(",", ":")).encode()),
+            data=squeeze(json.dumps(data, allow_nan=False, separators=(",", ":")).encode()),
             plotly=plotly(),
         )
     )
-    write(path, text.encode())
+    write_file(path, text.encode())
     return path
 
 
@@ -56,7 +56,12 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"figure": figure, "explained": explained, "counted": lambda number: f"{number:,}", "short": short}
+    made.filters |= {
+        "figure": format_figure,
+        "explained": explain_term,
+        "counted": lambda number: f"{number:,}",
+        "short": shorten,
+    }
     return made
 
 
@@ -70,29 +75,29 @@ def source(name: str) -> Any:
 @functools.cache
 def plotly() -> str:
     """Plotly's script. Compressed, it is 2 MB instead of 5; every current browser can unpack it."""
-    return squeezed(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes())
+    return squeeze(resources.files("plotly").joinpath("package_data", "plotly.min.js").read_bytes())
 
 
-def squeezed(content: bytes) -> str:
+def squeeze(content: bytes) -> str:
     """Compressed content as text. Equal contents give equal texts."""
     return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
-def figure(number: float | int | None) -> str:
+def format_figure(number: float | int | None) -> str:
     """A number with three digits; a dash for none."""
     if number is None:
         return "–"
     return f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
 
 
-def explained(r2: float | None) -> str:
+def explain_term(r2: float | None) -> str:
     """R² with as many digits as tell it from 1."""
     if r2 is None or not 0.9 < r2 < 1:
-        return figure(r2)
+        return format_figure(r2)
     return f"{r2:.{min(math.ceil(-math.log10(1 - r2)) + 1, 7)}f}"
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """A text as it is or, if it is a number with many digits, with four of them."""
     try:
         return text if len(text) <= 8 else f"{float(text):.4g}"
@@ -100,7 +105,7 @@ def short(text: str) -> str:
         return text
 
 
-def numbers(values: Any, digits: int = DIGITS) -> list:
+def jsonable_numbers(values: Any, digits: int = DIGITS) -> list:
     """An array as nested lists of rounded numbers, with `None` for those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) < 1e30)
@@ -112,7 +117,7 @@ def numbers(values: Any, digits: int = DIGITS) -> list:
     return with_none(rounded, finite)
 
 
-def times(ts: Any) -> list:
+def jsonable_times(ts: Any) -> list:
     """Times as a list, rounded to a millionth of their span; these may be large, such as seconds since 1970."""
     exact = np.asarray(ts, dtype=np.float64)
     span = float(np.ptp(exact)) if exact.size else 0.0

@@ -1,4 +1,4 @@
-"""The page of a run, made from what its directory holds."""
+"""The page of a run, made from what its directory holds, with its section on residuals."""
 
 import math
 import sys
@@ -8,28 +8,119 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from ..plots.curves import Curve, Curves, Trajectory, rank
-from .curves import Field, Kept, Key, field_of_model, load_curves, save_curves
-from .page import numbers, times, write_page
-from .predictions import Predictions, read_predictions, trajectories_of
-from .residuals import describe_residuals
-from .run_directory import (
+from ..evaluation.residuals import (
+    FEW_VALUES,
+    MOST_VALUES,
+    ResidualChecks,
+    autocorrelation,
+    check_channels,
+    inputs_in_words,
+    neighbours_in_words,
+)
+from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
+from .page import jsonable_numbers, jsonable_times, write_page
+from .run_files import (
+    Field,
+    Kept,
+    Key,
+    Predictions,
     command_of,
-    read_config,
+    field_of_model,
+    load_curves,
+    read_config_text,
     read_json,
     read_losses,
+    read_predictions,
     read_summary,
     read_units,
     read_versions,
+    save_curves,
     stages,
+    trajectories_of,
 )
 
-NAME = "report.html"
+# Lags of the picture.
+POINTS_OF_CHECK = 40
+# Bins of a distribution: so many at the most, and as many as the root of the number of residuals.
+HISTOGRAM_BINS = 41
+
+
+def describe_residuals(predictions: Predictions, checked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Autocorrelation and distribution of the residuals, by split.
+
+    **Arguments:** `checked`: what the summary says of the residuals of each split; those of others are checked here, in
+    the user's units.
+
+    **Returns:** for each split, its name, the `limit` that white noise would rarely exceed, for each state the
+    autocorrelation at lags of 0, 1, ... rows and the density of residuals in bins of standard deviations, the
+    autocorrelation of neighbouring rows (`first`), and what it says, in a word and in sentences.
+    """
+    found = []
+    for role in dict.fromkeys(predictions.roles):
+        rows = np.flatnonzero(predictions.rows_of(role))[:MOST_VALUES]
+        residuals = predictions.residuals[rows]
+        residuals = np.where(np.isfinite(residuals), residuals, np.nan)
+        segment = np.searchsorted(predictions.starts, rows, side="right")
+        count = int(np.isfinite(residuals).any(axis=1).sum())
+        if count < 5:
+            continue
+        lags = min(POINTS_OF_CHECK, int(np.bincount(segment).max()) // 2)
+        correlations = np.stack([autocorrelation(residuals[:, i], segment, lags) for i in range(residuals.shape[1])])
+        checks = checked.get(role) or describe_check(predictions, residuals, segment, predictions.us[rows])
+        limit = 1.96 / count**0.5
+        first = [checks["channels"].get(name, {}).get("lag1") for name in predictions.states]
+        found.append(
+            {
+                "role": role,
+                "limit": limit,
+                "correlations": jsonable_numbers(correlations, 4),
+                "densities": [density(residuals[:, i]) for i in range(residuals.shape[1])],
+                "first": first,
+                "word": in_a_word([value for value in first if value is not None], limit, checks["says"]),
+                "says": checks["says"],
+            }
+        )
+    return found
+
+
+def describe_check(
+    predictions: Predictions,
+    residuals: Float[np.ndarray, "row state"],
+    segment: Int[np.ndarray, " row"],
+    us: Float[np.ndarray, "row input"],
+) -> dict[str, Any]:
+    """The checks of a split whose summary holds none."""
+    channels = check_channels(residuals, segment, us, predictions.states, predictions.inputs)
+    return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels))).as_dict()
+
+
+def density(residuals: Float[np.ndarray, " row"]) -> list[float]:
+    """Density of residuals in bins that span four standard deviations to each side; empty for few rows."""
+    known = residuals[np.isfinite(residuals)]
+    if known.size < FEW_VALUES or known.std() == 0:
+        return []
+    bins = min(HISTOGRAM_BINS, int(known.size**0.5) | 1)
+    counts, _ = np.histogram((known - known.mean()) / known.std(), bins, (-4, 4))
+    return jsonable_numbers(counts / known.size / (8 / bins), 4)
+
+
+def in_a_word(first: Sequence[float], limit: float, says: Sequence[str]) -> str:
+    """What the autocorrelations of neighbouring rows say, and the tests, which allow for the number of channels."""
+    worst = max(map(abs, first), default=None)
+    if worst is None:
+        return "too few rows to tell"
+    if any(sentence.startswith("Neighbouring") for sentence in says):
+        return "no noise: the model misses something"
+    return "like noise" if worst <= limit else "nearly noise"
+
+
+PAGE_NAME = "report.html"
 # Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
-MOST_NUMBERS = 500_000
+MOST_DRAWN_NUMBERS = 500_000
 # Trajectories to pick from, and rows of each.
-MOST_RECORDS, MOST_ROWS = 400, 4000
+MOST_RECORDS, MOST_DRAWN_ROWS = 400, 4000
 # Points of the picture of all trajectories' errors.
 MOST_ERRORS = 2000
 # What `summary.json` may hold; that of a run which has failed, or of an older version, may lack some of it.
@@ -63,29 +154,29 @@ def make_run_page(
     predictions = read_predictions(folder / "predictions.csv")
     summary = dict.fromkeys(SUMMARY) | read_summary(folder)
     diagnosis = summary["diagnosis"] or {}
-    config, config_text = read_config(folder / "config.yaml")
+    config, config_text = read_config_text(folder / "config.yaml")
     data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
     starts = sorted((summary["starts"] or {}).get("table", []), key=lambda each: (each["loss"] is None, each["loss"]))
     data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
     words: dict[str, Any] = {"records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         records = trajectories_of(predictions)
-        chosen = choose(predictions, records)
+        chosen = choose_records(predictions, records)
         if curves is not None:
-            save_curves(folder, curves, slopes, keys_of(chosen), predictions.origin)
+            save_curves(folder, curves, slopes, keys_of_records(chosen), predictions.origin)
         kept = load_curves(folder)
         field = kept.field
         if field is None and curves is None:
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
-        data |= describe(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
+        data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
         data["units"] = read_units(config)
         words["records"] = len(records)
         words["checks"] = checks
         words["forecast"] = any(len(record.segments) > 1 for record in records)
         words["split"] = split_in_words(predictions, records, summary["rows"] or {}, summary["given_rows"] or {})
     return write_page(
-        folder / NAME,
+        folder / PAGE_NAME,
         "run",
         data,
         **words,
@@ -126,15 +217,15 @@ def find_field(path: Path, predictions: Predictions, extensions: Sequence[str]) 
         return None
 
 
-def choose(predictions: Predictions, records: list[Trajectory]) -> list[Trajectory]:
+def choose_records(predictions: Predictions, records: list[Trajectory]) -> list[Trajectory]:
     """The records that are drawn: best, median and worst, and an even choice of the others if they are many."""
-    marked = rank(records)
+    marked = rank_trajectories(records)
     widths = len(predictions.inputs) + len(predictions.states) * (2 if predictions.bands is None else 4)
 
     def cost(record: Trajectory) -> int:
-        return sum(min(len(segment.ts), MOST_ROWS) + 300 for segment in record.segments) * (1 + widths)
+        return sum(min(len(segment.ts), MOST_DRAWN_ROWS) + 300 for segment in record.segments) * (1 + widths)
 
-    left = MOST_NUMBERS - sum(map(cost, marked))
+    left = MOST_DRAWN_NUMBERS - sum(map(cost, marked))
     apart = set(map(id, marked))
     others = [record for record in records if id(record) not in apart]
     sample = others[:: max(len(others) // 1000, 1)]
@@ -144,11 +235,11 @@ def choose(predictions: Predictions, records: list[Trajectory]) -> list[Trajecto
     return marked + sorted(others, key=lambda record: record.error)
 
 
-def keys_of(records: list[Trajectory]) -> set[Key]:
+def keys_of_records(records: list[Trajectory]) -> set[Key]:
     return {(segment.role, segment.name) for record in records for segment in record.segments}
 
 
-def describe(
+def describe_run(
     predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept
 ) -> dict[str, Any]:
     """What the page draws of data and predictions."""
@@ -176,7 +267,7 @@ def describe_record(predictions: Predictions, record: Trajectory, smooth: Mappin
     segments = []
     past = -np.inf
     for segment in record.segments:
-        begin, step = int(predictions.starts[segment.place]), -(-len(segment.ts) // MOST_ROWS)
+        begin, step = int(predictions.starts[segment.place]), -(-len(segment.ts) // MOST_DRAWN_ROWS)
         rows, ts = slice(begin, begin + len(segment.ts), step), segment.ts[::step]
         edges = None if predictions.bands is None else (predictions.bands[0][rows], predictions.bands[1][rows])
         curve = smooth.get((segment.role, record.name), Curve(ts, predictions.predicted[rows], edges))
@@ -188,15 +279,15 @@ def describe_record(predictions: Predictions, record: Trajectory, smooth: Mappin
             {
                 "role": segment.role,
                 "step": step,
-                "ts": times(ts),
-                "ys": columns(segment.ys[::step]),
-                "us": columns(segment.us[::step]),
-                "residuals": columns(predictions.residuals[rows]),
+                "ts": jsonable_times(ts),
+                "ys": to_columns(segment.ys[::step]),
+                "us": to_columns(segment.us[::step]),
+                "residuals": to_columns(predictions.residuals[rows]),
                 "curve": {
-                    "ts": times(curve.ts[new]),
-                    "ys": columns(curve.ys[new]),
-                    "bands": None if curve.bands is None else [columns(edge[new]) for edge in curve.bands],
-                    "hidden": None if curve.hidden is None else columns(curve.hidden[new]),
+                    "ts": jsonable_times(curve.ts[new]),
+                    "ys": to_columns(curve.ys[new]),
+                    "bands": None if curve.bands is None else [to_columns(edge[new]) for edge in curve.bands],
+                    "hidden": None if curve.hidden is None else to_columns(curve.hidden[new]),
                 },
             }
         )
@@ -206,21 +297,27 @@ def describe_record(predictions: Predictions, record: Trajectory, smooth: Mappin
         "rank": record.rank,
         "held": record.held,
         "errors": errors,
-        "forecast": None if record.forecast is None else times([record.segments[0].ts[0], record.forecast])[-1],
+        "forecast": None
+        if record.forecast is None
+        else jsonable_times([record.segments[0].ts[0], record.forecast])[-1],
         "events": [[time, text] for time, text in record.events],
         "segments": segments,
     }
 
 
-def columns(values: np.ndarray) -> list[list]:
+def to_columns(values: np.ndarray) -> list[list]:
     """Rows of states as a list for each state."""
-    return [numbers(column) for column in values.T]
+    return [jsonable_numbers(column) for column in values.T]
 
 
 def describe_field(field: Field | None) -> dict[str, Any] | None:
     if field is None:
         return None
-    return {"xs": numbers(field.xs), "ys": numbers(field.ys), "slopes": numbers(field.slopes, 4)}
+    return {
+        "xs": jsonable_numbers(field.xs),
+        "ys": jsonable_numbers(field.ys),
+        "slopes": jsonable_numbers(field.slopes, 4),
+    }
 
 
 def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

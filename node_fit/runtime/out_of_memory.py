@@ -7,7 +7,7 @@ import jax
 SIZE = re.compile(r"allocat\w* ([\d.]+) ?(bytes|[KMGTPE]i?B)")
 # What the loader and Python say when the system gives no memory or no thread.
 OF_SYSTEM = re.compile(r"failed to map segment|cannot allocate memory|can't start new thread", re.IGNORECASE)
-UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def explain_memory(error: Exception) -> str | None:
@@ -37,6 +37,6 @@ def readable(number: float, unit: str) -> str:
     if unit != "bytes":
         return f"{number:g} {unit}"
     power = 0
-    while number >= 1000 and power < len(UNITS) - 1:
+    while number >= 1000 and power < len(BYTE_UNITS) - 1:
         number, power = number / 1000, power + 1
-    return f"{number:.3g} {UNITS[power]}"
+    return f"{number:.3g} {BYTE_UNITS[power]}"

@@ -14,26 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .march import March
-from .tableau import EXPLICIT, tableau
+from .fixed_grid import March
+from .methods import EXPLICIT, tableau
 
 Grid = Float[Any, "trajectory node"]
 # Nodes as fractions of a trajectory's time, from 0 to 1; a single row if all trajectories share them.
 Shares = Float[Any, "_row _node"]
 
 # A new grid aims at this fraction of the tolerance.
-SAFETY = 0.8
+ERROR_SAFETY = 0.8
 # A step grows or shrinks by at most this factor at once, since its error says little about very different steps.
-LEAST, MOST = 0.2, 5.0
+LEAST, MOST_GROWTH = 0.2, 5.0
 # Maximum error of a single step, relative to the tolerance.
 SLACK = 10.0
-ROUNDS = 12
-FEWEST = 8
+SETTLING_ROUNDS = 12
+FEWEST_STEPS = 8
 # Steps become fewer if no more than this share of them is needed.
 SPARE = 0.75
 
 
-def interpolate(
+def interpolate_grid(
     method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
     """States at the times `saved` by the method's own interpolation; beyond the grid, those at its end."""
@@ -57,7 +57,7 @@ def interpolate(
     return jax.vmap(one)(grid, *by_trajectory, saved)
 
 
-def step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
+def estimate_step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
     """The estimated error of each step relative to its tolerance, as a root mean square over the states.
 
     Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
@@ -83,7 +83,7 @@ def finest(shares: Shares) -> Shares:
     return shares[np.argmin(shares[:, 1])][None]
 
 
-def stretched(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
+def stretch(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
     """The nodes in each trajectory's time."""
     first, last = ts[:, :1], ts[:, -1:]
     return first + shares * (last - first)
@@ -102,7 +102,7 @@ def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, 
     - `order`: order of the error estimate: the error is proportional to this power of a step.
     - `most`: maximum number of steps.
     """
-    for number in range(ROUNDS):
+    for number in range(SETTLING_ROUNDS):
         errors = errors_of(grid)
         steps, needed = errors.shape[1], min(size(needed_steps(errors, order)), most)
         within = (errors <= SLACK).all()
@@ -110,7 +110,7 @@ def settle(errors_of: Callable[[Shares], np.ndarray], grid: Shares, order: int, 
             return grid
         if not within:  # Another spread of the same steps may do, and if not, more of them.
             needed = max(needed, steps if number < 2 else min(size(steps + 1), most))
-        new = spread(grid, shares(errors, order), needed)
+        new = spread_steps(grid, shares(errors, order), needed)
         if np.array_equal(new, grid):
             return grid
         grid = new
@@ -138,7 +138,7 @@ def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, orde
         excess = float(max(np.median(errors), errors.max() / SLACK))
         if excess <= 1:
             return steps
-        needed = steps * min(excess, MOST**order) ** (1 / order)
+        needed = steps * min(excess, MOST_GROWTH**order) ** (1 / order)
         steps = next((size for size in sizes if size >= needed and size > steps), last)
     return steps
 
@@ -154,7 +154,7 @@ def needed_steps(errors: np.ndarray, order: int) -> float:
     return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
 
 
-def padded(grid: np.ndarray, steps: int) -> np.ndarray:
+def pad_grid(grid: np.ndarray, steps: int) -> np.ndarray:
     """The grid with steps of zero length at its end, so that grids of several sizes have one shape."""
     return np.pad(grid, [(0, 0)] * (grid.ndim - 1) + [(0, steps + 1 - grid.shape[-1])], mode="edge")
 
@@ -162,26 +162,26 @@ def padded(grid: np.ndarray, steps: int) -> np.ndarray:
 def shares(errors: np.ndarray, order: int) -> np.ndarray:
     """The number of steps of the right length into which each step should be divided."""
     errors = np.where(np.isfinite(errors), errors, np.inf)
-    return np.clip(errors ** (1 / order), LEAST, MOST) / SAFETY
+    return np.clip(errors ** (1 / order), LEAST, MOST_GROWTH) / ERROR_SAFETY
 
 
 def size(needed: int | float) -> int:
     """A number of steps up to an eighth above `needed`, so that a slow growth does not change it in every chunk."""
-    if needed <= FEWEST:
-        return FEWEST
+    if needed <= FEWEST_STEPS:
+        return FEWEST_STEPS
     quantum = 2 ** max(math.ceil(math.log2(needed)) - 4, 0)
     return math.ceil(needed / quantum) * quantum
 
 
 def room(steps: int) -> int:
     """A number of steps of which there is one for each factor of four, from 128."""
-    most = 16 * FEWEST
+    most = 16 * FEWEST_STEPS
     while most < steps:
         most *= 4
     return most
 
 
-def spread(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
+def spread_steps(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
     """`steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
     total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
     wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)

@@ -1,11 +1,58 @@
-"""The methods of a solver by name, and how each may step."""
+"""The methods of a solver by name, how each may step, their tableaus, gradients and tolerances."""
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import diffrax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
-from .tableau import EXPLICIT
+EXPLICIT: dict[str, Callable[[], diffrax.AbstractSolver]] = {
+    "euler": diffrax.Euler,
+    "heun": diffrax.Heun,
+    "bosh3": diffrax.Bosh3,
+    "tsit5": diffrax.Tsit5,
+    "dopri5": diffrax.Dopri5,
+    "dopri8": diffrax.Dopri8,
+}
+
+
+class Tableau(NamedTuple):
+    """A Butcher tableau.
+
+    - `c`: nodes of the stages after the first. `a`: their weights of earlier stages.
+    - `b`, `error`: weights of the solution, and of its estimated error.
+    - `fsal`: whether a step's last stage is the first one of the next.
+    """
+
+    c: Sequence[float]
+    a: Sequence[np.ndarray]
+    b: np.ndarray
+    error: np.ndarray
+    fsal: bool
+
+
+def tableau(method: str) -> Tableau:
+    """The tableau of a method in `EXPLICIT`."""
+    if method == "euler":
+        return Tableau((), (), np.ones(1), np.zeros(1), False)
+    solver: Any = EXPLICIT[method]()
+    table = solver.tableau
+    return Tableau(table.c, table.a_lower, table.b_sol, table.b_error, table.fsal)
+
+
+def combine(weights: np.ndarray, stages: Sequence[Array]) -> Array:
+    """A weighted sum of stages, without terms for weights of zero."""
+    terms = [float(w) * k for w, k in zip(weights, stages, strict=False) if w != 0]
+    return sum(terms[1:], terms[0]) if terms else jnp.zeros_like(stages[0])
+
+
+def error_order(method: str) -> int:
+    """The order of a method's error estimate: the error is proportional to this power of the step."""
+    solver: Any = EXPLICIT[method]()
+    return int(solver.error_order(None))
+
 
 METHODS: dict[str, Callable[[], diffrax.AbstractSolver]] = {
     **EXPLICIT,
@@ -22,7 +69,7 @@ def as_diffrax(method: str | diffrax.AbstractSolver) -> diffrax.AbstractSolver:
     return METHODS[method]() if isinstance(method, str) else method
 
 
-def named(method: str | diffrax.AbstractSolver) -> str | diffrax.AbstractSolver:
+def method_named(method: str | diffrax.AbstractSolver) -> str | diffrax.AbstractSolver:
     """The name of a Diffrax solver that has one here, so that equal settings are equal."""
     if isinstance(method, str):
         return method
@@ -46,3 +93,50 @@ def check_stepping(method: str | diffrax.AbstractSolver, stepping: str) -> None:
         )
     if method == "euler" and stepping != "even":
         raise ValueError(f"euler has no error estimate, which stepping={stepping} needs; use stepping=even, or heun.")
+
+
+ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
+    "checkpointed": diffrax.RecursiveCheckpointAdjoint,
+    "direct": diffrax.DirectAdjoint,
+    "backsolve": diffrax.BacksolveAdjoint,
+    "forward": diffrax.ForwardMode,
+}
+Adjoint = Literal["checkpointed", "direct", "backsolve", "forward"]
+
+
+def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
+    """A tolerance as Diffrax takes it: a scalar, or an array that broadcasts with the states."""
+    if not isinstance(tolerance, tuple):
+        return tolerance
+    states = y0.shape[-1]
+    if len(tolerance) != states:
+        raise ValueError(f"{key} has {len(tolerance)} numbers; it needs one, or one for each of the {states} states.")
+    return jnp.stack([jnp.asarray(number, y0.dtype) for number in tolerance]).reshape((1,) * (y0.ndim - 1) + (-1,))
+
+
+def check_positive(key: str, given: int | float | Sequence[float] | None) -> None:
+    """Refuses a number, or one of several, that is not positive."""
+    numbers = given if isinstance(given, Sequence) else [] if given is None else [given]
+    if not all(number > 0 for number in numbers):
+        raise ValueError(f"{key} must be positive, got {given}.")
+
+
+def smallest(rtol: Any) -> Any:
+    """The tightest of the tolerances, which may be numbers or traced arrays."""
+    if not isinstance(rtol, tuple):
+        return rtol
+    known = all(isinstance(number, float | int) for number in rtol)
+    return min(rtol) if known else jnp.stack(rtol).min()
+
+
+def with_defaults(rtol: Any, atol: Any, driven: bool = False) -> tuple[Any, Any]:
+    """Complete tolerances.
+
+    **Arguments:** `driven`: whether inputs drive the records, whose steps then end at every row.
+    """
+    if rtol is None:
+        rtol = 1e-4 if driven else 1e-5
+    if atol is None:
+        # States are of order one; near zero, a relative tolerance alone would demand more than a noisy record can show.
+        atol = smallest(rtol) / (1 if driven else 100)
+    return rtol, atol

@@ -1,5 +1,6 @@
-"""The solver of trajectories, and its settings."""
+"""The solver of trajectories, its settings, and its solves of trajectories that are spread over devices."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -8,28 +9,75 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, PyTree
 
-from ..runtime.arguments import check_name, checks_arguments
-from ..runtime.stored_names import stored_as
-from . import held_steps, implicit_steps, row_steps
-from .adjoints import ADJOINTS, Adjoint
-from .devices import on_each_device
-from .driven import Driven
+from ..runtime.placement import AXIS
+from ..runtime.serialization import stored_as
+from ..runtime.validation import check_choice, checks_arguments
+from . import held_steps, row_by_row
+from .fixed_grid import March, first_spacing, march, mean_spacing
 from .held_steps import Grid, Shares
-from .initial_value_problem import InitialValueProblem
-from .interpolation import INTERPOLATIONS, Interpolation, interpolate
-from .intervals import Intervals, at_row, between_rows
-from .march import March, march
-from .methods import METHODS, STEPPINGS, Stepping, as_diffrax, check_stepping, named
-from .row_march import RowMarch, march_rows
-from .row_solves import solve_by_row
-from .row_steps import Front
-from .solution import HeldSolution, Solution
-from .spacing import first_spacing, mean_spacing
-from .tableau import EXPLICIT, error_order
-from .tolerances import by_state, check_positive, with_defaults
+from .methods import (
+    ADJOINTS,
+    EXPLICIT,
+    METHODS,
+    STEPPINGS,
+    Adjoint,
+    Stepping,
+    as_diffrax,
+    by_state,
+    check_positive,
+    check_stepping,
+    error_order,
+    method_named,
+    with_defaults,
+)
+from .problem import (
+    INTERPOLATIONS,
+    Driven,
+    HeldSolution,
+    InitialValueProblem,
+    Interpolation,
+    Intervals,
+    Solution,
+    at_row,
+    between_rows,
+    interpolate,
+)
+from .row_by_row import Front, RowMarch, march_rows, solve_by_row
 from .triggers import NEEDS_HELD_STEPS, has_triggers
+
+EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
+
+
+def on_each_device(method: Callable) -> Callable:
+    """Lets each device solve its own trajectories, in a program that is traced for several of them.
+
+    Left to itself, XLA adds up the gradients of all devices in every step of a solve. Here they are added once.
+
+    **Arguments:** `method`: a method of a solver, called with a problem, with arrays that have one row for each
+    trajectory or a single one for all, and with options. It returns arrays with an axis for trajectories in front.
+    """
+
+    @functools.wraps(method)
+    def spread(solver: PyTree, problem: InitialValueProblem, *arrays: Any, **options: Any) -> PyTree:
+        mesh, trajectories = jax.sharding.get_abstract_mesh(), len(problem.y0)
+        if AXIS not in mesh.axis_names or trajectories % mesh.shape[AXIS]:
+            return method(solver, problem, *arrays, **options)
+        shared, static = eqx.partition((solver, problem.field, problem.bound), eqx.is_array)
+
+        def part(shared: PyTree, own: InitialValueProblem, arrays: tuple) -> PyTree:
+            solver, field, bound = eqx.combine(shared, static)
+            return method(solver, replace(own, field=field, bound=bound), *arrays, **options)
+
+        rows = tuple(EVERYWHERE if array.shape[0] != trajectories else SPREAD_AXIS for array in arrays)
+        # No value has to be the same on all devices, which is what JAX would check.
+        on_mesh = jax.shard_map(part, in_specs=(EVERYWHERE, SPREAD_AXIS, rows), out_specs=SPREAD_AXIS, check_vma=False)
+        return on_mesh(shared, replace(problem, field=None, bound=None), arrays)
+
+    return spread
+
 
 # `fit` chooses.
 AUTO = "auto"
@@ -80,13 +128,13 @@ class Solver(eqx.Module):
         adjoint: Adjoint = "checkpointed",
         inputs: Interpolation | Literal["auto"] = AUTO,
     ):
-        method = named(method)
+        method = method_named(method)
         natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
         stepping = natural if stepping is None else stepping
-        check_name("method", method, METHODS)
-        check_name("stepping", stepping, STEPPINGS)
-        check_name("adjoint", adjoint, ADJOINTS)
-        check_name("inputs", inputs, (*INTERPOLATIONS, AUTO))
+        check_choice("method", method, METHODS)
+        check_choice("stepping", stepping, STEPPINGS)
+        check_choice("adjoint", adjoint, ADJOINTS)
+        check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
         for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             check_positive(key, given)
         check_stepping(method, stepping)
@@ -149,8 +197,8 @@ class Solver(eqx.Module):
             ys, errors = self._march_rows(problem, grid)
         else:
             steps = self._march(problem, grid, adjoint)
-            ys = held_steps.interpolate(self._name, grid, steps, problem.ts)
-            errors = held_steps.step_errors(self._name, steps, *self.tolerances(problem.y0))
+            ys = held_steps.interpolate_grid(self._name, grid, steps, problem.ts)
+            errors = held_steps.estimate_step_errors(self._name, steps, *self.tolerances(problem.y0))
         if problem.bound is not None:
             ys = jnp.where(jnp.abs(ys) <= problem.bound[None, None], ys, jnp.inf)
         return HeldSolution(ys, jnp.isfinite(ys).all(axis=(1, 2)), errors)
@@ -162,7 +210,7 @@ class Solver(eqx.Module):
         """The error of each held step, or the largest between two rows, relative to the tolerance; see `solve_held`."""
         if between_rows:
             return self._march_rows(problem, grid).errors
-        return held_steps.step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
+        return held_steps.estimate_step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
 
     @on_each_device
     def forecast(self, problem: InitialValueProblem) -> Solution:
@@ -177,7 +225,7 @@ class Solver(eqx.Module):
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
         """The front at the start of the trajectories, before the first interval."""
         first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
-        front = row_steps.first_front(problem.field, problem.origin, problem.y0, first, tolerances)
+        front = row_by_row.first_front(problem.field, problem.origin, problem.y0, first, tolerances)
         if self.method in EXPLICIT:
             return front
         return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.
@@ -195,10 +243,12 @@ class Solver(eqx.Module):
         """
         tolerances = self.tolerances(front.y)
         if self.method in EXPLICIT:
-            return row_steps.advance(
+            return row_by_row.advance_explicit(
                 self._name, problem.field, problem.origin, intervals, front, tolerances, self.max_steps
             )
-        return implicit_steps.advance(as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps)
+        return row_by_row.advance_implicit(
+            as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps
+        )
 
     def diffeqsolve(
         self, rates: Callable, ts: Float[Array, " time"], y0: Float[Array, " state"], *, scale: Any, **options: Any
@@ -219,7 +269,7 @@ class Solver(eqx.Module):
             # A controller of the caller's own may need a first step.
             "dt0": first_spacing(ts) if "stepsize_controller" in options else None,
             "saveat": diffrax.SaveAt(ts=ts),
-            "stepsize_controller": implicit_steps.step_control(method, (rtol, atol * scale)),
+            "stepsize_controller": row_by_row.step_control(method, (rtol, atol * scale)),
         }
         return diffrax.diffeqsolve(diffrax.ODETerm(rates), method, **(given | options))
 
@@ -265,13 +315,11 @@ class Solver(eqx.Module):
 
     def _diffeqsolve(
         self, driven: Driven, ts: Array, y0: Array, first: Any = 0.0, *, adjoint: Adjoint
-    ) -> implicit_steps.Path:
+    ) -> row_by_row.StepPath:
         even = mean_spacing(ts) if self.stepping == "even" else None
         times, tolerances = (ts[0], ts[-1], ts), self.tolerances(y0)
         method, through = as_diffrax(self.method), ADJOINTS[adjoint]()
-        return implicit_steps.solve(
-            method, driven, y0, times, tolerances, self.max_steps, through, first=first, even=even
-        )
+        return row_by_row.solve(method, driven, y0, times, tolerances, self.max_steps, through, first=first, even=even)
 
 
 def as_solver(given: Any, name: str = "solver") -> Solver:
@@ -283,5 +331,5 @@ def as_solver(given: Any, name: str = "solver") -> Solver:
         return given
     if not isinstance(given, str | diffrax.AbstractSolver):
         raise ValueError(f"{name} must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
-    check_name(name, given, METHODS)
+    check_choice(name, given, METHODS)
     return Solver(given)

@@ -13,14 +13,48 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .roots import false_position, turning_share
-from .vector_field import VectorField
+from .problem import VectorField
+
+# Trials of the search for a zero.
+MOST_TRIALS = 12
+
+
+def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
+    """Where a cubic first turns between 0 and 1, by its values and slopes there; one half if nowhere."""
+    rise = end - begin
+    a, b = 3 * (slope + last) - 6 * rise, 6 * rise - 4 * slope - 2 * last
+    q = -(b + jnp.where(b < 0, -1, 1) * jnp.sqrt(jnp.maximum(b**2 - 4 * a * slope, 0))) / 2
+    roots = jnp.stack([q / jnp.where(a == 0, 1, a), slope / jnp.where(q == 0, 1, q)])
+    first = jnp.where((roots > 0) & (roots < 1), roots, 1).min(axis=0)
+    return jnp.where(first < 1, first, 0.5)
+
+
+def false_position(level: Callable[[Array], Array], left: Array, right: Array) -> Array:
+    """Where levels are zero between two places, by the Illinois variant of the method of false position."""
+
+    def better(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        left, above, right, below, _ = carry
+        gap = jnp.where(above == below, 1, above - below)
+        middle = left + (right - left) * jnp.clip(above / gap, 0, 1)
+        value = level(middle)
+        low = value <= 0
+        # An end that stays counts half, so that it will move too.
+        return (
+            jnp.where(low, left, middle),
+            jnp.where(low, above / 2, value),
+            jnp.where(low, middle, right),
+            jnp.where(low, value, below / 2),
+            middle,
+        )
+
+    return jax.lax.fori_loop(0, MOST_TRIALS, better, (left, level(left), right, level(right), right))[-1]
+
 
 NEEDS_HELD_STEPS = "triggers of a field need an explicit method with held steps; set solver=tsit5 solver.stepping=held."
 # Error of a step with two events, relative to the tolerance: it needs to be shorter.
 TWO_EVENTS = 1e3
 # Rounds of triggers that set each other off at one instant; a trajectory with more of them can't be solved.
-ROUNDS = 8
+MOST_CASCADES = 8
 # Roundings of a level's terms that may add up in it.
 ROUNDINGS = 32
 
@@ -29,7 +63,7 @@ Solve = Callable[[Array, Array, Array], Array]
 Each = Bool[Array, "trajectory trigger"]
 
 
-class Watch(eqx.Module):
+class TriggerWatch(eqx.Module):
     """What is remembered of each trigger between two steps.
 
     - `armed`: its level has been clearly above zero since it last acted.
@@ -68,7 +102,7 @@ class Crossings(NamedTuple):
     lost: Bool[Array, " trajectory"]
 
 
-class Event(NamedTuple):
+class TriggerEvent(NamedTuple):
     """The first event within a step of each trajectory; where there is none, the end of the step.
 
     - `share`: where it is, as a share of the step; its derivatives are those of the implicit function theorem.
@@ -78,7 +112,7 @@ class Event(NamedTuple):
 
     share: Float[Array, " trajectory"]
     y: Float[Array, "trajectory state"]
-    watch: Watch
+    watch: TriggerWatch
     lost: Bool[Array, " trajectory"]
 
 
@@ -87,7 +121,7 @@ def has_triggers(field: VectorField) -> bool:
     return bool(getattr(field, "triggers", ()))
 
 
-def where(chosen: Bool[Array, " trajectory"], some: Any, rest: Any) -> Any:
+def select_trajectories(chosen: Bool[Array, " trajectory"], some: Any, rest: Any) -> Any:
     """Arrays of the chosen trajectories, and others of the rest."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), some, rest)
 
@@ -125,15 +159,15 @@ class Triggers(NamedTuple):
         found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(found)
 
-    def begin(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Watch:
+    def begin(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> TriggerWatch:
         """What there is to remember at the start of trajectories."""
         look = self.look(t, y)
         at_zero = jnp.abs(look.level) <= look.clear
-        return Watch(look.level > look.clear, at_zero & look.rises, jnp.zeros(y.shape[0], bool))
+        return TriggerWatch(look.level > look.clear, at_zero & look.rises, jnp.zeros(y.shape[0], bool))
 
     def settle(
-        self, t: Array, y: Array, watch: Watch, moves: Bool[Array, " trajectory"]
-    ) -> tuple[Float[Array, "trajectory state"], Watch]:
+        self, t: Array, y: Array, watch: TriggerWatch, moves: Bool[Array, " trajectory"]
+    ) -> tuple[Float[Array, "trajectory state"], TriggerWatch]:
         """The states after the events at the beginning of a step, of levels that a jump has carried through zero.
 
         **Arguments:** `watch`: that of before the jump. `moves`: trajectories whose interval has a length.
@@ -141,11 +175,11 @@ class Triggers(NamedTuple):
         due, zero = watch.armed & (self.levels(t, y) <= 0) & moves[:, None], jnp.zeros((), y.dtype)
         act, none = lambda: self.act(t, y, watch, due, zero), lambda: (y, self.ended(t, y, watch))
         y, new = jax.lax.cond(due.any(), act, none)
-        return y, where(moves, new, watch)
+        return y, select_trajectories(moves, new, watch)
 
     def act(
-        self, t: Array, y: Array, watch: Watch, due: Each, zero: Float[Array, "*each"]
-    ) -> tuple[Float[Array, "trajectory state"], Watch]:
+        self, t: Array, y: Array, watch: TriggerWatch, due: Each, zero: Float[Array, "*each"]
+    ) -> tuple[Float[Array, "trajectory state"], TriggerWatch]:
         """The states after an instant.
 
         All triggers that are due act, in their order, each on the states that the one before left. Then those act whose
@@ -168,13 +202,13 @@ class Triggers(NamedTuple):
             return (y, armed, armed & (look.level <= 0) & due.any(axis=1, keepdims=True)), None
 
         acts = due.any(axis=1, keepdims=True)
-        (y, armed, due), _ = jax.lax.scan(one_round, (y, watch.armed, due), length=ROUNDS)
+        (y, armed, due), _ = jax.lax.scan(one_round, (y, watch.armed, due), length=MOST_CASCADES)
         look = self.look(t, y)
         at_zero = jnp.minimum(jnp.abs(look.level), jnp.abs(look.level - zero)) <= look.clear
         leaving = at_zero & jnp.where(acts, look.rises, watch.leaving)
-        return y, Watch(armed, leaving & ~armed, watch.endless | due.any(axis=1))
+        return y, TriggerWatch(armed, leaving & ~armed, watch.endless | due.any(axis=1))
 
-    def crossings(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Crossings:
+    def crossings(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> Crossings:
         """Which levels fall through zero in a step of length `h` from `y` to `after`.
 
         A level that is above zero at both ends may fall below it between them, and one that leaves zero may be back at
@@ -199,7 +233,9 @@ class Triggers(NamedTuple):
         left, right = jnp.where(looked & above, turn, 0), jnp.where(looked & ~above, turn, 1)
         return jax.lax.stop_gradient(Crossings(falls & known, left, right, (falls & ~known).any(axis=1)))
 
-    def first_event(self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: Watch) -> Event:
+    def first_event(
+        self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: TriggerWatch
+    ) -> TriggerEvent:
         """The first event within a step of length `h` from `y`; arbitrary where there is none."""
         which = jnp.arange(found.falls.shape[1])[None]
         shares = self.of_each(functools.partial(self.share, solve, t, h, y), found.falls, found.left, found.right)
@@ -212,7 +248,7 @@ class Triggers(NamedTuple):
         jumped, new = self.act(there, at, watch, due, jnp.where(due, look.level, 0))
         clear = jnp.maximum(self.look(t, y).clear, look.clear)
         missed = jnp.take_along_axis(jnp.abs(look.level) > clear, first, axis=1)[:, 0]
-        return Event(share, jumped, new, found.lost | missed)
+        return TriggerEvent(share, jumped, new, found.lost | missed)
 
     def passed(
         self,
@@ -222,8 +258,8 @@ class Triggers(NamedTuple):
         y: Array,
         after: Array,
         error: Array,
-        watch: Watch,
-    ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"], Watch]:
+        watch: TriggerWatch,
+    ) -> tuple[Float[Array, "trajectory state"], Float[Array, " trajectory"], TriggerWatch]:
         """The states after a step and its error, or if an event falls within it, after a step from there to the end.
 
         **Arguments:** `step`: as `Solve`, but returns the error too. `t`, `h`: beginning and length of the step. `y`,
@@ -233,7 +269,7 @@ class Triggers(NamedTuple):
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
 
-        def apart() -> tuple[Array, Array, Watch, Array]:
+        def apart() -> tuple[Array, Array, TriggerWatch, Array]:
             event = self.first_event(solve, t, h, y, found, watch)
             begin, left = t + event.share * h, (1 - event.share) * h
             end, rest = step(event.y, begin, left)
@@ -242,27 +278,27 @@ class Triggers(NamedTuple):
             worst = jnp.where(again, TWO_EVENTS, jnp.maximum(error, rest))
             new = self.ended(t + h, end, event.watch)
             # The second event then acts at the end of this step.
-            new = Watch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
+            new = TriggerWatch(new.armed | later.falls, new.leaving & ~later.falls, new.endless)
             lost = jnp.where(fires, event.lost, found.lost)
-            return (*where(fires, (end, worst, new), (after, error, through)), lost)
+            return (*select_trajectories(fires, (end, worst, new), (after, error, through)), lost)
 
         after, error, watch, lost = jax.lax.cond(fires.any(), apart, lambda: (after, error, through, found.lost))
         return after, jnp.where(lost, TWO_EVENTS, error), watch
 
-    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: Watch) -> Event:
+    def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> TriggerEvent:
         """A step from `y` to `after`, or if an event falls within it, to just after that."""
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
-        end = Event(jnp.ones_like(h), after, through, found.lost)
+        end = TriggerEvent(jnp.ones_like(h), after, through, found.lost)
 
-        event = lambda: where(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
+        event = lambda: select_trajectories(fires, self.first_event(solve, t, h, y, found, watch), end)  # noqa: E731
         return jax.lax.cond(fires.any(), event, lambda: end)
 
-    def ended(self, t: Array, y: Array, watch: Watch) -> Watch:
+    def ended(self, t: Array, y: Array, watch: TriggerWatch) -> TriggerWatch:
         """What there is to remember at the end of a step."""
         look = self.look(t, y)
         armed = watch.armed | (look.level > look.clear)
-        return Watch(armed, watch.leaving & ~armed & (look.level >= -look.clear), watch.endless)
+        return TriggerWatch(armed, watch.leaving & ~armed & (look.level >= -look.clear), watch.endless)
 
     @staticmethod
     def of_each(function: Callable[..., Array], *columns: Float[Array, "trajectory trigger"] | Each) -> Array:

@@ -1,17 +1,19 @@
 """Named arrays and a description of them in one file, which is complete or not read at all.
 
 The file is in the safetensors format, whose header holds JSON. The description includes a digest of the whole content.
+Files of earlier schemas are upgraded to the present one, step by step.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .disk import write
+from .disk import write_file
 
 # No header of ours comes near this [bytes]; reading one takes many times its size.
 LARGEST_HEADER = 16 << 20
@@ -36,7 +38,7 @@ def pack(path: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
     # One metadata key, since the format does not order several and equal contents must give equal files.
     header = json.dumps({"sha256": digest(content, arrays), **content})
-    write(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"node_fit": header}))
+    write_file(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"node_fit": header}))
 
 
 def unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -102,3 +104,97 @@ def digest(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
         total.update(f"{name}{array.dtype}{array.shape}".encode())
         total.update(array.tobytes())
     return total.hexdigest()
+
+
+Content = tuple[dict[str, Any], dict[str, np.ndarray]]
+Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
+
+# By the schema that a step upgrades from; the step returns the next one. Version 0.2 wrote schema 4 of models and
+# schema 1 of checkpoints: the first that every later version reads.
+CHECKPOINT_STEPS: dict[int, Step] = {}
+
+
+# What parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the first that counts. In 5:
+# the time up to which there are bands, and triggers.
+LACKED = {
+    4: {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}},
+    5: {"Ensemble": {"horizon": None, "gain": 1.0}, "Known": {"triggers": {"tuple": []}}},
+}
+
+
+def changing(change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Step:
+    """A step that changes the fields of each part, given the name of its class."""
+
+    def upgraded(node: Any) -> Any:
+        if isinstance(node, list):
+            return [upgraded(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        node = {key: upgraded(value) for key, value in node.items()}
+        return node | {"fields": change(node["class"], node["fields"])} if "class" in node else node
+
+    return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
+
+
+def adding(lacked: Mapping[str, dict[str, Any]]) -> Step:
+    """A step that gives parts, by the names of their classes, fields that they lack."""
+    return changing(lambda name, fields: fields | lacked.get(name, {}))
+
+
+def known_starts(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 knew one start for all measured states, and none of a hidden one."""
+    if name == "Fitted":
+        return {key: value for key, value in fields.items() if key != "holds_absent"}
+    if name != "Guess":
+        return fields
+    count, told = fields["measured"], fields["told"]
+    absent = [value if told and at < count else None for at, value in enumerate(fields["absent"]["tuple"])]
+    return {"measured": count, "absent": {"tuple": absent}}
+
+
+MODEL_STEPS: dict[int, Step] = {schema: adding(lacked) for schema, lacked in LACKED.items()} | {
+    6: changing(known_starts)
+}
+
+
+class OtherSchema(ValueError):
+    """A file of a schema that this version can't read."""
+
+
+def migrate(content: dict[str, Any], arrays: dict[str, np.ndarray], steps: Mapping[int, Step], schema: int) -> Content:
+    """The description and arrays of a file in the present schema.
+
+    **Arguments:**
+
+    - `content`, `arrays`: as read, with the file's schema and the version of node_fit that wrote it.
+    - `steps`: upgrades, by the schema that each one starts from.
+    - `schema`: the present schema.
+
+    **Raises:** `OtherSchema` that names the version to install.
+    """
+    found = content.get("schema")
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise OtherSchema("it was written before version 0.2 of node_fit; read it with that version, or fit again.")
+    found = max(-1, min(found, 2**31))  # an untrusted file may have a number of any length
+    if found > schema:
+        raise OtherSchema(
+            f"it has schema {found}, and this node_fit reads up to {schema}; {how_to_read(content.get('node_fit'))}."
+        )
+    while found < schema:
+        if found not in steps:
+            raise OtherSchema(
+                f"it has schema {found}, of a node_fit before version 0.2; read it with that version, or fit again."
+            )
+        content, arrays = steps[found](content, arrays)
+        found += 1
+    return {**content, "schema": schema}, arrays
+
+
+def how_to_read(version: Any) -> str:
+    """The command that installs the version that wrote a file.
+
+    Only a version number is repeated, since an untrusted file must not tell the user what to type.
+    """
+    if isinstance(version, str) and re.fullmatch(r"[0-9][0-9a-zA-Z.+!-]{0,30}", version):
+        return f"pip install 'node_fit>={version}'"
+    return "pip install --upgrade node_fit"

@@ -11,20 +11,19 @@ import numpy as np
 from jaxtyping import Array
 
 from ..model.parameters import name
-from ..runtime.precision import is_key
+from ..runtime.placement import is_key
 from ..runtime.version import __version__
 from ..training.callback import RunState, Template
 from ..training.state import TrainState
-from .archive import BadFile, pack, peek, unpack
+from .archive import CHECKPOINT_STEPS, BadFile, OtherSchema, migrate, pack, peek, unpack
 from .disk import advice, check_room, sweep
-from .migrations import CHECKPOINT_STEPS, OtherSchema, migrated
 
 LOG = logging.getLogger(__name__)
 Which = Literal["latest", "best"]
 FLOATS = ("float32", "float64")
 SUFFIX = ".safetensors"
-# Version of the file format. Any change to it, or to the leaves of the state, needs a step in `migrations`.
-SCHEMA = 1
+# Version of the file format. Any change to it, or to the leaves of the state, needs a step in `storage.archive`.
+CHECKPOINT_SCHEMA = 1
 # Size of a checkpoint without its arrays, and of all other files of a run [bytes].
 OVERHEAD, OTHER_FILES = 64 << 10, 1 << 20
 
@@ -77,7 +76,7 @@ class Checkpoints:
         arrays = to_arrays(run.members)
         loss = min(float(state.chosen.loss) for state in run.members) if loss is None else loss
         meta = {
-            "schema": SCHEMA,
+            "schema": CHECKPOINT_SCHEMA,
             "node_fit": __version__,
             "stage": run.stage,
             "offset": run.offset,
@@ -116,7 +115,7 @@ class Checkpoints:
         damaged = []
         for step in steps if which == "latest" else sorted(steps, key=self._rank, reverse=True):
             try:
-                meta, arrays = migrated(*unpack(self._path(step)), CHECKPOINT_STEPS, SCHEMA)
+                meta, arrays = migrate(*unpack(self._path(step)), CHECKPOINT_STEPS, CHECKPOINT_SCHEMA)
             except OtherSchema as error:
                 raise CheckpointError(f"checkpoint {self._path(step)}: {error}") from None
             except BadFile as error:
@@ -184,7 +183,8 @@ class Checkpoints:
         differing = [name for name in sorted({*saved, *mine}) if saved.get(name) != mine.get(name)]
         where = f"checkpoint {self._path(step)}"
         differences = [
-            f"{name} is {describe(saved.get(name))} in the checkpoint and {describe(mine.get(name))} in this run"
+            f"{name} is {describe_tree(saved.get(name))} in the checkpoint and {describe_tree(mine.get(name))} "
+            "in this run"
             for name in differing
             if not is_cast(saved.get(name), mine.get(name))
         ]
@@ -252,5 +252,5 @@ def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str
     return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
-def describe(kind: tuple | None) -> str:
+def describe_tree(kind: tuple | None) -> str:
     return "absent" if kind is None else f"{kind[1]}{list(kind[0])}"

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LOG = logging.getLogger(__name__)
+DISK_LOG = logging.getLogger(__name__)
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ACCESS = (errno.EROFS, errno.EACCES, errno.EPERM)
 OCCUPIED = (errno.ENOTDIR, errno.EEXIST)
-PROBE = ".room."
+PROBE_BYTES = ".room."
 # The names of files that a process has open; they can't be replaced.
 OPEN_FILE = re.compile(r"/dev/(fd/\d+|stdout|stderr)|/proc/[^/]+/fd/\d+")
 # Writing a larger probe would make the user wait [bytes].
 MOST_WRITTEN = 64 << 20
 
 
-def write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Writes to a temporary name, flushes, and renames: a kill leaves the old file or the new one.
 
     A new file has the permissions that the user's umask gives; another keeps its own.
@@ -50,7 +50,7 @@ def write_output(path: Path, content: bytes) -> None:
         with open(path, "wb") as file:
             file.write(content)
     else:
-        write(Path(os.path.realpath(path)), content)
+        write_file(Path(os.path.realpath(path)), content)
 
 
 def is_stream(path: Path) -> bool:
@@ -67,7 +67,7 @@ def sweep(directory: Path, name: str) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Holds a lock while a block of code runs; the system releases it when the process ends, however it ends.
 
     **Arguments:**
@@ -88,7 +88,9 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
         except BlockingIOError:
             raise
         except OSError as error:  # a network disk without locks
-            LOG.warning("%s can't be locked (%s); make sure that no second process writes there", path.parent, error)
+            DISK_LOG.warning(
+                "%s can't be locked (%s); make sure that no second process writes there", path.parent, error
+            )
             held = False
         yield held
 
@@ -112,7 +114,7 @@ def check_room(directory: Path, needed: int) -> None:
             "some space, or write elsewhere with hydra.run.dir=FOLDER."
         )
     try:
-        with tempfile.NamedTemporaryFile(dir=directory, prefix=PROBE) as file:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=PROBE_BYTES) as file:
             file.write(bytes(min(needed, MOST_WRITTEN)))
             file.flush()
             os.fsync(file.fileno())

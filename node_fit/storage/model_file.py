@@ -1,8 +1,8 @@
 """A fitted model as one self-describing file; loading it runs no code from the file.
 
 The file is an archive: arrays, and a JSON header with the class of each part, names, units, solver and versions.
-Classes of this package have short stored names (`runtime.stored_names`), so a file survives any move of a class. A file
-can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names.
+Classes of this package have short stored names (`runtime.serialization`), so a file survives any move of a class. A
+file can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from jaxtyping import Array
 
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..runtime.arguments import check_argument
-from ..runtime.precision import carry, dtype_of, precision_of, scope
-from ..runtime.stored_names import CLASSES, stored_name
+from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.serialization import CLASSES, stored_name
+from ..runtime.validation import check_argument
 from ..runtime.version import __version__
-from .archive import BadFile, pack, unpack
-from .migrations import MODEL_STEPS, OtherSchema, migrated
-from .model_checks import ModelFileError, check, check_fields, check_size
+from .archive import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
+from .schema import ModelFileError, check_model, check_parts, check_stored_fields
 
-# Version of the file format. Any change to it needs a step in `migrations` that upgrades files of the previous version.
-SCHEMA = 7
+# Version of the file format. Any change to it needs a step in `storage.archive` that upgrades files of the previous
+# version.
+MODEL_SCHEMA = 7
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
-FUNCTIONS: dict[str, Callable] = {
+STORED_FUNCTIONS: dict[str, Callable] = {
     **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
     **{f"jax.nn.{name}": getattr(jax.nn, name) for name in ("softplus", "silu", "gelu", "relu", "elu", "sigmoid")},
     **{
@@ -61,9 +61,9 @@ def save(model: NeuralODE | Ensemble, path: str | Path) -> None:
     check_argument("model", model, NeuralODE | Ensemble, "a NeuralODE or an Ensemble, such as fit.model")
     check_argument("path", path, str | Path, "the name of a file")
     tensors: dict[str, np.ndarray] = {}
-    structure = describe(model, "model", tensors)
+    structure = describe_part(model, "model", tensors)
     content = {
-        "schema": SCHEMA,
+        "schema": MODEL_SCHEMA,
         "node_fit": __version__,
         "states": model.typical.states,
         "latent": model.typical.latent,
@@ -92,11 +92,11 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")
     try:
-        content, tensors = migrated(*unpack(path), MODEL_STEPS, SCHEMA)
+        content, tensors = migrate(*unpack(path), MODEL_STEPS, MODEL_SCHEMA)
         with scope(content["precision"]):
-            check_size(content["model"])
+            check_parts(content["model"])
             model = rebuild(content["model"], tensors, extensions)
-            check(model)
+            check_model(model)
             return carry(model, dtype_of(content["precision"]))
     except BadFile as error:
         raise ModelFileError(f"{path} is not a model file, or is damaged: {error}.") from None
@@ -107,7 +107,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
         raise ModelFileError(f"{path} does not describe a model: {shown}.") from None
 
 
-def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
+def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     """Describes a part of a model in JSON; puts its arrays into `tensors` by name."""
     if isinstance(part, Array | np.ndarray):
         tensors[name] = np.asarray(jax.device_get(part))
@@ -115,14 +115,14 @@ def describe(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     if isinstance(part, eqx.Module):
         check_importable(type(part), name)
         keys = [each.name for each in dataclasses.fields(part)]  # without class variables
-        members = {key: describe(getattr(part, key), f"{name}.{key}", tensors) for key in keys}
-        return {"class": stored(type(part)), "fields": members}
+        members = {key: describe_part(getattr(part, key), f"{name}.{key}", tensors) for key in keys}
+        return {"class": name_stored(type(part)), "fields": members}
     if isinstance(part, tuple | list):
-        items = [describe(item, f"{name}.{index}", tensors) for index, item in enumerate(part)]
+        items = [describe_part(item, f"{name}.{index}", tensors) for index, item in enumerate(part)]
         return {type(part).__name__ if type(part) is list else "tuple": items}
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    known = [key for key, function in FUNCTIONS.items() if function is part]
+    known = [key for key, function in STORED_FUNCTIONS.items() if function is part]
     if known:
         return {"function": known[0]}
     is_named = inspect.isfunction(part) and getattr(sys.modules[part.__module__], part.__qualname__, None) is part
@@ -147,13 +147,13 @@ def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) 
         items = [rebuild(item, tensors, packages) for item in value]
         return tuple(items) if kind == "tuple" else items
     if kind == "function":
-        return FUNCTIONS[value] if value in FUNCTIONS else allowed_function(value, packages)
+        return STORED_FUNCTIONS[value] if value in STORED_FUNCTIONS else allowed_function(value, packages)
     if kind == "class":
-        return assemble(allowed_class(value, packages), dict(more)["fields"], tensors, packages)
+        return assemble_part(allowed_class(value, packages), dict(more)["fields"], tensors, packages)
     raise ModelFileError(f"{kind!r} is not a kind of part.")
 
 
-def assemble(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
+def assemble_part(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
     """Makes an instance with these fields without its constructor, which would draw new parameters."""
     expected = {each.name for each in dataclasses.fields(cls)}
     if set(members) != expected:
@@ -162,7 +162,7 @@ def assemble(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray],
     for key, member in members.items():
         object.__setattr__(instance, key, rebuild(member, tensors, packages))
     if stored_name(cls):
-        check_fields(instance)
+        check_stored_fields(instance)
     if stored_name(cls) or cls.__module__.startswith(f"{NETWORKS}."):  # a caller's class may hold integers
         check_floats(instance)
     return instance
@@ -176,7 +176,7 @@ def check_floats(part: eqx.Module) -> None:
                 raise ModelFileError(f"its {type(part).__name__} has {each.name} of {leaf.dtype}; weights are floats.")
 
 
-def stored(cls: type) -> str:
+def name_stored(cls: type) -> str:
     """The stored name of a class: short for one of ours, else its module and its name."""
     module = NETWORKS if cls.__module__.startswith(f"{NETWORKS}.") else cls.__module__
     return stored_name(cls) or f"{module}:{cls.__qualname__}"
@@ -201,17 +201,17 @@ def allowed_class(name: str, packages: Sequence[str]) -> type:
         return CLASSES[name]
     check_package(name, (NETWORKS, *packages))
     try:
-        cls = resolve(name)
+        cls = import_name(name)
     except (ImportError, AttributeError):
         raise ModelFileError(f"the class {name!r} does not exist here.") from None
-    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or stored(cls) != name:
+    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or name_stored(cls) != name:
         raise ModelFileError(f"{name!r} is not a model class.")
     return cls
 
 
 def allowed_function(name: str, packages: Sequence[str]) -> Callable:
     check_package(name, packages)
-    function = resolve(name)
+    function = import_name(name)
     if not inspect.isfunction(function) or f"{function.__module__}:{function.__qualname__}" != name:
         raise ModelFileError(f"{name!r} is not a function of that package.")
     return function
@@ -228,6 +228,6 @@ def check_package(name: str, packages: Sequence[str]) -> None:
         )
 
 
-def resolve(name: str) -> Any:
+def import_name(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

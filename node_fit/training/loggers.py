@@ -12,9 +12,9 @@ from typing import Any
 
 from .callback import Callback, Record, RunState
 
-LOG = logging.getLogger(__name__)
+LOGGERS_LOG = logging.getLogger(__name__)
 # What a record has that is no figure.
-WORDS = ("step", "stage", "member")
+LOGGER_WORDS = ("step", "stage", "member")
 
 
 class AbstractLogger(Callback, abc.ABC):
@@ -70,7 +70,7 @@ class AbstractLogger(Callback, abc.ABC):
             yield
         except Exception as error:  # Trackers raise what they like, and write to disks and networks.
             self.works = False
-            LOG.warning(
+            LOGGERS_LOG.warning(
                 "%s takes no more records, and the fit goes on (%s: %s)",
                 type(self).__name__,
                 type(error).__name__,
@@ -223,4 +223,6 @@ def needed(package: str, extra: str) -> Any:
 def figures_of(record: Record, *, several: bool) -> dict[str, float]:
     """The figures of a record by name, without those that it lacks."""
     prefix = f"member{record.member}/" if several else ""
-    return {prefix + key: value for key, value in asdict(record).items() if key not in WORDS and value is not None}
+    return {
+        prefix + key: value for key, value in asdict(record).items() if key not in LOGGER_WORDS and value is not None
+    }

@@ -14,24 +14,32 @@ from ..data.dataset import Dataset
 from ..model import parameters
 from ..model.neural_ode import NeuralODE
 from ..runtime.compilation import PROGRAMS
-from ..runtime.placement import Placement
-from ..runtime.processes import agreed, is_first, of_first
+from ..runtime.placement import Placement, any_process, broadcast_from_first, is_first
 from ..solver.held_steps import SLACK
 from .callback import Callback, Record, RunState, Template
-from .chunk_end import at_lowest, judged, let_go, renewed, restarted
+from .decisions import (
+    ADVICE,
+    NOTHING_SOLVED,
+    Outcome,
+    forget_failures,
+    judge_chunk,
+    outcome_of,
+    renew,
+    restart_line_search,
+    return_to_best,
+    too_few_steps,
+)
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
-from .rooms import keeps_shape
 from .state import Iterate, Params, TrainState, with_flag
-from .step_errors import excess, held_back
-from .stopping import ADVICE, NOTHING_SOLVED, Outcome, outcome_of, too_few_steps
+from .step_refinement import excess, hold_back, keeps_shape
 
-LOG = logging.getLogger(__name__)
+LOOP_LOG = logging.getLogger(__name__)
 
 # Maximum number of validation trajectories that are solved at the end of a chunk.
 MOST_VALIDATED = 4096
 # Maximum number of rows of a record that are solved in sequence there.
-PIECE = 1000
+LOOP_PIECE = 1000
 
 
 class Loop:
@@ -93,7 +101,7 @@ class Loop:
         def template(index: int, nodes: int) -> tuple[TrainState, ...]:
             return tuple(with_nodes(state, nodes) for state in self.programs(index).init(initial))
 
-        run = shared(callback.restore(template), template)
+        run = share_arrays(callback.restore(template), template)
         if run is None:
             programs = self.programs(0)
             states = programs.refined(programs.init(initial))
@@ -155,19 +163,19 @@ class Loop:
             advanced = programs.advance(before, watch)
             if advanced is None:
                 self.latest = run
-                return [interrupted(end, watch.stop or "by a callback") for end in outcomes], run
+                return [raise_interrupted(end, watch.stop or "by a callback") for end in outcomes], run
             records = self.records(run, before, advanced)
             run = replace(run, members=self.end_chunk(programs, before, advanced))
             self.history.extend(records)
             self.latest = run
             stop = callback.on_chunk_end(records, run)
-            if agreed(stop is not None):
+            if any_process(stop is not None):
                 stop = stop or "by another process of the run"
             outcomes = self.outcomes(run)
             if not any(state.step for state in before):
                 self.warn_of_nothing(programs, run, outcomes)
             if stop is not None and any(end is None or end.status != "failed" for end in outcomes):
-                return [interrupted(end, stop) for end in outcomes], run
+                return [raise_interrupted(end, stop) for end in outcomes], run
             if is_first_chunk:  # The user has seen a sign of life.
                 self.begin_next(run)
                 is_first_chunk = False
@@ -187,17 +195,17 @@ class Loop:
         """Each member's state for the next chunk."""
         stage, validated = programs.stage, self.setup.validation is not None
         states = [
-            judged(old, new, loss)
+            judge_chunk(old, new, loss)
             for old, new, loss in zip(before, advanced.states, advanced.validation_losses, strict=True)
         ]
         found = [
-            let_go(state) if back else restarted(stage, state, programs.blocks)
-            for state, back in zip(states, held_back(programs, states), strict=True)
+            forget_failures(state) if back else restart_line_search(stage, state, programs.blocks)
+            for state, back in zip(states, hold_back(programs, states), strict=True)
         ]
-        held = programs.refine([at_lowest(state, validated=validated) for state in found])
+        held = programs.refine([return_to_best(state, validated=validated) for state in found])
         options = {"refined": held.changed, "length": programs.length, "validated": validated}
         found = [
-            renewed(stage, state, grid, limit, **options)
+            renew(stage, state, grid, limit, **options)
             for state, grid, limit in zip(found, held.grids, held.limits, strict=True)
         ]
         self.warn_of_steps(programs, found)
@@ -215,7 +223,7 @@ class Loop:
         worst, solver = max(excess(programs, states)), programs.stage.objective.held_solver
         if solver is not None and worst > SLACK:
             self._warned.add(programs.index)
-            LOG.warning("stage %s: %s", programs.stage.name, too_few_steps(solver.max_steps, worst))
+            LOOP_LOG.warning("stage %s: %s", programs.stage.name, too_few_steps(solver.max_steps, worst))
 
     def records(self, run: RunState, before: Sequence[TrainState], advanced: Advanced) -> list[Record]:
         """A row of the log for each member that took part in a chunk."""
@@ -248,7 +256,7 @@ class Loop:
         if self.setup.validation is None or statuses == {"failed"}:
             return
         if any(state.best.is_evaluated and not np.isfinite(state.best.loss) for state in run.members):
-            LOG.warning(
+            LOOP_LOG.warning(
                 "no validation loss was finite, so the best is the one with the lowest training loss; look at where "
                 "the validation trajectories run away"
             )
@@ -258,7 +266,7 @@ class Loop:
         iterates = [iterate for state in run.members for iterate in (state.best, state.chosen)]
         if not any(iterate.is_usable(programs.blocks) for iterate in iterates) and None in outcomes:
             evaluations = max(int(state.evaluations) for state in run.members)
-            LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, evaluations, ADVICE)
+            LOOP_LOG.warning("%s in the first %d evaluations; %s", NOTHING_SOLVED, evaluations, ADVICE)
 
 
 class Watch:
@@ -276,8 +284,8 @@ class Watch:
 
 def in_pieces(validation: Dataset, past: int) -> Dataset:
     """Long records in parts that are solved in parallel, if starts are read from the rows before each part."""
-    long = past > 0 and validation.lengths.max() > 2 * PIECE
-    return validation.windows(PIECE, PIECE) if long else validation
+    long = past > 0 and validation.lengths.max() > 2 * LOOP_PIECE
+    return validation.windows(LOOP_PIECE, LOOP_PIECE) if long else validation
 
 
 def with_nodes(state: TrainState, nodes: int) -> TrainState:
@@ -285,20 +293,20 @@ def with_nodes(state: TrainState, nodes: int) -> TrainState:
     return state if state.grid is None else replace(state, grid=state.grid[..., :1].repeat(nodes, axis=-1))
 
 
-def interrupted(outcome: Outcome | None, reason: str) -> Outcome:
+def raise_interrupted(outcome: Outcome | None, reason: str) -> Outcome:
     return outcome if outcome and outcome.status == "failed" else Outcome("interrupted", reason)
 
 
-def shared(run: RunState | None, template: Template) -> RunState | None:
+def share_arrays(run: RunState | None, template: Template) -> RunState | None:
     """The first process's state to resume from, in all processes."""
     if jax.process_count() == 1:
         return run
     told = np.array([-1, 0, 0] if run is None else [run.stage, run.offset, run.nodes])
-    stage, offset, nodes = of_first(told).tolist()
+    stage, offset, nodes = broadcast_from_first(told).tolist()
     if stage < 0:
         return None
     members: PyTree = run.members if run is not None and is_first() else template(stage, nodes)
-    return RunState(stage, offset, of_first(members))
+    return RunState(stage, offset, broadcast_from_first(members))
 
 
 def spreadable(members: Sequence[Member], train: Dataset) -> int:

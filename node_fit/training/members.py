@@ -12,9 +12,9 @@ from jaxtyping import PyTree
 
 from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
-from ..runtime.arguments import check_argument, check_fields
-from ..runtime.compilation import fingerprint
-from ..runtime.precision import is_key
+from ..runtime.compilation import fingerprint_program
+from ..runtime.placement import is_key
+from ..runtime.validation import check_argument, check_fields
 from .stage import Stage
 
 VARY = ("seeds", "data", "both", "laplace")
@@ -100,7 +100,7 @@ class Member:
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
     """All members' trees as one, with a leading axis for the members; a single member has no such axis."""
-    return trees[0] if len(trees) == 1 else jax.tree.map(stacked, *trees)
+    return trees[0] if len(trees) == 1 else jax.tree.map(stack_members, *trees)
 
 
 def unstack(tree: PyTree, members: int) -> list[PyTree]:
@@ -137,10 +137,12 @@ def check_alike(members: Sequence[Member]) -> None:
 def kind_of(member: Member) -> Hashable:
     """What the members of one program must share: everything except arrays and numbers."""
     static = eqx.partition((member.model, tuple(member.stages)), eqx.is_array_like)[1]
-    return fingerprint(static), tuple(jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array)))
+    return fingerprint_program(static), tuple(
+        jnp.shape(x) for x in jax.tree.leaves(eqx.filter(member.model, eqx.is_array))
+    )
 
 
-def stacked(*leaves: Any) -> Any:
+def stack_members(*leaves: Any) -> Any:
     if is_key(leaves[0]):
         return jnp.stack(leaves)
     return np.stack([np.asarray(leaf) for leaf in leaves])

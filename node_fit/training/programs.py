@@ -1,32 +1,60 @@
-"""The compiled programs of a stage, and their data."""
+"""The compiled programs of a stage and their data, how long a chunk is, and a stage linearised after it."""
 
 import functools
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..model.parameters import Partition
-from ..runtime.compilation import PROGRAMS, Compilations, counted
-from ..runtime.placement import Placement
-from ..runtime.precision import numbers_as_arrays
-from ..runtime.processes import to_host
+from ..objectives.objective import Target
+from ..runtime.compilation import PROGRAMS, Compilations, count_calls
+from ..runtime.placement import Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .members import Member, mapped_axes, share, stack, unstack
-from .minibatches import Minibatches, count_of, sample, taken
-from .pace import Pace
-from .rooms import roomy
+from .stage import Minibatches, count_of, sample, take_rows
 from .state import Params, TrainState, check_carry, initial_state
-from .step import StageData, chunk, sample_loss, step_errors, validation_loss
-from .step_errors import StepErrors, even_nodes
+from .step import StageData, StageLoss, chunk, errors_of_steps, sample_loss, validation_loss
+from .step_refinement import StepErrors, even_nodes, pad_to_room
+
+# Seconds between two progress reports.
+PATIENCE = 2.0
+
+
+class Pace:
+    """Chooses numbers of steps that take about two seconds, by the time of the last ones; the first step runs alone.
+
+    The results do not depend on it. Several processes do not measure, since all must take the same steps.
+    """
+
+    def __init__(self):
+        self.seconds: float | None = None
+
+    def steps(self, left: int) -> int:
+        """How many of the remaining steps to take at once."""
+        if jax.process_count() > 1:
+            return left
+        if self.seconds is None:
+            return 1
+        return min(left, max(int(PATIENCE / self.seconds), 1))
+
+    @contextmanager
+    def timed(self, steps: int) -> Iterator[None]:
+        """Records the time of some steps."""
+        began = time.perf_counter()
+        yield
+        self.seconds = max(time.perf_counter() - began, 1e-9) / steps
+
 
 # Rows of the sample by which shared held steps are refined.
 SAMPLED = 256
@@ -95,7 +123,7 @@ class StagePrograms:
         pools = [stage.objective.resample(count, member.resample) for member in members]
         if stage.batch_size is None:
             self.minibatches, self.blocks = None, count
-            seen, self.grids = zip(*(taken((rows, grid), pool) for pool in pools), strict=True)
+            seen, self.grids = zip(*(take_rows((rows, grid), pool) for pool in pools), strict=True)
         else:
             self.minibatches = [
                 Minibatches(rows, stage.batch_size, (member.seed, self.index), pool)
@@ -155,7 +183,7 @@ class StagePrograms:
         validate, sampled = self._validation_program(placed.params.model), self._sample_program(placed)
         self.compile_seconds += time.perf_counter() - began
         new, rate, taken = placed, None, 0
-        with counted(self.compilations):
+        with count_calls(self.compilations):
             while taken < self.length:
                 count = self.pace.steps(self.length - taken)
                 with self.pace.timed(count):
@@ -242,7 +270,7 @@ class StagePrograms:
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
-        program = self._use(PROGRAMS.get, step_errors, self.static, arguments, Compilations(), axes=axes)
+        program = self._use(PROGRAMS.get, errors_of_steps, self.static, arguments, Compilations(), axes=axes)
         return to_host(program(*arguments))
 
     def _chunk_program(self, state: TrainState, drawn: PyTree, use: Callable = PROGRAMS.get) -> Any:
@@ -281,7 +309,7 @@ class StagePrograms:
 
     def _placed(self, states: Sequence[TrainState]) -> TrainState:
         """The members' states on devices, spread by members or by trajectories."""
-        place, state = self.setup.place, stack([replace(state, grid=roomy(self, state.grid)) for state in states])
+        place, state = self.setup.place, stack([replace(state, grid=pad_to_room(self, state.grid)) for state in states])
         if len(states) > 1:
             return place.shard(state)
         return replace(place.replicate(replace(state, grid=None)), grid=place.shard(state.grid))
@@ -294,3 +322,76 @@ class StagePrograms:
             source.chunk(int(state.step), self.length) for source, state in zip(self.minibatches, states, strict=True)
         ]
         return self.setup.place.shard(stack(chunks), 0 if len(states) > 1 else 1)
+
+
+class Found(NamedTuple):
+    """A sum of squares at some parameters; NumPy arrays in float64.
+
+    - `residuals`: of each block; `jacobian`: their derivatives, one row for each.
+    - `prior`: the weight of each parameter's square.
+    - `failed`: number of failed solves.
+    """
+
+    residuals: Float[np.ndarray, "block row"]
+    jacobian: Float[np.ndarray, "residual parameter"]
+    prior: Float[np.ndarray, " parameter"]
+    failed: int
+
+
+class LinearisedStage:
+    """The sum of squares of a stage of one member, as a function of a flat vector of its parameters.
+
+    **Arguments:** `programs`: of the stage. `state`: where the fit is, with held steps that meet the tolerance.
+    """
+
+    def __init__(self, programs: StagePrograms, state: TrainState):
+        self.programs = programs
+        self.state = state
+        flat, self._unravel = ravel_pytree(state.params)
+        self.kind = np.dtype(flat.dtype)
+        self.x = np.asarray(flat, np.float64)
+
+    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+        """The sum of squares at other parameters, over the same held steps."""
+        state, programs, place = self.state, self.programs, self.programs.setup.place
+        params = place.replicate(self._unravel(jnp.asarray(x, self.kind)))
+        grid, progress = place.shard(pad_to_room(programs, state.grid)), place.replicate(state.progress)
+        arguments = (params, grid, progress, programs.own, programs.shared)
+        run = PROGRAMS.get(linearize_stage, programs.static, arguments, Compilations())
+        residuals, jacobian, prior, failed = to_host(run(*arguments))
+        return Found(
+            np.asarray(residuals, np.float64),
+            np.asarray(jacobian, np.float64),
+            np.asarray(prior, np.float64),
+            int(failed),
+        )
+
+    def params(self, x: Float[np.ndarray, " parameter"]) -> Params:
+        """The parameters of a flat vector."""
+        return self._unravel(jnp.asarray(x, self.kind))
+
+    def numbered(self) -> Params:
+        """The parameters' places in the flat vector, in their structure."""
+        return self._unravel(jnp.arange(self.x.size).astype(self.kind))
+
+    def refined_at(self, points: list[Float[np.ndarray, " parameter"]]) -> "LinearisedStage":
+        """The same with held steps that meet the tolerance at further points, too."""
+        state = self.state
+        for x in points:
+            there = eqx.tree_at(lambda s: s.params, state, self.programs.setup.place.host(self.params(x)))
+            (there,) = self.programs.refined([there])
+            state = eqx.tree_at(lambda s: s.grid, state, there.grid, is_leaf=lambda leaf: leaf is None)
+        return LinearisedStage(self.programs, state)
+
+
+def linearize_stage(
+    static: tuple, params: Params, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
+) -> tuple[PyTree, Array, Array, Int[Array, ""]]:
+    """The residuals of each block, their Jacobian, the prior and the failed solves; `static` is `(model, stage)`."""
+    model_static, stage_static = static
+    data: Any = eqx.combine(own, shared)
+    stage = eqx.combine(data.stage, stage_static)
+    loss = StageLoss(model_static, data.frozen, stage.objective, Target(data.batch, grid, progress), params)
+    x = ravel_pytree(params)[0]
+    found, jacobian = stage.objective.linearised(loss.build, x, loss.target)
+    return found.values, jacobian, loss.prior(x) * found.count, found.failed

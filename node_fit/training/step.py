@@ -1,4 +1,7 @@
-"""A training step, and the compiled chunk of steps: pure functions of the state."""
+"""A training step, and the compiled chunk of steps: pure functions of the state.
+
+A step sees its stage's objective as a function of the parameters alone.
+"""
 
 import math
 from dataclasses import replace
@@ -8,21 +11,73 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
-from ..objectives.objective import Target, masked_mean
-from ..optimizers.optimizer import Step
+from ..objectives.objective import AbstractObjective, Loss, Target, masked_mean
+from ..optimizers.optimizer import Linearised, Step
 from ..solver.held_steps import Shares
-from .minibatches import count_of
-from .stage import Stage
-from .stage_loss import StageLoss
+from .stage import Stage, count_of
 from .state import Iterate, Params, TrainState
+
+Vector = Float[Array, " parameter"]
+
+
+class StageLoss:
+    """The loss as a function of the parameters and, for sums of squares, residuals as a function of one flat vector.
+
+    **Arguments:**
+
+    - `static`, `frozen`: parts of the model that are not trained.
+    - `objective`, `target`: the objective, and its data.
+    - `params`: parameters of the structure that it is called with.
+    """
+
+    def __init__(self, static: PyTree, frozen: PyTree, objective: AbstractObjective, target: Target, params: Params):
+        self.unravel = ravel_pytree(params)[1]
+        self.static = static
+        self.frozen = frozen
+        self.objective = objective
+        self.target = target
+
+    def __call__(self, params: Params) -> Loss:
+        return self.objective.loss(self.model(params), params.auxiliary, self.target)
+
+    def residuals(self, x: Vector) -> tuple[Float[Array, " row"], Int[Array, ""]]:
+        found = self.objective.residuals(*self.build(x), self.target)
+        values = self.target.limited(found.values, found.excess)
+        return values.reshape(-1) / jnp.sqrt(found.count), found.failed
+
+    def linearised(self, x: Vector) -> Linearised:
+        found, jacobian = self.objective.linearised(self.build, x, self.target)
+        root = jnp.sqrt(found.count)
+        return Linearised(found.values.reshape(-1) / root, found.failed, jacobian / root, self.prior(x))
+
+    def pushed(self, x: Vector, direction: Vector) -> Float[Array, " row"]:
+        count = self.objective.residuals(*self.build(x), self.target).count
+        return self.objective.pushed(self.build, x, direction, self.target).reshape(-1) / jnp.sqrt(count)
+
+    def prior(self, x: Vector) -> Vector:
+        params: Params = self.unravel(x)
+        blank = jax.tree.map(jnp.zeros_like, params)
+        parts = (params.model.field, params.model.start)
+        weights = eqx.tree_at(lambda p: (p.model.field, p.model.start), blank, self.objective.prior(parts))
+        count = self.objective.residuals(*self.build(x), self.target).count
+        return ravel_pytree(weights)[0] / count
+
+    def build(self, x: Vector) -> tuple[NeuralODE, PyTree]:
+        params: Params = self.unravel(x)
+        return self.model(params), params.auxiliary
+
+    def model(self, params: Params) -> NeuralODE:
+        return eqx.combine(params.model, self.frozen, self.static)
+
 
 Scan = Literal["lax", "checkpointed"]
 # Consecutive useless evaluations after which a chunk ends.
-HOPELESS = 10
+HOPELESS_STEPS = 10
 # A restart goes back to the best iterate and shortens steps by this factor; maximum number of restarts.
 CAUTION, RESTARTS = 0.1, 3
 
@@ -109,7 +164,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
     )
 
 
-def step_errors(
+def errors_of_steps(
     static: tuple, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Array:
     """The estimated error of each held step, relative to its tolerance; `static` is `(model, stage)`."""
@@ -184,7 +239,7 @@ def unroll(
 
 def unless_idle(model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree) -> TrainState:
     """The state after a step, or unchanged if the stage has ended."""
-    idle = state.finished | state.stuck | (state.step >= stage.steps) | (state.rejected >= HOPELESS)
+    idle = state.finished | state.stuck | (state.step >= stage.steps) | (state.rejected >= HOPELESS_STEPS)
     return jax.lax.cond(idle, lambda s: s, lambda s: transition(model_static, stage, data, s, drawn), state)
 
 

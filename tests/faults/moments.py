@@ -11,7 +11,7 @@ import numpy as np
 
 import node_fit as nf
 from node_fit.model.neural_ode import NeuralODE
-from node_fit.runtime.precision import carry, dtype_of, scope
+from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.checkpoint import Checkpoints, to_arrays
 from node_fit.training.callback import RunState
 from node_fit.training.state import Params, TrainState, initial_state

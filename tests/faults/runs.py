@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commands import DIRECT, ENVIRONMENT, Ran, begun, node_fit, read_table, spirals, until, write_table
+from helpers.commands import DIRECT, ENVIRONMENT, Ran, begun, node_fit, read_table, spirals, until, write_table
 from safetensors import safe_open
 
 from node_fit.storage.checkpoint import steps_in

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.io
-from commands import spirals, write_table
-from conftest import fit_to
+from helpers.commands import spirals, write_table
+from helpers.problems import fit_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ENVIRONMENT, begun, node_fit, until
+from helpers.commands import ENVIRONMENT, begun, node_fit, until
 
 from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount

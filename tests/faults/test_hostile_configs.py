@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 
 import node_fit as nf
 from node_fit.app.config.composition import explain
-from node_fit.app.config.configuration import build
+from node_fit.app.config.instantiate import build
 from node_fit.storage.disk import explain_disk
 
 with warnings.catch_warnings():  # beartype warns about a deprecated base class of OmegaConf's type.
     warnings.simplefilter("ignore")
-    from node_fit.app.config.parts import PARTS, check_top, hidden_states
+    from node_fit.app.config.build import CONFIG_PARTS, check_top, hidden_states
 
 CONF = Path(nf.__file__).parent.parent / "conf"
 VALUES = (
@@ -70,7 +70,7 @@ def outcome(overrides: list[str]) -> str:
     try:
         check_top(config)
         hidden_states(config)
-        for part in (*PARTS, "evaluation"):
+        for part in (*CONFIG_PARTS, "evaluation"):
             build(config[part], part)
     except (ValueError, OSError) as error:
         return explain(error) or str(error)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ENVIRONMENT
+from helpers.commands import ENVIRONMENT
 from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 from faults.moments import model
 from node_fit.storage.archive import digest
-from node_fit.storage.model_file import SCHEMA, save
+from node_fit.storage.model_file import MODEL_SCHEMA, save
 
 WEIGHT = "model.field.network.layers.0.weight"
 # Memory limit for loading a file of a few kB [MB]. Some files ask for arrays of a hundred times that size.
@@ -91,7 +91,7 @@ FORGED = {
     "names": lambda header, _: header["model"]["fields"].update(states={"tuple": [1, 2]}),
     "layers": many_layers,
     "shell": calls("os:system"),
-    "dunder": calls("node_fit.model.fields.mlp:MLP.__init__.__globals__"),
+    "dunder": calls("node_fit.model.fields.network:MLP.__init__.__globals__"),
     "dunder of a stored name": calls("MLP.__init__.__globals__"),
     "climbing": calls("node_fit/../os:system"),
     "command": calls("node_fit.__main__:main"),
@@ -102,7 +102,7 @@ FORGED = {
     "deep": deep,
     "enormous": enormous,
     "older": lambda header, _: header.update(schema=3),
-    "newer": lambda header, _: header.update(schema=SCHEMA + 1),
+    "newer": lambda header, _: header.update(schema=MODEL_SCHEMA + 1),
     "strange": lambda header, _: header.update(schema=[10**400]),
 }
 

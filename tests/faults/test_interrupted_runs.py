@@ -5,7 +5,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from commands import ENVIRONMENT, begun, node_fit, read_summary, read_table, spirals, write_table
+from helpers.commands import ENVIRONMENT, begun, node_fit, read_summary, read_table, spirals, write_table
 
 import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard

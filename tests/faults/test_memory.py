@@ -5,7 +5,7 @@ import sys
 
 import jax
 import pytest
-from commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
+from helpers.commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
 
 from node_fit.app.launching import print_error
 from node_fit.runtime.out_of_memory import explain_memory

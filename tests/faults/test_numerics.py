@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import write_table
-from conftest import fit_to, rotation
+from helpers.callbacks import GoOn, Rows, Stop, assert_equal, rows
+from helpers.commands import write_table
+from helpers.problems import fit_to, rotation
 from jaxtyping import Array
 from omegaconf import OmegaConf
-from test_training import GoOn, Rows, Stop, assert_equal, rows
 
 import node_fit as nf
 from node_fit.predict import main
-from node_fit.runtime.precision import carry
+from node_fit.runtime.placement import carry
 from node_fit.storage.model_file import save
-from node_fit.training.step import CAUTION, HOPELESS, RESTARTS
+from node_fit.training.step import CAUTION, HOPELESS_STEPS, RESTARTS
 
 
 class Edge(eqx.Module):
@@ -48,7 +48,7 @@ def test_what_is_not_finite_is_stepped_back_from_with_smaller_steps():
     assert float(watcher.state.members[0].best.loss) == min(losses) < losses[0]
     assert np.isfinite(fit.model.field.rate) and fit.model.field.rate > 0.5
     assert int(watcher.state.members[0].restarts) == RESTARTS
-    assert sum(record.failed_solves for record in fit.history) == HOPELESS * (RESTARTS + 1)
+    assert sum(record.failed_solves for record in fit.history) == HOPELESS_STEPS * (RESTARTS + 1)
     np.testing.assert_allclose(fit.history[-1].learning_rate, 0.3 * CAUTION**RESTARTS, rtol=1e-5)
 
 
@@ -116,7 +116,7 @@ def test_a_problem_without_hope_ends_at_once_with_a_hint(equation, optimizer):
     fit = fit_to(decay(1.0, 2.0), field=known(equation, a=1.0), optimizer=optimizer, **options)
     assert fit.status == "failed"
     assert all(word in fit.reason for word in ("scale of the data", "tolerances", "implicit solver"))
-    assert fit.steps <= HOPELESS + 1
+    assert fit.steps <= HOPELESS_STEPS + 1
     assert fit.diagnose(decay(1.0, 2.0)).kind == "failed"
 
 

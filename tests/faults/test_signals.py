@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import DIRECT, ENVIRONMENT, begun, read_summary, spirals, until, write_table
+from helpers.commands import DIRECT, ENVIRONMENT, begun, read_summary, spirals, until, write_table
 
-from node_fit.app.interruption import Interruption
+from node_fit.app.run_logger import Interruption
 
 SWALLOWS = """
 import os, signal, sys

@@ -1,8 +1,13 @@
-"""Errors of Hydra and OmegaConf as one sentence, with the full key and the nearest valid name."""
+"""The config as composed: shipped folders, a run's stored config, and errors of Hydra as one sentence.
 
+A stored config may come from a stranger, so nothing in it is resolved or called.
+"""
+
+import functools
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,8 +15,93 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
-from .shipped import options_with
-from .targets import ALLOWED, ConfigError, closest, located, nearest, one_line, parameters_of
+from .targets import ALLOWED, ConfigError, closest, locate, nearest_name, one_line, parameters_of
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def shipped(folder: str, holds: str) -> Path:
+    """Finds a shipped folder: inside the package in an installed wheel, next to it in a checkout."""
+    for parent in (PACKAGE / "shipped", PACKAGE.parent):
+        if (parent / folder / holds).is_file():
+            return parent / folder
+    raise FileNotFoundError(f"the installation is missing {folder}/{holds}; reinstall node_fit.")
+
+
+@functools.cache
+def shipped_config() -> DictConfig:
+    """The shipped `config.yaml` as written, without its groups and Hydra's node."""
+    config = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml")
+    assert isinstance(config, DictConfig)
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("defaults", "hydra")])
+
+
+def shipped_option(group: str) -> DictConfig | None:
+    """The option of a group that `config.yaml` selects, as written; None if it selects none."""
+    folder = shipped("conf", "config.yaml")
+    for each in OmegaConf.load(folder / "config.yaml").defaults:
+        if OmegaConf.is_dict(each) and each.get(group):
+            option = OmegaConf.load(folder / group / f"{each[group]}.yaml")
+            assert isinstance(option, DictConfig)
+            return option
+    return None
+
+
+@functools.cache
+def shipped_groups() -> tuple[str, ...]:
+    """The groups from which `config.yaml` selects options."""
+    defaults = OmegaConf.load(shipped("conf", "config.yaml") / "config.yaml").defaults
+    named = [str(name) for each in defaults if OmegaConf.is_dict(each) for name in each]
+    return tuple(name for name in named if name.isidentifier())
+
+
+def options_with(key: str) -> list[str]:
+    """The options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
+    group, _, name = key.partition(".")
+    found = []
+    for path in sorted((shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ():
+        if name in OmegaConf.load(path) and name.isidentifier():
+            found.append(f"{group}={path.stem}")
+    return found
+
+
+@functools.cache
+def known_keys() -> dict[str, frozenset[str]]:
+    """The keys that the commands read: those at the top, under `""`, and those of groups without a constructor."""
+    conf = shipped("conf", "config.yaml")
+    groups = {
+        path.name for path in conf.iterdir() if path.is_dir() and path.name not in ("experiment", "hydra", "tune")
+    }
+    config, device = shipped_config(), OmegaConf.load(conf / "device" / "auto.yaml")
+    nodes = {"": [*config, *groups], "evaluation": config.evaluation, "device": device}
+    return {name: frozenset(map(str, node)) for name, node in nodes.items()}
+
+
+# Covariates by trajectory are the longest part of a config [bytes].
+LARGEST_CONFIG = 4 << 20
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Reads a stored config.
+
+    **Raises:** `FileNotFoundError`, or `ConfigError` that says why it can't be read.
+    """
+    if path.stat().st_size > LARGEST_CONFIG:
+        raise ConfigError(f"{path} is larger than {LARGEST_CONFIG >> 20} MB, so it is not the config of a run.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        # A few nested aliases stand for gigabytes, and node_fit writes none.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ConfigError(f"{path} has YAML aliases, which the config of a run never has; restore the file.")
+        content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (yaml.YAMLError, ValueError, RecursionError, omegaconf.OmegaConfBaseException) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path} can't be read as YAML ({str(error).splitlines()[0]}); restore the file.") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is not the config of a run: it holds no keys.")
+    return {str(key): value for key, value in content.items()}
+
 
 PHRASES = {
     r"Ambiguous value .*?'(.*?)'\n": r"\1 gives several values; add --multirun to run each, or [] for one list.",
@@ -61,7 +151,7 @@ def explain(error: BaseException) -> str | None:
             if group == "hydra/launcher" and name in LAUNCHERS:
                 extra = f"pip install 'node_fit[{LAUNCHERS[name]}]'"
                 return f"hydra/launcher={name} needs another package; install it with {extra}."
-            known = f"; {nearest(name, error.options, f'{group}=')}" if error.options else ""
+            known = f"; {nearest_name(name, error.options, f'{group}=')}" if error.options else ""
             return one_line(f"{group}={name} does not exist{known}")
         case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
             return one_line(unknown_key(key, error.parent_node))
@@ -75,7 +165,7 @@ def explain(error: BaseException) -> str | None:
         case omegaconf.InterpolationKeyError(full_key=str(key), parent_node=DictConfig() as parent):
             name = text.partition("'")[2].partition("'")[0]
             return one_line(
-                f"{key} refers to ${{{name}}}, which is not a config key; {nearest(name, all_keys(parent))}"
+                f"{key} refers to ${{{name}}}, which is not a config key; {nearest_name(name, all_keys(parent))}"
             )
         case omegaconf.OmegaConfBaseException(full_key=str(key)):
             return one_line(f"{key} can't be used: {text.splitlines()[0]}")
@@ -102,7 +192,7 @@ def unknown_key(key: str, parent: Any) -> str:
         return other_option(key, owners)
     if "_target_" in siblings:
         try:
-            arguments = set(parameters_of(located(parent["_target_"], key, ALLOWED)))
+            arguments = set(parameters_of(locate(parent["_target_"], key, ALLOWED)))
         except ConfigError:
             arguments = set()
         if name in arguments and name in all_keys(parent):  # It is a group at the top of the config.
@@ -111,13 +201,13 @@ def unknown_key(key: str, parent: Any) -> str:
             return f"{key} is not in the config, so it has its default; write +{key}=VALUE to set it."
         siblings = siblings - {"_target_", "_partial_"} | arguments
     if key in RENAMED:
-        return renamed(key)
+        return find_renamed(key)
     if not siblings:
         return f"{key} is not a config key; {owner} holds a value, not keys."
     namesakes = [known for known in all_keys(parent) if known.endswith(f".{name}")]
     if namesakes and not closest(name, siblings):
         return f"{key} is not a config key; did you mean {namesakes[0]}?"
-    return f"{key} is not a config key; {nearest(name, siblings, owner and f'{owner}.')}"
+    return f"{key} is not a config key; {nearest_name(name, siblings, owner and f'{owner}.')}"
 
 
 def other_option(key: str, owners: list[str]) -> str:
@@ -126,22 +216,22 @@ def other_option(key: str, owners: list[str]) -> str:
     return f"{key} is a key of {', '.join(owners)} alone; choose {choice}, or leave it out."
 
 
-def renamed(key: str) -> str:
+def find_renamed(key: str) -> str:
     """Explains what to write instead of a key of an earlier version."""
     return f"{key} is no longer a config key; {RENAMED[key]}."
 
 
-def check_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
+def check_group_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
     """Refuses unknown arguments of a constructor and, unless the call is partial, missing ones."""
     parameters = parameters_of(target)
     extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in given:
         if name not in parameters and not extra:
             if f"{key}.{name}" in RENAMED:
-                raise ConfigError(renamed(f"{key}.{name}"))
+                raise ConfigError(find_renamed(f"{key}.{name}"))
             if owners := options_with(f"{key}.{name}"):
                 raise ConfigError(other_option(f"{key}.{name}", owners))
-            known = nearest(name, parameters, f"{key}.")
+            known = nearest_name(name, parameters, f"{key}.")
             raise ConfigError(f"{key}.{name} is not an argument of {target.__name__}; {known}")
     for name, p in parameters.items():
         if p.default is p.empty and p.kind is not p.VAR_KEYWORD and name not in given and not partial:

@@ -16,23 +16,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 from omegaconf._utils import split_key
 
-from ...data.tables.paths import find_files
-from ...data.tables.reading import READERS, column_names
-from ...data.tables.table import shown
-from .configuration import converted
-from .shipped import shipped_groups
-from .targets import ALLOWED, ConfigError, hints_of, located, parameters_of
+from ...data.tables.reading import READERS, column_names, find_files
+from ...data.tables.table import list_names
+from .composition import shipped_groups
+from .instantiate import convert
+from .targets import ALLOWED, ConfigError, constructor_hints, locate, parameters_of
 
 # How a file of data ends, which is named without a key.
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *READERS)
 # Keys whose values name columns.
-COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
+TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 # States named one by one in the line about a file.
-FEW = 8
+FEW_COLUMNS = 8
 
 
-def completed(words: list[str], program: str) -> list[str]:
+def complete(words: list[str], program: str) -> list[str]:
     """The words of a command as Hydra reads them: keys for files of data, and no plus before the option of a group."""
     groups = "|".join(shipped_groups())
     words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
@@ -40,7 +39,7 @@ def completed(words: list[str], program: str) -> list[str]:
     if not files:
         return words
     given = get_args_parser().parse_known_args(words)[0]
-    made, said = keys_of(files, {word.lstrip("+").partition("=")[0]: word for word in given.overrides})
+    made, said = keys_of_option(files, {word.lstrip("+").partition("=")[0]: word for word in given.overrides})
     words = [*made, *(word for word in words if word != "data=table")]
     if not given.cfg and not given.info:
         print(f"{said}; in full: python -m {program} {shlex.join(words)}")
@@ -68,7 +67,7 @@ def is_table(word: str) -> bool:
     return plain and (word.lower().endswith(ENDINGS) or Path(word).is_file())
 
 
-def keys_of(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
+def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
     """The keys that read files whose first column is the time and whose others are states, and a sentence.
 
     **Arguments:** `given`: the overrides of the command by key, which tell the role of some columns.
@@ -80,18 +79,20 @@ def keys_of(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str
         names = column_names(find_files(files)[0])
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    named = [name for key in COLUMNS if key in given for name in texts_in(value_of(given[key]))]
+    named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
     free = [name for name in names if name not in named]
     made, said = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"], []
     if not {"data.time", "data.step"} & set(given):
         if len(free) < (1 if "data.states" in given else 2):
-            raise ConfigError(f"{files[0]} has the columns {shown(names)}; it needs one of times and one of a state.")
+            raise ConfigError(
+                f"{files[0]} has the columns {list_names(names)}; it needs one of times and one of a state."
+            )
         time, *free = free
         made.append(f"data.time={as_value(time)}")
         said.append(f"column {time!r} is the time")
     if not {"data.states", "data.observable", "data.series"} & set(given):
         made.append(f"data.states={as_value(free)}")
-        said.append(f"{shown(free, FEW)} {'is a state' if len(free) == 1 else 'are states'}")
+        said.append(f"{list_names(free, FEW_COLUMNS)} {'is a state' if len(free) == 1 else 'are states'}")
     return made, f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)
 
 
@@ -212,17 +213,17 @@ def may_add(config: DictConfig, key: str, value: Any) -> bool:
     if target is None or (len(rest) == 1 and rest[0] in config):  # An option of the solver, say, is no key of others.
         return False
     try:
-        maker = located(target, key, ALLOWED)
+        maker = locate(target, key, ALLOWED)
     except ConfigError:  # An extension, which is not imported yet; what it lacks is told when it is built.
         return True
     if rest[0] not in parameters_of(maker):
         return False
-    return (len(rest) == 1 and not isinstance(value, dict)) or takes_mapping(hints_of(maker).get(rest[0], Any))
+    return (len(rest) == 1 and not isinstance(value, dict)) or takes_mapping(constructor_hints(maker).get(rest[0], Any))
 
 
 def takes_mapping(hint: Any) -> bool:
     try:
-        converted({}, hint)
+        convert({}, hint)
     except (ValueError, OverflowError):
         return False
     return True

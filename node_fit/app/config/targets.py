@@ -42,7 +42,7 @@ class ConfigError(ValueError):
         super().__init__(one_line(text))
 
 
-def located(path: Any, key: str, allowed: Sequence[str]) -> Callable:
+def locate(path: Any, key: str, allowed: Sequence[str]) -> Callable:
     """Looks up a class or function by its dotted name: a public constructor, or one of a package of the user's own."""
     package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
     if package is None:
@@ -53,7 +53,7 @@ def located(path: Any, key: str, allowed: Sequence[str]) -> Callable:
     known = constructors()
     if path not in known:
         names = [name for name in known if name.startswith(f"{package}.")]
-        raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest(path, names)}")
+        raise ConfigError(f"{key} must be a public constructor of {package}, got {path!r}; {nearest_name(path, names)}")
     return known[path]
 
 
@@ -84,11 +84,11 @@ def is_in(module: str | None, package: str) -> bool:
 def defined_in(package: str, path: str, key: str) -> Callable:
     """Looks up a class or function that a package of the user's own defines under a public name."""
     make_importable()
-    found = imported(package, key)
+    found = import_target(package, key)
     for name in path[len(package) + 1 :].split("."):
         if not name.isidentifier() or name.startswith("_"):
             raise ConfigError(f"{key} must be a dotted name with only public parts, got {path!r}")
-        found = member(found, name, path, key)
+        found = find_member(found, name, path, key)
         # A package also exposes modules that it imports; these do not count.
         home = found.__name__ if inspect.ismodule(found) else getattr(found, "__module__", None)
         if not is_in(home, package) and not any(found is known for known in constructors().values()):
@@ -104,16 +104,16 @@ def make_importable() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def member(owner: Any, name: str, path: str, key: str) -> Any:
+def find_member(owner: Any, name: str, path: str, key: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     if hasattr(owner, "__path__") and importlib.util.find_spec(f"{owner.__name__}.{name}"):
-        return imported(f"{owner.__name__}.{name}", key)
+        return import_target(f"{owner.__name__}.{name}", key)
     names = [known for known in dir(owner) if not known.startswith("_")]
-    raise ConfigError(f"{key}: {path!r} does not exist; {nearest(name, names, f'{owner.__name__}.')}")
+    raise ConfigError(f"{key}: {path!r} does not exist; {nearest_name(name, names, f'{owner.__name__}.')}")
 
 
-def imported(name: str, key: str) -> types.ModuleType:
+def import_target(name: str, key: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -157,12 +157,12 @@ def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:
     return {n: p for n, p in signature.parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
 
 
-def hints_of(target: Callable) -> dict[str, Any]:
+def constructor_hints(target: Callable) -> dict[str, Any]:
     parameters = parameters_of(target).values()
     return {p.name: p.annotation for p in parameters if p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD}
 
 
-def nearest(name: Any, names: Iterable[str], prefix: str = "") -> str:
+def nearest_name(name: Any, names: Iterable[str], prefix: str = "") -> str:
     """A clause with the nearest name, or with all names if none is near."""
     names = sorted(names)
     match = closest(name, names)

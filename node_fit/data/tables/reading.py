@@ -1,19 +1,174 @@
+"""Reads a file as a table: which file is meant, how much memory it takes, and which reader is for it."""
+
+import glob
+import gzip
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ...runtime.validation import check_argument
 from ..dataset import Dataset
 from ..noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
+from .assemble import assemble_dataset
 from .binary import read_mat, read_npy, read_npz, read_parquet
-from .covariates import CovariateNumbers, as_numbers, check_trajectories, with_covariates
-from .layouts import as_rows
-from .paths import find_files, names_of
-from .roles import Roles, as_names
-from .sizes import MOST, check_size
+from .layout import CovariateNumbers, Roles, as_names, as_numbers, as_rows, check_trajectories, with_covariates
 from .table import RawTable
 from .text import read_text
 from .times import check_unit
-from .trajectories import assemble
+
+
+def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
+    """The files that a path, a list of paths or a glob names; those of a glob in alphabetical order.
+
+    **Raises:** `FileNotFoundError` with the nearest existing file; `ValueError` for a folder or a file named twice.
+    """
+    check_argument("path", path, str | Path | Sequence[str | Path], "a file, a list of files or a glob")
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    files = [file for each in paths for file in expand(Path(each).expanduser())]
+    if not files:
+        raise ValueError("path is an empty list; name at least one file.")
+    twice = [file for file in files if files.count(file) > 1]
+    if twice:
+        raise ValueError(f"{twice[0]} is named twice in path; remove one.")
+    return files
+
+
+def expand(path: Path) -> list[Path]:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file; name a file in it, or use a glob: {path / '*.csv'}.")
+    if path.exists():
+        return [path]
+    if glob.has_magic(str(path)):
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir())
+        if found:
+            return found
+        raise FileNotFoundError(f"no file matches {path}; check the pattern and the working directory, {Path.cwd()}.")
+    raise FileNotFoundError(missing(path))
+
+
+def missing(path: Path) -> str:
+    """Error message for a file that does not exist."""
+    if not path.parent.is_dir():
+        return f"{path} does not exist, nor does the folder {path.parent}; check the path."
+    near = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
+    hint = (
+        f"did you mean {path.parent / near[0]}?" if near else f"there is no similar name in {path.parent.absolute()}."
+    )
+    return f"{path} does not exist; {hint}"
+
+
+def names_of(files: Sequence[Path]) -> list[str]:
+    """A name for each file: its stem, or the whole path for every file if two stems are the same."""
+    short = [file.name.removesuffix(".gz").rsplit(".", 1)[0] or file.name for file in files]
+    return short if len(set(short)) == len(short) else [str(file) for file in files]
+
+
+# What a table may take by default [bytes].
+MOST_BYTES = 1e9
+# Text is held as a string for each value, which takes several times its size.
+TEXT = 4
+PIECE_BYTES = 1 << 20
+# The type of a packed variable in a MATLAB file.
+COMPRESSED = 15
+# What a number or a reference to a text takes [bytes].
+POINTER = 8
+
+
+def check_file_size(path: Path, most: float) -> None:
+    """Refuses a file that takes too much memory; a small file may unpack to a large one.
+
+    **Arguments:** `path`: an existing file; `most`: what it may take [bytes].
+
+    **Raises:** `ValueError` that names the key that raises the limit.
+    """
+    try:
+        size = SIZES.get(path.suffix.lower(), size_of_text)(path, most)
+    except (PermissionError, MemoryError):
+        raise
+    except Exception:  # The parsers of damaged files may raise anything; the reader reports it.
+        return
+    if size > most:
+        raise ValueError(
+            f"{path} takes at least {size / 1e9:.2g} GB once unpacked, more than the limit of {most / 1e9:.2g} GB; "
+            f"raise it with data.max_bytes={2 * size:.1e} (max_bytes in read_table) if that is meant."
+        )
+
+
+def size_of_text(path: Path, most: float) -> int:
+    """The memory of a text file; of a compressed one at least, since unpacking ends beyond the limit."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    if packed:
+        size = 0
+        try:
+            with gzip.open(path) as file:
+                while TEXT * size <= most and (piece := file.read(PIECE_BYTES)):
+                    size += len(piece)
+        except (OSError, EOFError, zlib.error):
+            pass  # The reader says that it is damaged, once it has unpacked as much.
+    return TEXT * size
+
+
+def size_of_npz(path: Path, most: float) -> int:
+    with zipfile.ZipFile(path) as file:
+        return sum(each.file_size for each in file.infolist())
+
+
+def size_of_npy(path: Path, most: float) -> int:
+    return path.stat().st_size
+
+
+def size_of_mat(path: Path, most: float) -> int:
+    """The size of the variables of a MATLAB file of level 5; SciPy unpacks a whole variable to say its shape."""
+    size, stored = 0, path.stat().st_size
+    with open(path, "rb") as file:
+        order = "<" if file.read(128).endswith(b"IM") else ">"
+        while size <= most and len(tag := file.read(8)) == 8:
+            kind, length = struct.unpack(f"{order}II", tag)
+            if length > stored:
+                return 0  # Damaged, which the reader says.
+            if kind != COMPRESSED:
+                size += length
+                file.seek(length, 1)
+                continue
+            end, unpacker = file.tell() + length, zlib.decompressobj()
+            packed = file.read(PIECE_BYTES)
+            while packed and not unpacker.eof and size <= most:
+                size += len(unpacker.decompress(packed, PIECE_BYTES))
+                packed = unpacker.unconsumed_tail or file.read(PIECE_BYTES)
+            file.seek(end)
+    return size
+
+
+def size_of_parquet(path: Path, most: float) -> int:
+    """The memory of a Parquet file: of text as it is stored, since the reader shares it among rows."""
+    import pyarrow.parquet as pq
+
+    content = pq.read_metadata(path)
+    size = 0
+    for index in range(content.num_row_groups):
+        group = content.row_group(index)
+        for place in range(group.num_columns):
+            chunk, column = group.column(place), content.schema.column(place)
+            # A value of a fixed length may be stored once and be meant many times.
+            width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else POINTER
+            size += max(chunk.total_uncompressed_size, chunk.num_values * max(width, POINTER))
+    return size
+
+
+SIZES = {
+    ".npz": size_of_npz,
+    ".npy": size_of_npy,
+    ".mat": size_of_mat,
+    ".parquet": size_of_parquet,
+    ".pq": size_of_parquet,
+}
+
 
 READERS: dict[str, Callable[[Path, Roles], RawTable]] = {
     ".parquet": read_parquet,
@@ -40,7 +195,7 @@ def read_table(
     day_first: bool | None = None,
     units: dict[str, str] | None = None,
     sigma: Sigma = ESTIMATE,
-    max_bytes: float = MOST,
+    max_bytes: float = MOST_BYTES,
 ) -> Dataset:
     """Reads trajectories from files; by default a table has one row per time.
 
@@ -134,7 +289,7 @@ def from_frame(
     if in_index:
         raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
     found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
-    data = assemble(as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
+    data = assemble_dataset(as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
     check_trajectories(constants, data.trajectories)
     return with_covariates(with_sigma(data, sigma, states), constants, units or {})
 
@@ -170,13 +325,13 @@ def read_files(
     time_unit: str | None,
     units: dict[str, str],
     day_first: bool | None = None,
-    max_bytes: float = MOST,
+    max_bytes: float = MOST_BYTES,
 ) -> Dataset:
     """Reads trajectories from files like `read_table`, but without covariates given as numbers."""
     check_unit(time_unit, roles.time is not None)
     files = find_files(path)
     tables = as_rows([read_file(file, roles, max_bytes) for file in files], roles)
-    return assemble(tables, names_of(files), roles, time_unit, units, day_first)
+    return assemble_dataset(tables, names_of(files), roles, time_unit, units, day_first)
 
 
 class ColumnsFound(Exception):
@@ -202,14 +357,14 @@ def column_names(path: Path) -> list[str]:
     raise AssertionError(f"{path} was read without a look at its columns.")
 
 
-def read_file(path: Path, roles: Roles, max_bytes: float = MOST) -> RawTable:
+def read_file(path: Path, roles: Roles, max_bytes: float = MOST_BYTES) -> RawTable:
     """Reads the needed columns of one file."""
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path} is a spreadsheet; save the sheet as CSV and name that file.")
     try:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")
-        check_size(path, max_bytes)
+        check_file_size(path, max_bytes)
         return READERS.get(path.suffix.lower(), read_text)(path, roles)
     except PermissionError:
         raise ValueError(f"{path} can't be read; change its permissions.") from None

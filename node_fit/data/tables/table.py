@@ -1,10 +1,12 @@
+"""A table as columns of texts or numbers, and the conversion of its columns to numbers and names."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,16 @@ class RawTable:
         return RawTable(self.origin, columns, lines, index if self.rows is None else self.rows[index], own)
 
 
-def choose(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int]:
+def choose_columns(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int]:
     """Positions of the wanted columns.
 
     **Raises:** `ValueError` if a column is unknown, with the nearest name, or if its name appears twice.
     """
     for name in wanted:
         if name not in names:
-            raise ValueError(f"{origin} has no column {name!r}; its columns are {shown(names)}.{hint(name, names)}")
+            raise ValueError(
+                f"{origin} has no column {name!r}; its columns are {list_names(names)}.{hint(name, names)}"
+            )
         if names.count(name) > 1:
             places = " and ".join(str(i + 1) for i, known in enumerate(names) if known == name)
             raise ValueError(
@@ -75,7 +79,133 @@ def hint(name: str, names: Sequence[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def shown(names: Sequence[str], most: int = 20) -> str:
+def list_names(names: Sequence[str], most: int = 20) -> str:
     """A list of names for a message, truncated if it is long."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(name) for name in names[:most]) + more
+
+
+MISSING = ("", "NA", "NaN", "nan", "null")  # spellings of a missing number; any other word is text
+UNKNOWN_FIX = "correct it, or leave it empty if the value is unknown."
+INPUT_FIX = "inputs must be known at every time; fill it in, or remove the row."
+
+
+def as_numbers_of_column(table: RawTable, name: str, fix: str, *, may_miss: bool) -> Float[np.ndarray, " row"]:
+    """A column as float64, NaN where a value is missing.
+
+    **Arguments:** `fix`: how the user can correct a value; `may_miss`: whether values may be missing.
+
+    **Raises:** `ValueError` at the first value that is text, boolean, a date, infinite, or missing.
+    """
+    values = typed_numbers(table, name) if is_typed(table.columns[name]) else read_numbers(table, name, fix)
+    raise_at_first(table, name, np.isinf(values), f"the value is infinite; {fix}")
+    if not may_miss:
+        raise_at_first(table, name, np.isnan(values), f"the value is missing; {fix}")
+    return values
+
+
+def is_typed(column: Any) -> bool:
+    """Whether a column has one type other than text or Python objects."""
+    import pandas as pd
+
+    kinds = pd.api.types
+    return kinds.is_bool_dtype(column) or kinds.is_numeric_dtype(column) or column.dtype.kind in "mM"
+
+
+def typed_numbers(table: RawTable, name: str) -> Float[np.ndarray, " row"]:
+    column = table.columns[name]
+    kind = {"b": "booleans", "m": "durations", "M": "timestamps", "c": "complex numbers"}.get(column.dtype.kind)
+    if kind is not None:
+        raise ValueError(f"{table.origin}, column {name!r} holds {kind}, not real numbers; convert it to numbers.")
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def read_numbers(table: RawTable, name: str, fix: str) -> Float[np.ndarray, " row"]:
+    column = table.columns[name].to_numpy(dtype=object)
+    values = read_plain(column)
+    if values is not None:
+        return values
+    values = np.empty(len(column))
+    for row, value in enumerate(column):
+        try:
+            values[row] = read_number(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{table.at(row, name)}: {quote(value)} is not a number; {fix}") from None
+    return values
+
+
+def read_plain(column: np.ndarray) -> Float[np.ndarray, " row"] | None:
+    """A text column, converted at once; `None` if any value needs a closer look.
+
+    The result is the same as that of `number`.
+    """
+    import pandas as pd
+
+    if pd.api.types.infer_dtype(column, skipna=False) != "string" or "_" in "".join(column):
+        return None
+    known = ~np.isin(column, MISSING)
+    values = np.full(len(column), np.nan)
+    try:
+        values[known] = column[known].astype(np.float64)
+    except ValueError:
+        return None
+    return None if np.isnan(values[known]).any() else values
+
+
+def read_number(value: Any) -> float:
+    """One value as a float; NaN if it is missing.
+
+    **Raises:** `ValueError` or `TypeError` if it is not a number.
+    """
+    if isinstance(value, str):
+        # Python also accepts `1_000` and words like `NAN`, which are text here.
+        if "_" not in value:
+            text = value.strip()
+            if text in MISSING:
+                return np.nan
+            result = float(text)
+            if result == result:
+                return result
+        raise ValueError(value)
+    if is_absent(value):
+        return np.nan
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(value)
+    return float(value)
+
+
+def is_absent(value: Any) -> bool:
+    """Whether a value is absent: `None`, NaN, NaT or `pandas.NA`."""
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
+
+
+def read_names(table: RawTable, name: str, what: str) -> np.ndarray:
+    """A column of names as an array of text.
+
+    **Raises:** `ValueError` at the first missing name; `what` is the thing that it names.
+    """
+    import pandas as pd
+
+    codes, found = pd.factorize(table.columns[name].to_numpy(dtype=object))
+    # A missing value has the code -1, which selects the last name.
+    result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
+    raise_at_first(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
+    return result
+
+
+def label(value: Any) -> str:
+    """A name as text. `7.0` is read as `7`, since pandas turns whole numbers into floats where others are missing."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+
+
+def raise_at_first(table: RawTable, name: str, wrong: np.ndarray, sentence: str) -> None:
+    if wrong.any():
+        raise ValueError(f"{table.at(int(wrong.argmax()), name)}: {sentence}")
+
+
+def quote(value: Any, most: int = 40) -> str:
+    """A value for a message, truncated if it is long."""
+    text = repr(value.strip()) if isinstance(value, str) else str(value)
+    return text if len(text) <= most else f"{text[:most]}..."

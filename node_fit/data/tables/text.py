@@ -1,4 +1,7 @@
-"""Reads delimited text. Python's `csv` splits the rows, because it never guesses the type of a value."""
+"""Reads delimited text, with decimal points or commas.
+
+Python's `csv` splits the rows, because it never guesses the type of a value.
+"""
 
 import csv
 import gzip
@@ -6,13 +9,42 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from .decimals import with_decimal_points
-from .roles import Roles
+from .layout import Roles
 from .table import RawTable
+
+DECIMAL = re.compile(r"\s*[+-]?\d*([.,])\d*(?:[eE][+-]?\d+)?\s*")
+
+
+def with_decimal_points(table: RawTable, channels: Sequence[str]) -> RawTable:
+    """Replaces decimal commas by decimal points in these columns.
+
+    **Raises:** `ValueError` if some numbers have a point and others a comma, since one of them may group thousands.
+    """
+    columns = {name: table.columns[name] for name in channels}
+    if not any("," in value for column in columns.values() for value in column):
+        return table
+    first: dict[str, tuple[int, str, str]] = {}
+    for name, column in columns.items():
+        for row, value in enumerate(column):
+            if found := DECIMAL.fullmatch(value):
+                first.setdefault(found[1], (row, name, value.strip()))
+    if len(first) == 2:
+        (row, name, value), (other, other_name, other_value) = first["."], first[","]
+        raise ValueError(
+            f"{table.at(row, name)}: {value!r} has a decimal point, but {other_value!r} in {table.row(other)}, column "
+            f"{other_name!r} has a decimal comma; use one decimal mark in all numbers."
+        )
+    points = {
+        name: column.map(lambda value: value.replace(",", ".") if DECIMAL.fullmatch(value) else value)
+        for name, column in columns.items()
+    }
+    return replace(table, columns=table.columns | points)
+
 
 DELIMITERS = ("\t", ";", ",", " ")  # tried in this order; a blank stands for any whitespace
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
@@ -23,7 +55,7 @@ def read_text(path: Path, roles: Roles) -> RawTable:
     """Reads the columns of a text file as strings."""
     import pandas as pd
 
-    lines = without_comments(decode(path, content(path)))
+    lines = drop_comments(decode(path, content(path)))
     header = next((i for i, line in enumerate(lines) if line.strip()), None)
     if header is None:
         raise ValueError(f"{path} holds no table, only blank lines or comments; add column names and rows.")
@@ -66,7 +98,7 @@ def decode(path: Path, raw: bytes) -> str:
         text = raw.decode("latin-1")  # older instruments write it; anything else shows up as control characters
     wrong = CONTROL.search(text)
     if wrong:
-        line = len(without_comments(text[: wrong.start()] + "."))
+        line = len(drop_comments(text[: wrong.start()] + "."))
         kind = "a NUL byte" if wrong[0] == "\0" else f"the control character 0x{ord(wrong[0]):02x}"
         raise ValueError(
             f"{path}, line {line} holds {kind}, so it is not a text table in UTF-8; save it as CSV in UTF-8, or give a "
@@ -75,7 +107,7 @@ def decode(path: Path, raw: bytes) -> str:
     return text
 
 
-def without_comments(text: str) -> list[str]:
+def drop_comments(text: str) -> list[str]:
     """The lines as a text editor counts them, with comments blanked."""
     lines = list(io.StringIO(text, newline=None))
     return ["" if line.lstrip().startswith("#") else line for line in lines] if "#" in text else lines
@@ -84,13 +116,13 @@ def without_comments(text: str) -> list[str]:
 def find_delimiter(lines: Sequence[str], header: int) -> str:
     """The first delimiter that splits the header and the next row into equally many fields, or at least the header."""
     following = next((line for line in lines[header + 1 :] if line.strip()), lines[header])
-    widths = {each: len(split(lines[header], each)) for each in DELIMITERS}
-    matching = [each for each, width in widths.items() if width > 1 and len(split(following, each)) == width]
+    widths = {each: len(split_line(lines[header], each)) for each in DELIMITERS}
+    matching = [each for each, width in widths.items() if width > 1 and len(split_line(following, each)) == width]
     splitting = [each for each, width in widths.items() if width > 1]
     return next(iter(matching or splitting), ",")
 
 
-def split(line: str, delimiter: str) -> list[str]:
+def split_line(line: str, delimiter: str) -> list[str]:
     """The fields of one line; empty if it is malformed."""
     if delimiter == " ":
         return line.split()
@@ -114,7 +146,7 @@ def read_header(path: Path, lines: Sequence[str], header: int, delimiter: str, m
     names = [name.strip() for _, fields in records(path, [lines[header]], delimiter, header + 1) for name in fields]
     if len(names) == 1 and not may_be_one:
         raise ValueError(f"{path}, line {header + 1} has the single column {names[0]!r}; {SEPARATORS}.")
-    if all(is_number(name) for name in names):
+    if all(reads_as_number(name) for name in names):
         raise ValueError(
             f"{path}, line {header + 1} should name the columns but holds numbers; put a line of names above it, "
             "such as t,x,y (without #)."
@@ -158,7 +190,7 @@ def ragged_row(
     )
 
 
-def is_number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
     try:
         float(text.replace(",", "."))
     except ValueError:

@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ..dates import UNITS
-from .table import RawTable
-from .values import is_absent, numbers, quote
+from ..dates import TIME_UNITS
+from .table import RawTable, as_numbers_of_column, is_absent, quote
 
 TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 or 2020-12-31T23:59:00."
 NO_ZONE = "not given"
@@ -32,7 +31,7 @@ def read_times(
     **Raises:** `ValueError` at the first invalid or missing time, or if `unit` does not fit the kind of time.
     """
     if not holds_stamps(table.columns[name]):
-        values = numbers(table, name, TIME_FIX, may_miss=False)
+        values = as_numbers_of_column(table, name, TIME_FIX, may_miss=False)
         if unit is not None:
             raise ValueError(
                 f"{table.origin}, column {name!r} holds numbers, but time_unit={unit!r} is for timestamps; leave it "
@@ -44,17 +43,17 @@ def read_times(
 
 def check_unit(unit: str | None, has_column: bool) -> None:
     """Rejects an unknown unit, or one given without a column of times."""
-    if unit is not None and unit not in UNITS:
-        raise ValueError(f"time_unit must be one of {', '.join(UNITS)}, got {unit!r}.")
+    if unit is not None and unit not in TIME_UNITS:
+        raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {unit!r}.")
     if unit is not None and not has_column:
         raise ValueError(f"time_unit={unit!r} is for a column of timestamps; with step, give the unit in units.")
 
 
-def count(stamps: Stamps, first: Any, unit: str) -> Float[np.ndarray, " row"]:
+def count_time(stamps: Stamps, first: Any, unit: str) -> Float[np.ndarray, " row"]:
     """Time since the instant `first`, in `unit`."""
     import pandas as pd
 
-    return ((stamps.instants - first) / pd.Timedelta(1, UNITS[unit])).to_numpy(dtype=np.float64)
+    return ((stamps.instants - first) / pd.Timedelta(1, TIME_UNITS[unit])).to_numpy(dtype=np.float64)
 
 
 def holds_stamps(column: Any) -> bool:

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...data.bounds import Bounds
-from ...runtime.precision import scope
-from .equations import check_name, normalised
-from .grammar import column_of, evaluate, nearest, parse, variables
+from ...runtime.placement import scope
+from .equations import check_symbol, column_of, evaluate_term, nearest_symbol, normalize, parse, variables
 
 KIND = "derived quantity"
 
@@ -37,21 +36,21 @@ class Quantity:
         return tuple(dict.fromkeys(node.id for node in variables(self.tree)))
 
     def uses(self, constant: str) -> bool:
-        return normalised(constant) in self.names
+        return normalize(constant) in self.names
 
     def of(self, values: Mapping[str, Any]) -> Any:
         """Its value in double precision; an array of them if a constant has an array of values."""
         with scope("x64"), np.errstate(all="ignore"):
-            known = {normalised(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
-            found = np.asarray(evaluate(self.tree, known, jnp.float64))
+            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+            found = np.asarray(evaluate_term(self.tree, known, jnp.float64))
         return found if found.ndim else float(found)
 
     def gradient(self, values: Mapping[str, float]) -> dict[str, float]:
         """Its derivative by each constant."""
         with scope("x64"):
-            known = {normalised(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
-            found = jax.grad(lambda at: evaluate(self.tree, at, jnp.float64))(known)
-            return {name: float(found[normalised(name)]) for name in values}
+            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+            found = jax.grad(lambda at: evaluate_term(self.tree, at, jnp.float64))(known)
+            return {name: float(found[normalize(name)]) for name in values}
 
     def is_positive(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether it is positive for all values of the constants within their bounds, as its form shows."""
@@ -59,7 +58,7 @@ class Quantity:
         def positive(node: ast.expr) -> bool:
             match node:
                 case ast.Name(id=name):
-                    lower = next(pair[0] for key, pair in bounds.items() if normalised(key) == name)
+                    lower = next(pair[0] for key, pair in bounds.items() if normalize(key) == name)
                     return lower is not None and lower >= 0
                 case ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left, right=right):
                     return positive(left) and positive(right)
@@ -70,7 +69,7 @@ class Quantity:
                 case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
                     return positive(argument)
             # Without constants it is a number.
-            return not any(variables(node)) and float(evaluate(node, {}, float)) > 0
+            return not any(variables(node)) and float(evaluate_term(node, {}, float)) > 0
 
         return positive(self.tree)
 
@@ -84,30 +83,30 @@ def quantities(texts: Mapping[str, str | float] | None, constants: Sequence[str]
     """
     found = []
     for name, text in (texts or {}).items():
-        check_name(name, KIND)
+        check_symbol(name, KIND)
         if isinstance(text, bool) or not isinstance(text, str | int | float):
             raise ValueError(f"{KIND} {name!r} must be a string such as 'log(2)/k', got {text!r:.60}.")
         found.append(Quantity(name, " ".join(str(text).split())))
         _ = found[-1].tree
     if constants is not None and found:
-        check_constants(found, constants)
+        check_quantities(found, constants)
     return tuple(found)
 
 
-def check_constants(found: Sequence[Quantity], constants: Sequence[str]) -> None:
+def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> None:
     """Refuses a name that is not that of a constant, and the name of a constant for a quantity."""
     if not constants:
         raise ValueError(
             f"{KIND} {found[0].name!r} needs constants, and the model has none; give field.constants with field=known "
             "or field=hybrid."
         )
-    known = [normalised(name) for name in constants]
+    known = [normalize(name) for name in constants]
     for each in found:
-        if normalised(each.name) in known:
+        if normalize(each.name) in known:
             raise ValueError(f"{KIND} {each.name!r} has the name of a constant; rename it.")
         for node in variables(each.tree):
             if node.id not in known:
                 raise ValueError(
                     f"{KIND} {each.name!r}: {node.id!r} is not a constant (column {column_of(node, each.text)} of "
-                    f"{each.text[:200]!r}); {nearest(node.id, known)}"
+                    f"{each.text[:200]!r}); {nearest_symbol(node.id, known)}"
                 )

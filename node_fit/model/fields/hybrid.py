@@ -10,13 +10,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ...runtime.stored_names import stored_as
+from ...runtime.serialization import stored_as
 from ..system import System
-from .equations import check_name
+from .equations import check_symbol
 from .field import AbstractVectorField
-from .known import ConstantConfig, Known
-from .mlp import Activation, Layers, make_layers
-from .trigger import Trigger
+from .known import ConstantConfig, Known, Trigger
+from .network import Activation, Layers, make_layers
 
 
 @stored_as("Hybrid")
@@ -61,7 +60,7 @@ class Hybrid(AbstractVectorField):
     ):
         terms = dict(terms or {})
         for name in terms:
-            check_name(name, "term")
+            check_symbol(name, "term")
         self.known = Known(system, equations=equations, constants=constants, terms=tuple(terms), triggers=triggers)
         unused = sorted(set(terms) - self.known.equations.names_used())
         if unused:

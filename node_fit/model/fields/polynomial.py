@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ...runtime.arguments import checks_arguments
-from ...runtime.stored_names import stored_as
+from ...runtime.serialization import stored_as
+from ...runtime.validation import checks_arguments
 from .field import AbstractVectorField
-from .linear import Linear
+from .network import Linear
 
 HIGHEST_DEGREE, MOST_TERMS = 7, 1000
 

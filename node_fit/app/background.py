@@ -1,0 +1,213 @@
+"""What is made beside a run or a multirun: plots and pages in background processes, and what a run's end needs."""
+
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..evaluation.simulation import compile_simulation
+from ..model.neural_ode import NeuralODE
+from ..plots.curves import Curves
+from ..plots.fit import plot_fit
+from ..plots.loss import plot_loss, plot_starts
+from ..plots.phase import plot_phase
+from ..report.index_page import make_member_index, refresh_index
+from ..report.run_page import PAGE_NAME, make_run_page
+from ..training.callback import Callback, Record, RunState
+
+BACKGROUND_LOG = logging.getLogger(__name__)
+# Drawing takes about as long as a small fit, which needs a core for itself. A process needs the memory of the imports.
+PROCESSES = max(1, min(4, (os.cpu_count() or 1) - 1))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The picklable content of a run's plots.
+
+    - `folder`: the output folder.
+    - `rows`: the rows of `metrics.csv`.
+    - `curves`: the data and the model's curves.
+    - `slopes`: the vector field at `phase_points(curves)`, or `None` if there is no phase portrait.
+    - `starts`: the losses of several starts, if there were.
+    """
+
+    folder: Path
+    rows: Sequence[dict[str, Any]]
+    curves: Curves
+    slopes: np.ndarray | None
+    starts: Sequence[float] = ()
+
+    @property
+    def title(self) -> str:
+        return f"the plots in {self.folder} were"
+
+    def draw(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        plot_loss(self.rows, self.folder / "loss.png")
+        plot_fit(self.curves, self.folder / "fit.png")
+        if self.starts:
+            plot_starts(self.starts, self.folder / "starts.png")
+        if self.slopes is not None:
+            plot_phase(self.curves, self.slopes, self.folder / "phase.png")
+
+
+@dataclass(frozen=True)
+class Page:
+    """The picklable content of a run's page that its directory does not hold yet.
+
+    - `folder`: the run's directory.
+    - `curves`, `slopes`: as of `Pictures`.
+    - `sweep`: the directory of the multirun that the run belongs to, or `None`.
+    """
+
+    folder: Path
+    curves: Curves
+    slopes: np.ndarray | None
+    sweep: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / PAGE_NAME
+
+    @property
+    def title(self) -> str:
+        return f"the page {self.path} was"
+
+    def draw(self) -> None:
+        make_run_page(self.folder, self.curves, self.slopes)
+        make_member_index(self.folder)
+        if self.sweep is not None:
+            refresh_index(self.sweep)
+
+
+class Drawing:
+    """Draws in background processes, which end with this one."""
+
+    def __init__(self):
+        self.pool: ProcessPoolExecutor | None = None
+        self.under_way: list[tuple[Pictures | Page, Future]] = []
+
+    def begin(self) -> None:
+        """Starts a process early, since its imports take a while; the others start when they are needed."""
+        with suppress(OSError, BrokenExecutor):  # The first plot reports the error.
+            self.submit(load_plots)
+
+    def draw(self, pictures: Pictures | Page) -> None:
+        try:
+            future = self.submit(pictures.draw)
+        except BrokenExecutor:  # A worker was killed, for example out of memory; the pool's unfinished plots are lost.
+            self.pool = None
+            future = self.submit(pictures.draw)
+        self.under_way.append((pictures, future))
+
+    def submit(self, task: Callable[[], None]) -> Future:
+        if self.pool is None:
+            spawn = multiprocessing.get_context("spawn")  # A fork would lose JAX's threads.
+            self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=exit_with_parent)
+        # A worker that starts here inherits the blocked SIGINT, so that Ctrl-C reaches only this process.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self.pool.submit(task)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def finish(self) -> None:
+        """Draws here what no process has begun, waits for the others, and warns about what failed."""
+        while self.under_way:
+            drawn, future = self.under_way.pop()
+            with warn_on_error(drawn.title):
+                if future.cancel():
+                    drawn.draw()
+                else:
+                    self.wait(future)
+        if self.pool is not None:
+            for process in self.pool._processes.values():
+                process.kill()  # They have nothing left to do, and take a while to end by themselves.
+            self.pool.shutdown()
+            self.pool = None
+
+    def wait(self, future: Future) -> None:
+        """Waits for a plot, unless the thread that hands out the work has ended for lack of memory."""
+        while not future.done():
+            wait([future], timeout=1.0)
+            if not future.done() and not self.is_managed():
+                raise BrokenExecutor("a thread could not be started; a limit on memory or threads is too low")
+        future.result()
+
+    def is_managed(self) -> bool:
+        """Whether the pool's own thread is alive; if it has ended by an error, no future of the pool ever ends."""
+        thread = getattr(self.pool, "_executor_manager_thread", None)
+        return thread is None or thread.is_alive()
+
+
+def load_plots() -> None:
+    """Imports in a worker what plots and pages need."""
+    for name in ("jinja2", "matplotlib.backends.backend_agg", "matplotlib.figure", "pyarrow.csv"):
+        importlib.import_module(name)
+
+
+@contextmanager
+def warn_on_error(title: str):
+    """Turns an exception into a warning, since a run is worth keeping without plots or its page."""
+    try:
+        yield
+    except Exception as error:
+        BACKGROUND_LOG.warning("%s not drawn: %s: %s", title, type(error).__name__, error)
+
+
+def exit_with_parent() -> None:
+    """Ends this process when its parent ends, even if the parent is killed."""
+    threading.Thread(target=exit_after, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def exit_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+# Shared by the jobs of this process's multirun.
+DRAWING = Drawing()
+
+
+class Rehearsal(Callback):
+    """Rehearses the end of a single fit in a thread, once its first steps have been taken.
+
+    A failure is passed over: the end itself will report it.
+
+    **Arguments:** `splits`: returns the data that will be predicted, by name.
+    """
+
+    def __init__(self, splits: Callable[[], dict[str, Dataset]]):
+        self.splits = splits
+        self.model: NeuralODE | None = None
+        self.thread: threading.Thread | None = None
+
+    def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
+        self.model = model
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.run, name="rehearsal", daemon=True)
+            self.thread.start()
+        return None
+
+    def on_fit_end(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
+
+    def run(self) -> None:
+        assert self.model is not None
+        with suppress(Exception):
+            compile_simulation(self.model, self.splits())
+            load_plots()

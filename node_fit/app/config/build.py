@@ -1,0 +1,312 @@
+"""Checks the keys of a config and builds its objects."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ...data.noise import ESTIMATE
+from ...data.splits import Split, Splits, held_out
+from ...data.table_source import Table
+from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
+from ...model.fields.known import Known
+from ...model.make_model import made_of
+from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
+from ...runtime.placement import Placement
+from ...solver.solver import Solver
+from ...training.loggers import LOGGERS, needed
+from ...training.members import Members
+from .composition import known_keys
+from .instantiate import build, errors_of_key, to_plain
+from .targets import ConfigError, nearest_name, parameters_of
+
+# Groups of the config that name a constructor.
+CONFIG_PARTS = (
+    "data",
+    "field",
+    "start",
+    "observation",
+    "solver",
+    "optimizer",
+    "recipe",
+    "penalty",
+    "loss",
+    "train",
+    "ensemble",
+)
+
+
+# Of more trajectories, those that are held out are hardly missed.
+FEW_TO_HOLD_OUT = 50
+
+
+class Parts(NamedTuple):
+    """The objects of a config: the source of the data, the fit's options, and its ensemble members."""
+
+    data: Table
+    options: Options
+    ensemble: Members
+
+    def load_and_tell(self) -> tuple[Splits, list[str]]:
+        """As `Table.load_and_tell`, and what known equations lose by it, of which few trajectories tell much."""
+        splits, notes = self.data.load_and_tell()
+        return splits, notes + notes_of_known(self, splits)
+
+
+def build_parts(config: DictConfig) -> Parts:
+    """Builds the objects of a config.
+
+    **Raises:** `ConfigError` that names the key of the object that can't be built.
+    """
+    nodes = {key: config[key] for key in CONFIG_PARTS} | {"start": start_of(config)}
+    parts = {key: build(node, key, extensions=list(config.extensions)) for key, node in nodes.items()}
+    data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "train"))
+    options = Options(
+        **parts,
+        training=training,
+        hidden=hidden_states(config),
+        evaluation=evaluation_solver(config, parts["solver"]),
+        scaling=data.scaling,
+        precision=config.precision,
+        device=Devices(config.device.kind, config.device.count),
+        starts=config.starts,
+        derived=derived_quantities(config),
+        seed=config.seed,
+    )
+    check_scaling(data, options)
+    return Parts(data, options, ensemble)
+
+
+def start_of(config: DictConfig) -> Any:
+    """The config's rule for starts; keys without the name of a rule are those of `start=first`, which knows starts.
+
+    **Raises:** `ConfigError` if a key is that of another rule.
+    """
+    start = config.start
+    if not OmegaConf.is_dict(start) or "_target_" in start:
+        return start
+    for key in start:
+        if key != "absent":
+            raise ConfigError(f"start.{key} needs the name of a rule; write it before, such as start=encoder.")
+    return {"_target_": "node_fit.First", "_partial_": True, "absent": start.absent}
+
+
+def read_equation_file(config: DictConfig) -> None:
+    """Replaces the path of a file of equations by what it holds, so that the run's config needs no other file.
+
+    **Raises:** `ConfigError` that names the file, and the line that is wrong.
+    """
+    field = config.get("field")
+    if not OmegaConf.is_dict(field) or OmegaConf.is_missing(field, "equations"):
+        return
+    path = field.get("equations")
+    if isinstance(path, str):
+        try:
+            texts = read_equation_lines(path)
+        except (ValueError, OSError) as error:
+            raise ConfigError(re.sub("^equations:", "field.equations:", str(error))) from None
+        with open_dict(field):
+            field.equations = dict(texts)
+        check_equations(config, texts)
+
+
+def check_equations(config: DictConfig, texts: Mapping[Any, Any] | None = None) -> None:
+    """Refuses known equations that can't be read, or use a name that is not in the config.
+
+    **Arguments:** `texts`: the equations, if they come from a file.
+    """
+    field, data = to_plain(config.get("field")), to_plain(config.get("data"))
+    if not isinstance(field, dict) or field.get("_target_") not in ("node_fit.Known", "node_fit.Hybrid"):
+        return
+    texts = field.get("equations") if texts is None else texts
+    if not isinstance(texts, Mapping) or not isinstance(data, dict):
+        return  # What is missing, or no mapping, is told as the other keys are.
+    with errors_of_key("field", Known):
+        equations = Equations.of(texts)
+        named = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
+        named += [field.get("constants"), field.get("terms"), ["t"], list(texts)]
+        known = {name for names in named for name in as_list(names) if isinstance(name, str)}
+        try:
+            equations.check(known)
+        except EquationError as error:
+            raise placed(error, texts) from None
+
+
+def as_list(names: Any) -> list[Any]:
+    """The names in a list, a mapping or a single text."""
+    return list(names) if isinstance(names, list | dict) else [names]
+
+
+def notes_of_known(parts: Parts, splits: Splits) -> list[str]:
+    """What known equations, which few data determine, are not fitted to, and what the noise would change."""
+    if isinstance(parts.options.field, eqx.Module) or made_of(parts.options.field) is not Known:
+        return []
+    split, held = parts.data.split, held_out(splits)
+    chosen = split.named or split.timed or parts.data.test_path is not None
+    count = len({name for part in splits.named().values() for name in part.trajectories})
+    if not held or chosen or count >= FEW_TO_HOLD_OUT:
+        return []
+    notes = [
+        f"held out: {held}. Known equations seldom need it, and constants are surer from all data: "
+        "data.split.validation=0 data.split.test=0 fits everything."
+    ]
+    if parts.data.sigma == ESTIMATE:
+        notes.append(
+            "data.sigma is not given: all values of a state weigh the same, and the noise is taken from the residuals. "
+            f"With it, such as 'data.sigma={{{parts.data.states[0]}: {{relative: 0.1, absolute: 0.01}}}}', precise "
+            "values weigh more, and chi2 says whether the equations fit."
+        )
+    return notes
+
+
+def check_scaling(data: Table, options: Options) -> None:
+    """Refuses a logarithm, a bound or an angle of something that is neither a state nor an input."""
+    hidden = () if isinstance(options.hidden, int | str) else options.hidden
+    with errors_of_key("data", Table):
+        data.scaling.limits((*data.states, *hidden), (*data.inputs, *(data.covariates or ())))
+
+
+# Arguments of a table and of its split, with their keys.
+KNOWN_KEYS = {name: f"data.split.{name}" for name in parameters_of(Split)} | {
+    name: f"data.{name}" for name in parameters_of(Table)
+}
+
+
+@contextmanager
+def errors_of_data() -> Iterator[None]:
+    """Names the keys of the config in a `ValueError` of the data, which names arguments: `step=1` is `data.step=1`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        text = re.sub(r"(?<![\w.'/])(\w+)(?==)", lambda found: KNOWN_KEYS.get(found[1], found[1]), str(error))
+        first = re.split(r"\W", text, maxsplit=1)[0]
+        raise ConfigError(KNOWN_KEYS.get(first, first) + text[len(first) :]) from error
+
+
+@contextmanager
+def errors_of_training() -> Iterator[None]:
+    """Prefixes a `ValueError` about an argument of `Training` with `train.`; some faults only show during a fit."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        if re.split(r"\W", str(error), maxsplit=1)[0] not in parameters_of(Training):
+            raise
+        raise ConfigError(f"train.{error}") from error
+
+
+def evaluation_solver(config: DictConfig, solver: Solver) -> Solver | None:
+    """The solver for predictions with the tolerances of the config; None if it has none."""
+    chosen = build(config.evaluation, "evaluation")
+    if chosen["rtol"] is None and chosen["atol"] is None:
+        return None
+    rtol = chosen["rtol"] or TIGHT[config.precision]
+    return replace(with_tolerance(solver, rtol), atol=chosen["atol"] or rtol / 100)
+
+
+def hidden_states(config: DictConfig) -> int | str | list[str]:
+    """The config's `hidden`, a number or names.
+
+    **Raises:** `ConfigError` if it is neither.
+    """
+    hidden: Any = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
+    if hidden == "auto" or (isinstance(hidden, int) and not isinstance(hidden, bool)):
+        return hidden
+    if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
+        return hidden
+    raise ConfigError(f"hidden must be auto, a number of states or a list of their names, got {hidden!r}.")
+
+
+def derived_quantities(config: DictConfig) -> dict[str, Any]:
+    """The config's `derived`, expressions by their names.
+
+    **Raises:** `ConfigError` if it is no such thing.
+    """
+    derived: Any = OmegaConf.to_container(config.derived) if OmegaConf.is_config(config.derived) else config.derived
+    if not isinstance(derived, dict):
+        raise ConfigError(
+            f"derived must be expressions by their names, such as {{half_life: log(2)/k}}, got {derived!r}."
+        )
+    return derived
+
+
+def placement_of(config: DictConfig) -> Placement:
+    """The precision and devices of the config's run.
+
+    **Raises:** `ValueError` if the devices do not exist.
+    """
+    device = config.device
+    if OmegaConf.is_config(device):
+        count = device.count
+        cores = (os.cpu_count() or 1) if count == "auto" else count
+        if isinstance(cores, int) and cores > 1 and device.kind != "gpu":
+            with suppress(RuntimeError):  # JAX is already initialised, and its devices are fixed.
+                jax.config.update("jax_num_cpu_devices", cores // (OmegaConf.select(device, "processes") or 1))
+        if count is None or count == "auto" or (isinstance(count, int) and not isinstance(count, bool)):
+            placement = Placement(config.precision, device.kind, 1 if count == "auto" else count)
+            _ = placement.devices
+            return placement
+        raise ConfigError(f"device.count must be auto, an integer or null, got {count!r}.")
+    raise ConfigError(f"device is a group of keys; choose device=auto, cpu or gpu on the command line, got {device!r}.")
+
+
+def check_top(config: DictConfig) -> None:
+    """Refuses keys that nothing reads, and top-level keys that are null or have the wrong type or value."""
+    check_known_keys(config)
+    for key in (*CONFIG_PARTS, "evaluation", "device"):
+        if OmegaConf.select(config, key) is None:
+            raise ConfigError(f"{key} must not be null; leave it out for its default.")
+    for key, choices in (
+        ("precision", ("x32", "x64")),
+        ("resume_from", ("latest", "best")),
+        ("sweep", ("serial", "vectorized")),
+        ("confidence", ("fisher", "profile", "none")),
+    ):
+        if config[key] not in choices:
+            raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
+    if not isinstance(config.report, bool):
+        raise ConfigError(f"report must be true or false, got {config.report!r}.")
+    check_loggers(config.logger)
+    if config.compile_cache is not False and not isinstance(config.compile_cache, str):
+        raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
+    window = OmegaConf.select(config, "evaluation.window")
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 2):
+        raise ConfigError(f"evaluation.window must be null or an integer of at least 2, got {window!r}.")
+    seed = config.seed
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed must be an integer from 0 to {LARGEST_SEED}, got {seed!r}.")
+
+
+def check_loggers(names: Any) -> None:
+    """Refuses loggers that do not exist, or whose package is not installed."""
+    for name in names_of_loggers(names):
+        if name not in LOGGERS:
+            raise ConfigError(
+                f"logger must be a list of {', '.join(LOGGERS)}, got {name!r}; {nearest_name(name, LOGGERS)}"
+            )
+        needed(LOGGERS[name].package, LOGGERS[name].extra)
+
+
+def names_of_loggers(given: Any) -> list[Any]:
+    """The config's `logger` as a list; `tensorboard` alone is one too."""
+    return list(given) if OmegaConf.is_list(given) else [] if given is None or given is False else [given]
+
+
+def check_known_keys(config: DictConfig) -> None:
+    """Refuses keys that nothing reads: no constructor takes them, no command, and no other key refers to them."""
+    text = OmegaConf.to_yaml(config)
+    for group, known in known_keys().items():
+        node = config[group] if group else config
+        for key in node if OmegaConf.is_dict(node) else ():
+            if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
+                prefix = group and f"{group}."
+                raise ConfigError(f"{prefix}{key} is not a config key; {nearest_name(key, known, prefix)}")

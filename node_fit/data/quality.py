@@ -1,0 +1,112 @@
+"""What is odd about training data: what nothing can be learnt from is refused, the rest is said."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from .dataset import Dataset
+from .scaling import Scaling
+from .smoothing import FEWEST_SMOOTHED
+
+# Magnitudes beyond this, or below its reciprocal, are hardly meant.
+HUGE = 1e18
+# Maximum number of outliers, and how many times farther from the median they are than all other values.
+LONELY, FAR_AWAY = 3, 10.0
+
+
+def check_trainable(data: Dataset) -> None:
+    """Refuses training data without a measured value, or without a trajectory of two rows.
+
+    **Raises:** `ValueError` that says what is missing.
+    """
+    if not data.mask.any():
+        names = ", ".join(data.states)
+        raise ValueError(
+            f"no state ({names}) has a measured value that counts in the training data; check the columns that states "
+            "names, and where the training data end."
+        )
+
+    if data.lengths.max() < 2:
+        raise ValueError(
+            "no trajectory has two rows in the training data, so nothing moves in them; add rows, or hold "
+            "fewer of them out."
+        )
+
+
+def find_oddities(
+    data: Dataset, scaling: Scaling, window: int | str | None = None, *, from_first: bool = False
+) -> list[str]:
+    """What looks wrong in training data, each in a sentence with its remedy.
+
+    **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: whether trajectories start at the
+    first measurement of each state.
+    """
+    found = []
+    for index, name in enumerate(data.states):
+        found += odd_state(data, index, name, logarithmic=name in scaling.log)
+        found += late_start(data, index, name) if from_first and window is None else []
+    for index, name in enumerate(data.inputs):
+        values = data.us[..., index][data.valid]
+        if np.ptp(values) == 0:
+            found.append(f"input {name!r} is {values[0]:g} throughout the training data, so its effect can't be learnt")
+    longest = int(data.lengths.max())
+    if longest < FEWEST_SMOOTHED:
+        found.append(
+            f"the longest training trajectory has {longest} rows, and fewer than {FEWEST_SMOOTHED} hardly show "
+            "how states move"
+        )
+    if isinstance(window, int) and window > longest:
+        found.append(
+            f"train.window={window} is more than the {longest} rows of the longest training trajectory, so every "
+            "window is a whole one; leave it out, or lower it"
+        )
+    return found
+
+
+def late_start(data: Dataset, index: int, name: str) -> list[str]:
+    """Says where a state is measured, but not in the first row."""
+    known = np.isfinite(data.ys[..., index]) & data.valid
+    late = np.flatnonzero(known.any(axis=1) & ~known[:, 0])
+    if not late.size:
+        return []
+    first = data.trajectories[late[0]]
+    others = f" and {late.size - 1} more" if late.size > 1 else ""
+    return [
+        f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "
+        "first measurement, which is later; start=fitted fits where it starts"
+    ]
+
+
+def odd_state(data: Dataset, index: int, name: str, *, logarithmic: bool) -> list[str]:
+    """What looks wrong in a state."""
+    values = data.ys[..., index][data.mask[..., index]]
+    if values.size == 0:
+        return [f"state {name!r} has no measured value in the training data; leave it out, or make it a hidden state"]
+    if np.ptp(values) == 0:
+        rows = f"all {values.size} training values" if values.size > 1 else "its only training value"
+        return [f"state {name!r} is {values[0] + 0.0:g} in {rows}, so its motion can't be learnt; leave it out"]
+    largest = float(np.abs(values).max())
+    if name not in data.angles and not 1 / HUGE < largest < HUGE:
+        return [f"state {name!r} has magnitudes of {largest:.2g}; use another unit if that is what it is"]
+    at = find_outliers(np.log(values) if logarithmic and values.min() > 0 else values)
+    if not at:
+        return []
+    row, column = np.argwhere(data.mask[..., index])[at[0]]
+    others = np.delete(values, at)
+    some = "a value" if len(at) == 1 else f"{len(at)} values"
+    return [
+        f"state {name!r} has {some} far from all others ({values[at[0]]:g} at {data.time} = {data.ts[row, column]:g} "
+        f"of trajectory {data.trajectories[row]!r}, the others lie from {others.min():g} to {others.max():g}); "
+        "leave it empty if it is wrong"
+    ]
+
+
+def find_outliers(values: Float[np.ndarray, " value"]) -> Sequence[int]:
+    """Indices of a few values that are much farther from the median than all the others; the farthest first."""
+    away = np.abs(values - np.median(values))
+    order = np.argsort(away)[::-1]
+    for count in range(1, min(LONELY, values.size // 10) + 1):
+        if away[order[count - 1]] > FAR_AWAY * away[order[count]] > 0:
+            return order[:count].tolist()
+    return []

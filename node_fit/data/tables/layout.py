@@ -1,0 +1,279 @@
+"""The layout of a table: which columns mean what, wide and tidy tables as one row per time, and covariates.
+
+Each row keeps the line that it came from.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from ..dataset import Dataset
+from .table import UNKNOWN_FIX, RawTable, as_numbers_of_column, choose_columns, hint, list_names, read_names
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The role of each column, in one of three table layouts.
+
+    By default a table has one row per time. With `series` it is wide: one column per trajectory. With `observable` and
+    `value` it is tidy: one row per measurement.
+
+    **Arguments:**
+
+    - `time`: the column of times, or `None` if `step` is given.
+    - `states`, `inputs`, `covariates`: names of columns. In a tidy table, states, and inputs that are not columns, are
+      names in the column `observable`. A wide table has one state, whose name is not a column.
+    - `trajectory`: the column that identifies the trajectory, or `None`.
+    - `series`: patterns of the columns that are trajectories, such as `A*`.
+    - `observable`, `value`: the columns of the observable's name and of its value.
+    - `step`: time between two rows of a trajectory that begins at 0, if there is no column of times.
+
+    **Raises:** `ValueError` if there is no state, a column has two roles, or roles contradict each other.
+    """
+
+    time: str | None
+    states: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    covariates: tuple[str, ...] = ()
+    trajectory: str | None = None
+    series: tuple[str, ...] = ()
+    observable: str | None = None
+    value: str | None = None
+    step: float | None = None
+
+    def __post_init__(self):
+        if not self.states:
+            raise ValueError("states is empty; name at least one column to fit, such as states=['x'].")
+        self.check_layout()
+        single = () if self.trajectory is None else (self.trajectory,)
+        for names in ((self.clock, *self.states, *self.inputs, *self.covariates, *single), self.fixed):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(
+                    f"column {twice[0]!r} is named twice among time, states, inputs, covariates and trajectory; "
+                    "a column has one role, so remove one of them."
+                )
+
+    def check_layout(self) -> None:
+        """Rejects roles that contradict each other."""
+        if (self.time is None) == (self.step is None):
+            fault = "time is missing" if self.time is None else "time and step are both given"
+            raise ValueError(
+                f"{fault}; name the column of times, time=NAME (data.time in a command), or, if there is none, give "
+                "the time between two rows, step=NUMBER (data.step)."
+            )
+        if self.step is not None and not 0 < self.step < math.inf:
+            raise ValueError(f"step must be a positive number, the time between two rows, got {self.step}.")
+        if self.series and len(self.states) != 1:
+            raise ValueError(
+                f"series makes each column a trajectory of one state, but states names {len(self.states)}; give one "
+                "name for what all of these columns hold."
+            )
+        if self.series and (self.trajectory is not None or self.observable is not None):
+            raise ValueError(
+                "series makes each column a trajectory; leave it out, or leave out trajectory, observable and value."
+            )
+        if (self.observable is None) != (self.value is None):
+            raise ValueError("observable and value go together; name the columns of both.")
+        if self.observable is not None and self.time is None:
+            raise ValueError("observable needs time: with one row per measurement, each row has its own time.")
+
+    @property
+    def clock(self) -> str:
+        """The name of the time in the dataset."""
+        return "t" if self.time is None else self.time
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The columns that every file must have; columns of `series` are matched in each file."""
+        tidy = self.observable is not None
+        channels = () if self.series or tidy else self.states
+        inputs = () if tidy else self.inputs
+        single = (self.trajectory, self.observable, self.value)
+        names = (self.time, *channels, *inputs, *self.covariates, *single)
+        return tuple(name for name in names if name is not None)
+
+    def find(self, names: Sequence[str], origin: str) -> dict[str, int]:
+        """The needed columns of a file, each with its position.
+
+        **Raises:** `ValueError` if a column is missing, or appears twice.
+        """
+        wanted = [*self.fixed, *self.matched(names, origin)]
+        if self.observable is not None:
+            wanted += [name for name in self.inputs if name in names]
+        return dict(zip(wanted, choose_columns(names, wanted, origin), strict=True))
+
+    def matched(self, names: Sequence[str], origin: str) -> list[str]:
+        """The columns that `series` matches, in file order."""
+        free = [name for name in names if name not in self.fixed]
+        found = {pattern: {name for name in free if is_column_names(name, pattern)} for pattern in self.series}
+        for pattern, own in found.items():
+            if not own:
+                raise ValueError(
+                    f"{origin} has no column for series {pattern!r}; its other columns are {list_names(free)}."
+                    f"{hint(pattern, free)}"
+                )
+        matched = set().union(*found.values())
+        if "" in matched:
+            raise ValueError(
+                f"{origin}: column {names.index('') + 1} has no name but matches series; name it, or narrow the "
+                "pattern."
+            )
+        return [name for name in dict.fromkeys(free) if name in matched]
+
+
+def is_column_names(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def as_names(names: Sequence[str | int], role: str) -> tuple[str, ...]:
+    """A tuple of names; rejects a bare string, whose letters would be taken for names."""
+    if isinstance(names, str):
+        raise ValueError(f"{role} must be a list of names, got the text {names!r}; write {role}=[{names!r}].")
+    return tuple(str(name) for name in names)
+
+
+def as_rows(tables: Sequence[RawTable], roles: Roles) -> list[RawTable]:
+    """Converts the tables to one column per state and input.
+
+    Rows of a tidy table hold one measurement each; `merging` joins the rows of the same time.
+    """
+    if roles.series or roles.observable is not None:
+        reject_stacks(tables, roles)
+    if roles.series:
+        return [melt(table, roles) for table in tables]
+    if roles.observable is not None:
+        return spread_columns(tables, roles, roles.observable, str(roles.value))
+    return list(tables)
+
+
+def reject_stacks(tables: Sequence[RawTable], roles: Roles) -> None:
+    """Rejects stacks, whose trajectories a wide or tidy layout would mix up."""
+    stack = next((table for table in tables if table.own is not None), None)
+    if stack is not None and roles.trajectory is None:
+        keys = "series" if roles.series else "observable and value"
+        raise ValueError(
+            f"{stack.origin} holds stacks, (trajectory, time), which already separate the trajectories; leave out "
+            f"{keys}, and name its arrays in states."
+        )
+
+
+def melt(table: RawTable, roles: Roles) -> RawTable:
+    """Puts the columns of a wide table below one another.
+
+    A series runs from its first value to its last. If the table's last row is empty in every series, they all run to
+    that row: the times after the last value are to be predicted.
+    """
+    import pandas as pd
+
+    series = [name for name in table.columns if name not in roles.fixed]
+    values = np.stack([as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in series], axis=1)
+    known = ~np.isnan(values)
+    if not known.any(axis=0).all():
+        empty = series[int((~known.any(axis=0)).argmax())]
+        raise ValueError(f"{table.origin}, column {empty!r} has no values; fill it, or narrow series to the others.")
+    row = np.arange(len(table))
+    last = len(table) - 1 - known[::-1].argmax(axis=0) if known[-1].any() else np.full(len(series), len(table) - 1)
+    inside = (row >= known.argmax(axis=0)[:, None]) & (row <= last[:, None])
+    which, row = np.nonzero(inside)
+    shared = {name: table.columns[name].iloc[row].reset_index(drop=True) for name in roles.fixed}
+    return table.take(
+        row, shared | {roles.states[0]: pd.Series(values[row, which])}, np.array(series, dtype=object)[which]
+    )
+
+
+def spread_columns(tables: Sequence[RawTable], roles: Roles, observable: str, value: str) -> list[RawTable]:
+    """Gives each wanted observable of tidy tables a column of its own, and drops the rows of others."""
+    observed = [read_names(table, observable, "observable") for table in tables]
+    found = list(dict.fromkeys(name for each in observed for name in each))
+    columns = set().union(*(table.columns for table in tables))
+    wanted = [*roles.states, *(name for name in roles.inputs if name not in columns)]
+    for name in wanted:
+        if name not in found:
+            origin = tables[0].origin if len(tables) == 1 else f"all {len(tables)} files, such as {tables[0].origin}"
+            raise ValueError(
+                f"{origin}, column {observable!r} never names {name!r}; it names "
+                f"{list_names(found)}.{hint(name, found)}"
+            )
+    return [pick(table, each, wanted, value) for table, each in zip(tables, observed, strict=True)]
+
+
+def pick(table: RawTable, observed: np.ndarray, wanted: Sequence[str], value: str) -> RawTable:
+    """Selects the rows of a tidy table that measure something wanted."""
+    import pandas as pd
+
+    kept = np.flatnonzero(np.isin(observed, wanted))
+    if kept.size == 0:
+        raise ValueError(f"{table.origin} has no row for any of {list_names(wanted)}; leave this file out.")
+    rest = {name: column.iloc[kept].reset_index(drop=True) for name, column in table.columns.items()}
+    rows = table.take(kept, rest)
+    measured = as_numbers_of_column(rows, value, UNKNOWN_FIX, may_miss=True)
+    own = {name: pd.Series(np.where(observed[kept] == name, measured, np.nan)) for name in wanted}
+    return table.take(kept, rest | own)
+
+
+# By covariate, then by trajectory; `default` applies to all other trajectories.
+CovariateNumbers = Mapping[str, Mapping[str | int, float | int]]
+ANY_TRAJECTORY = "default"
+
+
+def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[str, float]]:
+    """Covariate numbers by name and trajectory; empty if `covariates` names columns.
+
+    **Raises:** `ValueError` if a value is not a finite number.
+    """
+    if not isinstance(covariates, Mapping):
+        return {}
+    for name, numbers in covariates.items():
+        if not isinstance(numbers, Mapping):
+            raise ValueError(
+                f"covariates.{name} must map trajectories to numbers, such as {{'A': 1.0, 'default': 0.0}}, "
+                f"got {numbers!r}."
+            )
+        for trajectory, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+                raise ValueError(f"covariates.{name}.{trajectory} must be a finite number, got {number!r}.")
+    return {str(name): {str(key): float(value) for key, value in each.items()} for name, each in covariates.items()}
+
+
+def with_covariates(data: Dataset, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Dataset:
+    """Appends these covariates to the inputs of the dataset.
+
+    **Raises:** `ValueError` if a trajectory has no number and there is no `default`.
+    """
+    if not constants:
+        return data
+    values = np.array(
+        [[find_covariates(of, name, each) for name, of in constants.items()] for each in data.trajectories]
+    )
+    wide = np.broadcast_to(values[:, None, :], (*data.ts.shape, len(constants)))
+    return replace(
+        data,
+        us=np.concatenate([data.us, wide], axis=2),
+        inputs=(*data.inputs, *constants),
+        units=data.units | {name: units[name] for name in constants if name in units},
+    )
+
+
+def find_covariates(numbers: dict[str, float], name: str, trajectory: str) -> float:
+    if trajectory not in numbers and ANY_TRAJECTORY not in numbers:
+        raise ValueError(
+            f"covariates.{name} has no number for trajectory {trajectory!r}, only for "
+            f"{list_names(list(numbers))}; add it, "
+            f"or {ANY_TRAJECTORY!r} for all others."
+        )
+    return numbers.get(trajectory, numbers.get(ANY_TRAJECTORY, math.nan))
+
+
+def check_trajectories(constants: dict[str, dict[str, float]], trajectories: Sequence[str]) -> None:
+    """Rejects a number for a trajectory that does not exist, and suggests the nearest name."""
+    for name, numbers in constants.items():
+        for trajectory in numbers:
+            if trajectory != ANY_TRAJECTORY and trajectory not in trajectories:
+                raise ValueError(
+                    f"covariates.{name} names trajectory {trajectory!r}, which does not exist; the trajectories are "
+                    f"{list_names(trajectories)}.{hint(trajectory, trajectories)}"
+                )

@@ -1,0 +1,284 @@
+"""The verdict on a fit, in a sentence that says what to try next, and where predictions end early."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..model.fields.known import Known
+from ..model.fields.network import Linear
+from ..training.callback import Record
+from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, maker, outside_in_words, past_predicts, stands_still
+from .metrics import Score, prediction_errors
+
+# Times the largest measurement: a state beyond that has run away.
+FAR_OFF = 10.0
+# Trajectories besides the first that a sentence names.
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A trajectory that can't be simulated to its end: its `name`, the last `time` at which it can, and whether it
+    has run `away` by then."""
+
+    name: str
+    time: float
+    away: bool
+
+
+def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> list[Divergence]:
+    """The trajectories with a prediction that is not finite, among the rows that count."""
+    lost = ~np.isfinite(predicted).all(axis=2) & data.valid & data.scored
+    measured = np.abs(np.where(np.isfinite(data.ys), data.ys, 0)).max(axis=(0, 1))
+    found = []
+    for row in np.flatnonzero(lost.any(axis=1)):
+        first = int(lost[row].argmax())
+        last = max(first - 1, 0)
+        away = bool(np.isinf(predicted[row, first]).any() | (np.abs(predicted[row, last]) > FAR_OFF * measured).any())
+        found.append(Divergence(data.trajectories[row], float(data.ts[row, last]), away))
+    return found
+
+
+def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: bool = False) -> str:
+    """A sentence that says how many trajectories can't be simulated, which, from when on, and why.
+
+    **Arguments:** `triggers`: whether the field has triggers, which may be why.
+    """
+    first = gone[0]
+    steps = "where the solver takes all its steps"
+    steps = f"{steps}, or triggers act without end" if triggers else steps
+    reason = "where it runs away" if first.away else steps
+    text = f"trajectory {first.name!r} can't be simulated beyond {data.time} = {first.time:g}, {reason}"
+    if len(gone) == 1:
+        return text
+    others = ", ".join(repr(each.name) for each in gone[1 : MOST_NAMED + 1])
+    more = ", ..." if len(gone) > MOST_NAMED + 1 else ""
+    return f"{text} ({len(gone)} of {len(data.trajectories)} can't; the others: {others}{more})"
+
+
+Kind = Literal[
+    "failed",
+    "unstable",
+    "coarse",
+    "flat",
+    "unfinished",
+    "beaten",
+    "tied",
+    "overfitted",
+    "noise-limited",
+    "poor",
+    "good",
+]
+# The relative fall of the loss in the last chunk of a fit that more steps would improve.
+FALLING = 0.05
+# A held-out error that is larger than that of training by this factor is told.
+FAR_APART = 1.5
+# A simple model is better only if it is ahead by more than this, and by more than that if errors are mere noise.
+CLEARLY_AHEAD, AHEAD_IN_NOISE = 0.99, 0.9
+# A simple model does as well if its error is larger by no more than this factor.
+TIED = 1.1
+KIND_WORDS = {
+    "mean": "the mean of the training data",
+    "persistence": "the last known value",
+    "linear": "a linear ODE",
+    "state-space": "a linear state-space model",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The `kind` of outcome, and a `sentence` with the reason and what to try next."""
+
+    kind: Kind
+    sentence: str
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """Judges a fit: the first rule that says something decides."""
+    found = next(filter(None, (rule(case) for rule in RULES)))
+    outside = None if found.kind == "failed" else outside_in_words(case.splits)
+    return found if outside is None else Diagnosis(found.kind, f"{found.sentence} {outside}")
+
+
+def is_failed(case: Case) -> Diagnosis | None:
+    if case.status != "failed":
+        return None
+    return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+
+
+def is_unstable(case: Case) -> Diagnosis | None:
+    for name, data in case.splits.items():
+        gone = where_not_finite(data, case.predicted[name])
+        if gone:
+            prior = "a prior (penalty.ridge=0.1), " if case.penalised else ""
+            tries = f"{prior}shorter windows first (train.window=50), or solver=kvaerno5"
+            helps = case.coarse or f"try {tries} if it is stiff"
+            jumps = bool(getattr(case.options.field, "keywords", {}).get("triggers"))
+            said = describe_divergence(data, gone, triggers=jumps)
+            return Diagnosis("unstable", f"unstable: {name} {said}; {helps}.")
+    return None
+
+
+def is_coarse(case: Case) -> Diagnosis | None:
+    return Diagnosis("coarse", f"coarse: {case.coarse}.") if case.coarse and not case.train.nrmse <= GOOD_R2 else None
+
+
+def is_flat(case: Case) -> Diagnosis | None:
+    data, predicted = case.splits["train"], case.predicted["train"]
+    if not prediction_errors(data).any():
+        are = f"{data.states[0]} is" if len(data.states) == 1 else f"{' and '.join(data.states)} are"
+        return Diagnosis("flat", f"flat: {are} constant in the training data, so there is no motion to learn.")
+    if not case.train.r2 <= FLAT:
+        return None
+    said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
+    if stands_still(data, predicted):
+        said += ", since the simulation stands still: where it starts, the equations have a steady state"
+    return Diagnosis("flat", f"flat: {said}; try {advise_flat(case.options, case.history)}.")
+
+
+def is_unfinished(case: Case) -> Diagnosis | None:
+    if not (is_falling(case.history) and case.status == "completed" and case.train.nrmse > GOOD_R2):
+        return None
+    return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise train.steps.")
+
+
+def is_beaten(case: Case) -> Diagnosis | None:
+    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more."""
+    for name in case.held:
+        error = case.errors[name]
+        little = error <= GOOD_R2 < case.scores[name].nrmse
+        better = ahead_of(case.scores[name], case.simple.get(name, {}), AHEAD_IN_NOISE if error == 0 else CLEARLY_AHEAD)
+        if better and (error == 0 or not little):
+            said = f"beaten: {better} does better on the {name} data; try {case.what(overfits=name in case.far)}."
+            return Diagnosis("beaten", said)
+    return None
+
+
+def is_tied(case: Case) -> Diagnosis | None:
+    """The mean, or the last known value, that does as well."""
+    for name in case.held:
+        tied = ties(case, name, ("mean", "persistence"))
+        if tied and case.errors[name] > 0:
+            said = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
+            return Diagnosis("tied", said)
+    return None
+
+
+def is_overfitted(case: Case) -> Diagnosis | None:
+    """Only a network can follow what is chance in its training data."""
+    if not (case.far and case.penalised):
+        return None
+    name = max(case.far, key=lambda each: case.far[each])
+    said = f"NRMSE {case.scores[name].nrmse:.2g} on {name} data against {case.train.nrmse:.2g} on those of training"
+    return Diagnosis("overfitted", f"overfitted: {said}; try {case.what(overfits=True)}.")
+
+
+def is_close(case: Case) -> Diagnosis | None:
+    return is_good(case) if case.train.nrmse <= GOOD_R2 and not poor_of(case) else None
+
+
+def is_noise_limited(case: Case) -> Diagnosis | None:
+    if not case.is_all_noise:
+        return None
+    said = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
+    return Diagnosis("noise-limited", f"{said}{linear_does_as_well(case)}.")
+
+
+def is_poor(case: Case) -> Diagnosis | None:
+    poor = poor_of(case)
+    if not poor:
+        return None
+    name = min(poor, key=lambda each: poor[each])
+    overfits = "train" not in poor and not past_predicts(case.splits["train"], case.predicted["train"])
+    where = "training" if name == "train" else name
+    plain = np.isclose(poor[name], case.scores[name].r2)
+    beside = "" if plain else " (of the variance of the training data)"
+    return Diagnosis(
+        "poor", f"poor: R² {poor[name]:.2f} on the {where} data{beside}; try {case.what(overfits=overfits)}."
+    )
+
+
+def is_good(case: Case) -> Diagnosis:
+    return Diagnosis("good", f"good: NRMSE {describe_lead(case.scores)}{beside(case)}.")
+
+
+RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
+    *(is_failed, is_unstable, is_coarse, is_flat, is_unfinished, is_beaten, is_tied, is_overfitted, is_close),
+    *(is_noise_limited, is_poor, is_good),
+)
+
+
+def poor_of(case: Case) -> dict[str, float]:
+    """The R² of splits that are explained poorly; one that is not a number decides nothing."""
+    found = {name: 1 - case.errors[name] ** 2 for name in case.splits}
+    return {name: r2 for name, r2 in found.items() if r2 < POOR}
+
+
+def ahead_of(own: Score, simple: Mapping[str, Score], ahead: float = CLEARLY_AHEAD) -> str | None:
+    """The simple model that is clearly better than a fit, with its score, in words."""
+    name = min(simple, key=lambda each: simple[each].nrmse, default=None)
+    return against(name, own, simple) if name is not None and simple[name].nrmse < ahead * own.nrmse else None
+
+
+def against(name: str, own: Score, simple: Mapping[str, Score]) -> str:
+    return f"{KIND_WORDS.get(name, name)} (NRMSE {simple[name].nrmse:.2g} against {own.nrmse:.2g})"
+
+
+def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
+    """The best of some simple models, if it does as well on a split as the fit, with its score, in words."""
+    own = case.scores[name]
+    simple = {kind: each for kind, each in case.simple.get(name, {}).items() if kind in kinds}
+    best = min(simple, key=lambda each: simple[each].nrmse, default=None)
+    return against(best, own, simple) if best is not None and simple[best].nrmse <= TIED * own.nrmse else None
+
+
+def linear_does_as_well(case: Case) -> str:
+    """Says so, of a fit that has a network."""
+    name = (case.held or ["train"])[-1]
+    tied = ties(case, name, ("linear", "state-space"))
+    if tied is None or maker(case.options.field) in (Linear, Known):
+        return ""
+    where = "training" if name == "train" else name
+    return f"; {tied} does as well on {where} data, so field=linear, which is simpler, may be enough"
+
+
+def describe_lead(scores: Mapping[str, Score]) -> str:
+    """The scores of all splits that have one."""
+    known = {name: each for name, each in scores.items() if not np.isnan(each.nrmse)}
+    names = ["training" if name == "train" else name for name in known]
+    figures = [f"{each.nrmse:.2g} on {name}" for name, each in zip(names, known.values(), strict=True)]
+    return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
+
+
+def beside(case: Case) -> str:
+    """How the error held out compares with that of training, and with that of the best simple model, in words."""
+    scores = case.scores
+    held = [name for name in case.held if not np.isnan(scores[name].nrmse)]
+    said, last = "", (held or ["train"])[-1]
+    worst = max(held, key=lambda name: scores[name].nrmse, default="train")
+    if scores[worst].nrmse > max(FAR_APART * case.train.nrmse, GOOD_R2):
+        times = scores[worst].nrmse / case.train.nrmse
+        noise = ", but no more than noise" if case.errors[worst] == 0 else ""
+        said = f"; that on {worst} data is {times:.1f} times that on training data{noise}"
+    if as_well := linear_does_as_well(case):
+        return said + as_well
+    simple = case.simple.get(last, {})
+    name = min(simple, key=lambda each: simple[each].nrmse, default=None) if held else None
+    if name is not None:
+        said += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name].nrmse:.2g} on {last} data"
+    return said
+
+
+def is_falling(history: Sequence[Record]) -> bool:
+    """Whether the best member's loss fell clearly in the last chunk."""
+    if not history:
+        return False
+    # Losses of two stages, or of two members, do not compare.
+    stage = [record for record in history if record.stage == history[-1].stage]
+    best = min(stage, key=lambda record: record.judged_loss).member
+    last = [record.train_loss for record in stage if record.member == best][-2:]
+    return len(last) == 2 and last[1] < (1 - FALLING) * last[0]

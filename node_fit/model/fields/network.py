@@ -1,0 +1,284 @@
+"""Vector fields that are linear or a multilayer perceptron, of the first and the second order."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ...data.scaling import Scaler
+from ...runtime.serialization import stored_as
+from ...runtime.validation import checks_arguments
+from ..system import System
+from .field import AbstractVectorField
+
+
+@stored_as("Linear")
+class Linear(AbstractVectorField):
+    """`dy/dt = A y + B u + c`.
+
+    **Arguments:**
+
+    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `key`: PRNG key of the initial coefficients.
+    """
+
+    layer: eqx.nn.Linear
+
+    def __init__(self, states: int, inputs: int = 0, *, key: PRNGKeyArray):
+        self.layer = eqx.nn.Linear(states + inputs, states, key=key)
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        return self.layer(jnp.concatenate([y, u]))
+
+    def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
+        """The coefficients of each variable and the constant, by exponents of states and inputs; in scaled units, shape
+        `(state,)`."""
+        weight, bias = (np.asarray(jax.device_get(each), np.float64) for each in (self.layer.weight, self.layer.bias))
+        count = weight.shape[1]
+        found = {tuple(int(place == other) for other in range(count)): weight[:, place] for place in range(count)}
+        return found | {(0,) * count: bias}
+
+
+Activation = Literal["tanh", "softplus", "silu", "gelu", "relu", "sin"]
+ACTIVATIONS: dict[str, Callable] = {
+    "tanh": jnp.tanh,
+    "softplus": jax.nn.softplus,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "sin": jnp.sin,
+}
+
+
+@stored_as("Layers")
+class Layers(eqx.Module):
+    """A multilayer perceptron.
+
+    **Arguments:**
+
+    - `inputs`, `outputs`: sizes of the input and the output.
+    - `width`, `depth`, `activation`, `key`: as in `MLP`.
+    """
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    @checks_arguments
+    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, activation: Activation, key: PRNGKeyArray):
+        if width < 1:
+            raise ValueError(f"width must be at least 1, got {width}.")
+        if depth < 0:
+            raise ValueError(f"depth must be at least 0, got {depth}.")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}.")
+        self.layers = initial_layers((inputs, *(width,) * depth, outputs), key)
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return self.layers[-1](x)
+
+    def silenced(self) -> "Layers":
+        """The same with a last layer of zeros: a correction that is zero at first."""
+        return eqx.tree_at(lambda s: s.layers[-1], self, replace_fn=lambda last: jax.tree.map(jnp.zeros_like, last))
+
+
+@stored_as("AngularLayers")
+class AngularLayers(Layers):
+    """Layers that see the sine and cosine of angles in place of their scaled values.
+
+    **Arguments:**
+
+    - `inputs`, `outputs`, `options`: as of `Layers`.
+    - `scaler`: of all states.
+    - `angles`: places of angles among the inputs, each with the number of its state.
+    """
+
+    scaler: Scaler
+    angles: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, *, scaler: Scaler, angles: Mapping[int, int], **options: Any):
+        super().__init__(inputs + len(angles), outputs, **options)
+        self.scaler = scaler
+        self.angles = tuple(angles.items())
+
+    def __call__(self, x: Float[Array, " input"]) -> Float[Array, " output"]:
+        places, states = map(np.array, zip(*self.angles, strict=True))
+        turns = jnp.asarray([self.scaler.turns[state] for state in states], x.dtype)
+        phases = (x[places] * self.scaler.state_scale[states] + self.scaler.state_shift[states]) * (2 * jnp.pi / turns)
+        others = np.setdiff1d(np.arange(x.shape[0]), places)
+        return super().__call__(jnp.concatenate([x[others], jnp.sin(phases), jnp.cos(phases)]))
+
+
+def make_layers(inputs: int, outputs: int, scaler: Scaler | None, angles: Mapping[int, int], **options: Any) -> Layers:
+    """Layers that see angles, if there are some, by sine and cosine; arguments as of `AngularLayers`."""
+    if scaler is None or not angles:
+        return Layers(inputs, outputs, **options)
+    return AngularLayers(inputs, outputs, scaler=scaler, angles=angles, **options)
+
+
+def angles_after(offset: int, scaler: Scaler | None) -> dict[int, int]:
+    """Places of angles in a list of so many numbers and all states, each with the number of its state."""
+    turns = () if scaler is None else scaler.turns
+    return {offset + state: state for state, turn in enumerate(turns) if turn}
+
+
+@eqx.filter_jit
+def initial_layers(sizes: tuple[int, ...], key: PRNGKeyArray) -> tuple[eqx.nn.Linear, ...]:
+    """Layers with the numbers that Equinox draws, all at once: each draw apart takes 0.1 s to compile.
+
+    A number depends on its key and its place alone, so the first ones of a long draw are those of a short one.
+    """
+    shapes = [(n, m) for m, n in itertools.pairwise(sizes)]
+    keys = jax.vmap(jax.random.split)(jax.random.split(key, len(shapes)))
+    limits, most = jnp.asarray([1 / math.sqrt(m) for _, m in shapes]), max(m * n for m, n in shapes)
+    draw = jax.vmap(lambda k, limit: jax.random.uniform(k, (most,), minval=-limit, maxval=limit))
+    weights, biases = (draw(keys[:, which], limits) for which in (0, 1))
+    return tuple(
+        eqx.tree_at(
+            lambda layer: (layer.weight, layer.bias),
+            eqx.filter_eval_shape(eqx.nn.Linear, m, n, key=key),
+            (weight[: m * n].reshape(n, m), bias[:n]),
+        )
+        for (n, m), weight, bias in zip(shapes, weights, biases, strict=True)
+    )
+
+
+@stored_as("MLP")
+class MLP(AbstractVectorField):
+    """`dy/dt = MLP(y, u)`, or `MLP(t, y, u)`; or `A y + B u + c + MLP(y, u)`.
+
+    **Arguments:**
+
+    - `states`, `inputs`: sizes of `y` and `u`, given by the data.
+    - `width`: units in each hidden layer; if None 64, or 16 beside a linear path.
+    - `depth`: number of hidden layers; if None 2, or 1 beside a linear path.
+    - `activation`: `tanh` (smooth, and on a CPU several times cheaper than `softplus`), `softplus`, `silu`, `gelu`,
+      `relu` or `sin`.
+    - `time`: whether the field sees the time.
+    - `linear`: whether there is a linear path beside the network, which then begins at zero. In `fit`, None stands for
+      whether it begins with a linear model.
+    - `angles`: the scaler of the states, if some are angles, whose sine and cosine the network sees; given by `fit`.
+    - `key`: for the initial weights.
+
+    **Raises:** `ValueError` if a size is out of range or the activation is unknown.
+    """
+
+    network: Layers
+    path: Linear | None
+    time: bool = eqx.field(static=True)
+
+    @checks_arguments
+    def __init__(
+        self,
+        states: int,
+        inputs: int = 0,
+        *,
+        width: int | None = None,
+        depth: int | None = None,
+        activation: Activation = "tanh",
+        time: bool = False,
+        linear: bool | None = None,
+        angles: Scaler | None = None,
+        key: PRNGKeyArray,
+    ):
+        width = (16 if linear else 64) if width is None else width
+        depth = (1 if linear else 2) if depth is None else depth
+        if linear and angles is not None:
+            raise ValueError("linear=true does not go with angles, of which nothing is linear; leave linear out.")
+        network = make_layers(
+            int(time) + states + inputs,
+            states,
+            angles,
+            angles_after(int(time), angles),
+            width=width,
+            depth=depth,
+            activation=activation,
+            key=key,
+        )
+        self.network = network.silenced() if linear else network
+        self.path = Linear(states, inputs, key=jax.random.fold_in(key, 1)) if linear else None
+        self.time = time
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        rates = self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))
+        return rates if self.path is None else rates + self.path(t, y, u)
+
+
+@stored_as("SecondOrder")
+class SecondOrder(AbstractVectorField):
+    """`dq/dt = v`, `dv/dt = MLP(q, v, u)`: the first half of the states are positions, the second half velocities.
+
+    Measured velocities come after the positions, in the same order, and `dq/dt = v` holds in the user's units.
+    Velocities that are not measured are hidden states, one for each position (`hidden=1` for one position).
+
+    **Arguments:**
+
+    - `system`: names and units of the states, inputs and time.
+    - `width`, `depth`, `activation`, `time`: network options, as in `MLP`.
+    - `key`: PRNG key of the initial weights.
+
+    **Raises:** `ValueError` unless there are as many velocities as positions.
+    """
+
+    network: Layers
+    system: System
+    time: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        width: int = 64,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        time: bool = False,
+        key: PRNGKeyArray,
+    ):
+        states = len(system.states)
+        half = states // 2
+        if states % 2 or system.measured not in (0, half, states):
+            raise ValueError(
+                f"a second-order field needs as many velocities as positions, but {system.measured} of the {states} "
+                f"states {', '.join(system.states)} are measured; if these are positions, set "
+                f"hidden={system.measured}."
+            )
+        self.network = make_layers(
+            int(time) + states + len(system.inputs),
+            half,
+            system.scaler,
+            angles_after(int(time), system.scaler),
+            width=width,
+            depth=depth,
+            activation=activation,
+            key=key,
+        )
+        self.system = system
+        self.time = time
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        half = y.shape[0] // 2
+        acceleration = self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))
+        return jnp.concatenate([self.velocities(t, y, u, half), acceleration])
+
+    def velocities(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"], half: int
+    ) -> Float[Array, " position"]:
+        if self.system.measured < y.shape[0]:
+            return y[half:]  # Hidden velocities have no units other than the solver's.
+        _, states, _ = self.system.in_users_units(t, y, u)
+        velocities = jnp.concatenate([states[half:], jnp.zeros_like(states[half:])])
+        return self.system.scaled_rates(states, velocities)[:half]

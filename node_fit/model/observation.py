@@ -1,0 +1,89 @@
+"""Observations: the measured channels as functions of the states, which are states, linear or a network."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..runtime.serialization import stored_as
+from ..runtime.validation import Part
+from .fields.network import Activation, Layers
+from .system import System
+
+
+class AbstractObservation(eqx.Module, metaclass=Part):
+    """An observation: the measured channels as a function of the states, both in scaled units.
+
+    A subclass is created with `(system, key=...)`.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
+        """The channels, shape `(channel,)`, at a state, shape `(state,)`."""
+
+
+@stored_as("MeasuredStates")
+class MeasuredStates(AbstractObservation):
+    """Direct measurement: the channels are the first states; the other states are hidden.
+
+    **Arguments:** `system`: gives the number of channels. `key`: not used.
+    """
+
+    channels: int = eqx.field(static=True)
+
+    def __init__(self, system: System, *, key: PRNGKeyArray | None = None):
+        self.channels = system.channels
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
+        return state[: self.channels]
+
+
+@stored_as("LinearReadout")
+class LinearReadout(AbstractObservation):
+    """A linear readout `channels = C state + d`; initially, the channels are the first states.
+
+    **Arguments:** `system`: gives the numbers of channels and states. `key`: not used.
+    """
+
+    matrix: Float[Array, "channel state"]
+    shift: Float[Array, " channel"]
+
+    def __init__(self, system: System, *, key: PRNGKeyArray | None = None):
+        self.matrix = jnp.eye(system.channels, len(system.states))
+        self.shift = jnp.zeros(system.channels)
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
+        return self.matrix @ state + self.shift
+
+
+@stored_as("NetworkReadout")
+class NetworkReadout(AbstractObservation):
+    """A linear readout plus a network, whose output is zero at first.
+
+    **Arguments:**
+
+    - `system`: gives the numbers of channels and states.
+    - `width`, `depth`, `activation`: network options, as in `MLP`.
+    - `key`: PRNG key of the initial weights.
+    """
+
+    linear: LinearReadout
+    network: Layers
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        width: int = 16,
+        depth: int = 1,
+        activation: Activation = "tanh",
+        key: PRNGKeyArray,
+    ):
+        self.linear = LinearReadout(system)
+        states, channels = len(system.states), system.channels
+        layers = Layers(states, channels, width=width, depth=depth, activation=activation, key=key)
+        self.network = layers.silenced()
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
+        return self.linear(state) + self.network(state)

@@ -1,1 +1,0 @@
-"""Observations: the measured channels as functions of the states."""

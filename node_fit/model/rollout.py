@@ -1,0 +1,221 @@
+"""Predictions of a single model: forecasts of any length, their compiled programs, and a data frame.
+
+Records are solved in pieces of one compiled length. The compiled programs do not depend on the number of rows or the
+duration of a record, except for a few piece lengths.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..data.batch import Batch, in_slices
+from ..data.dataset import as_frame, columns_of
+from ..data.events import Jumps
+from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..solver.problem import InitialValueProblem, Intervals, polynomials
+from ..solver.row_by_row import Front
+from .observation import MeasuredStates
+
+Wanted = Float[np.ndarray, "trajectory saved"]
+Begin = Callable[[Batch, Intervals], tuple[Any, Any]]
+Advance = Callable[[Batch, Intervals, Any], tuple[Any, Any]]
+# Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
+ROOMS = (32, 128, 1024)
+
+
+def intervals_to(
+    batch: Batch, wanted: Float[np.ndarray, "trajectory saved"], kind: str
+) -> tuple[Intervals, Int[np.ndarray, "trajectory saved"]]:
+    """The intervals between all rows and wanted times, and the index of the interval that ends at each wanted time.
+
+    **Arguments:**
+
+    - `batch`: trajectories, on the host.
+    - `wanted`: times since the batch's origin. The index of a time before the first row is -2, and that of the first
+      row's own time is -1.
+    - `kind`: interpolation of inputs.
+    """
+    rows = np.asarray(batch.ts, np.float64)
+    later = np.maximum(wanted, rows[:, :1])
+    new = not all(np.isin(w, r).all() for w, r in zip(later, rows, strict=True))
+    nodes = np.sort(np.concatenate([rows, later], axis=1), axis=1, kind="stable") if new else rows
+    if nodes.shape[1] == 1:
+        nodes = np.repeat(nodes, 2, axis=1)  # One interval of zero length.
+    end = nodes[:, 1:]
+    # The row at or before the beginning of each interval; beyond the last row, inputs are constant.
+    row = np.stack([np.searchsorted(r, n, side="right") - 1 for r, n in zip(rows, nodes[:, :-1], strict=True)])
+    row = np.minimum(row, max(rows.shape[1] - 2, 0))
+    at = (np.arange(len(rows))[:, None], row)
+    if rows.shape[1] > 1:
+        length = np.diff(rows, axis=1)[at]
+        coefficients = tuple(np.asarray(x)[at] for x in polynomials(rows, np.asarray(batch.us), kind))
+    else:
+        length = np.zeros(end.shape)
+        coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
+    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps_at(batch, nodes[:, :-1]))
+    index = np.stack([np.searchsorted(n, w, side="left") - 1 for n, w in zip(nodes, later, strict=True)])
+    return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
+
+
+def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> Jumps | None:
+    """The jumps at the beginnings of intervals, which may lie between rows."""
+    if batch.jumps is None:
+        return None
+    rows = np.asarray(batch.ts, np.float64)
+    # The first of equal times, since rows that fill up a trajectory repeat its last one.
+    row = np.stack([np.searchsorted(r, b, side="left") for r, b in zip(rows, begin, strict=True)])
+    at = (np.arange(len(rows))[:, None], np.minimum(row, rows.shape[1] - 1))
+    there = (rows[at] == begin)[..., None]
+    found = batch.jumps.at(at)
+    return Jumps(np.where(there, found.factor, 1.0), np.where(there, found.shift, 0.0))
+
+
+def room_for(intervals: int) -> int:
+    """The length of the pieces in which this many intervals are solved."""
+    return next((room for room in ROOMS if room >= intervals), ROOMS[-1])
+
+
+def pieces_of(intervals: Intervals) -> list[Intervals]:
+    """Intervals in pieces of one length; intervals of zero length fill up the last piece."""
+    count = intervals.end.shape[1]
+    room = room_for(count)
+    missing = -count % room
+
+    def filled(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
+
+    def blank(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(intervals.end[:, -1:], missing, axis=1)], axis=1)
+
+    whole = Intervals(
+        blank(intervals.begin),
+        blank(intervals.end),
+        filled(intervals.row),
+        filled(intervals.length),
+        tuple(filled(x) for x in intervals.coefficients),
+        jax.tree.map(filled, intervals.jumps),
+    )
+    return [jax.tree.map(lambda x, b=b: x[:, b : b + room], whole) for b in range(0, count + missing, room)]
+
+
+def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: str) -> np.ndarray:
+    """Compiles what `channels_at` runs, by solves through intervals of no length; returns the channels there."""
+    piece = pieces_of(intervals_to(batch, wanted, kind)[0])[0]
+    # A start that is fitted would otherwise be, by solves with a model that is not trained yet.
+    still = replace(batch, ts=np.repeat(batch.ts[:, :1], batch.ts.shape[1], axis=1))
+    _, front = begin(still, piece)
+    ys, _ = advance(batch, replace(piece, end=piece.begin), front)
+    return np.asarray(ys)
+
+
+def channels_at(
+    begin: Begin,
+    advance: Advance,
+    batch: Batch,
+    wanted: Wanted,
+    kind: str,
+    axis: int = 0,
+) -> Float[np.ndarray, "... trajectory saved channel"]:
+    """Channels at the wanted times, in scaled units; NaN before a trajectory's start.
+
+    **Arguments:**
+
+    - `begin`: returns the channels at the start, shape `(..., trajectory, channel)`, and the state of the solve.
+    - `advance`: returns the channels at the end of each interval, shape `(..., trajectory, interval, channel)`, and the
+      state of the solve.
+    - `batch`, `wanted`, `kind`: as in `intervals_to`.
+    - `axis`: the axis of the trajectories in these results.
+    """
+    intervals, index = intervals_to(batch, wanted, kind)
+    parts = pieces_of(intervals)
+    start, front = begin(batch, parts[0])
+    found = [np.expand_dims(np.asarray(start), axis + 1)]
+    for part in parts:
+        ys, front = advance(batch, part, front)
+        found.append(np.asarray(ys))
+    whole = np.concatenate(found, axis=axis + 1)
+    at = np.maximum(index + 1, 0)
+    at = at.reshape((1,) * axis + at.shape + (1,))
+    chosen = np.take_along_axis(
+        whole, np.broadcast_to(at, (*whole.shape[: axis + 1], at.shape[axis + 1], 1)), axis=axis + 1
+    )
+    before = (index < -1).reshape((1,) * axis + index.shape + (1,))
+    return np.where(before, np.nan, chosen)
+
+
+# A `NeuralODE`, whose methods call this.
+Model = Any
+
+
+def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
+    """Outputs at the wanted times since the batch's origin, in scaled units."""
+    with scope(precision_of(model)):
+        return in_slices(at_times(model, channels_at), batch, wanted)
+
+
+def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
+    """Compiles `predicted` for such a batch, and for any model of this structure."""
+    with scope(precision_of(model)):
+        in_slices(at_times(model, compiled_channels), batch, wanted)
+
+
+def at_times(model: Model, solve: Callable) -> Callable[[Batch, Wanted], Any]:
+    dtype = dtype_of(precision_of(model))
+
+    def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+        return advance_channels(model, *carry((batch.origin, intervals, front), dtype))
+
+    def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+        return begin_channels(model, *carry((model.start.needed(batch), first), dtype))
+
+    return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
+
+
+def outputs(model: Model, states: Float[Array, "*rows state"]) -> Float[Array, "*rows output"]:
+    """The channels at some states, followed by the hidden states if the channels are states."""
+    if isinstance(model.observation, MeasuredStates):
+        return states
+    each = model.observation
+    for _ in states.shape[:-1]:
+        each = jax.vmap(each)
+    return each(states)
+
+
+@eqx.filter_jit
+def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array, Front]:
+    """Outputs at the starts of trajectories, and the front of the solve there."""
+    problem = model.problem(batch, model.estimated_start(batch))
+    front = model.solver.begin(problem, first)
+    return outputs(model, front.y), front
+
+
+@eqx.filter_jit
+def advance_channels(
+    model: Model, origin: Float[Array, " trajectory"], intervals: Intervals, front: Front
+) -> tuple[Array, Front]:
+    """Outputs at the end of each interval, and the front of the solve there."""
+    problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
+    ys, front = model.solver.advance(problem, intervals, front)
+    return outputs(model, ys), front
+
+
+def predicted_frame(
+    model: Any, data: Any = None, ts: Any = None, *, y0: Any = None, u: Any = None, level: float = 0.9
+) -> Any:
+    """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
+    if data is None:
+        data, ts = model.typical.starting_from(y0, ts, u), None
+    found = model.bands(data, ts, level)
+    columns = columns_of(data.states, found.ys)
+    if found.lower is not None:
+        edges = columns_of(data.states, found.lower, "_lower") | columns_of(data.states, found.upper, "_upper")
+        columns = {
+            name + end: (columns | edges)[name + end] for name in data.states for end in ("", "_lower", "_upper")
+        }
+    times = data.ts if ts is None else np.asarray(ts, np.float64)
+    return as_frame(data, times, columns, data.valid if ts is None else np.ones(times.shape, bool))

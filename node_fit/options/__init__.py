@@ -1,0 +1,1 @@
+"""The options of a fit, and recipes of training stages."""

@@ -1,0 +1,283 @@
+"""The options of a fit."""
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import optax
+
+from ..data.dataset import Dataset
+from ..data.scaling import Scaling
+from ..model.fields.derived import quantities
+from ..model.fields.network import MLP
+from ..model.make_model import (
+    FIELDS,
+    OBSERVATION_HINT,
+    OBSERVATIONS,
+    START_HINT,
+    STARTS,
+    MakeField,
+    MakeObservation,
+    MakeStart,
+    as_field,
+    make_model,
+)
+from ..model.neural_ode import NeuralODE
+from ..model.observation import MeasuredStates
+from ..objectives.penalty import Number, Penalty
+from ..objectives.robust import LEAST_SQUARES, LOSSES, AbstractResidualLoss, as_loss
+from ..objectives.trajectory import TrajectoryMatching
+from ..optimizers.gradient import OPTIMIZERS, Adam, as_optimizer
+from ..optimizers.lbfgs import LBFGS
+from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.placement import Placement, Precision, ambient, find_device
+from ..runtime.validation import FROM_DATA, Function, by_name, check_fields, check_keywords
+from ..solver.problem import VectorField
+from ..solver.solver import Solver, as_solver
+from ..training.members import Members
+from ..training.stage import Stage
+from .recipes import Recipe, as_recipe
+
+# Tolerances of predictions, well below the error of any fit in that precision.
+TIGHT = {"x32": 1e-6, "x64": 1e-8}
+LOW_ORDER = ("euler", "heun", "bosh3")
+MOST_STEPS = 16384
+# Trajectories of a single fit for each device of a CPU: with fewer, another device does not pay.
+EACH = 64
+
+
+class Budget(NamedTuple):
+    """Steps of the main stage and of a chunk, and rows of a window."""
+
+    steps: int
+    chunk_steps: int
+    window: int | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long a fit trains, and on which parts of the data.
+
+    **Arguments:**
+
+    - `steps`: maximum number of steps of the main stage; if None 2000, or 400 for long driven records.
+    - `window`, `stride`: fit windows of `window` rows first, one every `stride` rows (half a window if None), then
+      whole trajectories. `auto` uses windows for long driven records only.
+    - `batch_size`: trajectories, or windows, drawn for each step; all of them if None.
+    - `chunk_steps`: steps in a chunk, after which the run validates, logs, saves and may stop; if None 100, or 20 for
+      long driven records.
+    - `patience`: number of chunks without a better validation loss after which a stage stops.
+    - `freeze`: names of parts of the model that are not trained, such as `field.network.layers.0`.
+
+    **Raises:** `ValueError` if a number is out of range.
+    """
+
+    steps: int | None = None
+    window: int | Literal["auto"] | None = "auto"
+    stride: int | None = None
+    batch_size: int | None = None
+    chunk_steps: int | None = None
+    patience: int = 10
+    freeze: Sequence[str] = ()
+
+    def __post_init__(self):
+        check_fields(self)
+        least = {"steps": 1, "window": 2, "stride": 1, "batch_size": 1, "chunk_steps": 1, "patience": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if isinstance(value, int) and value < bound:
+                rows = " rows" if name == "window" else ""
+                raise ValueError(f"{name} must be at least {bound}{rows}, got {value}.")
+
+    @property
+    def budget(self) -> Budget:
+        """The numbers that `fit` may choose, once they are chosen."""
+        assert self.steps is not None and self.chunk_steps is not None and self.window != "auto"
+        return Budget(self.steps, self.chunk_steps, self.window)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices on which a run computes.
+
+    **Arguments:**
+
+    - `kind`: `auto` for the first device that JAX finds, `cpu` or `gpu`.
+    - `count`: number of devices over which members, or the trajectories of a single fit, are spread; all devices if
+      None. As many are used as divide the members or trajectories. `auto` uses all devices of a CPU for several
+      members, one for every 64 trajectories of a single fit, and one on a GPU.
+    """
+
+    kind: str = "auto"
+    count: int | Literal["auto"] | None = "auto"
+
+    def __post_init__(self):
+        check_fields(self)
+
+
+# In x32, JAX reads the lower 32 bits of a seed, so a larger one would repeat a smaller one.
+LARGEST_SEED = 2**32 - 1
+# What to pass, where a type says too little.
+OPTIONS_PASS = {
+    "hidden": "auto, a number of states or a list of their names",
+    "start": f"auto, {START_HINT}",
+    "observation": OBSERVATION_HINT,
+    "scaling": "a node_fit.Scaling such as Scaling(log=['x'])",
+    "loss": f"{', '.join(LOSSES)}, or one of node_fit's such as Huber(threshold=1.345)",
+    "training": "a node_fit.Training such as Training(steps=500)",
+    "precision": "x32 or x64",
+    "device": "auto, cpu, gpu or a node_fit.Devices",
+    "derived": "a dict of names and expressions such as {'half_life': 'log(2)/k'}",
+    "seed": f"an integer from 0 to {LARGEST_SEED}",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options of a fit except its data; `node_fit.fit` describes each.
+
+    **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range.
+    """
+
+    # `fit` and the command take names too, which are converted.
+    field: MakeField | VectorField = MLP
+    hidden: int | Sequence[str] | Literal["auto"] = "auto"
+    start: MakeStart | Literal["auto"] = "auto"
+    observation: MakeObservation = MeasuredStates
+    scaling: Scaling = Scaling()
+    solver: Any = "tsit5"
+    evaluation: Solver | None = None
+    recipe: Recipe | str | Sequence[Stage] = "default"
+    optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
+    penalty: Penalty | Literal["auto"] = "auto"
+    loss: AbstractResidualLoss = LEAST_SQUARES
+    training: Training = Training()
+    starts: int | Literal["auto"] = "auto"
+    derived: Mapping[str, str | float] | None = None
+    precision: Precision | None = None
+    device: Devices | str = Devices()
+    seed: int = 0
+
+    def __post_init__(self):
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("field", as_field(self.field))
+        put("start", self.start if self.start == "auto" else by_name("start", self.start, {"auto": None, **STARTS}))
+        put("observation", by_name("observation", self.observation, OBSERVATIONS))
+        put("loss", as_loss(self.loss))
+        put("solver", as_solver(self.solver))
+        put("evaluation", None if self.evaluation is None else as_solver(self.evaluation, "evaluation"))
+        put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
+        put("penalty", as_penalty(self.penalty))
+        put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
+        put("recipe", as_recipe(self.recipe))
+        check_fields(self, OPTIONS_PASS)
+        if isinstance(self.starts, int) and self.starts < 1:
+            raise ValueError(f"starts must be at least 1, got {self.starts}.")
+        _ = quantities(self.derived)
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ValueError(f"seed must be {OPTIONS_PASS['seed']}, got {self.seed}.")
+
+    @property
+    def kind(self) -> Precision:
+        """The precision of these options, or of the process if they have none."""
+        return self.precision or ambient()
+
+    @cached_property
+    def place(self) -> Placement:
+        """Where the arrays of a single fit are."""
+        return self.placed(1)
+
+    def placed(self, members: int) -> Placement:
+        """Where the arrays of this many members are."""
+        assert isinstance(self.device, Devices)
+        kind, count = self.device.kind, self.device.count
+        if count != "auto":
+            return Placement(self.kind, kind, count)
+        if find_device(kind).platform != "cpu":
+            return Placement(self.kind, kind)
+        return Placement(self.kind, kind, None, fewest=1 if members > 1 else EACH)
+
+    def model(self, data: Dataset) -> NeuralODE:
+        """The model with its initial parameters."""
+        assert not isinstance(self.start, str) and not isinstance(self.hidden, str)
+        return make_model(
+            data,
+            field=self.field,
+            hidden=self.hidden,
+            start=self.start,
+            observation=self.observation,
+            solver=self.evaluation or with_tolerance(self.solver, TIGHT[self.kind]),
+            scaling=self.scaling,
+            key=jax.random.split(jax.random.key(self.seed))[0],
+        )
+
+    def main_stage(self) -> Stage:
+        """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
+        training, penalty = self.training, self.penalty
+        assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
+        assert training.steps is not None and training.window != "auto"
+        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride, residual_loss=self.loss)
+        optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
+        return Stage(objective, optimizer, training.steps, "main", training.batch_size)
+
+    def shortened(self, steps: int) -> "Options":
+        """The same options with at most `steps` steps in the main stage."""
+        return replace(self, training=replace(self.training, steps=min(self.training.steps or steps, steps)))
+
+    def with_ridge(self, weight: Number) -> "Options":
+        assert isinstance(self.penalty, Penalty)
+        return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
+
+
+def place_of(name: str) -> str | None:
+    """Where `fit` takes an argument that it does not have itself, in words; None if nowhere."""
+    groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
+    parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
+    optimizers = {each: type(made) for each, made in OPTIMIZERS.items()}
+    options = [*groups.items(), *(("optimizer", each) for each in optimizers.values())]
+    options += [(key, made) for key, known in parts.items() for made in known.values()]
+    for key, made in options:
+        if name in inspect.signature(made).parameters and name not in FROM_DATA:
+            return f"it is an argument of {made.__name__}: pass {key}=node_fit.{made.__name__}({name}=...)"
+    return None
+
+
+def says_where(function: Function) -> Function:
+    """Makes a call with an unknown argument say where that belongs."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        check_keywords(function.__name__, kwargs, signature, place_of)
+        return function(*args, **kwargs)
+
+    return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.
+
+
+def as_penalty(given: Any) -> Penalty:
+    """Converts to a `Penalty`; `auto` is one whose ridge `fit` chooses.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, str) and given == "auto":
+        return Penalty(ridge="auto")
+    if not isinstance(given, Penalty):
+        raise ValueError(f"penalty must be auto or a node_fit.Penalty such as Penalty(ridge=0.1), got {given!r:.60}.")
+    return given
+
+
+def with_tolerance(solver: Solver, rtol: float) -> Solver:
+    """A solver for predictions: adaptive, with another `rtol`, and an `atol` of a hundredth of it.
+
+    Low orders and fixed steps, which are cheap in training, are expensive at tight tolerances.
+    """
+    method = "tsit5" if solver.method in LOW_ORDER else solver.method
+    steps = max(solver.max_steps, MOST_STEPS)
+    return replace(solver, method=method, rtol=rtol, atol=rtol / 100, stepping="adaptive", max_steps=steps)

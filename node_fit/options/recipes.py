@@ -1,0 +1,213 @@
+"""Recipes: sequences of training stages, as data."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import optax
+
+from ..data.batch import is_driven
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from ..objectives.derivative import DerivativeMatching
+from ..objectives.objective import AbstractObjective
+from ..objectives.trajectory import TrajectoryMatching
+from ..optimizers.gradient import as_optimizer
+from ..optimizers.lbfgs import LBFGS
+from ..optimizers.optimizer import AbstractOptimizer
+from ..runtime.validation import check_fields
+from ..training.stage import Stage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stage of a recipe; options that it leaves out are those of the fit's main stage.
+
+    **Arguments:**
+
+    - `objective`: an objective, or a function `loss(model, batch)`; or a class of objectives, or a
+      `functools.partial` of one such as `functools.partial(MultipleShooting, rows=20)`, whose `solver` and `penalty`
+      are the fit's.
+    - `optimizer`, `steps`, `batch_size`, `next_from`: see `Stage`.
+    - `instead_of`: the name of an earlier stage; this stage runs only if that one does not apply.
+    """
+
+    objective: AbstractObjective | Callable[..., Any] = TrajectoryMatching
+    optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    instead_of: str | None = None
+    next_from: Literal["best", "last"] = "best"
+
+    def __post_init__(self):
+        check_fields(self)
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", as_optimizer(self.optimizer))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Plans of stages by name, in the order in which they run.
+
+    ```python
+    node_fit.Recipe({"slopes": node_fit.Plan(node_fit.DerivativeMatching, steps=300), "main": node_fit.Plan()})
+    ```
+
+    **Raises:** `ValueError` if it is empty, a value is not a `Plan`, or `instead_of` names no earlier stage.
+    """
+
+    stages: Mapping[str, Plan]
+
+    def __post_init__(self):
+        check_fields(self, {"stages": "a dict of names and node_fit.Plan objects"})
+        if not self.stages:
+            raise ValueError("a recipe must hold at least one stage.")
+        before: list[str] = []
+        for name, plan in self.stages.items():
+            if not isinstance(plan, Plan):
+                raise ValueError(f"stage {name!r} must be a node_fit.Plan, got {plan!r:.60}.")
+            if plan.instead_of is not None and plan.instead_of not in before:
+                raise ValueError(f"stage {name!r} has instead_of={plan.instead_of!r}, which is not an earlier stage.")
+            before.append(name)
+
+
+# Rows of the longest trajectory that is solved from beginning to end in every step.
+LONGEST_WINDOW = 3_000
+
+DEFAULT_RECIPE = Recipe({"derivative": Plan(DerivativeMatching, LBFGS(), 300), "main": Plan()})
+DIRECT_RECIPE = Recipe({"main": Plan()})
+RECIPES = {"default": DEFAULT_RECIPE, "direct": DIRECT_RECIPE}
+# Rows of the shortest windows that grow, by which factor, and how many kinds there are at the most.
+SHORTEST_WINDOW, WINDOW_GROWTH, MOST_WINDOW_STAGES = 10, 2.5, 3
+# Steps of a stage in windows that grow, and at most about so many windows.
+STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 400
+
+
+def growing_windows(train: Dataset) -> Recipe:
+    """Derivatives, windows that grow, and whole trajectories, unless these are long.
+
+    Short windows leave the errors of a simulation no time to grow, so that a field that is far off still improves; each
+    stage begins where the last one ended (multiple shooting without its continuity: H. G. Bock, 1983).
+
+    **Arguments:** `train`: the data that will be fitted.
+    """
+    longest = int(train.lengths.max())
+    first = max(SHORTEST_WINDOW, round(longest / 2 / WINDOW_GROWTH**MOST_WINDOW_STAGES))
+    sizes = [size for power in range(MOST_WINDOW_STAGES) if (size := round(first * WINDOW_GROWTH**power)) < longest / 2]
+    stages = {"derivative": Plan(DerivativeMatching, LBFGS(), 300, next_from="last")}
+    for size in sizes:
+        stride = max(size // 2, int(train.lengths.sum()) // MOST_GROWING_WINDOWS)
+        objective = functools.partial(TrajectoryMatching, window=size, stride=stride)
+        stages[f"windows of {size}"] = Plan(objective, steps=STEPS_IN_GROWING, next_from="last")
+    if longest <= LONGEST_WINDOW:
+        stages["main"] = Plan(steps=4 * STEPS_IN_GROWING)
+    return Recipe(stages)
+
+
+def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+    """The stages of a recipe that apply to the model and the data, and why others were left out.
+
+    If an objective uses windows, a stage on windows comes before one on whole trajectories, since a field that is
+    right over a window may still diverge later.
+
+    **Arguments:**
+
+    - `recipe`: plans of stages.
+    - `main`: the stage that provides what a plan leaves out; its objective is `TrajectoryMatching`.
+    - `model`, `train`: the model, and the data that it is fitted to.
+    """
+    taken: dict[str, Stage] = {}
+    notes: list[str] = []
+    for name, plan in recipe.stages.items():
+        if plan.instead_of in taken:
+            continue
+        stage = make_stage(name, plan, main)
+        reason = stage.objective.why_not(model, train)
+        if reason is not None:
+            notes.append(reason)
+            continue
+        parts, more = ((stage,), []) if has_own_window(plan) else windows_first(stage, train)
+        taken |= {part.name: part for part in parts}
+        notes += more
+    return tuple(taken.values()), notes
+
+
+def has_own_window(plan: Plan) -> bool:
+    return isinstance(plan.objective, functools.partial) and "window" in plan.objective.keywords
+
+
+def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
+    """The stage of a plan."""
+    optimizer = main.optimizer if plan.optimizer is None else as_optimizer(plan.optimizer)
+    full = optimizer.full_batch and plan.optimizer is not None
+    return Stage(
+        objective=make_objective(plan, main.objective),
+        optimizer=optimizer,
+        steps=plan.steps or main.steps,
+        name=name,
+        batch_size=plan.batch_size if full else plan.batch_size or main.batch_size,
+        next_from=plan.next_from,
+    )
+
+
+def make_objective(plan: Plan, main: AbstractObjective) -> Any:
+    """The objective of a plan; a class is called with the main objective's solver, penalty, windows and loss."""
+    if isinstance(plan.objective, AbstractObjective):
+        return plan.objective
+    maker, given = plan.objective, {}
+    if isinstance(maker, functools.partial):
+        maker, given = maker.func, maker.keywords
+    if not isinstance(maker, type):
+        return plan.objective
+    accepted = inspect.signature(maker).parameters
+    offered = {
+        key: getattr(main, key)
+        for key in ("solver", "penalty", "window", "stride", "residual_loss")
+        if key not in given
+    }
+    if "horizon" in given:  # Windows do not grow.
+        offered |= {"window": None, "stride": None}
+    return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
+
+
+def windows_first(stage: Stage, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+    """The stage or, if it uses windows, a stage on windows and, where that helps, one on whole trajectories."""
+    objective = stage.objective.on_whole_trajectories()
+    if objective is None:
+        return (stage,), []
+    windows = replace(stage, name="windows")
+    if is_driven(train):
+        # Inputs make different trajectories converge, so a model that is right on windows stays right over a record;
+        # on whole records, the validation loss only rose.
+        return (windows,), []
+    longest = int(train.lengths.max())
+    if longest > LONGEST_WINDOW:
+        return (windows,), [
+            f"no stage on whole trajectories, since the longest has {longest} rows, over {LONGEST_WINDOW}"
+        ]
+    # Whole trajectories may be fewer than a minibatch of windows.
+    return (windows, replace(stage, objective=objective, batch_size=None)), []
+
+
+def as_recipe(given: Any) -> Recipe | tuple[Stage, ...]:
+    """Converts a name to its recipe, and a list of stages to a tuple; returns a recipe unchanged.
+
+    **Raises:** `ValueError` that says what to pass.
+    """
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, str) and given in RECIPES:
+        return RECIPES[given]
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, Stage) for each in given):
+        return some(tuple(given))
+    raise ValueError(
+        f"recipe must be {', '.join(RECIPES)}, a node_fit.Recipe or a list of node_fit.Stage, got {given!r:.60}."
+    )
+
+
+def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    if not stages:
+        raise ValueError("recipe must hold at least one stage that applies to the data.")
+    return stages

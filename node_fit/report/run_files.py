@@ -1,0 +1,405 @@
+"""What the pages read of a run's directory: texts, scores, losses, dates, predictions and smooth curves."""
+
+import csv
+import functools
+import io
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+import yaml
+from jaxtyping import Bool, Float, Int
+
+from ..data.dataset import Dataset
+from ..data.dates import SECONDS, unit_for
+from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
+from ..plots.phase import SIDE, phase_points
+from ..storage.archive import BadFile, peek
+from ..storage.disk import write_file
+
+
+class Origin(NamedTuple):
+    """The instant from which a page counts times (UTC, `datetime64[us]`), and in which unit."""
+
+    first: np.datetime64
+    unit: str
+
+    def since(self, stamps: np.ndarray | np.datetime64) -> Any:
+        """Instants as times."""
+        return (stamps - self.first) / np.timedelta64(1, "us") / (1e6 * SECONDS[self.unit])
+
+    def times_of(self, data: Dataset, trajectory: int, ts: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
+        """Times of a trajectory of dated data, counted from this origin."""
+        assert data.dates is not None
+        return self.since(data.dates.zero[trajectory]) + ts * SECONDS[data.dates.unit] / SECONDS[self.unit]
+
+
+def is_stamp(text: str) -> bool:
+    """Whether a cell of the time's column holds a timestamp."""
+    return re.match(r"\s*\d{4}-\d{2}", text) is not None
+
+
+def count_from_origin(name: str, texts: Any) -> tuple[str, Float[np.ndarray, " row"], Origin]:
+    """A column of timestamps as times: what to call it, the times, and their origin."""
+    import pandas as pd
+
+    stamps = pd.to_datetime(texts, format="ISO8601", utc=True).tz_localize(None).as_unit("us").to_numpy()
+    steps = np.diff(stamps) / np.timedelta64(1, "s")
+    origin = Origin(stamps.min(), unit_for(float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0))
+    zone = " UTC" if re.search(r"(Z|[+-]\d{2}:?\d{2})$", texts[0].strip()) else ""
+    first = np.datetime_as_string(origin.first, "s").replace("T", " ")
+    return f"{name}, {origin.unit} from {first}{zone}", origin.since(stamps), origin
+
+
+# Of a config that is read [bytes].
+LARGEST_CONFIG_TEXT = 4 << 20
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if there is none, or if it can't be read."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run, with today's statuses; empty if there is none, or if it can't be read."""
+    return with_statuses(read_json(folder / "summary.json"))
+
+
+def with_statuses(node: Any) -> Any:
+    """A summary in which `stopped_early`, of version 0.2, is `converged` or `stopped`."""
+    if isinstance(node, list):
+        return [with_statuses(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: with_statuses(each) for key, each in node.items()}
+    if node.get("status") == "stopped_early":
+        reason = str(node.get("reason", ""))
+        converged = reason.startswith(("converged: ", "the training loss has stalled"))
+        node["status"] = "converged" if converged else "stopped"
+        if "reason" in node:
+            node["reason"] = reason.removeprefix("converged: ")
+    return node
+
+
+def read_config_text(path: Path) -> tuple[dict[str, Any], str]:
+    """A config as keys and values, and as text; empty if it can't be read, or is none that node_fit writes."""
+    try:
+        if path.stat().st_size > LARGEST_CONFIG_TEXT:
+            return {}, ""
+        text = path.read_text()
+        # A few nested aliases stand for gigabytes, and node_fit writes none.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            return {}, ""
+        content = yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}, ""
+    return (content if isinstance(content, dict) else {}), text
+
+
+def read_units(config: Mapping[str, Any]) -> dict[str, str]:
+    """The units of columns in a config."""
+    data = config.get("data")
+    units = data.get("units") if isinstance(data, dict) else None
+    return {str(name): str(unit) for name, unit in units.items()} if isinstance(units, dict) else {}
+
+
+def read_losses(path: Path) -> list[dict[str, Any]]:
+    """The rows of `metrics.csv`; numbers are finite or `None`."""
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(line for line in file if line.endswith("\n")))
+    except OSError:
+        return []
+    return [{key: value if key == "stage" else finite_number(value) for key, value in row.items()} for row in rows]
+
+
+def finite_number(text: Any) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_versions(model: Path) -> dict[str, str]:
+    """Versions of the packages that wrote a model file."""
+    try:
+        content = peek(model)
+    except (BadFile, OSError):
+        return {}
+    return {"node_fit": str(content.get("node_fit", "?")), **content.get("versions", {})}
+
+
+def command_of(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The command that repeats a run."""
+    words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
+    given = record.get("overrides", summary["overrides"] or [])
+    words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
+    lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
+    return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])
+
+
+def stages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Losses by stage, and in it by member.
+
+    **Returns:** for each stage its `name` and `members`: dicts with lists `step`, `seconds`, `train`, `validation`.
+    """
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if not found or found[-1]["name"] != row.get("stage"):
+            found.append({"name": row.get("stage"), "members": {}})
+        empty: dict[str, list] = {"step": [], "seconds": [], "train": [], "validation": []}
+        member = found[-1]["members"].setdefault(int(row.get("member") or 0), empty)
+        member["step"].append(row.get("step"))
+        member["seconds"].append(row.get("seconds"))
+        member["train"].append(row.get("train_loss"))
+        member["validation"].append(row.get("validation_loss"))
+    return [{"name": each["name"], "members": list(each["members"].values())} for each in found]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All rows of `predictions.csv`.
+
+    - `states`, `inputs`, `time`: names of columns.
+    - `ts`, `us`, `ys`, `predicted`: the columns; NaN where a value is missing. Timestamps are times since `origin`.
+    - `bands`: lower and upper edges of the states; `None` without bands.
+    - `scored`: rows that count in the score.
+    - `roles`, `names`, `starts`: split, trajectory and first row of each segment. A segment is a trajectory's rows in
+      one split.
+    """
+
+    states: tuple[str, ...]
+    inputs: tuple[str, ...]
+    time: str
+    ts: Float[np.ndarray, " row"]
+    us: Float[np.ndarray, "row input"]
+    ys: Float[np.ndarray, "row state"]
+    predicted: Float[np.ndarray, "row state"]
+    bands: tuple[np.ndarray, np.ndarray] | None
+    scored: Bool[np.ndarray, " row"]
+    roles: list[str]
+    names: list[str]
+    starts: Int[np.ndarray, " segment"]
+    origin: Origin | None = None
+
+    @property
+    def ends(self) -> Int[np.ndarray, " segment"]:
+        return np.append(self.starts[1:], len(self.ts))
+
+    @functools.cached_property
+    def residuals(self) -> Float[np.ndarray, "row state"]:
+        """Measured minus predicted; NaN where nothing counts, infinite where the prediction is not finite."""
+        counted = self.scored[:, None] & np.isfinite(self.ys)
+        with np.errstate(invalid="ignore", over="ignore"):
+            misses = np.where(np.isfinite(self.predicted), self.ys - self.predicted, np.inf)
+        return np.where(counted, misses, np.nan)
+
+    def rows_of(self, role: str) -> Bool[np.ndarray, " row"]:
+        """The rows of a split."""
+        return np.repeat(np.array([each == role for each in self.roles], dtype=bool), self.ends - self.starts)
+
+    def errors(self) -> Float[np.ndarray, " segment"]:
+        """NRMSE of each segment, with the standard deviations of its split; NaN where nothing counts."""
+        squares, counted = np.zeros_like(self.ys), np.isfinite(self.residuals) | np.isinf(self.residuals)
+        for role in dict.fromkeys(self.roles):
+            rows = self.rows_of(role)
+            for state in range(len(self.states)):
+                here = rows & counted[:, state]
+                scale = self.ys[here, state].std() if here.any() else 0.0
+                with np.errstate(over="ignore"):
+                    squares[here, state] = (self.residuals[here, state] / scale) ** 2 if scale > 0 else 0.0
+        sums, counts = (np.add.reduceat(each, self.starts, axis=0) for each in (squares, counted.astype(float)))
+        with np.errstate(invalid="ignore"):
+            means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+            known = (~np.isnan(means)).sum(axis=1)
+            return np.sqrt(np.where(known > 0, np.nansum(means, axis=1) / np.maximum(known, 1), np.nan))
+
+
+def read_predictions(path: Path) -> Predictions | None:
+    """Reads `predictions.csv`; `None` if it is missing or has no rows."""
+    if not path.is_file():
+        return None
+    with open(path, newline="") as file:
+        rows = csv.reader(file)
+        header, first = next(rows, []), next(rows, [])
+    # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
+    places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
+    dated = len(first) > 2 and is_stamp(first[2])
+    columns = read_columns(path, header, texts=2 + dated)
+    if not places or not len(columns[-1]):
+        return None
+    time, ts, origin = count_from_origin(header[2], columns[2]) if dated else (header[2], columns[2], None)
+    has_bands = header[places[0] + 2 : places[0] + 3] == [f"{header[places[0]]}_lower"]
+    changes = (np.diff(codes, prepend=-1) != 0 for codes, _ in columns[:2])
+    starts = np.flatnonzero(np.logical_or(*changes))
+
+    def stacked(offset: int) -> np.ndarray:
+        return np.stack([columns[place + offset] for place in places], axis=1)
+
+    inputs = range(3, places[0])
+    return Predictions(
+        states=tuple(header[place] for place in places),
+        inputs=tuple(header[i] for i in inputs),
+        time=time,
+        ts=ts,
+        us=np.stack([columns[i] for i in inputs], axis=1) if inputs else np.zeros((len(ts), 0)),
+        ys=stacked(0),
+        predicted=stacked(1),
+        bands=(stacked(2), stacked(3)) if has_bands else None,
+        scored=columns[-1] > 0 if header[-1] == "scored" else np.ones(len(ts), dtype=bool),
+        roles=[columns[0][1][code] for code in columns[0][0][starts].tolist()],
+        names=[columns[1][1][code] for code in columns[1][0][starts].tolist()],
+        starts=starts,
+        origin=origin,
+    )
+
+
+def read_columns(path: Path, header: list[str], texts: int) -> list[Any]:
+    """The columns of a CSV file: of the first two a code in each row and the text of each code; texts, and numbers.
+
+    **Arguments:** `texts`: number of columns of text.
+    """
+    from pyarrow import csv as reader
+    from pyarrow import float64, string
+
+    kinds = {name: float64() for name in header[texts:]} | {name: string() for name in header[:texts]}
+    table = reader.read_csv(
+        path,
+        parse_options=reader.ParseOptions(newlines_in_values=True),
+        convert_options=reader.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=False),
+    )
+    coded = [column.combine_chunks().dictionary_encode() for column in table.columns[:2]]
+    codes = [(column.indices.to_numpy(), column.dictionary.to_pylist()) for column in coded]
+    return codes + [column.to_numpy() for column in table.columns[2:]]
+
+
+def trajectories_of(predictions: Predictions) -> list[Trajectory]:
+    """All trajectories; rows of another split that follow on a trajectory join it. Segments have no curves yet."""
+    starts, ends, errors = predictions.starts.tolist(), predictions.ends.tolist(), predictions.errors().tolist()
+    ts, ys, us = predictions.ts, predictions.ys, predictions.us
+    segments = zip(predictions.roles, predictions.names, starts, ends, errors, strict=True)
+    return join_segments(
+        (Segment(role, name, ts[begin:end], ys[begin:end], us[begin:end], error, None, place), True)
+        for place, (role, name, begin, end, error) in enumerate(segments)
+    )
+
+
+CURVES_NAME = ".curves.npz"
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A vector field of two states at the points of a grid, in the user's units.
+
+    - `xs`, `ys`: coordinates of the grid.
+    - `slopes`: time derivatives, shape `(len(ys), len(xs), 2)`.
+    """
+
+    xs: Float[np.ndarray, " n"]
+    ys: Float[np.ndarray, " n"]
+    slopes: Float[np.ndarray, "n n 2"]
+
+
+def save_curves(
+    folder: Path, curves: Curves, slopes: np.ndarray | None, wanted: set[Key], origin: Origin | None = None
+) -> None:
+    """Writes the curves of the wanted splits and trajectories, and the field; dated ones at times since `origin`."""
+    arrays: dict[str, Any] = {}
+    for role, data in curves.splits.items():
+        rows = [i for i, name in enumerate(data.trajectories) if (role, name) in wanted]
+        ts, ys = (part[rows] for part in curves.dense[role])
+        marks = [curves.curve(role, row).events for row in rows]
+        times = [np.array([time for time, _ in each]) for each in marks]
+        if origin is not None and data.dates is not None:
+            ts = np.stack([origin.times_of(data, i, t) for i, t in zip(rows, ts, strict=True)]) if rows else ts
+            times = [origin.times_of(data, i, t) for i, t in zip(rows, times, strict=True)]
+        arrays[f"{role}/names"] = np.array([data.trajectories[i] for i in rows], dtype=str)
+        arrays |= {f"{role}/ts": ts, f"{role}/ys": ys.astype(np.float32)}
+        if role in curves.bands:
+            lower, upper = (edge[rows].astype(np.float32) for edge in curves.bands[role])
+            arrays |= {f"{role}/lower": lower, f"{role}/upper": upper}
+        if role in curves.dense_hidden:
+            arrays[f"{role}/hidden"] = curves.dense_hidden[role][rows].astype(np.float32)
+        if any(marks):
+            arrays[f"{role}/event counts"] = np.array([len(each) for each in marks])
+            arrays[f"{role}/event times"] = np.concatenate(times)
+            arrays[f"{role}/events"] = np.array([text for each in marks for _, text in each], dtype=str)
+    arrays["hidden"] = np.array(curves.hidden, dtype=str)
+    if slopes is not None:
+        arrays |= {"points": phase_points(curves), "slopes": slopes}
+    file = io.BytesIO()
+    with np.errstate(over="ignore"):
+        np.savez_compressed(file, **arrays)
+    write_file(folder / CURVES_NAME, file.getvalue())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What `save_curves` has written: curves, names of hidden states, and the vector field."""
+
+    curves: Mapping[Key, Curve]
+    hidden: tuple[str, ...] = ()
+    field: Field | None = None
+
+
+def load_curves(folder: Path) -> Kept:
+    """Reads what `save_curves` wrote; nothing if there is no such file, or if it is damaged."""
+    try:
+        # Read from memory, because NumPy leaves a damaged file open.
+        with np.load(io.BytesIO((folder / CURVES_NAME).read_bytes()), allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, EOFError, BadZipFile):
+        return Kept({})
+    found = {}
+    for key in [key for key in arrays if key.endswith("/names")]:
+        role = key.removesuffix("/names")
+        lower, upper, hidden = (arrays.get(f"{role}/{part}") for part in ("lower", "upper", "hidden"))
+        ends = np.cumsum(arrays.get(f"{role}/event counts", np.zeros(len(arrays[key]), int)))
+        instants, texts = (arrays.get(f"{role}/{part}", np.zeros(0)).tolist() for part in ("event times", "events"))
+        marks = tuple(zip(instants, texts, strict=True))
+        for i, name in enumerate(arrays[key]):
+            found[role, str(name)] = Curve(
+                arrays[f"{role}/ts"][i],
+                arrays[f"{role}/ys"][i],
+                None if lower is None or upper is None else (lower[i], upper[i]),
+                None if hidden is None else hidden[i],
+                marks[ends[i - 1] if i else 0 : ends[i]],
+            )
+    field = grid(arrays["points"], arrays["slopes"]) if "slopes" in arrays else None
+    return Kept(found, tuple(arrays.get("hidden", np.zeros(0)).tolist()), field)
+
+
+def grid(points: Float[np.ndarray, "point 2"], slopes: Float[np.ndarray, "point 2"]) -> Field:
+    whole = points.reshape(SIDE, SIDE, 2)
+    return Field(whole[0, :, 0], whole[:, 0, 1], slopes.reshape(SIDE, SIDE, 2))
+
+
+def field_of_model(path: Path, predictions: Predictions, extensions: Sequence[str]) -> Field | None:
+    """The vector field of a model file around the data; `None` unless there are two states, both of them measured."""
+    from ..storage.model_file import load
+
+    if len(predictions.states) != 2 or not path.is_file():
+        return None
+    model = load(path, extensions=extensions).typical
+    if not model.is_measured:
+        return None
+    sides = []
+    for values in predictions.ys.T:
+        low, high = np.nanmin(values), np.nanmax(values)
+        room = 0.12 * ((high - low) or 1.0)
+        sides.append(np.linspace(low - room, high + room, SIDE))
+    points = np.stack(np.meshgrid(*sides), axis=-1).reshape(-1, 2)
+    return grid(points, np.asarray(model.derivative(points)))

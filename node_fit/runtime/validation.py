@@ -1,0 +1,206 @@
+"""Arguments: a wrong one gets a sentence that says what to pass, and some may be given before the others."""
+
+import difflib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import AbstractArray
+
+ARRAYS = (AbstractArray, jax.Array, np.ndarray)
+LISTS = (tuple, Sequence, list)
+# Packages from which a user takes classes by these names.
+PACKAGES = ("node_fit", "diffrax", "optax")
+HINT_WORDS: dict[Any, str] = {
+    **dict.fromkeys((bool, np.bool), "True or False"),
+    **dict.fromkeys((float, complex, np.number), "a number"),
+    int: "an integer",
+    str: "a string",
+    type(None): "None",
+    Callable: "a function",
+    Mapping: "a dict",
+}
+Function = TypeVar("Function", bound=Callable)
+# Arguments of the parts of a model that the data give, and `fit` passes.
+FROM_DATA = ("system", "batch", "states", "inputs", "key")
+
+
+def check_argument(name: str, value: Any, hint: Any, text: str | None = None) -> None:
+    """Refuses a value that is not of its type hint.
+
+    **Arguments:** `text`: what to pass, in words; by default from the hint.
+
+    **Raises:** `ValueError`: `NAME must be TEXT, got VALUE.`
+    """
+    if not matches(value, hint):
+        raise ValueError(f"{name} must be {text or describe_hint(hint)}, got {value!r:.60}.")
+
+
+def check_fields(owner: Any, texts: Mapping[str, str] = types.MappingProxyType({})) -> None:
+    """Checks the fields of a dataclass or module; see `check_argument`.
+
+    **Arguments:** `texts`: what to pass, by the name of the field.
+    """
+    for name, hint in parameter_hints(type(owner)).items():
+        if hasattr(owner, name):
+            check_argument(name, getattr(owner, name), hint, texts.get(name))
+
+
+def checks_arguments(function: Function) -> Function:
+    """Checks the arguments of each call of a function; see `check_argument`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # The call itself says it better.
+            given = {}
+        for name, value in given.items():
+            if name in parameter_hints(function):
+                check_argument(name, value, parameter_hints(function)[name])
+        return function(*args, **kwargs)
+
+    return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.
+
+
+@functools.cache
+def parameter_hints(target: Any) -> dict[str, Any]:
+    """The type hints of a class or function; none if one can't be evaluated."""
+    try:
+        return get_type_hints(target)
+    except Exception:  # A hint in quotes may need an import that is for type checkers alone.
+        return {}
+
+
+def matches(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type hint. Numbers may be of NumPy or JAX; shapes of arrays are not checked."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    flag, text = isinstance(value, bool | np.bool), isinstance(value, str)
+    if kind is Any:
+        return True
+    if kind in (Union, types.UnionType):
+        return any(matches(value, member) for member in inner)
+    if kind is Literal:
+        return any(type(choice) is type(value) and choice == value for choice in inner)
+    if kind is bool:
+        return flag
+    if kind is int:
+        return isinstance(value, Integral) and not flag
+    if kind is float:
+        return not flag and (isinstance(value, Real) or (hasattr(value, "dtype") and np.ndim(value) == 0))
+    if kind in LISTS:
+        items = inner[:1] if kind is not tuple or inner[-1:] == (...,) else ()
+        return isinstance(value, kind) and not text and all(matches(each, hint) for hint in items for each in value)
+    if isinstance(kind, type) and issubclass(kind, ARRAYS):
+        return hasattr(value, "dtype")
+    if getattr(kind, "_is_protocol", False) or not isinstance(kind, type):
+        return True
+    return isinstance(value, kind)
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; of any other hint, itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def describe_hint(hint: Any, words: Mapping[Any, str] = HINT_WORDS) -> str:
+    """Describes a type hint in words.
+
+    **Arguments:** `words`: for types that have a word of their own.
+    """
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(describe_hint(member, words) for member in inner))
+    if kind is Literal:
+        return ("one of " if len(inner) > 1 else "") + ", ".join(str(choice) for choice in inner)
+    if isinstance(kind, type) and issubclass(kind, ARRAYS):
+        return "an array"
+    if kind in LISTS:
+        return "a list" + (f" (each {describe_hint(inner[0], words)})" if inner else "")
+    package = getattr(kind, "__module__", "").split(".")[0]
+    name = f"{package}.{kind.__name__}" if package in PACKAGES else getattr(kind, "__name__", str(kind))
+    return words.get(kind) or f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def nearest_choice(name: str, known: Collection[str]) -> str:
+    """The end of a sentence that names the nearest of the known names, if one is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."
+
+
+def check_choice(key: str, name: Any, known: Collection[str]) -> None:
+    """Refuses a name that is not known."""
+    if isinstance(name, str) and name not in known:
+        raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{nearest_choice(name, known)}")
+
+
+def by_name(key: str, given: Any, known: Mapping[str, Any]) -> Any:
+    """The part of a model with this name, or what was given if it is no name.
+
+    **Raises:** `ValueError` if there is no such part, or it needs more than its name.
+    """
+    if not isinstance(given, str):
+        return given
+    check_choice(key, given, known)
+    try:
+        known[given]()
+    except TypeError as error:
+        raise ValueError(f"{key}={given!r} is not enough: {error}") from None
+    return known[given]
+
+
+class Part(type(eqx.Module)):
+    """The class of the classes of a model's parts: a call that leaves out what the data give makes a partial.
+
+    `Known(equations=..., constants=...)` is `functools.partial(Known, equations=..., constants=...)`, which `fit` calls
+    with the system and a key. The names of arguments are checked at once.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            return super().__call__(*args, **kwargs)
+        signature = inspect.signature(cls)
+        needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind not in VARIABLE]
+        missing = [name for name in needed if name not in kwargs]
+        if not {"system", "states"} & set(missing):
+            return super().__call__(**kwargs)
+        own = [name for name in missing if name not in FROM_DATA]
+        if own:
+            pattern = ", ".join(f"{name}=..." for name in own)
+            raise TypeError(f"{cls.__name__} needs {' and '.join(own)}; write {cls.__name__}({pattern}).")
+        check_keywords(cls.__name__, kwargs, signature)
+        return functools.partial(cls, **kwargs)
+
+
+# Kinds of parameters that stand for any number of arguments.
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def check_keywords(
+    caller: str,
+    given: Collection[str],
+    signature: inspect.Signature,
+    elsewhere: Callable[[str], str | None] | None = None,
+) -> None:
+    """Refuses keyword arguments that a function does not have.
+
+    **Arguments:** `elsewhere`: where an argument of that name belongs, in words, or None.
+
+    **Raises:** `TypeError` that names where it belongs, or the nearest argument.
+    """
+    known = signature.parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+        return
+    for name in given:
+        if name not in known:
+            place = elsewhere(name) if elsewhere else None
+            raise TypeError(
+                f"{caller} has no argument {name!r}" + (f"; {place}." if place else nearest_choice(name, known))
+            )

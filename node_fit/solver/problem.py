@@ -1,0 +1,234 @@
+"""What a solver solves, and what it returns: a field, its inputs between rows, and the times of a record.
+
+Inputs may have a kink or a jump at every row, and states jump at events. A step that ends at the row and uses the
+polynomial of its own interval crosses neither.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..data.events import Jumps
+
+VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]], Float[Array, " state"]]
+
+
+class InitialValueProblem(eqx.Module):
+    """Trajectories of one vector field, each with its own start and inputs.
+
+    - `field`: called with `(t, y, u)` of one trajectory.
+    - `ts`: times of the inputs since `origin`, shape `(trajectory, time)`; a trajectory starts at its first.
+    - `y0`: states at the first time, shape `(trajectory, state)`.
+    - `us`: inputs at `ts`, shape `(trajectory, time, input)`.
+    - `origin`: the field's time where `ts` is 0, shape `(trajectory,)`.
+    - `bound`: magnitude of each state beyond which a solution over held steps has diverged, shape `(state,)`; no bound
+      if None.
+    - `jumps`: jumps of the states just after the times `ts`, shape `(trajectory, time, state)`; None if there are none.
+    """
+
+    field: VectorField
+    ts: Float[Any, "trajectory time"]
+    y0: Float[Array, "trajectory state"]
+    us: Float[Any, "trajectory time input"]
+    origin: Float[Any, " trajectory"]
+    bound: Float[Array, " state"] | None = None
+    jumps: Jumps | None = None
+
+
+class Solution(eqx.Module):
+    """Solved trajectories.
+
+    - `ys`: states at the requested times, shape `(trajectory, time, state)`; not finite from where a solve failed.
+    - `ok`: whether each trajectory was solved to its end, shape `(trajectory,)`.
+    """
+
+    ys: Float[Array, "trajectory time state"]
+    ok: Bool[Array, " trajectory"]
+
+
+class HeldSolution(eqx.Module):
+    """Trajectories solved over held steps.
+
+    - `ys`, `ok`: as in `Solution`.
+    - `errors`: the estimated error of each step relative to its tolerance, shape `(trajectory, step)`.
+    """
+
+    ys: Float[Array, "trajectory time state"]
+    ok: Bool[Array, " trajectory"]
+    errors: Float[Array, "trajectory step"]
+
+
+Interpolation = Literal["linear", "hold", "cubic"]
+INTERPOLATIONS = ("linear", "hold", "cubic")
+
+
+def interpolate(
+    t: Float[Array, ""], ts: Float[Array, " time"], us: Float[Array, "time ..."], kind: str
+) -> Float[Array, "..."]:
+    """The inputs at time `t`; outside the range of times, the first or last measured value.
+
+    **Arguments:**
+
+    - `t`: a time.
+    - `ts`: increasing times, shape `(time,)`; padding repeats the last one.
+    - `us`: inputs at these times, shape `(time, ...)`.
+    - `kind`: `linear`, `hold` for the last measured value (zero-order hold), or `cubic` for cubic Hermite polynomials
+      whose slope at a measured time is that of the parabola through it and its neighbours.
+    """
+    if us.shape[-1] == 0:
+        return us[0]
+    at = jnp.searchsorted(ts, t, side="right") - 1
+    left = jnp.clip(at, 0, ts.shape[0] - 1)
+    if kind == "hold":
+        return us[left]
+    right = jnp.clip(at + 1, 0, ts.shape[0] - 1)
+    gap = ts[right] - ts[left]
+    fraction = quotient(t - ts[left], gap)
+    rise = us[right] - us[left]
+    line = us[left] + fraction * rise
+    if kind == "linear":
+        return line
+    bend = fraction * (1 - fraction)
+    start, end = gap * slope_at(left, ts, us) - rise, rise - gap * slope_at(right, ts, us)
+    return line + bend * ((1 - fraction) * start + fraction * end)
+
+
+def slope_at(row: Int[Array, ""], ts: Float[Array, " time"], us: Float[Array, "time ..."]) -> Float[Array, "..."]:
+    """The slope at a row of the parabola through it and its neighbours; at an end, of the line to its neighbour."""
+    last = ts.shape[0] - 1
+    before, after = jnp.clip(row - 1, 0, last), jnp.clip(row + 1, 0, last)
+    back, ahead = ts[row] - ts[before], ts[after] - ts[row]
+    # The slope of the nearer neighbour weighs more; a gap of 0, at an end or in padding, leaves the other alone.
+    weight = jnp.where(back > 0, jnp.where(ahead > 0, quotient(back, back + ahead), 0), 1)
+    return (1 - weight) * quotient(us[row] - us[before], back) + weight * quotient(us[after] - us[row], ahead)
+
+
+def slopes(
+    ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory time input"]
+) -> Float[Array, "trajectory time input"]:
+    """The slope at every row; see `slope_at`."""
+    rows = jnp.arange(ts.shape[1])
+    return jax.vmap(lambda t, u: jax.vmap(lambda row: slope_at(row, t, u))(rows))(jnp.asarray(ts), jnp.asarray(us))
+
+
+def quotient(part: Float[Array, "..."], gap: Float[Array, ""]) -> Float[Array, "..."]:
+    """`part / gap`, or 0 if there is no gap."""
+    return jnp.where(gap > 0, part / jnp.where(gap > 0, gap, 1), 0)
+
+
+class Driven(eqx.Module):
+    """The field with its inputs, as Diffrax calls it.
+
+    It is a module, not a closure, since an adjoint that solves backwards differentiates only leaves.
+
+    - `us`: inputs at `ts`, with an axis for trajectories if the state has one.
+    - `origin`: the field's time where `ts` is 0.
+    """
+
+    field: VectorField
+    ts: Float[Array, " time"]
+    us: Float[Array, "time ..."]
+    origin: Float[Array, ""]
+    inputs: str = eqx.field(static=True)
+
+    def __call__(self, t, y, args):
+        u = interpolate(t, self.ts, self.us, self.inputs)
+        field = self.field if y.ndim == 1 else jax.vmap(self.field, in_axes=(None, 0, 0))
+        return field(self.origin + t, y, u)
+
+
+class Intervals(eqx.Module):
+    """Intervals between the times at which a solution is wanted; none of them crosses a row.
+
+    - `begin`, `end`: ends of each interval, shape `(trajectory, interval)`; equal in padding.
+    - `row`, `length`: time of the row before the interval, and from that row to the next, of the same shape.
+    - `coefficients`: the inputs as a polynomial in the fraction of the way from that row to the next, constant term
+      first, each of shape `(trajectory, interval, input)`.
+    - `jumps`: jumps of the states at the beginning of each interval, `(trajectory, interval, state)`; None if there are
+      none.
+    """
+
+    begin: Float[Any, "trajectory interval"]
+    end: Float[Any, "trajectory interval"]
+    row: Float[Any, "trajectory interval"]
+    length: Float[Any, "trajectory interval"]
+    coefficients: tuple[Float[Any, "trajectory interval input"], ...]
+    jumps: Jumps | None = None
+
+    @property
+    def are_smooth(self) -> bool:
+        """Whether the derivative of the states is continuous from each interval to the next."""
+        held = len(self.coefficients) == 1 and self.coefficients[0].shape[2] > 0
+        return not held and self.jumps is None
+
+
+class Interval(eqx.Module):
+    """One interval of each trajectory, with the fields of `Intervals` but without the axis of intervals.
+
+    In a scan, that axis comes first.
+    """
+
+    begin: Float[Any, "*interval trajectory"]
+    end: Float[Any, "*interval trajectory"]
+    row: Float[Any, "*interval trajectory"]
+    length: Float[Any, "*interval trajectory"]
+    coefficients: tuple[Float[Any, "*interval trajectory input"], ...]
+    jumps: Jumps | None = None
+
+    def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
+        """States at the beginning, from those before; nothing jumps in padding."""
+        if self.jumps is None:
+            return y
+        return jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)
+
+    def inputs_at(self, t: Float[Any, " trajectory"]) -> Float[Any, "trajectory input"]:
+        """The inputs at a time of each trajectory within the interval."""
+        first, *rest = self.coefficients[::-1]
+        if not rest:
+            return first
+        share = jnp.clip((t - self.row) / jnp.where(self.length > 0, self.length, 1), 0, 1)[:, None]
+        for coefficient in rest:
+            first = coefficient + first * share
+        return first
+
+
+def at_row(intervals: Intervals, index: int) -> Interval:
+    """The interval with this index of each trajectory."""
+    one = jax.tree.map(lambda x: x[:, index], intervals)
+    return Interval(one.begin, one.end, one.row, one.length, one.coefficients, one.jumps)
+
+
+def by_interval(intervals: Intervals) -> Interval:
+    """The intervals with their axis first, for a scan."""
+    turned = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), intervals)
+    return Interval(turned.begin, turned.end, turned.row, turned.length, turned.coefficients, turned.jumps)
+
+
+def between_rows(problem: InitialValueProblem, kind: str) -> Intervals:
+    """The intervals between consecutive rows of a problem's trajectories.
+
+    **Arguments:** `kind`: of the interpolation of inputs, as in `interpolation.interpolate`.
+    """
+    begin, end = problem.ts[:, :-1], problem.ts[:, 1:]
+    jumps = problem.jumps and problem.jumps.at((slice(None), slice(-1)))
+    return Intervals(begin, end, begin, end - begin, polynomials(problem.ts, problem.us, kind), jumps)
+
+
+def polynomials(
+    ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory time input"], kind: str
+) -> tuple[Float[Any, "trajectory interval input"], ...]:
+    """Coefficients of the inputs in each interval between rows, constant term first."""
+    left, rise = us[:, :-1], us[:, 1:] - us[:, :-1]
+    if us.shape[2] == 0 or kind == "hold":
+        return (left,)
+    if kind == "linear":
+        return left, rise
+    gap = (ts[:, 1:] - ts[:, :-1])[..., None]
+    slope = slopes(ts, us)
+    first, last = gap * slope[:, :-1], gap * slope[:, 1:]
+    # The cubic with these values and slopes at both ends, in the fraction of the interval.
+    return left, first, 3 * rise - 2 * first - last, first + last - 2 * rise

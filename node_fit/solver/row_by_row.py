@@ -1,0 +1,579 @@
+"""Steps that end at every row, where inputs may have a kink and states may jump: no step crosses one.
+
+Explicit methods step adaptively here for predictions and validation, at a cost that is linear in the rows, or take a
+fixed number of equal steps in every interval, which can be differentiated in forward and reverse mode. Implicit methods
+and the user's own solvers take Diffrax's steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float
+
+from .methods import Tableau, combine, error_order, tableau
+from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
+from .triggers import Triggers, TriggerWatch, has_triggers, select_trajectories
+
+# The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
+# Ordinary Differential Equations I, 1993, section II.4).
+STEP_SAFETY, LEAST_STEP_FACTOR, GROW = 0.9, 0.2, 5.0
+# A step that is a smaller fraction of its interval makes no progress.
+VANISHING = 1e-7
+# A step that would end less than this fraction of itself before the end of its interval goes to the end.
+NEARLY = 1e-3
+# A larger state (they are of order one) has run away.
+AWAY = 100.0
+
+
+# From times within an interval and states to derivatives, for all trajectories.
+Rates = Callable[[Array, Array], Array]
+
+
+class Front(eqx.Module):
+    """The state of a solve between two intervals.
+
+    - `y`, `slope`: states and their derivatives, which the next step needs.
+    - `step`: the next step to try.
+    - `sound`: whether a trajectory has been solved so far.
+    - `watch`: what is remembered of triggers; None if the field has none.
+    """
+
+    y: Float[Array, "trajectory state"]
+    slope: Float[Array, "trajectory state"]
+    step: Float[Array, " trajectory"]
+    sound: Bool[Array, " trajectory"]
+    watch: TriggerWatch | None = None
+
+
+def reached(front: Front) -> Float[Array, "trajectory state"]:
+    """The states; infinite where a trajectory has run away, NaN where its solve has failed otherwise."""
+    away = ~(jnp.abs(front.y) < AWAY).all(axis=1)
+    return jnp.where(front.sound[:, None], front.y, jnp.where(away, jnp.inf, jnp.nan)[:, None])
+
+
+def first_front(
+    field: VectorField,
+    origin: Float[Array, " trajectory"],
+    y0: Float[Array, "trajectory state"],
+    first: Interval,
+    tolerances: tuple[Any, Any],
+) -> Front:
+    """The front at the start of all trajectories.
+
+    **Arguments:**
+
+    - `field`: called with `(t, y, u)` of one trajectory.
+    - `origin`: the field's time where the intervals' time is 0.
+    - `y0`: states at the beginning of the `first` interval, whose length is the first step to try.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    """
+    slope = jax.vmap(field)(origin + first.begin, y0, first.inputs_at(first.begin))
+    length = first.end - first.begin
+    watch = None
+    if has_triggers(field):
+        watch = Triggers(field, origin, first.inputs_at, length, tolerances).begin(first.begin, y0)
+    return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1), watch)
+
+
+def one_step(
+    table: Tableau, rates: Rates, passed: Array, h: Array, y: Array, slope: Array | None = None
+) -> tuple[Float[Array, "trajectory state"], list[Array]]:
+    """The states after a step of length `h`, and its stages, of which `slope` is the first if it is known."""
+    stages = [rates(passed, y) if slope is None else slope]
+    for row, c in zip(table.a, table.c, strict=True):
+        stages.append(rates(passed + float(c) * h, y + h[:, None] * combine(row, stages)))
+    return y + h[:, None] * combine(table.b, stages), stages
+
+
+def scaled_norm(ratios: Float[Array, "trajectory state"]) -> Float[Array, " trajectory"]:
+    """Of all states; infinite where it is not finite."""
+    error = jnp.sqrt(jnp.mean(ratios**2, axis=1))
+    return jnp.where(jnp.isfinite(error), error, jnp.inf)
+
+
+def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rates) -> Front:
+    """The front after the jumps at the beginning of an interval, and what these trigger."""
+    length = interval.end - interval.begin
+    y, watch, sound = interval.begun(front.y), front.watch, front.sound
+    if watch is not None:
+        y, watch = triggers.settle(interval.begin, y, watch, length > 0)
+        sound = sound & ~watch.endless
+    return Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
+
+
+def advance_explicit(
+    method: str,
+    field: VectorField,
+    origin: Float[Array, " trajectory"],
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """Solves through intervals, one after another.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT` with an error estimate.
+    - `field`, `origin`: as in `first_front`.
+    - `intervals`, `front`: the intervals, and the front at the beginning of the first.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    - `max_steps`: steps in one interval after which a trajectory counts as failed.
+
+    **Returns:** states at the end of each interval, infinite from where a solve failed, and the front there.
+    """
+    table, power = tableau(method), error_order(method)
+    rtol, atol = tolerances
+
+    def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
+        length = interval.end - interval.begin
+
+        def rates(passed: Array, y: Array) -> Array:
+            t = interval.begin + passed
+            return jax.vmap(field)(origin + t, y, interval.inputs_at(t))
+
+        def goes_on(carry: tuple[Array, Front, Array]) -> Array:
+            passed, at, count = carry
+            return jnp.any(at.sound & (passed < length)) & (count < max_steps)
+
+        def step(carry: tuple[Array, Front, Array]) -> tuple[Array, Front, Array]:
+            passed, at, count = carry
+            left = length - passed
+            last = at.step >= left * (1 - NEARLY)
+            h = jnp.where(last, left, at.step)
+            after, stages = one_step(table, rates, passed, h, at.y, at.slope)
+            allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
+            error = scaled_norm(h[:, None] * combine(table.error, stages) / allowed)
+            active = at.sound & (passed < length)
+            accepted = active & (error <= 1)
+            factor = jnp.clip(STEP_SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), LEAST_STEP_FACTOR, GROW)
+            # A step that was shortened to end at the row is no reason for a shorter next step.
+            next_step = jnp.where(accepted & last, jnp.maximum(at.step, h * factor), h * factor)
+            end = jnp.where(last, length, passed + h)
+            watch = at.watch
+            if watch is not None:
+                again = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
+                stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
+                after, accepted = stop.y, accepted & ~stop.lost
+                end = jnp.where(stop.share < 1, passed + stop.share * h, end)
+                watch = select_trajectories(accepted, stop.watch, watch)
+                next_step = jnp.where(stop.lost, h * LEAST_STEP_FACTOR, next_step)
+            passed = jnp.where(accepted, end, passed)
+            y = jnp.where(accepted[:, None], after, at.y)
+            failed = active & (next_step < VANISHING * length)
+            failed = failed if watch is None else failed | watch.endless
+            slope = stages[-1] if table.fsal and not has_triggers(field) else rates(passed, y)
+            moved = Front(
+                y=y,
+                slope=jnp.where(accepted[:, None], slope, at.slope),
+                step=jnp.where(active, next_step, at.step),
+                sound=at.sound & ~failed,
+                watch=watch,
+            )
+            return passed, moved, count + 1
+
+        triggers = Triggers(field, origin, interval.inputs_at, length, tolerances)
+        is_smooth = intervals.are_smooth and front.watch is None
+        start = front if is_smooth else after_jumps(front, interval, triggers, rates)
+        none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
+        passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
+        moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
+        return moved, reached(moved)
+
+    front, ys = jax.lax.scan(through, front, by_interval(intervals))
+    return jnp.swapaxes(ys, 0, 1), front
+
+
+# As many steps are compiled one after another; for more of them, a loop is.
+UNROLLED = 3
+# States, their derivatives, and what is remembered of triggers, if there are any.
+Carry = tuple[Array, Array, TriggerWatch | None]
+
+
+class RowMarch(NamedTuple):
+    """A solution over held steps between rows.
+
+    - `ys`: states at all rows, shape `(trajectory, time, state)`.
+    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`.
+    """
+
+    ys: Float[Array, "trajectory time state"]
+    errors: Float[Array, "trajectory interval"]
+
+
+def march_rows(
+    method: str, problem: InitialValueProblem, intervals: Intervals, substeps: int, tolerances: tuple[Any, Any]
+) -> RowMarch:
+    """Solves through all intervals between rows.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT`.
+    - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
+      that diverges, and its gradient, stay finite.
+    - `intervals`: the intervals between its rows.
+    - `substeps`: steps in each interval.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    """
+    table = tableau(method)
+    rtol, atol = tolerances
+    bound = problem.bound
+    field = jax.vmap(problem.field)
+
+    def triggers_of(interval: Interval) -> Triggers:
+        span = interval.end - interval.begin
+        return Triggers(problem.field, problem.origin, interval.inputs_at, span, tolerances)
+
+    def step(
+        y: Array, slope: Array, t: Array, h: Array, interval: Interval
+    ) -> tuple[Array, Float[Array, " trajectory"], Array]:
+        def rates(t: Array, y: Array) -> Array:
+            y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
+            return field(problem.origin + t, y, interval.inputs_at(t))
+
+        stages = [slope if reuses else rates(t, y)]
+        for row, c in zip(table.a, table.c, strict=True):
+            stages.append(rates(t + float(c) * h, y + h[:, None] * combine(row, stages)))
+        after = y + h[:, None] * combine(table.b, stages)
+        error = h[:, None] * combine(table.error, stages)
+        allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
+        return after, jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1)), stages[-1]
+
+    @jax.checkpoint
+    def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
+        y, slope, watch = carry
+        y = interval.begun(y)
+        h = (interval.end - interval.begin) / substeps
+
+        triggers = triggers_of(interval) if has_triggers(problem.field) else None
+
+        def substep(carry: Carry, number: Array) -> tuple[Carry, Array]:
+            y, slope, watch = carry
+            t = interval.begin + number * h
+            if triggers is not None and watch is not None:
+                y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
+            after, error, slope = step(y, slope, t, h, interval)
+            if triggers is not None and watch is not None:
+                again = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
+                after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
+            return (after, slope, watch), error
+
+        numbers = jnp.arange(substeps, dtype=h.dtype)
+        unroll = substeps if substeps <= UNROLLED else 1
+        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
+        y, _, watch = carry
+        y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
+        return carry, (y, errors.max(axis=0))
+
+    # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
+    reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field)
+    each = by_interval(intervals)
+    first = jax.tree.map(lambda x: x[0], each)
+    y0 = problem.y0
+    slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
+    watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
+    _, (ys, errors) = jax.lax.scan(through, (y0, slope, watch), each)
+    whole = jnp.concatenate([y0[None], ys])
+    return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))
+
+
+# A first step is at least so many times the spacing of floating-point numbers.
+LEAST_FIRST_STEP = 8
+
+
+class StepControl(diffrax.PIDController):
+    """Diffrax's controller of adaptive steps, but it chooses the first step, and gets over a step that fails.
+
+    - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, Solving
+      Ordinary Differential Equations I, 1993, section II.4). On a stiff field, Newton's
+      iteration may overflow in a step as long as from row to row.
+    - A step to states that aren't finite is rejected. In Diffrax it may make the length of all later steps NaN.
+    - A step that was shortened to end at a row is no reason for a shorter next step.
+
+    Its state is that of Diffrax's, and the length of the next step.
+    """
+
+    rtol: Any  # a number, or one for each state
+    atol: Any
+    first: Any = 0.0
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any) -> Any:
+        end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
+        least = LEAST_FIRST_STEP * jnp.finfo(jnp.result_type(t0)).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+        # Not `maximum`, which would keep the NaN of a field that isn't finite near the start.
+        chosen = jnp.where(end - t0 > least, end - t0, least)
+        step = jax.lax.stop_gradient(jnp.where(self.first > 0, self.first, chosen))
+        return t0 + step, (state, step)
+
+    def adapt_step_size(
+        self,
+        t0: Any,
+        t1: Any,
+        y0: Any,
+        y1_candidate: Any,
+        args: Any,
+        y_error: Any,
+        error_order: Any,
+        controller_state: Any,
+    ) -> Any:
+        state, step = controller_state
+        # A tree, if an adjoint solves backwards.
+        finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(y1_candidate)]).all()
+        candidate = jax.tree.map(lambda x, y: jnp.where(finite, x, y), y1_candidate, y0)
+        error = jax.tree.map(lambda x: jnp.where(finite, x, jnp.inf), y_error)
+        keeps, begin, end, jumps, state, result = super().adapt_step_size(
+            t0, t1, y0, candidate, args, error, error_order, state
+        )
+        step = jnp.where(keeps, jnp.maximum(step, end - begin), end - begin)
+        return keeps, begin, begin + step, jumps, (state, step), result
+
+
+class Guarded(eqx.Module):
+    """A field that has finite derivatives wherever a step tries it, so that a step that fails is only rejected.
+
+    The derivative of an implicit step solves a linear equation, which raises an error if the field's is not finite.
+
+    - `rates`: the field, as Diffrax calls it. Where its value is not finite, its derivatives count as 0.
+    - `safe`: states at which it can be differentiated instead, since 0 times a derivative of NaN would be NaN.
+    """
+
+    rates: Callable
+    safe: Float[Array, "..."]
+
+    def __call__(self, t, y, args):
+        return rate(self.rates, t, y, self.safe)
+
+
+@eqx.filter_custom_jvp
+def rate(rates: Callable, t: Array, y: Array, safe: Array) -> Array:
+    """`rates(t, y, None)`."""
+    return rates(t, y, None)
+
+
+@rate.def_jvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    rates, t, y, safe = primals
+    value = rates(t, y, None)
+    sound = jnp.isfinite(value).all()
+    there = (rates, t, jnp.where(sound, y, safe))
+    _, tangent = eqx.filter_jvp(lambda rates, t, y: rates(t, y, None), there, tangents[:3])
+    return value, jnp.where(sound, tangent, 0)
+
+
+class SafeRoot(optx.AbstractRootFinder):
+    """A root finder of Diffrax's methods that returns 0 if it fails, so that later stages and derivatives are finite.
+
+    Diffrax rejects the step, but first goes on from what the iteration has reached, which may be near overflow. The
+    roots are derivatives or increments of states, so 0 is harmless.
+
+    - `rtol`, `atol`, `norm`: those of `inner`, which Diffrax may set.
+    """
+
+    rtol: Any
+    atol: Any
+    norm: Any
+    inner: Any
+
+    def init(
+        self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: frozenset[object]
+    ) -> Any:
+        return self.finder(y).init(fn, y, args, options, f_struct, aux_struct, tags)
+
+    def step(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+        return self.finder(y).step(fn, y, args, options, state, tags)
+
+    def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+        return self.finder(y).terminate(fn, y, args, options, state, tags)
+
+    def postprocess(
+        self, fn: Any, y: Any, aux: Any, args: Any, options: Any, state: Any, tags: Any, result: optx.RESULTS
+    ) -> Any:
+        y, aux, stats = self.finder(y).postprocess(fn, y, aux, args, options, state, tags, result)
+        return jax.tree.map(lambda x: jnp.where(result == optx.RESULTS.successful, x, 0), y), aux, stats
+
+    def finder(self, y: Any) -> Any:
+        """The `inner` root finder, with a tolerance that its iteration can reach in floating-point numbers."""
+        least = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps / getattr(self.inner, "kappa", 1)
+        given = self.rtol, jnp.maximum(self.atol, least), self.norm
+        return eqx.tree_at(lambda finder: (finder.rtol, finder.atol, finder.norm), self.inner, given)
+
+
+def with_safe_roots(method: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    """The method, with a `SafeRoot` if it is implicit."""
+    if not isinstance(method, diffrax.AbstractImplicitSolver):
+        return method
+    inner: Any = method.root_finder
+    return eqx.tree_at(lambda m: m.root_finder, method, SafeRoot(inner.rtol, inner.atol, inner.norm, inner))
+
+
+class StepPath(NamedTuple):
+    """A solve of one trajectory, or of several as one equation.
+
+    - `ys`: states at the times asked for. `ok`: whether the solve came to its end.
+    - `step`: the step it would take next.
+    """
+
+    ys: Float[Array, "time ..."]
+    ok: Bool[Array, ""]
+    step: Float[Array, ""]
+
+
+def solve(
+    method: diffrax.AbstractSolver,
+    rates: Callable,
+    y0: Float[Array, "..."],
+    ts: tuple[Any, Any, Any],
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+    adjoint: diffrax.AbstractAdjoint,
+    *,
+    first: Any = 0.0,
+    even: Any = None,
+    jump_ts: Float[Array, " row"] | None = None,
+) -> StepPath:
+    """Solves with adaptive or even steps.
+
+    **Arguments:**
+
+    - `rates`: the field, called with `(t, y, args)`.
+    - `y0`: states at the beginning.
+    - `ts`: beginning, end, and the times at which states are wanted.
+    - `tolerances`, `max_steps`: as in `Solver`.
+    - `first`: the first step to try; where it is 0, the problem's scale chooses it.
+    - `even`: the length of all steps; None for adaptive ones.
+    - `jump_ts`: times at which the field jumps, which no step crosses.
+    """
+    begin, end, wanted = ts
+    controller: Any = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
+    if jump_ts is not None:
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_ts)
+    # What the field reads becomes an argument of its derivative.
+    field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        with_safe_roots(method),
+        t0=begin,
+        t1=end,
+        dt0=even,
+        y0=y0,
+        saveat=diffrax.SaveAt(ts=wanted, controller_state=True),
+        stepsize_controller=controller,
+        adjoint=adjoint,
+        max_steps=max_steps,
+        throw=False,
+    )
+    ys, state = solution.ys, cast(Any, solution.controller_state)
+    assert ys is not None
+    if jump_ts is not None:
+        state = state.inner_state
+    step = jax.lax.stop_gradient(state[1]) if even is None else even
+    return StepPath(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
+
+
+def step_control(method: diffrax.AbstractSolver, tolerances: tuple[Any, Any], first: Any = 0.0) -> StepControl:
+    """The control of adaptive steps; arguments as in `solve`."""
+    rtol, atol = tolerances
+    # On a stiff field, a controller that uses only the last error rejects every other step.
+    p, i = (0.3, 0.4) if isinstance(method, diffrax.AbstractImplicitSolver) else (0.0, 1.0)
+    return StepControl(rtol=rtol, atol=atol, pcoeff=p, icoeff=i, first=first)
+
+
+def next_step(step: Array, before: Array, after: Array) -> Array:
+    """The first step of each trajectory after a row: the last one goes on, unless its states jump there."""
+    return jnp.where((before == after).all(axis=1), step, 0)
+
+
+def advance_implicit(
+    method: diffrax.AbstractSolver,
+    problem: InitialValueProblem,
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """Solves through intervals, each trajectory on its own; arguments as in `row_steps.advance`.
+
+    All intervals together may take `max_steps` plus one step per interval; where states jump, each may.
+    """
+    if intervals.jumps is not None:
+        return advance_implicit_with_jumps(method, problem, intervals, front, tolerances, max_steps)
+    driven = intervals.coefficients[0].shape[2] > 0
+    budget = max_steps + intervals.end.shape[1]
+
+    def one(own: Intervals, origin: Array, at: Front, rtol: Any, atol: Any) -> tuple[Array, Front]:
+        def rates(t: Any, y: Array, args: Any) -> Array:
+            # At the end of an interval its own inputs still hold; after a jump, Diffrax begins just behind it.
+            index = jnp.clip(jnp.searchsorted(own.end, t, side="left"), 0, own.end.shape[0] - 1)
+            here = jax.tree.map(lambda x: x[index][None], own)
+            interval = Interval(here.begin, here.end, here.row, here.length, here.coefficients)
+            return problem.field(origin + t, y, interval.inputs_at(t[None])[0])
+
+        ts, rows = (own.begin[0], own.end[-1], own.end), own.row if driven else None
+        adjoint = diffrax.ForwardMode()
+        path = solve(method, rates, at.y, ts, (rtol, atol), budget, adjoint, first=at.step, jump_ts=rows)
+        moves = own.end[-1] > own.begin[0]
+        sound = at.sound & (path.ok | (~moves & jnp.isfinite(path.ys).all()))
+        ys, step = jnp.where(at.sound, path.ys, jnp.inf), jnp.where(moves, path.step, at.step)
+        return ys, eqx.tree_at(lambda f: (f.y, f.step, f.sound), at, (ys[-1], step, sound))
+
+    rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
+    return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)
+
+
+def advance_implicit_with_jumps(
+    method: diffrax.AbstractSolver,
+    problem: InitialValueProblem,
+    intervals: Intervals,
+    front: Front,
+    tolerances: tuple[Any, Any],
+    max_steps: int,
+) -> tuple[Float[Array, "trajectory interval state"], Front]:
+    """`advance`, one interval after another, with the jumps of the states between them."""
+
+    def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
+        one = jax.tree.map(lambda x: x[:, None], replace(interval, jumps=None))
+        alone = Intervals(one.begin, one.end, one.row, one.length, one.coefficients)
+        y = interval.begun(front.y)
+        begun = eqx.tree_at(lambda f: (f.y, f.step), front, (y, next_step(front.step, front.y, y)))
+        ys, front = advance_implicit(method, problem, alone, begun, tolerances, max_steps)
+        return front, ys[:, 0]
+
+    front, ys = jax.lax.scan(through, front, by_interval(intervals))
+    return jnp.swapaxes(ys, 0, 1), front
+
+
+# From the field with its inputs, both ends of an interval, the states at the first, and the first step or 0 to choose
+# it, to the solve up to the second.
+SolveOne = Callable[[Driven, Float[Array, "2"], Float[Array, " state"], Float[Array, ""]], StepPath]
+
+
+def solve_by_row(problem: InitialValueProblem, kind: str, solve_one: SolveOne) -> Solution:
+    """Solves all trajectories at their times, each on its own.
+
+    **Arguments:** `kind`: of the interpolation of inputs; `solve_one`: solves one trajectory through one interval.
+    """
+
+    def through(carry: tuple[Array, Array, Array], interval: Interval) -> tuple[tuple[Array, Array, Array], Array]:
+        before, ok, step = carry
+        y, moves = interval.begun(before), interval.end > interval.begin
+
+        def one(ts: Array, us: Array, origin: Array, *given: Array) -> tuple[Array, Array, Array]:
+            path = solve_one(Driven(problem.field, ts, us, origin, kind), *given)
+            return path.ys[-1], path.ok, path.step
+
+        ends = jnp.stack([interval.begin, jnp.where(moves, interval.end, interval.begin + 1)], axis=1)
+        first = next_step(step, before, y)
+        after, solved, step = jax.vmap(one)(problem.ts, problem.us, problem.origin, ends, y, first)
+        y, ok = jnp.where(moves[:, None], after, y), ok & (solved | ~moves)
+        return (y, ok, step), y
+
+    y0 = problem.y0
+    begun = (y0, jnp.ones(len(y0), bool), jnp.zeros(len(y0), y0.dtype))
+    (_, ok, _), ys = jax.lax.scan(through, begun, by_interval(between_rows(problem, kind)))
+    return Solution(jnp.concatenate([y0[:, None], jnp.swapaxes(ys, 0, 1)], axis=1), ok)

@@ -1,0 +1,1 @@
+"""Identification of linear systems, with which a network can begin."""

@@ -1,0 +1,247 @@
+"""Models that begin as an identified one: linear, or a readout of states that are filters of the inputs.
+
+What is measured may be any function of the states, such as a speed without its direction, of which no linear model says
+anything. Filters of the inputs do; and which function of them is measured is a linear problem, once the filters and
+the features of the readout are chosen.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Complex, Float
+
+from ..data.batch import past_rows, start_rows
+from ..data.dataset import Dataset, cut
+from ..model.fields.network import MLP, Linear
+from ..model.fields.polynomial import Polynomial
+from ..model.initial_state.encoder import Encoder
+from ..model.neural_ode import NeuralODE
+from ..model.observation import NetworkReadout
+from .linear_model import LinearSystem
+
+
+def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralODE:
+    """The model with the matrices of a linear model, and networks whose output is zero.
+
+    **Arguments:**
+
+    - `model`: a model whose field is linear or has a linear path.
+    - `system`: the linear model, in the same scaled units.
+    - `step`: time between two rows, in scaled units.
+    """
+    layer = path(model).layer
+
+    def like(x: Float[np.ndarray, "..."]) -> Float[Array, "..."]:
+        return jnp.asarray(x, layer.weight.dtype)
+
+    model = eqx.tree_at(
+        lambda m: (path(m).layer.weight, path(m).layer.bias),
+        model,
+        (like(np.concatenate([system.a, system.b], axis=1) / step), like(system.c / step)),
+    )
+    if not (isinstance(model.start, Encoder) and model.start.matrix.shape == system.e.shape):
+        return model
+    return eqx.tree_at(lambda m: (m.start.matrix, m.start.shift), model, (like(system.e), like(system.f)))
+
+
+def path(model: NeuralODE) -> Linear:
+    """The linear part of a model's field."""
+    found = model.field.path if isinstance(model.field, MLP | Polynomial) else model.field
+    assert isinstance(found, Linear)
+    return found
+
+
+# Sets of filters that are drawn, and rows of each trajectory that they are tried on.
+DRAWS, MOST_FILTER_ROWS = 300, 3_000
+# Rounds in which the best sets get neighbours, so many each, at a distance that shrinks from the first by this factor.
+FILTER_ROUNDS, BEST, NEIGHBOURS, DISTANCE, FILTER_SHRINK = 6, 10, 5, 0.3, 0.7
+# Time constants [rows]: at least, and at most this share of the longest trajectory. Frequencies [1/time constant].
+FASTEST_FILTER, SLOWEST, FREQUENCIES = 2.0, 0.2, (0.2, 3.0)
+# Standard deviation of the states, which should reach the bends of the readout's network.
+FILTER_SPREAD = 2.0
+# The share of each trajectory, at its end, that tells which filters are the best.
+FILTERS_HELD_BACK = 0.3
+# Weight of squared coefficients, as a share of the features' squares.
+FILTER_RIDGE = 1e-3
+
+
+class Filters(NamedTuple):
+    """First-order filters `x' = p x - p w.u` with complex poles `p` [1/row], whose real and imaginary parts are states.
+
+    `imaginary`: whether a state is the imaginary part of its filter.
+    """
+
+    poles: Complex[np.ndarray, " state"]
+    weights: Float[np.ndarray, "state input"]
+    imaginary: np.ndarray
+
+    @staticmethod
+    def drawn(rng: np.random.Generator, states: int, inputs: int, slowest: float) -> "Filters":
+        """So many states: some of them pairs that swing, the others with a real pole each."""
+        pairs = int(rng.integers(0, states // 2 + 1))
+        number = states - pairs
+        times = np.exp(rng.uniform(np.log(FASTEST_FILTER), np.log(max(slowest, 2 * FASTEST_FILTER)), number))
+        swing = np.where(np.arange(number) < pairs, rng.uniform(*FREQUENCIES, number), 0)
+        weights = rng.normal(size=(number, inputs))
+        weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+        of = np.repeat(np.arange(number), np.where(np.arange(number) < pairs, 2, 1))
+        imaginary = np.concatenate([[False], of[1:] == of[:-1]])
+        return Filters(((-1 + 1j * swing) / times)[of], weights[of], imaginary)
+
+    def neighbour(self, rng: np.random.Generator, distance: float) -> "Filters":
+        """Filters whose poles and weights differ by about this share."""
+        of = np.cumsum(~self.imaginary) - 1  # the filter that a state belongs to
+        number = int(of[-1]) + 1
+        decays, swings = np.exp(distance * rng.normal(size=(2, number)))[:, of]
+        weights = self.weights + distance * rng.normal(size=(number, self.weights.shape[1]))[of]
+        poles = np.real(self.poles) * decays + 1j * np.imag(self.poles) * swings
+        return Filters(poles, weights / np.linalg.norm(weights, axis=1, keepdims=True), self.imaginary)
+
+    def states(self, us: Float[np.ndarray, "trajectory time input"]) -> Float[np.ndarray, "trajectory time state"]:
+        """The states at all rows, from rest; `us` over the step that begins at each row."""
+        from scipy.signal import lfilter
+
+        found = []
+        for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
+            gain = np.exp(pole)
+            path = np.asarray(lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
+            found.append(np.imag(path) if imaginary else np.real(path))
+        return np.stack(found, axis=2)
+
+    def system(self, sizes: Float[np.ndarray, " state"], e: np.ndarray, f: np.ndarray) -> LinearSystem:
+        """The linear system of the states, each divided by its size."""
+        count = len(self.poles)
+        decay, swing = np.real(self.poles), np.imag(self.poles)
+        a, b = np.diag(decay), np.zeros(self.weights.shape)
+        for state in range(count):
+            b[state] = -(swing if self.imaginary[state] else decay)[state] * self.weights[state]
+            if self.imaginary[state]:
+                a[state, state - 1], a[state - 1, state] = swing[state], -swing[state]
+        return LinearSystem(a * sizes[None, :] / sizes[:, None], b / sizes[:, None], np.zeros(count), e, f)
+
+
+class Tried(NamedTuple):
+    """Filters, the size of their states, coefficients of the readout, and its NRMSE on rows that were held back."""
+
+    filters: Filters
+    sizes: Float[np.ndarray, " state"]
+    readout: Float[np.ndarray, "feature channel"]
+    error: float
+
+
+def has_place(model: NeuralODE) -> bool:
+    """Whether a model can begin with filters."""
+    field, start = model.field, model.start
+    linear = isinstance(field, MLP) and field.path is not None and not field.time
+    return linear and isinstance(start, Encoder) and start.before and isinstance(model.observation, NetworkReadout)
+
+
+def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
+    """The model whose states are the filters of the inputs that tell the channels best, and the NRMSE of these.
+
+    **Arguments:**
+
+    - `model`: one that `has_place`. `train`: what it is fitted to.
+    - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: of the draws.
+    """
+    scaler, observation, start = model.scaler, model.observation, model.start
+    assert isinstance(observation, NetworkReadout) and isinstance(start, Encoder)
+    us = scaler.scale_inputs(train.us)
+    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    features = features_of(observation)
+    rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
+    states = start.matrix.shape[0]
+    scaled = scaler.scale_states(train.ys)
+
+    def tried(several: list[Filters]) -> list[Tried]:
+        return [try_filters(each, train, scaled, over, features) for each in several]
+
+    found = tried([Filters.drawn(rng, states, us.shape[2], slowest) for _ in range(DRAWS)])
+    for turn in range(FILTER_ROUNDS):
+        found = sorted(found, key=lambda each: each.error)[:BEST]
+        distance = DISTANCE * FILTER_SHRINK**turn
+        found += tried([each.filters.neighbour(rng, distance) for each in found for _ in range(NEIGHBOURS)])
+    best = min(found, key=lambda each: each.error)
+    path = best.filters.states(over) / best.sizes
+    system = best.filters.system(best.sizes, *start_map(path, train, model))
+    model = begin_as_linear(model, system, step)
+    last = best.readout
+    return eqx.tree_at(
+        lambda m: (
+            m.observation.linear.matrix,
+            m.observation.linear.shift,
+            m.observation.network.layers[-1].weight,
+        ),
+        model,
+        tuple(
+            jnp.asarray(x, observation.linear.matrix.dtype)
+            for x in (last[1 : states + 1].T, last[0], last[states + 1 :].T)
+        ),
+    ), best.error
+
+
+def features_of(observation: NetworkReadout) -> Callable[[np.ndarray], np.ndarray]:
+    """What the readout is linear in: 1, the states, and the network's last hidden layer; shape `(..., feature)`."""
+    network = observation.network
+    hidden = eqx.tree_at(
+        lambda n: (n.layers[-1].weight, n.layers[-1].bias),
+        network,
+        (jnp.eye(network.layers[-1].in_features), jnp.zeros(network.layers[-1].in_features)),
+    )
+    drawn = eqx.filter_jit(eqx.filter_vmap(hidden))
+
+    def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows feature"]:
+        rows = path.reshape(-1, path.shape[-1])
+        found = np.asarray(drawn(jnp.asarray(rows, network.layers[0].weight.dtype)), float)
+        return np.concatenate([np.ones((len(rows), 1)), rows, found], axis=1).reshape(*path.shape[:-1], -1)
+
+    return features
+
+
+def try_filters(filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable) -> Tried:
+    """How well a readout of the states of filters tells the ends of the trajectories."""
+    rows = slice(MOST_FILTER_ROWS)
+    path, mask = filters.states(over[:, rows]), train.mask[:, rows]
+    valid = mask.any(axis=2)
+    sizes = np.maximum(path[valid].std(axis=0), 1e-9) / FILTER_SPREAD
+    table = features(path / sizes)
+    held = (
+        np.arange(mask.shape[1])[None, :] >= (1 - FILTERS_HELD_BACK) * np.minimum(train.lengths, mask.shape[1])[:, None]
+    )
+    target = np.nan_to_num(scaled[:, rows])
+    early = solve_ridge(table, target, mask & ~held[..., None])
+    off = np.where(mask & held[..., None], table @ early - target, 0)
+    error = float(np.sqrt((off**2).sum() / max(1.0, float((mask & held[..., None]).sum()))))
+    return Tried(filters, sizes, solve_ridge(table, target, mask), error if np.isfinite(error) else np.inf)
+
+
+def solve_ridge(table: np.ndarray, target: np.ndarray, mask: np.ndarray) -> Float[np.ndarray, "feature channel"]:
+    """Coefficients of the readout, channel by channel, since each has rows of its own."""
+    channels = range(target.shape[2])
+    return np.stack([least_squares(table[mask[..., c]], target[mask[..., c], c]) for c in channels], axis=1)
+
+
+def start_map(path: np.ndarray, train: Dataset, model: NeuralODE) -> tuple[np.ndarray, np.ndarray]:
+    """The affine map from the rows before a start to the states there, beyond the start's own guess."""
+    start = model.start
+    assert isinstance(start, Encoder)
+    stride = max(int(train.lengths.sum()) // MOST_FILTER_ROWS, 1)
+    pieces = train.pieces(start.rows + 1, stride)
+    windows = cut(train, pieces, [str(number) for number in range(len(pieces))])
+    past = past_rows(windows, model.scaler, start.rows)
+    row, begin, _ = np.array(pieces).T
+    states = path[row, begin + start_rows(windows, start.rows)]
+    channels = train.ys.shape[2]
+    states[:, :channels] -= past[:, -1, :channels]
+    features = np.concatenate([past.reshape(len(past), -1), np.ones((len(past), 1))], axis=1)
+    found = least_squares(features, states)
+    return found[:-1].T, found[-1]
+
+
+def least_squares(x: Float[np.ndarray, "row feature"], y: Float[np.ndarray, "row *channel"]) -> np.ndarray:
+    """Coefficients of least squares, with a little weight on their own squares."""
+    normal = x.T @ x
+    return np.linalg.solve(normal + FILTER_RIDGE * len(x) * np.eye(len(normal)), x.T @ y)

@@ -1,0 +1,367 @@
+"""Finds a linear state-space model of a driven record by the error of its simulation.
+
+This is NumPy in float64 and takes a second; compiling a program for each number of states would take longer. A network
+begins as this model and has to beat it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Inexact
+from threadpoolctl import threadpool_limits
+
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..data.scaling import Scaler
+from .subspace import Rates, identify_subspace
+
+# Dampings to try in one step of a search, and the relative fall of the error at which it ends.
+MOST_DAMPINGS, STALLED_BELOW = 12, 1e-4
+# Ridge on the parameters: those of the start may outnumber the windows, and the equation should not become stiff.
+LINEAR_RIDGE = 1e-5
+# States are clipped here [standard deviations] every few rows, so that a bad system gives a large error, no overflow.
+CLIPPED_AT, LOOK = 1e3, 8
+
+
+class LinearSystem(NamedTuple):
+    """`dz/dt = a z + b u + c`, whose first states are the channels, and `z = channels + e past + f` at a start.
+
+    Time is in rows.
+    """
+
+    a: Float[np.ndarray, "state state"]
+    b: Float[np.ndarray, "state input"]
+    c: Float[np.ndarray, " state"]
+    e: Float[np.ndarray, "state feature"]
+    f: Float[np.ndarray, " state"]
+
+
+class SimulationRecord(NamedTuple):
+    """The data of a simulation.
+
+    - `us`: inputs at the beginning of each step and, unless they are held, at its end.
+    - `ys`, `mask`: channels at the end of each step, and whether they count.
+    - `first`, `past`: channels at the start, and features of the rows up to the start.
+    """
+
+    us: Float[np.ndarray, "step trajectory input"]
+    ys: Float[np.ndarray, "step trajectory channel"]
+    mask: Float[np.ndarray, "step trajectory channel"]
+    first: Float[np.ndarray, "trajectory channel"]
+    past: Float[np.ndarray, "trajectory feature"]
+
+    @staticmethod
+    def of(batch: Batch, kind: str) -> "SimulationRecord":
+        us = np.swapaxes(np.asarray(batch.us, float), 0, 1)
+        us = us[:-1] if kind == "hold" else np.concatenate([us[:-1], us[1:]], axis=2)
+        ys, mask = (np.swapaxes(np.asarray(x, float), 0, 1)[1:] for x in (batch.ys, batch.mask))
+        past = np.asarray(batch.past, float)
+        return SimulationRecord(us, ys, mask, past[:, -1, : ys.shape[2]], past.reshape(len(past), -1))
+
+    def part(self, trajectories: slice) -> "SimulationRecord":
+        """Some of the trajectories."""
+        us, ys, mask = (x[:, trajectories] for x in (self.us, self.ys, self.mask))
+        return SimulationRecord(us, ys, mask, self.first[trajectories], self.past[trajectories])
+
+    @property
+    def variance(self) -> float:
+        """Variance of the values that count."""
+        count = np.maximum(self.mask.sum(axis=(0, 1)), 1)
+        mean = (self.mask * self.ys).sum(axis=(0, 1)) / count
+        return float(((self.mask * (self.ys - mean)) ** 2).sum() / count.sum()) or 1.0
+
+    @property
+    def drives(self) -> Float[np.ndarray, "step trajectory drive"]:
+        """The drives of each step: the inputs, and a constant 1."""
+        return np.concatenate([self.us, np.ones((*self.us.shape[:2], 1))], axis=2)
+
+
+def step_matrix(
+    a: Inexact[np.ndarray, "*batch state state"],
+    b: Inexact[np.ndarray, "*batch state input"],
+    c: Inexact[np.ndarray, "*batch state"],
+    *,
+    held: bool,
+) -> Inexact[np.ndarray, "*batch state drive"]:
+    """The matrix from states, inputs and 1 to the states one row later; exact for inputs held or linear between rows.
+
+    Van Loan, Computing integrals involving the matrix exponential, 1978.
+    """
+    from scipy.linalg import expm
+
+    states, inputs = b.shape[-2:]
+    slopes = 0 if held else inputs
+    size = states + inputs + slopes + 1
+    system = np.zeros((*a.shape[:-2], size, size), a.dtype)
+    system[..., :states, :states] = a
+    system[..., :states, states : states + inputs] = b
+    system[..., :states, -1] = c
+    if not held:  # u' is the slope, which is constant within a row
+        system[..., states : states + inputs, states + inputs : -1] = np.eye(inputs)
+    found = expm(system)[..., :states, :]
+    if held:
+        return found
+    free, pushed, bent, constant = np.split(found, [states, states + inputs, states + 2 * inputs], axis=-1)
+    return np.concatenate([free, pushed - bent, bent, constant], axis=-1)
+
+
+def step_derivatives(m: LinearSystem, *, held: bool) -> Float[np.ndarray, "unknown state drive"]:
+    """The derivatives of `step_matrix` with respect to `a`, `b` and `c`, in the order of the Jacobian's columns."""
+    states, inputs = m.b.shape
+    width = states + inputs + 1
+    # Complex-step derivative: it subtracts nothing, so a tiny step loses nothing to rounding.
+    tiny = 1e-30
+    system = np.tile(np.concatenate([m.a, m.b, m.c[:, None]], axis=1).astype(complex), (states * width, 1, 1))
+    system.reshape(states * width, -1)[np.diag_indices(states * width)] += 1j * tiny
+    return np.imag(step_matrix(system[..., :states], system[..., states:-1], system[..., -1], held=held)) / tiny
+
+
+def simulate(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "row trajectory state"]:
+    """States at all rows."""
+    step = step_matrix(m.a, m.b, m.c, held=is_held(m, record))
+    return march_linear(step, start_states(m, record), record)
+
+
+def is_held(m: LinearSystem, record: SimulationRecord) -> bool:
+    return record.us.shape[2] == m.b.shape[1]
+
+
+def start_states(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "trajectory state"]:
+    """States at the first row."""
+    found = record.past @ m.e.T + m.f
+    found[:, : record.ys.shape[2]] += record.first
+    return found
+
+
+def march_linear(
+    step: np.ndarray, start: np.ndarray, record: SimulationRecord
+) -> Float[np.ndarray, "row trajectory state"]:
+    """States at all rows, by one step per row."""
+    states = start.shape[1]
+    pushed = record.drives @ step[:, states:].T
+    path = np.empty((len(pushed) + 1, *start.shape))
+    path[0], forward = start, np.ascontiguousarray(step[:, :states].T)
+    for row, push in enumerate(pushed):
+        np.matmul(path[row], forward, out=path[row + 1])
+        path[row + 1] += push
+        if row % LOOK == 0:  # Often enough that nothing overflows.
+            np.clip(path[row + 1], -CLIPPED_AT, CLIPPED_AT, out=path[row + 1])
+    return path
+
+
+def compute_residuals(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, " value"]:
+    """Errors of the simulated channels, whose squares sum to their mean square."""
+    off = record.mask * (simulate(m, record)[1:, :, : record.ys.shape[2]] - record.ys)
+    return off.ravel() / np.sqrt(record.mask.sum())
+
+
+def compute_jacobian(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "value unknown"]:
+    """Derivatives of the residuals, by the sensitivities of the states.
+
+    The sensitivities to `a`, `b` and `c` obey the system itself, driven by the derivative of a step; those to the start
+    are its free response, which is the same for all trajectories.
+    """
+    states, channels, held = len(m.a), record.ys.shape[2], is_held(m, record)
+    step, slopes = step_matrix(m.a, m.b, m.c, held=held), step_derivatives(m, held=held)
+    path, drives = march_linear(step, start_states(m, record), record), record.drives
+    rows, trajectories = drives.shape[:2]
+    free, pushes = np.ascontiguousarray(step[:, :states].T), np.moveaxis(slopes, 2, 0)
+    by_state = np.ascontiguousarray(pushes[:states]).reshape(states, -1)
+    by_drive = np.ascontiguousarray(pushes[states:]).reshape(drives.shape[2], -1)
+    now = np.zeros((trajectories, len(slopes), states))
+    system = np.empty((rows, trajectories, channels, len(slopes)))
+    response, responses = np.eye(states), np.empty((rows, channels, states))
+    for row in range(rows):
+        push = path[row] @ by_state + drives[row] @ by_drive
+        now = (now.reshape(-1, states) @ free + push.reshape(-1, states)).reshape(now.shape)
+        system[row] = np.swapaxes(now[..., :channels], 1, 2)
+        response = step[:, :states] @ response
+        responses[row] = response[:channels]
+    features = np.concatenate([record.past, np.ones((trajectories, 1))], axis=1)
+    start = responses[:, None, :, :, None] * features[None, :, None, None, :]
+    whole = np.concatenate([system, start.reshape(*system.shape[:3], -1)], axis=3)
+    whole *= record.mask[..., None] / np.sqrt(record.mask.sum())
+    return whole.reshape(-1, whole.shape[3])
+
+
+def as_vector(m: LinearSystem) -> np.ndarray:
+    """The parameters as a vector, in the order of the Jacobian's columns."""
+    rates = np.concatenate([m.a, m.b, m.c[:, None]], axis=1)
+    return np.concatenate([rates.ravel(), np.concatenate([m.e, m.f[:, None]], axis=1).ravel()])
+
+
+def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
+    """The system with these parameters."""
+    states, inputs = like.b.shape
+    width = states + inputs + 1
+    rates = x[: states * width].reshape(states, width)
+    start = x[states * width :].reshape(states, -1)
+    return LinearSystem(rates[:, :states], rates[:, states:-1], rates[:, -1], start[:, :-1], start[:, -1])
+
+
+def minimize(start: LinearSystem, record: SimulationRecord, steps: int) -> tuple[LinearSystem, float]:
+    """Minimises the mean squared error by Levenberg-Marquardt; returns the system and its error.
+
+    Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2.
+    """
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    x, damping, growth = as_vector(start), 1e-3, 2.0
+    value = float((compute_residuals(start, record) ** 2).sum() + LINEAR_RIDGE * (x**2).sum())
+    stalled = 0
+    for _ in range(steps):
+        m = from_vector(x, start)
+        j = compute_jacobian(m, record)
+        normal, slope = j.T @ j + LINEAR_RIDGE * np.eye(len(x)), j.T @ compute_residuals(m, record) + LINEAR_RIDGE * x
+        scale = np.diag(normal) + 1e-9
+        for _ in range(MOST_DAMPINGS):
+            try:
+                step = -cho_solve(cho_factor(normal + np.diag(damping * scale)), slope)
+            except (LinAlgError, ValueError):  # A step that is not finite is not taken.
+                damping *= growth
+                continue
+            there = from_vector(x + step, start)
+            found = float((compute_residuals(there, record) ** 2).sum() + LINEAR_RIDGE * ((x + step) ** 2).sum())
+            gain = (value - found) / max(float(step @ (damping * scale * step - slope)), 1e-300)
+            if np.isfinite(found) and gain > 0:
+                break
+            damping, growth = damping * growth, 2 * growth
+        else:
+            break
+        stalled = 0 if found < (1 - STALLED_BELOW) * value else stalled + 1
+        x, value = x + step, found
+        damping, growth = damping * max(1 / 3, 1 - (2 * gain - 1) ** 3), 2.0
+        if stalled >= 2:
+            break
+    best = from_vector(x, start)
+    return best, float((compute_residuals(best, record) ** 2).sum())
+
+
+# Maximum number of hidden states to try.
+MOST_HIDDEN = 6
+# Steps from each initial guess, and in the whole search.
+FIRST_STEPS, SEARCH_STEPS = 8, 40
+# A further hidden state should lower the validation error by this share; the search ends after this many that do not.
+WORTH, TRIES = 0.03, 2
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear state-space model in scaled units, with a row as the unit of time.
+
+    - `system`: its parameters. `channels`: number of measured states.
+    - `error`, `train_error`: NRMSE on the validation data, and on the windows that it was fitted to.
+    """
+
+    system: LinearSystem
+    channels: int
+    error: float
+    train_error: float
+    judged: float
+
+    @property
+    def hidden(self) -> int:
+        """Number of hidden states."""
+        return len(self.system.a) - self.channels
+
+
+def linear_models(
+    windows: Batch, validation: Batch, train: Dataset, scaler: Scaler, kind: str, hidden: int | None = None
+) -> Iterator[LinearModel]:
+    """Linear models with 0, 1, 2, ... hidden states until more do not help, or with a given number.
+
+    Each minimises the simulation error of windows, from two initial guesses: the model with one state less, and
+    subspace identification.
+
+    **Arguments:**
+
+    - `windows`, `validation`: the data to fit, and the data that choose the number of states; on the host.
+    - `train`, `scaler`: the evenly sampled records from which the windows were cut, for the initial guess.
+    - `kind`: how inputs are interpolated.
+    - `hidden`: the number of hidden states; None to search.
+    """
+    # Loads SciPy's own BLAS, which the limit covers only once it is loaded; with threads its last bits differ.
+    import scipy.linalg  # noqa: F401
+
+    # Many small products, in which threads would only wait for each other.
+    with threadpool_limits(1):
+        yield from search(
+            SimulationRecord.of(windows, kind), SimulationRecord.of(validation, kind), train, scaler, kind, hidden
+        )
+
+
+def search(
+    record: SimulationRecord, held_out: SimulationRecord, train: Dataset, scaler: Scaler, kind: str, hidden: int | None
+) -> Iterator[LinearModel]:
+    known = np.isfinite(train.ys).all(axis=2) & train.valid
+    ys, us = np.nan_to_num(scaler.scale_states(train.ys)), scaler.scale_inputs(train.us)
+    over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
+    channels, best, found, idle = ys.shape[2], np.inf, None, 0
+    for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):
+        starts = [extend(found, channels + count, record, us.shape[2])]
+        guess = identify_subspace(ys, over, known, channels + count)
+        if guess is not None:
+            starts.append(start_at_zero(guess, record))
+        tried = [minimize(start, record, FIRST_STEPS) for start in starts]
+        found, _ = minimize(min(tried, key=lambda each: each[1])[0], record, SEARCH_STEPS)
+        candidates = [found, *(constant_systems(record, us.shape[2]) if count == 0 else [])]
+        best_one = min(candidates, key=lambda each: nrmse_on(each, held_out))
+        validated = nrmse_on(best_one, held_out)
+        crossed = cross_validate(found, record)
+        judged = float(np.sqrt((validated**2 + crossed**2) / 2))
+        yield LinearModel(best_one, channels, validated, nrmse_on(best_one, record), judged)
+        idle = idle + 1 if judged > (1 - WORTH) * best else 0
+        best = min(best, judged)
+        if idle >= TRIES:
+            return
+
+
+def nrmse_on(system: LinearSystem, record: SimulationRecord) -> float:
+    """NRMSE of simulated channels."""
+    return float(np.sqrt((compute_residuals(system, record) ** 2).sum() / record.variance))
+
+
+def cross_validate(system: LinearSystem, record: SimulationRecord) -> float:
+    """NRMSE by two-fold cross-validation over the windows; each fit begins at a system fitted to all of them.
+
+    The validation data may be few and from one regime, and then do not determine the number of states.
+    """
+    half = record.ys.shape[1] // 2
+    if half < 2:
+        return nrmse_on(system, record)
+    halves = (record.part(slice(half)), record.part(slice(half, None)))
+    errors = [nrmse_on(minimize(system, other, FIRST_STEPS)[0], own) for own, other in (halves, halves[::-1])]
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+def constant_systems(record: SimulationRecord, inputs: int) -> list[LinearSystem]:
+    """Two systems that a linear model has to beat: one keeps the last known values, one the mean."""
+    channels, features = record.ys.shape[2], record.past.shape[1]
+    rates = Rates(np.zeros((channels, channels)), np.zeros((channels, inputs)), np.zeros(channels))
+    keeps = start_at_zero(rates, record)
+    forgets = np.zeros((channels, features))
+    last = features - (2 * channels + inputs + 1)
+    forgets[:, last : last + channels] = -np.eye(channels)
+    return [keeps, keeps._replace(e=forgets)]
+
+
+def start_at_zero(rates: Rates, record: SimulationRecord) -> LinearSystem:
+    """A system whose hidden states start at zero."""
+    states = len(rates.c)
+    return LinearSystem(*rates, np.zeros((states, record.past.shape[1])), np.zeros(states))
+
+
+def extend(before: LinearSystem | None, states: int, record: SimulationRecord, inputs: int) -> LinearSystem:
+    """A smaller system with further states, which decay and are weakly coupled."""
+    rng = np.random.default_rng(states)
+    a = 0.05 * (rng.normal(size=(states, states)) / np.sqrt(states) - np.eye(states))
+    b, c = 0.05 * rng.normal(size=(states, inputs)), np.zeros(states)
+    found = start_at_zero(Rates(a, b, c), record)
+    if before is not None:
+        old = len(before.a)
+        a[:old, :old] = before.a
+        for whole, part in zip(found[1:], before[1:], strict=True):
+            whole[:old] = part
+    return found

@@ -1,0 +1,194 @@
+"""Decisions on the host at the end of a chunk, for one member: best iterate, progress, restart, and whether to stop."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..solver.held_steps import Shares
+from .callback import Status
+from .stage import Stage
+from .state import TrainState
+from .step import HOPELESS_STEPS, RESTARTS, restart
+
+# Progress that counts: the training loss falls by this fraction ...
+PROGRESS = 1e-3
+# ... within this many chunks.
+PLATEAU = 5
+NOTHING_SOLVED = "not one trajectory could be simulated to its end"
+ADVICE = "check the scale of the data, loosen the tolerances, or choose an implicit solver for a stiff system"
+
+
+def too_few_steps(most: int, error: float) -> str:
+    """Says that held steps have errors far above the tolerance, since there may be no more of them.
+
+    **Arguments:** `most`: `max_steps` of the solver. `error`: the largest of a step, over its tolerance.
+    """
+    return (
+        f"training solves take the most steps that they may (solver.max_steps={most}), and their errors are up to "
+        f"{float(f'{error:.2g}'):g} times the tolerance; raise solver.max_steps, loosen solver.rtol, or use "
+        "solver=kvaerno5 if the system is stiff"
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a member's run ended: `status`, and the `reason` in a sentence."""
+
+    status: Status
+    reason: str
+
+
+def outcome_of(stage: Stage, state: TrainState, blocks: int, patience: int | None) -> Outcome | None:
+    """How a stage ended for one member; None if it has not.
+
+    **Arguments:**
+
+    - `stage`, `state`: the stage, and the member's state in it, on the host.
+    - `blocks`: number of solves in an evaluation.
+    - `patience`: number of chunks without a better validation loss to wait for; None without validation data.
+    """
+    if state.finished and state.step == 0:
+        return Outcome("failed", "failed in an earlier stage")
+    if state.evaluations > 0 and not (state.best.is_evaluated or state.chosen.is_evaluated):
+        return Outcome(
+            "failed",
+            f"no loss was finite in the first {state.evaluations} evaluations ({state.failed} failed solves); {ADVICE}",
+        )
+    found = why_finished(stage, state, patience)
+    if found is None:
+        return None
+    if not (state.best.is_usable(blocks) or state.chosen.is_usable(blocks)):
+        return Outcome("failed", f"{NOTHING_SOLVED}; {ADVICE}")
+    return found
+
+
+def why_finished(stage: Stage, state: TrainState, patience: int | None) -> Outcome | None:
+    """How a stage of which something could be solved has ended; None if it has not."""
+    if state.step >= stage.steps:
+        return Outcome("completed", f"took all {stage.steps} steps of stage {stage.name}")
+    grown = not stage.objective.grows or state.progress >= 1
+    if state.stuck and grown:
+        return Outcome("converged", stage.optimizer.why_stuck)
+    if state.rejected >= HOPELESS_STEPS:
+        return Outcome(
+            "stopped",
+            f"{HOPELESS_STEPS} evaluations in a row were not finite or solved nothing, and again after {RESTARTS} "
+            "returns to the best iterate with smaller steps; lower the learning rate, or check the field for "
+            "roots, logarithms and divisions",
+        )
+    if patience is not None and state.stale >= patience and not np.isfinite(state.best.loss):
+        said = f"no validation loss was finite, and the training loss has not fallen for {patience} chunks"
+        return Outcome("stopped", said)
+    if patience is not None and state.stale >= patience:
+        return Outcome("stopped", f"the validation loss has not improved for {patience} chunks")
+    if grown and stage.optimizer.full_batch and state.plateau >= PLATEAU:
+        return Outcome(
+            "converged", f"the training loss has stalled: less than {PROGRESS:.1%} lower in {PLATEAU} chunks"
+        )
+    return None
+
+
+# An objective that grows is complete after this fraction of its stage's steps.
+DIVERGED_GROWTH = 0.7
+# A fit whose loss exceeds this multiple of its reference has diverged.
+DIVERGED = 10.0
+
+
+def judge_chunk(before: TrainState, after: TrainState, validation_loss: float | None) -> TrainState:
+    """The state after a chunk with its best iterate and its counters brought up to date.
+
+    **Arguments:**
+
+    - `before`, `after`: the states before and after the chunk's steps.
+    - `validation_loss`: of the chosen iterate; None if there are no validation data. Until one is finite, the iterate
+      with the lowest training loss is the best, and its judged loss is infinite.
+    """
+    if before.finished:
+        return replace(after, best=before.best, stale=before.stale, reference=before.reference, plateau=before.plateau)
+    loss = after.chosen.loss
+    judged_loss = loss if validation_loss is None else like(loss, validation_loss)
+    falls = bool(loss < (1 - PROGRESS) * before.reference)
+    unjudged = validation_loss is not None and not np.isfinite([before.best.loss, judged_loss]).any()
+    better = falls if unjudged else bool(judged_loss < before.best.loss)
+    return replace(
+        after,
+        best=replace(after.chosen, loss=judged_loss) if better else before.best,
+        stale=like(before.stale, 0 if better else before.stale + 1),
+        reference=loss if falls else before.reference,
+        plateau=like(before.plateau, 0 if falls else before.plateau + 1),
+    )
+
+
+def restart_line_search(stage: Stage, state: TrainState, blocks: int) -> TrainState:
+    """The state, restarted from the best iterate with smaller steps if the chunk learnt nothing."""
+    best, chosen = state.best.is_usable(blocks), state.chosen.is_usable(blocks)
+    spent = state.finished or state.restarts >= RESTARTS
+    if spent or state.rejected < HOPELESS_STEPS or not (best or chosen):
+        return state
+    return restart(stage, state, state.best if best else state.chosen)
+
+
+def forget_failures(state: TrainState) -> TrainState:
+    """The state of a line search that came to the limit of the errors of held steps, which will be refined."""
+    return replace(state, rejected=like(state.rejected, 0), stuck=like(state.stuck, False))
+
+
+def return_to_best(state: TrainState, *, validated: bool) -> TrainState:
+    """The state in which the stage's best iterate is the chosen one, where the training loss judges both.
+
+    Once held steps are refined, losses on the old steps no longer compare, and the best iterate would be lost.
+    """
+    if validated or not state.best.loss < state.chosen.loss:
+        return state
+    return replace(state, chosen=state.best)
+
+
+def has_diverged(state: TrainState) -> bool:
+    """Whether the loss is far above its reference on the same held steps."""
+    return bool(state.chosen.loss > DIVERGED * state.reference)
+
+
+def renew(
+    stage: Stage,
+    state: TrainState,
+    grid: Shares | None,
+    error_limit: Any,
+    *,
+    refined: bool,
+    length: int,
+    validated: bool,
+) -> TrainState:
+    """The state for the next chunk, whose objective may have grown or have refined steps.
+
+    **Arguments:**
+
+    - `state`: the state from `judged` and `restarted`.
+    - `grid`, `error_limit`: held steps for the next chunk. `refined`: whether they differ from the last ones.
+    - `length`: steps in a chunk.
+    - `validated`: whether there are validation data.
+    """
+    grows = stage.objective.grows and bool(state.progress < 1)
+    if not (refined or grows):
+        return state
+    state = replace(state, grid=grid, error_limit=error_limit)
+    if state.finished:
+        return state
+    state = return_to_best(state, validated=validated)
+    infinite, zero = like(state.reference, np.inf), like(state.plateau, 0)
+    # Values of the last objective would mislead the optimizer and the stopping rules.
+    reference = state.reference if has_diverged(state) and not grows else infinite
+    if grows:
+        progress = np.minimum(state.progress + length / (DIVERGED_GROWTH * stage.steps), 1.0)
+        state = replace(
+            state, progress=like(state.progress, progress), plateau=zero, stale=zero, stuck=like(state.stuck, False)
+        )
+    if not validated:
+        state = replace(state, best=replace(state.chosen, loss=infinite))
+    opt_state = stage.optimizer.reopen(state.opt_state)
+    return replace(state, params=state.chosen.params, reference=reference, opt_state=opt_state)
+
+
+def like(leaf: Any, value: Any) -> np.ndarray:
+    """A number as an array with the dtype of a leaf."""
+    return np.asarray(value, leaf.dtype)

@@ -1,0 +1,1 @@
+"""How sure a fit is: linearization at its optimum, intervals, profiles, draws of its posterior."""

@@ -1,0 +1,346 @@
+"""How sure the constants of a fit are, and which of them the data do not determine."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..data.bounds import Bounds, from_line, slope, to_line
+from ..evaluation.residuals import neighbours_in_words
+from ..model import parameters
+from ..model.fields.derived import Quantity, quantities
+from ..model.fields.known import Constants
+from ..model.initial_state.rule import First
+from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
+
+# A direction of which less is known is not determined: a standard error of the constants' own size.
+VAGUE = 1.0
+# Constants with a share below this, relative to the largest, are not named.
+NAMED = 0.1
+# Shares that differ by less count as equal.
+EQUAL = 0.05
+
+
+NOT_DESCRIBED = (
+    "The equations do not describe the training data from this start, so these intervals say little: look at the "
+    "start, at the first values of the constants and at the equations first."
+)
+
+
+def find_undetermined(information: Information) -> list[str]:
+    """A sentence for each direction of the constants that the data do not determine.
+
+    Where the fit does not describe the data, it can't tell what they would determine; another one may.
+    """
+    if not information.evidence.is_described:
+        return [NOT_DESCRIBED]
+    errors, vectors = information.directions
+    vague = errors > VAGUE
+    names = [each.name for each in information.places]
+    sentences = by_penalties([name for name, each in zip(names, information.penalised, strict=True) if each])
+    for direction in simplest_set(vectors[vague]) if vague.any() else ():
+        among = [index for index in range(len(names)) if abs(direction[index]) > NAMED]
+        if information.penalised[among].all():
+            continue
+        sentence = name_constants([names[index] for index in among], direction[among])
+        alone = information.root[:, [information.places[index].index for index in range(len(names))]]
+        sizes = information.columns[[each.index for each in information.places]] * information.sizes
+        unit = direction / np.linalg.norm(direction)
+        if np.linalg.norm(alone @ (sizes * unit)) > np.sqrt(information.variance) / VAGUE:
+            sentence += ", since what is fitted beside the constants can make up for a change"
+        sentences.append(sentence + ".")
+    return sentences
+
+
+def by_penalties(names: Sequence[str]) -> list[str]:
+    """A sentence on constants that only the penalties determine."""
+    if not names:
+        return []
+    one = len(names) == 1
+    return [
+        f"{join_names(names)} {'is' if one else 'are'} not determined by these data: what is fitted beside "
+        f"{'it' if one else 'them'} can make up for a change, and only the penalties (penalty.ridge) decide."
+    ]
+
+
+def join_names(names: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), names[-1]])
+
+
+def simplest_set(vectors: Float[np.ndarray, "direction constant"]) -> Float[np.ndarray, "direction constant"]:
+    """A basis of the same directions in which each moves few constants; its largest entry is 1."""
+    from scipy.linalg import qr
+
+    order = qr(vectors, pivoting=True)[-1]
+    reduced = np.linalg.solve(vectors[:, order[: len(vectors)]], vectors)
+    return reduced / np.abs(reduced).max(axis=1, keepdims=True)
+
+
+def name_constants(names: Sequence[str], shares: Float[np.ndarray, " constant"]) -> str:
+    """Which constants are not determined, and what of them is."""
+    if len(names) == 1:
+        return f"{names[0]} is not determined by these data"
+    equal = np.ptp(np.abs(shares)) < EQUAL
+    together = equal and (np.sign(shares) == np.sign(shares[0])).all()
+    if together:
+        what = "their ratio" if len(names) == 2 else "their ratios"
+    elif equal and len(names) == 2:
+        what = "their product"
+    else:
+        what = "a combination of them"
+    return (
+        f"{join_names(names)} are not determined by these data: only {what} "
+        f"{'are' if what.endswith('ratios') else 'is'}"
+    )
+
+
+Method = Literal["fisher", "profile"]
+# Correlations above this are told.
+STRONG = 0.95
+# A fit further from its optimum than this, in standard errors, is not where its interval is.
+FAR_FROM_NORMAL = 0.2
+# An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
+ENDLESS = 30.0
+# Points of a constant's interval at which a quantity that follows from it is looked at.
+POINTS = 2001
+READS_FIRST_ROW = (
+    "The first row of each trajectory counts as exact (start=first); start=fitted start.given=null lets its noise into "
+    "the intervals."
+)
+
+
+@dataclass(frozen=True)
+class ConfidenceInterval:
+    """A constant with its interval, in the user's units.
+
+    - `estimate`, `standard_error`: its fitted value, and the standard error there; infinite if nothing is known.
+    - `lower`, `upper`: the interval's ends, within the constant's bounds; infinite without an end.
+    """
+
+    estimate: float
+    standard_error: float
+    lower: float
+    upper: float
+
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON; None for a number that is not finite."""
+        return {key: value if math.isfinite(value) else None for key, value in asdict(self).items()}
+
+    @staticmethod
+    def of(content: Mapping[str, float | None]) -> "ConfidenceInterval":
+        """The inverse of `as_dict`."""
+        ends = {"lower": -math.inf}
+        return ConfidenceInterval(
+            **{key: ends.get(key, math.inf) if value is None else value for key, value in content.items()}
+        )
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure the constants of a fit are.
+
+    - `method`, `level`: `fisher` or `profile`, and the share of intervals that cover the true constants.
+    - `noise`: whether it was `given` or `estimated`. `degrees_of_freedom`: of the estimate; None if it was given.
+    - `constants`: an `ConfidenceInterval` for each constant.
+    - `correlations`: pairs of constants whose estimates are correlated by more than 0.95, and their correlation.
+    - `undetermined`: sentences on what the data do not determine.
+    - `notes`: what to know of the intervals.
+    - `derived`: an `ConfidenceInterval` for each quantity that follows from the constants, in the order given.
+    """
+
+    method: Method
+    level: float
+    noise: Noise
+    degrees_of_freedom: float | None
+    constants: Mapping[str, ConfidenceInterval]
+    correlations: tuple[tuple[str, str, float], ...]
+    undetermined: tuple[str, ...]
+    notes: tuple[str, ...]
+    derived: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; None for a number that is not finite."""
+        found = asdict(self)
+        for key in ("constants", "derived"):
+            found[key] = {name: each.as_dict() for name, each in getattr(self, key).items()}
+        return found
+
+    def __str__(self) -> str:
+        lines = [
+            ", ".join(shown_with_interval(name, each) for name, each in part.items())
+            for part in (self.constants, self.derived)
+        ]
+        return "\n".join([*filter(None, lines), *self.undetermined, *self.notes])
+
+
+def find_fisher_intervals(evidence: Evidence, level: float) -> Confidence:
+    """Intervals from the linearised model at the optimum.
+
+    **Raises:** `Unsure` if there are no constants, or too few values.
+    """
+    if not evidence.constants:
+        raise Unsure("the field has no constants that are trained.")
+    information = Information(evidence)
+    errors = np.where(information.penalised, np.inf, information.errors)
+    reach = quantile(information, level) * errors
+    constants = {}
+    for place, error, far, size in zip(information.places, errors, reach, information.sizes, strict=True):
+        middle = evidence.x[place.index] * place.scale
+        line = size * place.scale
+        constants[place.name] = interval_of(place, middle, error * line, middle - far * line, middle + far * line)
+    given = evidence.noise == "given"
+    return Confidence(
+        method="fisher",
+        level=level,
+        noise=evidence.noise,
+        degrees_of_freedom=None if given else information.degrees_of_freedom,
+        constants=constants,
+        correlations=strong_correlations(information),
+        undetermined=tuple(find_undetermined(information)),
+        notes=tuple(notes_on(information)),
+    )
+
+
+def quantile(information: Information, level: float) -> float:
+    """Half the width of an interval in standard errors: Student's t, or the normal's if the noise was given."""
+    from scipy.special import ndtri, stdtrit
+
+    tail = (1 + level) / 2
+    if information.evidence.noise == "given":
+        return float(ndtri(tail))
+    _ = information.variance  # Refuses too few values.
+    return float(stdtrit(information.degrees_of_freedom, tail))
+
+
+def interval_of(place: Place, middle: float, error: float, low: float, high: float) -> ConfidenceInterval:
+    """An interval in the user's units from one on the line; an end that is very far is a bound."""
+    estimate = at_line(middle, place.bounds)
+    return ConfidenceInterval(
+        estimate=estimate,
+        standard_error=error / float(slope(np.asarray(estimate), place.bounds)),
+        lower=end_of(low, middle, place.bounds, -1),
+        upper=end_of(high, middle, place.bounds, 1),
+    )
+
+
+def end_of(z: float, middle: float, bounds: Bounds, side: int) -> float:
+    unbounded = bounds == (None, None)
+    if math.isfinite(z) and (unbounded or abs(z - middle) < ENDLESS):
+        return at_line(z, bounds)
+    bound = bounds[0] if side < 0 else bounds[1]
+    return side * math.inf if bound is None else bound
+
+
+def at_line(z: float, bounds: Bounds) -> float:
+    return float(from_line(np.asarray(z, np.float64), bounds))
+
+
+def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str | float] | None) -> Confidence:
+    """The confidence with intervals of quantities that follow from the constants; as it is if there are none.
+
+    Of one constant, the interval is what its own interval is mapped to, so it is as exact. Of several, it is that of
+    the linearised model (the delta method), in the logarithm of a quantity that can't be negative.
+    """
+    if not texts:
+        return found
+    information, values = Information(evidence), evidence.model.constants()
+    parts = [each for _, each in parameters.parameter_nodes(evidence.model, Constants)]
+    bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
+    derived, notes = {}, []
+    for quantity in quantities(texts, tuple(values)):
+        error, estimate = error_of(quantity, information, values), quantity.of(values)
+        among = [place for place in information.places if quantity.uses(place.name)]
+        if len(among) == 1:
+            ends = image(quantity, among[0], found.constants[among[0].name], values)
+        else:
+            ends = around(estimate, quantile(information, found.level) * error, quantity.is_positive(bounds))
+            if found.method == "profile" and among:
+                notes.append(f"{quantity.name} is of several constants: its interval is that of the linearised model.")
+        derived[quantity.name] = ConfidenceInterval(estimate, error, *ends)
+    return replace(found, derived=derived, notes=(*found.notes, *notes))
+
+
+def error_of(quantity: Quantity, information: Information, values: Mapping[str, float]) -> float:
+    """The standard error of a quantity by the delta method; infinite if the data do not determine it.
+
+    They may determine a product of constants and none of these.
+    """
+    gradient = quantity.gradient(values)
+    slopes = [float(slope(np.asarray(values[each.name]), each.bounds)) / each.scale for each in information.places]
+    each = np.array([gradient[place.name] for place in information.places]) / slopes * information.sizes
+    errors, vectors = information.directions
+    along, known = vectors @ each, np.isfinite(errors)
+    lost = np.abs(along[~known]) > MOVED * np.linalg.norm(each)
+    if lost.any() or (information.penalised & (each != 0)).any() or not np.isfinite(each).all():
+        return math.inf
+    return float(np.linalg.norm(along[known] * errors[known]))
+
+
+def image(
+    quantity: Quantity, place: Place, own: ConfidenceInterval, values: Mapping[str, float]
+) -> tuple[float, float]:
+    """The least and the largest value of a quantity within the interval of its only constant."""
+    middle = float(to_line(np.asarray(own.estimate), place.bounds))
+    with np.errstate(divide="ignore"):
+        ends = [float(to_line(np.asarray(end), place.bounds)) for end in (own.lower, own.upper)]
+    far = ENDLESS * max(1.0, abs(middle))
+    low, high = np.clip(ends, middle - far, middle + far).tolist()
+    inside = np.linspace(low, high, POINTS)
+    points = from_line(inside, place.bounds)
+    found = np.broadcast_to(quantity.of({**values, place.name: points}), POINTS)
+    outer = np.broadcast_to(quantity.of({**values, place.name: np.array([own.lower, own.upper])}), 2)
+    if np.isnan(found).any():
+        return -math.inf, math.inf
+    found = np.concatenate([found[1:-1], np.where(np.isnan(outer), found[[0, -1]], outer)])
+    return float(found.min()), float(found.max())
+
+
+def around(estimate: float, reach: float, positive: bool) -> tuple[float, float]:
+    """The ends of an interval that is symmetric, in the logarithm of what is positive."""
+    if not (positive and estimate > 0):
+        return (estimate - reach, estimate + reach) if math.isfinite(reach + estimate) else (-math.inf, math.inf)
+    far = reach / estimate
+    return (estimate * math.exp(-far), estimate * math.exp(far)) if far < ENDLESS else (0.0, math.inf)
+
+
+def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:
+    names, errors = [each.name for each in information.places], information.errors
+    found = []
+    for i in range(len(names)):
+        for j in range(i):
+            scale = errors[i] * errors[j]
+            value = information.covariance[i, j] / scale if 0 < scale < math.inf else math.nan
+            if abs(value) > STRONG:
+                found.append((names[j], names[i], round(float(value), 4)))
+    return tuple(found)
+
+
+def notes_on(information: Information) -> list[str]:
+    notes: list[str] = []
+    if not information.known.any():
+        return notes
+    if information.distance > FAR_FROM_NORMAL:
+        notes.append(
+            f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
+            "much; raise train.steps, set precision=x64, or use optimizer=lm."
+        )
+    for sentence in neighbours_in_words(information.evidence.checked):
+        positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())
+        notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
+    if isinstance(information.evidence.model.start, First):
+        notes.append(READS_FIRST_ROW)
+    return notes
+
+
+def shown_with_interval(name: str, found: ConfidenceInterval) -> str:
+    """`k1 = 0.0451 [0.0438, 0.0465]`, with as many digits as tell the ends apart."""
+    half = (found.upper - found.lower) / 2
+    size = max(abs(found.estimate), abs(found.lower), abs(found.upper))
+    digits = 3
+    if 0 < half < math.inf and 0 < size < math.inf:
+        digits = min(max(math.floor(math.log10(size / half)) + 2, 3), 12)
+    estimate, lower, upper = (f"{value:.{digits}g}" for value in (found.estimate, found.lower, found.upper))
+    return f"{name} = {estimate} [{lower}, {upper}]"

@@ -1,0 +1,442 @@
+"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, noise and covariance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Bool, Float
+
+from ..data.batch import data_from_start
+from ..data.bounds import from_line, slope
+from ..data.dataset import Dataset
+from ..data.noise import noise_unit, typical_residuals
+from ..data.scaling import columns_by_name
+from ..evaluation.advice import smaller_network
+from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
+from ..model import parameters
+from ..model.fields.known import Constants
+from ..model.neural_ode import NeuralODE
+from ..objectives.robust import LEAST_SQUARES, AbstractResidualLoss
+from ..objectives.trajectory import TrajectoryMatching
+from ..options.options import Devices, Options
+from ..runtime.placement import scope
+from ..training.members import Member
+from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
+from ..training.stage import Stage
+
+# More trained parameters are not few; a larger Jacobian would take too long [numbers].
+MOST_PARAMETERS, MOST_JACOBIAN_NUMBERS = 1000, 20_000_000
+# A fit that explains less of the variance, and leaves no mere noise, is no evidence of its constants.
+DESCRIBED = 0.9
+# Weights that are drawn anew have this standard deviation over the root of their layer's width.
+SPREAD_OF_NOISE = 0.5
+Noise = Literal["given", "estimated"]
+
+
+class Unsure(ValueError):
+    """A likelihood or a confidence that can't be had, with the reason."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A constant's place among the trained parameters.
+
+    - `name`, `index`: its name, and its number in the flat vector.
+    - `bounds`, `scale`: as in `Constants`.
+    """
+
+    name: str
+    index: int
+    bounds: tuple[float | None, float | None]
+    scale: float
+
+
+class Evidence:
+    """The sum of squares of a fit near its optimum.
+
+    **Arguments:**
+
+    - `model`, `options`, `stages`: the fitted model, with which options, and the stages of the fit.
+    - `train`: the training data.
+
+    **Raises:** `Unsure` if the fit is no least-squares optimum, or has too many parameters.
+    """
+
+    def __init__(self, model: NeuralODE, options: Options, stages: Sequence[Stage], train: Dataset):
+        self.model = model
+        self.kind = options.kind
+        self.states = train.states
+        stage = stages[-1]
+        check_stage(stage)
+        assert isinstance(options.device, Devices)
+        place = replace(options, device=Devices(options.device.kind, 1)).place
+        with scope(self.kind):
+            placed = place.one(model)
+            part = parameters.partition(placed, options.training.freeze)
+            count = parameters.count_parameters(part.params)
+            check_problem_size(count, train, smaller_network(options))
+            member = Member(placed, [with_least_squares(stage)], options.seed)
+            setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
+            programs = StagePrograms(0, setup)
+            (state,) = programs.refined(programs.init([part.params]))
+            self.stage = LinearisedStage(programs, state)
+        batch = programs.rows[0]
+        self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
+        self.deviation = self._deviation(model, train, batch)
+        self.measured = model.scaler.unscale_states(np.asarray(batch.ys, np.float64)).reshape(len(batch.mask), -1)
+        self.loss = loss_of(stage)
+        self.given = batch.weight is not None
+        self.noise: Noise = "given" if self.given and not self.loss.robust else "estimated"
+        data = data_from_start(train, model.start.past, model.start.washout) if model.start.past else train
+        data = model.scaler.marked(data)
+        self.unit = 1.0 if batch.weight is None else noise_unit(data, model.scaler)
+        self.spread = self._spread(data) if self.loss.robust else None
+
+    @staticmethod
+    def _deviation(model: NeuralODE, train: Dataset, batch: Any) -> Float[np.ndarray, "block row"]:
+        """What a weighted residual of one is in the user's units, at each measurement."""
+        scaler = model.scaler
+        weight = 1.0 if batch.weight is None else np.asarray(batch.weight, np.float64)
+        ys = scaler.unscale_states(np.asarray(batch.ys, np.float64))
+        found = np.asarray(scaler.state_scale, np.float64) / weight / columns_by_name(slope, ys, scaler.bounds)
+        return np.broadcast_to(found, ys.shape).reshape(len(ys), -1)
+
+    def _spread(self, data: Dataset) -> Float[np.ndarray, "block row"]:
+        """The standard deviation of each weighted residual, as a robust loss sees it."""
+        found = typical_residuals(data, self.model.scaler)
+        return np.broadcast_to(np.tile(found, self.mask.shape[1] // len(found)), self.mask.shape)
+
+    def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
+        with scope(self.kind):
+            return self.stage.at(x)
+
+    @property
+    def x(self) -> Float[np.ndarray, " parameter"]:
+        return self.stage.x
+
+    @cached_property
+    def best(self) -> Found:
+        """At the fit's parameters; of a robust loss, the sum of squares whose optimum and covariance are the same.
+
+        Its residuals are pseudo-values `s psi(r / s) / mean(psi')` (Huber, Robust Statistics, 1981, section 7.6).
+
+        **Raises:** `Unsure` if a solve fails there.
+        """
+        found = self.at(self.x)
+        if found.failed or not np.isfinite(found.jacobian).all():
+            raise Unsure("a training trajectory can't be solved, or its sensitivities can't.")
+        if self.spread is None:
+            return found
+        width = self.mask.shape[1]
+        psi, bend = self.loss.influence(found.residuals[:, :width] / self.spread)
+        mean = float(bend[self.mask].mean())
+        if mean <= 0:
+            raise Unsure("most residuals are outliers, so nothing is sure; give data.sigma, or use loss=huber.")
+        residuals = np.concatenate([self.spread * psi, found.residuals[:, width:]], axis=1) / mean
+        return found._replace(residuals=residuals, prior=found.prior / mean)
+
+    @cached_property
+    def redrawn(self) -> Found | None:
+        """At network weights drawn as before a training, which no prior has made small; None if a solve fails there."""
+        rng = np.random.default_rng(0)
+
+        def drawn(leaf: Any, prior: Any) -> Any:
+            width = leaf.shape[-1] if leaf.ndim else 1
+            return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
+
+        with scope(self.kind):
+            flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
+        found = self.at(np.asarray(flat, np.float64))
+        return None if found.failed or not np.isfinite(found.jacobian).all() else found
+
+    @cached_property
+    def raw(self) -> Float[np.ndarray, " value"]:
+        """The weighted residuals of the measurements, as they are."""
+        return self.at(self.x).residuals.reshape(-1)[self.informative]
+
+    @cached_property
+    def informative(self) -> Bool[np.ndarray, " residual"]:
+        """Which residuals are measurements that a parameter could miss: not those that a start is taken from."""
+        values, jacobian = self.best.residuals, self.best.jacobian
+        data = np.zeros(values.shape, bool)
+        data[:, : self.mask.shape[1]] = self.mask
+        told = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
+        return data.reshape(-1) & told
+
+    @cached_property
+    def checked(self) -> dict[str, ResidualCheck]:
+        """Whether the weighted residuals of each state are independent."""
+        values = self.best.residuals
+        known = np.where(self.informative.reshape(values.shape), values, np.nan)[:, : self.mask.shape[1]]
+        rows = known.reshape(-1, len(self.states))
+        segment = np.repeat(np.arange(len(values)), len(rows) // len(values))
+        return check_channels(rows, segment, np.zeros((len(rows), 0)), self.states, ())
+
+    @cached_property
+    def is_described(self) -> bool:
+        """Whether the model describes the training data: it explains most of their variance, or leaves mere noise."""
+        width, states = self.mask.shape[1], len(self.states)
+        left = np.where(self.mask, self.at(self.x).residuals[:, :width] * self.deviation, np.nan).reshape(-1, states)
+        values = np.where(self.mask, self.measured, np.nan).reshape(-1, states)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
+        explained = float(np.mean(shares[np.isfinite(shares)])) if np.isfinite(shares).any() else 1.0
+        return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.checked))
+
+    @cached_property
+    def constants(self) -> list[Place]:
+        """The constants that are trained."""
+        with scope(self.kind):
+            numbered = self.stage.numbered()
+        places = []
+        for _, each in parameters.parameter_nodes(numbered.model, Constants):
+            if each.raw is None:
+                continue
+            rows = zip(each.names, np.asarray(jax.device_get(each.raw)).tolist(), each.bounds, each.scales, strict=True)
+            places += [Place(name, round(index), bounds, scale) for name, index, bounds, scale in rows]
+        return places
+
+    @property
+    def values(self) -> int:
+        """Number of measurements."""
+        return int(self.informative.sum())
+
+    def squares(self, found: Found) -> float:
+        """The sum of squared weighted residuals of the measurements."""
+        return float((found.residuals.reshape(-1)[self.informative] ** 2).sum())
+
+    def objective(self, found: Found, x: Float[np.ndarray, " parameter"]) -> float:
+        """The sum of squares with penalties and prior, which the fit has minimised."""
+        return float((found.residuals**2).sum() + (found.prior * x**2).sum())
+
+
+def loss_of(stage: Stage) -> AbstractResidualLoss:
+    objective = stage.objective
+    assert isinstance(objective, TrajectoryMatching)
+    return objective.residual_loss
+
+
+def with_least_squares(stage: Stage) -> Stage:
+    """The stage with plain residuals, on all data at once."""
+    return replace(stage, objective=replace(stage.objective, residual_loss=LEAST_SQUARES), batch_size=None)
+
+
+def check_stage(stage: Stage) -> None:
+    objective = stage.objective
+    if not isinstance(objective, TrajectoryMatching):
+        raise Unsure(f"the last stage minimises {type(objective).__name__}, which is no likelihood of trajectories.")
+    if objective.window is not None:
+        raise Unsure("the last stage fits windows, in which rows count more than once.")
+
+
+def check_problem_size(count: int, train: Dataset, fewer: Sequence[str]) -> None:
+    if count > MOST_PARAMETERS:
+        said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
+        raise Unsure("; try ".join([said, *fewer]) + ".")
+    if (numbers := count * train.mask.size) > MOST_JACOBIAN_NUMBERS:
+        raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_JACOBIAN_NUMBERS:,}.")
+
+
+# A constant whose share in a direction is larger is moved by it.
+MOVED = 1e-3
+# The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
+GROWS, WEAKER = 3.0, 1e-6
+
+
+@dataclass(frozen=True)
+class Information:
+    """What the data say of the constants, all other trained parameters being free (Seber and Wild, Nonlinear
+    Regression, 1989, sections 2.1 and 5.1; with a prior, the Laplace approximation).
+
+    Covariances and directions are those of the constants on the real line (`data/bounds.py`), in units of their own
+    size: of a positive constant, those of its logarithm.
+
+    **Arguments:**
+
+    - `evidence`: of the fit.
+    - `share`: how much the prior and other penalties count. `noise`: the variance of a weighted residual, if known.
+    - `found`: the sum of squares, by default that at the fit.
+    """
+
+    evidence: Evidence
+    share: float = 1.0
+    noise: float | None = None
+    found: Found | None = None
+
+    @property
+    def linearised(self) -> Found:
+        return self.evidence.best if self.found is None else self.found
+
+    @property
+    def places(self) -> list[Place]:
+        return self.evidence.constants
+
+    @cached_property
+    def tolerance(self) -> float:
+        """Singular values below this share of the largest are rounding errors."""
+        return float(np.finfo(self.evidence.stage.kind).eps) ** (2 / 3)
+
+    @cached_property
+    def jacobian(self) -> Float[np.ndarray, "row parameter"]:
+        """The Jacobian of measurements and penalties."""
+        found, width = self.linearised, self.evidence.mask.shape[1]
+        if self.share == 1.0 or found.residuals.shape[1] == width:
+            return found.jacobian
+        weight = np.where(np.arange(found.residuals.shape[1]) < width, 1.0, np.sqrt(self.share))
+        return found.jacobian * np.tile(weight, len(found.residuals))[:, None]
+
+    @property
+    def prior(self) -> Float[np.ndarray, " parameter"]:
+        return self.share * self.linearised.prior
+
+    @cached_property
+    def columns(self) -> Float[np.ndarray, " parameter"]:
+        """The norms of the Jacobian's columns, by which they are divided."""
+        norms = np.sqrt((self.jacobian**2).sum(axis=0) + self.prior)
+        return np.where(norms > 0, norms, 1.0)
+
+    @cached_property
+    def root(self) -> Float[np.ndarray, "row parameter"]:
+        """`R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior."""
+        whole = self.jacobian
+        if self.prior.any():
+            whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
+        return np.asarray(np.linalg.qr(whole / self.columns, mode="r"))
+
+    @cached_property
+    def spectrum(self) -> tuple[Float[np.ndarray, " rank"], Float[np.ndarray, "rank parameter"]]:
+        """Singular values of `root` above rounding, and their right singular vectors."""
+        _, values, vectors = np.linalg.svd(self.root, full_matrices=False)
+        kept = values > self.tolerance * values.max(initial=0)
+        return values[kept], vectors[kept]
+
+    @cached_property
+    def parameters(self) -> float:
+        """The effective number of parameters: their number, less what a prior or a penalty determines."""
+        found, (values, vectors) = self.evidence.best, self.spectrum
+        if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
+            return float(len(values))
+        measured = found.jacobian[self.evidence.informative] / self.columns
+        return float((((measured @ vectors.T) / values) ** 2).sum())
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return self.evidence.values - self.parameters
+
+    @cached_property
+    def variance(self) -> float:
+        """The variance of a weighted residual: of the noise that was given, or as the residuals say.
+
+        **Raises:** `Unsure` if there are too few residuals.
+        """
+        if self.noise is not None:
+            return self.noise
+        if self.evidence.noise == "given":
+            return self.evidence.unit**2
+        if self.degrees_of_freedom < 1:
+            count = f"{self.parameters:.3g} parameters were fitted to {self.evidence.values} values"
+            raise Unsure(f"{count}, which leaves nothing to estimate the noise from; give data.sigma.")
+        return self.evidence.squares(self.evidence.best) / self.degrees_of_freedom
+
+    @cached_property
+    def sizes(self) -> Float[np.ndarray, " constant"]:
+        """How far a trained parameter moves when its constant moves by its own size."""
+        lines = [self.evidence.x[each.index] * each.scale for each in self.places]
+        values = [float(from_line(np.asarray(z), each.bounds)) for z, each in zip(lines, self.places, strict=True)]
+        return np.array(
+            [
+                float(slope(np.asarray(value), each.bounds)) * (abs(value) or 1.0) / each.scale
+                for value, each in zip(values, self.places, strict=True)
+            ]
+        )
+
+    @cached_property
+    def own(self) -> Float[np.ndarray, "row constant"]:
+        """The part of `root` that only the constants explain, in units of their sizes."""
+        index = [each.index for each in self.places]
+        others = np.delete(self.root, index, axis=1)
+        mine = self.root[:, index] * (self.columns[index] * self.sizes)
+        if not others.size:
+            return mine
+        basis, values, _ = np.linalg.svd(others, full_matrices=False)
+        basis = basis[:, values > self.tolerance * values.max(initial=0)]
+        return mine - basis @ (basis.T @ mine)
+
+    @cached_property
+    def directions(self) -> tuple[Float[np.ndarray, " constant"], Float[np.ndarray, "constant constant"]]:
+        """Standard errors along orthogonal directions of the constants, infinite where nothing is known; in rows."""
+        if not self.places:
+            return np.zeros(0), np.zeros((0, 0))
+        alone = (
+            np.linalg.norm(self.root[:, [each.index for each in self.places]], axis=0)
+            * self.columns[[each.index for each in self.places]]
+            * self.sizes
+        )
+        _, values, vectors = np.linalg.svd(self.own, full_matrices=True)
+        values = np.concatenate([values, np.zeros(len(vectors) - len(values))])
+        noise = self.tolerance * np.maximum(np.abs(vectors) @ alone, np.finfo(float).tiny)
+        with np.errstate(divide="ignore"):
+            errors = np.where(values > noise, np.sqrt(self.variance) / values, np.inf)
+        return errors, vectors
+
+    @cached_property
+    def covariance(self) -> Float[np.ndarray, "constant constant"]:
+        """The covariance of the constants; infinite variances, and NaN beside them, where nothing is known."""
+        errors, vectors = self.directions
+        known = np.isfinite(errors)
+        scaled = vectors[known] * errors[known, None]
+        found = scaled.T @ scaled
+        lost = self.moved(vectors[~known]).any(axis=0)
+        found[lost] = found[:, lost] = np.nan
+        found[lost, lost] = np.inf
+        return found
+
+    @staticmethod
+    def moved(vectors: Float[np.ndarray, "direction constant"]) -> Bool[np.ndarray, "direction constant"]:
+        """Which constants a direction moves."""
+        return np.abs(vectors) > MOVED
+
+    @cached_property
+    def errors(self) -> Float[np.ndarray, " constant"]:
+        """Standard errors of the constants, in units of their sizes."""
+        return np.sqrt(np.diag(self.covariance))
+
+    @cached_property
+    def penalised(self) -> Bool[np.ndarray, " constant"]:
+        """Constants that are only determined by the penalties, which weigh them against what is fitted beside them."""
+        found = self.evidence.best
+        if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
+            return np.zeros(len(self.places), bool)
+        here = replace(self, noise=self.variance)
+        widening, redrawn = np.isfinite(self.errors) & here.widening, self.evidence.redrawn
+        # A strong prior makes a network so small that it no longer bends: then it seems to make up for nothing.
+        return widening if redrawn is None else widening | replace(here, found=redrawn).widening
+
+    @property
+    def widening(self) -> Bool[np.ndarray, " constant"]:
+        """Constants whose standard error is much larger under weaker penalties."""
+        return replace(self, share=WEAKER * self.share).errors > GROWS * self.errors
+
+    @property
+    def known(self) -> Bool[np.ndarray, " constant"]:
+        """Constants that the measurements determine."""
+        return np.isfinite(self.errors) & ~self.penalised
+
+    @cached_property
+    def step(self) -> Float[np.ndarray, " parameter"]:
+        """The Gauss-Newton step from the fit's parameters to the optimum of the linearised sum of squares."""
+        found, (values, vectors) = self.evidence.best, self.spectrum
+        slope = found.jacobian.T @ found.residuals.reshape(-1) + found.prior * self.evidence.x
+        return -(vectors.T @ ((vectors @ (slope / self.columns)) / values**2)) / self.columns
+
+    @cached_property
+    def distance(self) -> float:
+        """How far the fit is from that optimum, in standard errors of the constant that is farthest."""
+        index = [each.index for each in self.places]
+        finite = self.known & (self.errors > 0)
+        moved = np.abs(self.step[index] / self.sizes)[finite] / self.errors[finite]
+        return float(moved.max(initial=0.0))

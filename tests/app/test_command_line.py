@@ -1,0 +1,240 @@
+"""What people type: files without keys, values without quotes, keys with and without a plus, equations in a file."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helpers.commands import node_fit, spirals, write_table
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from node_fit.app.config.composition import explain
+from node_fit.app.config.overrides import complete, quoted_words, with_or_without_plus
+from node_fit.app.config.targets import ConfigError
+from node_fit.app.launching import register
+
+CONF = Path(__file__).parents[2] / "conf"
+FAST = ("field.width=8", "field.depth=1", "train.steps=3", "recipe=direct", "report=false")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    rows = [{key: row[key] for key in ("t", "x", "y")} for row in spirals(trajectories=("A",))]
+    write_table(tmp_path / "mine.csv", rows)
+    write_table(tmp_path / "named.csv", spirals())
+    (tmp_path / "lab.csv").write_text("Zeit [h];Temperatur [°C]\n0,5;20,1\n1,0;20,4\n")
+    (tmp_path / "one.csv").write_text("t,x\n0,1\n")
+    (tmp_path / "model.txt").write_text("# van der Pol\nx: y\n\ny: m*(1-x^2)*y - x  # stiff\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def composed(*words):
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"), with_or_without_plus():
+        return compose("config", list(words))
+
+
+# Files.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["mine.csv"], ["--data", "mine.csv"], ["--data=mine.csv"]])
+def test_a_file_is_fitted_without_a_key(folder, words):
+    ran = node_fit(folder, *words, *FAST, "hydra.run.dir=run")
+    assert ran.code == 0, ran.err
+    line = ran.out.splitlines()[0]
+    assert line.startswith(
+        "mine.csv: column 't' is the time, 'x', 'y' are states; in full: python -m node_fit data=table"
+    )
+    same = shlex.split(line.partition("python -m node_fit ")[2])
+    assert same[:4] == ["data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]"]
+    data = OmegaConf.load(folder / "run" / "config.yaml").data
+    assert (data.path, data.time, data.states) == ("mine.csv", "t", ["x", "y"])
+    assert data == composed(*same).data
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["named.csv", "data.trajectory=id"], ["data.time=t", "data.states=[x,y,u]"]),
+        (["named.csv", "data.trajectory=id", "data.inputs=[u]"], ["data.time=t", "data.states=[x,y]"]),
+        (["named.csv", "data.time=t", "data.trajectory=id"], ["data.states=[x,y,u]"]),
+        (["mine.csv", "data.states=[x]"], ["data.time=t"]),
+        (["mine.csv", "data.states=[t,x]"], ["data.time=y"]),
+        (["mine.csv", "data.step=0.1"], ["data.states=[t,x,y]"]),
+        (["mine.csv", "data=table"], ["data.time=t", "data.states=[x,y]"]),
+        (["lab.csv"], ['data.time="Zeit [h]"', 'data.states=["Temperatur [°C]"]']),
+        (["*.csv", "data.states=[x]"], ['data.time="Zeit [h]"']),
+    ],
+)
+def test_roles_that_are_given_are_kept(folder, words, made):
+    found = complete(words, "node_fit")
+    assert found[0] == "data=table" and found.count("data=table") == 1
+    assert [word for word in found[2:] if word not in words] == made
+    assert composed(*found).data.states
+
+
+def test_several_files_are_records(folder):
+    found = complete(["--data", "mine.csv", "named.csv", "-m", "seed=0,1"], "node_fit")
+    assert found[1] == "data.path=[mine.csv,named.csv]" and found[-2:] == ["-m", "seed=0,1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mien.csv"], "mien.csv does not exist; did you mean mine.csv?"),
+        (
+            ["--data", "nowhere/mine.csv"],
+            "nowhere/mine.csv does not exist, nor does the folder nowhere; check the path.",
+        ),
+        (["--data"], "--data names no file; write --data mine.csv."),
+        (["mine.csv", "data=spiral"], "mine.csv and data=spiral both name data; leave one of them out."),
+        (["mine.csv", "data.path=b.csv"], "mine.csv and data.path=b.csv both name data; leave one of them out."),
+        (["mine.csv", "data.inputs=[x,y]"], "mine.csv has the columns 't', 'x', 'y'; it needs one of times and one of"),
+    ],
+)
+def test_files_that_can_not_be_fitted_get_a_sentence(folder, words, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        complete(words, "node_fit")
+
+
+def test_a_missing_file_leaves_no_folder(folder):
+    ran = node_fit(folder, "mien.csv")
+    assert ran.code == 1 and ran.sentence == "mien.csv does not exist; did you mean mine.csv?"
+    assert not (folder / "outputs").exists()
+
+
+def test_other_words_stay(folder):
+    for words in (["--config-dir", "mine.csv", "seed=1"], ["seed"], ["-m", "~experiment"], ["-cn", "tune"]):
+        assert complete(words, "node_fit") == words
+
+
+def test_a_table_of_one_row_gets_a_sentence_about_rows(folder):
+    ran = node_fit(folder, "one.csv")
+    assert (
+        ran.sentence == "the data have one row, and a fit needs rows that follow one another in a trajectory; add rows."
+    )
+    ran = node_fit(folder, "mine.csv", "data.trajectory=t", "data.time=x", "data.states=[y]")
+    assert ran.sentence.startswith("each of the 15 trajectories has one row, and a fit needs rows")
+
+
+# Quotes.
+
+
+@pytest.mark.parametrize(
+    ("typed", "written"),
+    [
+        ("'data.states=[Temperatur [°C]]'", "'data.states=[\"Temperatur [°C]\"]'"),
+        ("data.states=[Temperatur [°C]] seed=1", "'data.states=[\"Temperatur [°C]\"]'"),
+        ("'data.states=[x, Temperatur [°C], y]'", "'data.states=[x,\"Temperatur [°C]\",y]'"),
+        ("'data.time=Zeit [h]'", "'data.time=\"Zeit [h]\"'"),
+        ("'+data.units={T: °C, t: h}'", "'+data.units={T: \"°C\", t: h}'"),
+        (
+            "'field.equations={x: exp(x), y: -a*maximum(x, y)}'",
+            '\'field.equations={x: "exp(x)", y: "-a*maximum(x, y)"}\'',
+        ),
+    ],
+)
+def test_the_quotes_that_work_are_shown(typed, written):
+    words = shlex.split(typed)
+    assert quoted_words(words, words[0]) == written
+
+
+@pytest.mark.parametrize("word", ["a=[1,", "seed", "=", "a=", "a={x: [}", "[x]", "a=[[x]"])
+def test_quotes_are_not_offered_where_they_do_not_help(word):
+    assert quoted_words([word], word) is None
+
+
+def test_the_command_says_the_quotes_that_work(folder):
+    given = ("data=table", "data.path=lab.csv", "data.time=t", "data.states=[Temperatur [°C]]")
+    ran = node_fit(folder, *given)
+    assert ran.sentence == f"{given[-1]} can't be read; write 'data.states=[\"Temperatur [°C]\"]'."
+
+
+# Keys with and without a plus.
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "field.constants.a=0.5", "field.constants={a: 0.5}", "data.bounds.x=[0,1]", "data.units.x=m", "seed=1",
+        "data.noise=0.1", "data.scale=false", "train.steps=7", "data.split.by=time", "optimizer=adam",
+        "solver.rtol=1e-4", "data.covariates={dose: {A: 1.0}}", "experiment=spiral",
+    ],
+)  # fmt: skip
+def test_a_key_is_accepted_with_and_without_a_plus(word):
+    first = ("data=spiral", "field=known", "field.equations={x: 1}")
+    without, added = (composed(*first, *complete([each], "node_fit")) for each in (word, f"+{word}"))
+    assert without == added != composed(*first)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["optimizer.clip=1"], "optimizer.clip is a key of optimizer=adam, optimizer=adamw alone; choose one of these"),
+        (["field=known", "field.rest=true"], "field.rest is a key of field=hybrid alone; choose it, or leave it out."),
+        (["data.bound.x=[0,1]"], "data.bound is not a config key; did you mean data.bounds?"),
+        (["train.step=1"], "train.step is not a config key; did you mean train.steps?"),
+        (["seed.x=1"], "seed.x is not a config key; seed holds a value, not keys."),
+        (["field.width.x=1"], "field.width.x is not a config key; field.width holds a value, not keys."),
+        (["sead=1"], "sead is not a config key; did you mean seed?"),
+    ],
+)
+def test_a_key_that_can_not_be_gets_a_sentence(words, sentence):
+    with pytest.raises(Exception) as caught:
+        composed(*words)
+    assert (explain(caught.value) or "").startswith(sentence)
+
+
+def test_an_option_with_a_plus_that_lacks_the_key_gets_the_same_sentence(folder):
+    ran = node_fit(folder, "mine.csv", "+optimizer.clip=1", *FAST)
+    assert ran.sentence.startswith("optimizer.clip is a key of optimizer=adam, optimizer=adamw alone")
+
+
+def test_every_table_that_ships_has_all_keys_of_a_table():
+    keys = list(composed("data=table").data)
+    for path in (CONF / "data").glob("*.yaml"):
+        assert list(composed(f"data={path.stem}").data) == keys, path
+        text = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        assert path.stem == "table" or "noise" not in str(text), "what does not differ is not repeated"
+    events = "data.events=[{time: 1, state: x, add: 1}]"
+    assert composed("data=spiral", events).data.events[0].state == "x"
+    assert composed("data.split.validation_from=1912").data.split.test_from == 1915
+
+
+# Equations.
+
+
+@pytest.mark.slow
+def test_equations_of_a_file_are_stored_with_the_run(folder):
+    known = ("field=known", "field.equations=model.txt", "field.constants.m=0.1", "train.steps=2", "recipe=direct")
+    ran = node_fit(folder, "mine.csv", *known, "report=false", "hydra.run.dir=run")
+    assert ran.code == 0, ran.err
+    equations = OmegaConf.load(folder / "run" / "config.yaml").field.equations
+    assert equations == {"x": "y", "y": "m*(1-x^2)*y - x"}
+    (folder / "model.txt").unlink()
+    ran = node_fit(folder, "resume=run", "train.steps=4")
+    assert ran.code == 0, ran.err
+    ran = node_fit(folder, "run", "--data", "mine.csv", "--out", "out.csv", module="node_fit.predict")
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["field.equations={x: 'y + np.exp(x)', y: x}"],
+            "field: equation of 'x': write exp(x) for np.exp (column 5 of",
+        ),
+        (["field.equations={x: 'y', y: 'x - b'}"], "field: equation of 'y': 'b' is not a state, an input, a constant"),
+        (["field.equations=model.txt"], "field: model.txt, line 4: equation of 'y': 'm' is not a state, an input"),
+        (["field.equations=modell.txt"], "field.equations: modell.txt does not exist; did you mean model.txt?"),
+        (["field=hybrid", "field.equations=mine.csv"], "mine.csv, line 1: write a state and its equation, such as"),
+    ],
+)
+def test_a_fault_in_equations_is_told_before_a_folder_is_made(folder, words, sentence):
+    ran = node_fit(folder, "mine.csv", "field=known", *words)
+    assert ran.code == 1 and ran.sentence.startswith(sentence)
+    assert not (folder / "outputs").exists()

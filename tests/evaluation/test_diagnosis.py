@@ -1,0 +1,470 @@
+"""The diagnosis of a fit: each kind, from data that produce it."""
+
+import dataclasses
+import functools
+import logging
+
+import jax
+import numpy as np
+import pytest
+from helpers.problems import SMALL, fit_to, rotation
+from scipy.integrate import solve_ivp
+
+import node_fit as nf
+from node_fit.data.smoothing import noise_levels
+from node_fit.evaluation.advice import Case, is_noise
+from node_fit.evaluation.baselines import baselines
+from node_fit.evaluation.diagnosis import diagnose
+from node_fit.evaluation.metrics import score_predictions
+from node_fit.fitting.setup import CANDIDATES, choose_ridge, is_short
+from node_fit.model.parameters import network_weights
+from node_fit.training.callback import Record
+
+
+def record(loss, step=100, stage="main"):
+    return Record(step, stage, loss, None, 0.0, 1.0, 100, 0, 1.0)
+
+
+STALLED = [record(0.1), record(0.0999, 200)]
+
+
+def said(predicted, data=None, status="converged", history=STALLED, validation=None, validated=None):
+    data = data or rotation()
+    splits, predictions = {"train": data}, {"train": predicted}
+    if validation is not None:
+        splits["validation"], predictions["validation"] = validation, validated
+    return diagnose(Case(status, history, splits, predictions))
+
+
+def test_good():
+    data = rotation()
+    assert said(data.ys + 1e-3).kind == "good"
+
+
+def test_flat():
+    data = rotation()
+    flat = said(np.zeros_like(data.ys) + data.ys.mean(axis=(0, 1)))
+    assert flat.kind == "flat" and "shorter windows first" in flat.sentence
+    direct = nf.Options(recipe="direct")
+    straight = diagnose(Case("converged", STALLED, {"train": data}, {"train": data.ys * 0}, options=direct))
+    assert "try recipe=default" in straight.sentence
+    after_all = said(np.zeros_like(data.ys), history=[record(1.0, stage="derivative"), *STALLED])
+    assert "shorter windows first" in after_all.sentence
+
+
+def test_unstable_names_the_trajectory_and_the_time():
+    data = rotation()
+    broken = data.ys.copy()
+    broken[1, 7:] = np.inf
+    found = said(broken)
+    assert found.kind == "unstable"
+    assert f"'1' can't be simulated beyond t = {data.ts[1, 6]:g}" in found.sentence
+
+
+def test_unfinished():
+    data = rotation()
+    falling = [record(0.2), record(0.1, 200)]
+    assert said(data.ys + 0.1, status="completed", history=falling).kind == "unfinished"
+    assert said(data.ys + 0.1, status="converged", history=falling).kind != "unfinished"
+
+
+def test_the_last_records_are_those_of_one_member():
+    """Records of members take turns; the best one has stalled, and the other's loss is ten times as large."""
+    data = rotation()
+    other = [dataclasses.replace(record(loss), member=1) for loss in (1.0, 0.9)]
+    stalled, falling = [record(0.1), record(0.0999, 200)], [record(0.2), record(0.1, 200)]
+    for history in ([other[0], stalled[0], other[1], stalled[1]], [stalled[0], other[0], stalled[1], other[1]]):
+        assert said(data.ys + 0.1, status="completed", history=history).kind != "unfinished"
+    for history in ([other[0], falling[0], other[1], falling[1]], [falling[0], other[0], falling[1], other[1]]):
+        assert said(data.ys + 0.1, status="completed", history=history).kind == "unfinished"
+
+
+def test_the_best_member_is_that_of_the_last_stage():
+    """Losses of an earlier stage belong to another objective."""
+    data = rotation()
+    first = [record(1e-9, stage="derivative"), dataclasses.replace(record(1e-3, stage="derivative"), member=1)]
+    last = [
+        dataclasses.replace(record(loss), member=member) for loss, member in ((1.0, 0), (0.2, 1), (0.9, 0), (0.2, 1))
+    ]
+    assert said(data.ys + 0.1, status="completed", history=first + last).kind != "unfinished"
+
+
+def test_steps_that_are_too_few_are_named():
+    data = rotation()
+    options = nf.Options(solver=nf.Solver(max_steps=8))
+
+    def of(predicted, excess):
+        return diagnose(Case("completed", STALLED, {"train": data}, {"train": predicted}, {}, options, excess))
+
+    found = of(0 * data.ys, 2e4)
+    assert found.kind == "coarse" and "solver.max_steps=8" in found.sentence and "20000 times" in found.sentence
+    assert of(0 * data.ys, 2.0).kind == "flat"
+    assert of(data.ys + 1e-3, 2e4).kind == "good"
+    unstable = of(np.full_like(data.ys, np.inf), 2e4)
+    assert unstable.kind == "unstable" and "solver.max_steps=8" in unstable.sentence
+
+
+FAST = {"solver": nf.Solver(rtol=1e-6, max_steps=8), "recipe": "direct", "ridge": 0.0, "steps": 4, "chunk_steps": 2}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_held_steps_that_may_be_no_more_are_warned_of(caplog, members):
+    data = rotation(times=40, rate=8.0)
+    with caplog.at_level(logging.WARNING):
+        coarse = {**FAST, "solver": nf.Solver(rtol=1e-8, max_steps=8)}
+        fit = fit_to(data, field=nf.Linear, optimizer=nf.LBFGS(), ensemble=members, **coarse)
+    assert fit.step_excess > 1e3
+    assert caplog.text.count("solver.max_steps=8") == 1
+    assert "solver.max_steps=8" in fit.diagnose().sentence
+    caplog.clear()
+    enough = fit_to(data, field=nf.Linear, **{**FAST, "solver": nf.Solver(rtol=1e-6)})
+    assert enough.step_excess == 0 and "max_steps" not in caplog.text
+
+
+def test_steps_between_rows_that_may_be_no_more_are_warned_of(caplog):
+    data = rotation(times=12, rate=8.0)
+    us = np.sin(5 * data.ts)[..., None]
+    driven = nf.Dataset.from_arrays(data.ts, data.ys, us, states=("x", "y"), inputs=("u",))
+    with caplog.at_level(logging.WARNING):
+        fit = fit_to(driven, field=nf.Linear, **{**FAST, "solver": nf.Solver(rtol=1e-8, max_steps=2)})
+    assert fit.step_excess > 10
+    assert caplog.text.count("solver.max_steps=2") == 1
+
+
+def test_overfitted():
+    data = rotation()
+    assert said(data.ys + 1e-3, validation=data, validated=data.ys + 0.3).kind == "overfitted"
+    assert said(data.ys + 1e-3, validation=data, validated=data.ys + 1e-3).kind == "good"
+
+
+def test_a_prior_that_was_chosen_is_not_advised_against():
+    data = rotation()
+    splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 0.3}
+    advice = {
+        chosen: diagnose(Case("converged", STALLED, splits, predicted, chosen=chosen)).sentence
+        for chosen in [(), ("penalty.ridge",)]
+    }
+    assert "a prior (penalty.ridge=0.1)" in advice[()]
+    chosen = advice["penalty.ridge",]
+    assert "a prior" not in chosen and "more data" in chosen and "penalty.ridge was chosen by the data" in chosen
+
+
+def test_limited_by_noise():
+    clean = rotation(times=60)
+    noise = 0.1 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise)
+    assert said(clean.ys, data).kind == "noise-limited"
+    assert said(data.ys, clean).kind != "noise-limited"
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.5, "noise-limited"), (2.7, "good")])
+def test_errors_held_out_that_exceed_the_noise_are_no_noise(times, kind):
+    clean = rotation(times=60)
+    noise = 0.05 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys + noise)
+    found = said(clean.ys, data, validation=data, validated=data.ys + times * noise)
+    assert found.kind == kind
+    if kind == "good":
+        assert "that on validation data is 2.7 times that on training data" in found.sentence
+
+
+def test_a_good_fit_is_compared_with_the_best_simple_model():
+    data = rotation()
+    splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
+    simple = {name: baselines(data, data) for name in splits}
+    found = diagnose(Case("completed", STALLED, splits, predicted, simple))
+    assert found.kind == "good"
+    best = min(simple["test"].values(), key=lambda each: each.nrmse)
+    assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
+
+
+def test_a_fit_that_was_interrupted_is_judged_as_far_as_it_came():
+    data = rotation()
+    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
+    cut = dataclasses.replace(fit, status="interrupted")
+    assert cut.diagnose().sentence == f"so far {fit.diagnose().sentence}"
+
+
+def test_known_noise_counts():
+    """The residuals are as large as the first standard deviation, and ten times the second."""
+    clean = rotation(times=6, rate=4.0)
+    ys = clean.ys + 0.3 * np.random.default_rng(0).normal(size=clean.ys.shape)
+    for sigma, limited in ((0.3, True), (0.03, False)):
+        data = nf.Dataset.from_arrays(clean.ts[0], ys, states=("x", "y"), sigma=sigma)
+        assert is_noise(data, clean.ys, nf.Options()) == limited
+        # In a logarithm, the deviation is another.
+        logarithmic = nf.Options(scaling=nf.Scaling(log=("x", "y")))
+        unknown = dataclasses.replace(data, sigma=None)
+        assert is_noise(data, clean.ys, logarithmic) == is_noise(unknown, clean.ys, nf.Options())
+
+
+def test_poor():
+    data = rotation()
+    assert said(0.6 * data.ys).kind == "poor"
+
+
+def test_failed():
+    assert said(rotation().ys, status="failed").kind == "failed"
+
+
+def test_the_noise_is_found():
+    clean = rotation(trajectories=4, times=100)
+    noise = np.array([0.2, 0.02]) * np.random.default_rng(1).normal(size=clean.ys.shape)
+    np.testing.assert_allclose(noise_levels(clean.ts, clean.ys + noise), [0.2, 0.02], rtol=0.25)
+    assert np.isnan(noise_levels(clean.ts[:, :3], clean.ys[:, :3])).all()
+
+
+def test_a_fit_says_what_it_has_come_to():
+    data = rotation()
+    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
+    assert fit.diagnose(data).kind == "good"
+
+
+@pytest.mark.parametrize("best", CANDIDATES)
+def test_the_prior_is_the_one_that_predicts_the_ends(best):
+    """The candidate fits only see the beginnings of the trajectories."""
+    data = rotation(times=20)
+    seen = []
+
+    def predict(beginning, ridge):
+        seen.append(beginning)
+        return data.ys + 0.1 * (1 + abs(ridge - best))
+
+    assert choose_ridge(data, predict) == best
+    assert all(not part.mask[:, 15:].any() and part.mask[:, :15].all() for part in seen)
+    # A fitted start may look at rows that do not count.
+    assert all(np.isnan(part.ys[:, 15:]).all() for part in seen)
+
+
+def test_where_nothing_predicts_the_prior_is_strong():
+    data = rotation()
+    assert choose_ridge(data, lambda part, ridge: np.full(data.ys.shape, np.nan)) == max(CANDIDATES)
+
+
+def short(data, field, count):
+    """Whether the data are short for a model whose field has `count` weights."""
+    model = nf.make_model(data, field=field, key=jax.random.key(0))
+    assert sum(leaf.size for leaf in network_weights(model.field)) == count
+    return is_short(data, model)
+
+
+def test_what_is_short():
+    assert short(rotation(1, 10), SMALL, 42) and not short(rotation(3, 12), SMALL, 42)
+    assert short(rotation(3, 12), nf.MLP, 4482) and not short(rotation(20, 12), nf.MLP, 4482)
+
+
+def test_short_noisy_records_get_a_prior_by_themselves():
+    """On fifteen noisy points of a slow decay, a large network forecasts better with the chosen prior."""
+    rng = np.random.default_rng(3)
+    ts = np.linspace(0, 3, 15)
+    truth = np.stack([np.exp(-0.5 * ts) * np.cos(2 * ts), -np.exp(-0.5 * ts) * np.sin(2 * ts)], axis=1)
+    data = nf.Dataset.from_arrays(ts, truth + 0.1 * rng.normal(size=truth.shape))
+
+    class Notes(nf.Callback):
+        def on_fit_start(self, model, notes):
+            self.notes = notes
+
+    notes = Notes()
+    fit_to(data, field=functools.partial(nf.MLP, width=16), steps=50, precision="x64", callbacks=[notes])
+    assert notes.notes[0].startswith("penalty.ridge=")
+    told = Notes()
+    fit_to(data, field=SMALL, steps=5, ridge=0.5, precision="x64", callbacks=[told])
+    assert not told.notes
+
+
+# What is said must be true.
+
+
+def held_out(train, predicted, test, tested, **more):
+    """The verdict on training and test data with these predictions."""
+    return diagnose(
+        Case("converged", STALLED, {"train": train, "test": test}, {"train": predicted, "test": tested}, **more)
+    )
+
+
+def series(ys, ts=None, **more):
+    """One record of the state x."""
+    ts = np.arange(len(ys), dtype=float) if ts is None else ts
+    return nf.Dataset.from_arrays(ts, np.asarray(ys, float)[:, None], states=("x",), **more)
+
+
+def known(equation="-k*x", **constants):
+    return functools.partial(nf.Known, equations={"x": equation}, constants=constants or {"k": [0.5, 0.0, None]})
+
+
+def test_a_share_that_is_not_a_number_decides_nothing():
+    """A test set of one row has no spread."""
+    train, test = rotation(), rotation(1).until(0.1)
+    assert np.isnan(score_predictions(test, test.ys + 0.01).r2)
+    found = held_out(train, train.ys + 0.03, test, test.ys + 0.03)
+    assert found.kind == "good" and "nan" not in found.sentence
+    assert held_out(train, train.ys + 0.03, test, test.ys + 0.9).kind in ("overfitted", "poor")
+    empty = dataclasses.replace(train, scored=np.zeros_like(train.scored))
+    assert held_out(train, train.ys + 0.03, empty, empty.ys).kind == "good"
+
+
+def test_a_prior_is_advised_for_networks_only():
+    data = rotation()
+    runaway = np.full_like(data.ys, np.inf)
+    best = {"test": {"mean": score_predictions(data, data.ys + 1e-4)}}
+    cases = {"poor": data.ys + 0.3, "unstable": runaway, "beaten": data.ys + 0.3}
+    for kind, tested in cases.items():
+        simple = best if kind == "beaten" else {}
+        without = held_out(
+            data, data.ys + 1e-2, data, tested, simple=simple, penalised=False, options=nf.Options(field=known())
+        )
+        assert (without.kind, "ridge" in without.sentence) == (kind, False), without
+        assert "ridge" in held_out(data, data.ys + 1e-2, data, tested, simple=simple).sentence
+
+
+def test_three_constants_do_not_overfit():
+    """A fit of equations at R² 0.95 held out, and far better in training."""
+    data = rotation()
+    options = nf.Options(field=known())
+    tested = data.ys + np.sqrt(0.049) * data.ys.std(axis=(0, 1))
+    found = held_out(data, data.ys + 1e-2, data, tested, options=options, penalised=False)
+    assert found.kind == "good" and "times that on training" in found.sentence
+    assert held_out(data, data.ys + 1e-2, data, tested).kind == "overfitted"
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1.5, "noise-limited"), (5.0, "overfitted")])
+def test_a_tail_is_judged_by_the_noise(times, kind):
+    """The end of a decay hardly varies, so its own spread is about the noise."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 6, 60)
+    noise = 0.05 * rng.normal(size=60)
+    truth = 2 * np.exp(-ts)
+    data = series(truth + noise, ts, sigma=0.05)
+    train, test = data.until(4.0), data.scored_after(4.0)
+    assert score_predictions(test, truth[None, :, None]).r2 < 0.9
+    assert held_out(train, truth[None, :40, None], test, data.ys - times * noise[None, :, None]).kind == kind
+
+
+def test_little_held_out_data_count_in_the_spread_of_training():
+    """Two rows that differ by 0.03, predicted up to 0.02, after training data of spread 0.7."""
+    train, test = rotation(1, 12), series([0.50, 0.53])
+    whole = nf.Dataset.from_arrays(train.ts[0], train.ys[..., :1], states=("x",))
+    assert score_predictions(test, test.ys + np.array([[0.02], [-0.02]])).r2 < 0.5
+    assert held_out(whole, whole.ys + 0.01, test, test.ys + np.array([[0.02], [-0.02]])).kind == "good"
+    assert held_out(whole, whole.ys + 0.01, test, test.ys + np.array([[0.4], [-0.4]])).kind != "good"
+
+
+def test_each_residual_is_weighed_by_its_own_deviation():
+    """Ten deviations in the sure half of the rows; pooled, they would drown in the other half's noise."""
+    clean = rotation(1, 40)
+    sigma = np.where(np.arange(40) < 20, 0.5, 0.01)[:, None] * np.ones(2)
+    data = nf.Dataset.from_arrays(clean.ts[0], clean.ys[0], states=("x", "y"), sigma=sigma)
+    assert is_noise(data, data.ys + sigma, nf.Options())
+    assert not is_noise(data, data.ys + np.where(sigma > 0.1, 0.1, 0.1), nf.Options())
+
+
+def test_noise_is_independent():
+    """A slow wave of the size of the noise is no noise, whatever its size."""
+    data = dataclasses.replace(rotation(1, 200), sigma=np.full((1, 200, 2), 0.1))
+    scaler = nf.make_model(data, field=nf.Linear, key=jax.random.key(0)).scaler
+    chance = 0.1 * np.random.default_rng(0).normal(size=data.ys.shape)
+    wave = 0.1 * np.sin(4 * data.ts)[..., None]
+    kinds = {
+        each: diagnose(Case("converged", STALLED, {"train": data}, {"train": data.ys + left}, scaler=scaler)).kind
+        for each, left in (("chance", chance), ("wave", wave))
+    }
+    assert kinds == {"chance": "noise-limited", "wave": "good"}
+
+
+def pendulum_with(left):
+    data = rotation(2, 200, rate=4.0)
+    return data, data.ys + left * np.roll(data.ys, 1, axis=2)
+
+
+@pytest.mark.parametrize("size", [0.6, 1.2])
+def test_wrong_equations_are_no_hidden_states(size):
+    """All states are measured, and past rows predict the residuals: the equations are wrong, or the start is."""
+    data, predicted = pendulum_with(size)
+    split = {"train": data}, {"train": predicted}
+    equations = {"x": "a*y", "y": "-a*x"}
+    field = functools.partial(nf.Known, equations=equations, constants={"a": 1.0})
+    options = nf.Options(field=field)
+    found = diagnose(Case("converged", STALLED, *split, options=options, penalised=False))
+    assert found.kind == ("poor" if size < 1 else "flat")
+    assert "equations" in found.sentence and "start" in found.sentence and "hidden" not in found.sentence
+    assert "equations" not in diagnose(Case("converged", STALLED, *split)).sentence
+
+
+def epidemic(infected):
+    """Times, shares of susceptible and infected people, and the equations."""
+    ts, equations = np.linspace(0, 30, 31), {"S": "-beta*S*I", "I": "beta*S*I - gamma*I"}
+    rates = lambda t, y: [-0.9 * y[0] * y[1], 0.9 * y[0] * y[1] - 0.3 * y[1]]  # noqa: E731
+    ys = solve_ivp(rates, (0, 30), [1 - infected, infected], t_eval=ts, rtol=1e-9).y.T
+    constants = {"beta": [0.5, 0.0, None], "gamma": [0.2, 0.0, None]}
+    return ts, ys, functools.partial(nf.Known, equations=equations, constants=constants)
+
+
+def test_a_wrong_start_is_not_put_on_the_constants():
+    """An epidemic whose first row says nobody is ill: nothing moves, so no constant matters, from this start."""
+    ts, ys, field = epidemic(0.01)
+    ys[0, 1] = 0.0
+    wrong = nf.Dataset.from_arrays(ts, ys, states=("S", "I"))
+    fit = fit_to(wrong, field=field, steps=20, recipe="direct", precision="x64", start=nf.First)
+    found, sure = fit.diagnose(), fit.confidence()
+    assert found.kind == "flat" and "stands still" in found.sentence and "start=fitted" in found.sentence
+    (said,) = sure.undetermined
+    assert "not determined" not in said and "start" in said
+    fitted = fit_to(wrong, field=field, steps=200, recipe="direct", precision="x64", start=nf.Fitted)
+    assert fitted.diagnose().kind in ("good", "noise-limited") and not fitted.confidence().undetermined
+
+
+def test_a_constant_column_is_not_good():
+    data = series(np.full(12, 3.0))
+    for predicted in (data.ys, data.ys + 1e-7):
+        found = diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}))
+        assert (
+            found.kind == "flat" and "constant in the training data" in found.sentence and "nan" not in found.sentence
+        )
+
+
+def test_what_ties_with_a_simple_model_says_so():
+    data = rotation()
+    predicted = data.ys + 0.05
+    own = score_predictions(data, predicted)
+    close = dataclasses.replace(own, nrmse=1.05 * own.nrmse)
+    for name, kind in (("mean", "tied"), ("persistence", "tied"), ("linear", "good"), ("state-space", "good")):
+        found = held_out(data, predicted, data, predicted, simple={"test": {name: close}})
+        assert (found.kind, "does as well" in found.sentence) == (kind, True)
+        assert ("field=linear" in found.sentence) == (kind == "good")
+        far = dataclasses.replace(own, nrmse=2 * own.nrmse)
+        assert "does as well" not in held_out(data, predicted, data, predicted, simple={"test": {name: far}}).sentence
+    linear = nf.Options(field=nf.Linear)
+    assert (
+        "as well"
+        not in held_out(data, predicted, data, predicted, simple={"test": {"linear": close}}, options=linear).sentence
+    )
+
+
+def test_what_is_predicted_well_and_by_nothing_else_is_not_overfitted():
+    """R² 0.998 held out, five times better than the best simple model, and better still in training."""
+    data = rotation()
+    tested = data.ys + np.sqrt(0.002) * data.ys.std(axis=(0, 1))
+    own = score_predictions(data, tested)
+    assert own.r2 == pytest.approx(0.998)
+    for times, kind in ((5.0, "good"), (1.5, "overfitted")):
+        simple = {"test": {"linear": dataclasses.replace(own, nrmse=times * own.nrmse)}}
+        assert held_out(data, data.ys + 2e-3, data, tested, simple=simple).kind == kind
+
+
+def test_test_data_outside_the_range_of_training_are_named():
+    train, test = series(np.linspace(0, 2, 30)), series(np.linspace(1, 5.3, 30))
+    said = held_out(train, train.ys + 0.02, test, test.ys + 0.02).sentence
+    assert said.endswith("The test data leave the range of the training data: x reaches 5.3 (trained on 0 to 2).")
+    inside = series(np.linspace(0, 2.1, 30))
+    assert "range" not in held_out(train, train.ys + 0.02, inside, inside.ys + 0.02).sentence
+
+
+def test_a_verdict_has_one_door():
+    """What a run says is what `diagnose` says of its splits."""
+    assert not hasattr(nf.Fit, "judge")
+    data = rotation()
+    fit = fit_to(data, field=nf.Linear, steps=30, precision="x64")
+    splits = {"train": data, "test": rotation(rate=1.1)}
+    made = {name: fit.predict(part) for name, part in splits.items()}
+    simple = {name: fit.simple_scores(data, part) for name, part in splits.items()}
+    assert fit.diagnose(splits) == fit.diagnose(splits, made, simple)
+    assert "test data" in fit.diagnose(splits).sentence and fit.diagnose(data) == fit.diagnose()

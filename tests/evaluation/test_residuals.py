@@ -1,0 +1,167 @@
+"""Checks of residuals: independent noise is rarely accused, and what depends on something is found."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from helpers.problems import fit_to
+from scipy.stats import norm
+
+import node_fit as nf
+from node_fit.data.scaling import Scaler
+from node_fit.evaluation.residuals import (
+    autocorrelation,
+    check_channels,
+    check_residuals,
+    explain_by_past,
+    inputs_in_words,
+    ljung_box,
+    neighbours_in_words,
+    runs_test,
+)
+
+ROWS = 60
+
+
+def lasting(rng, shape, correlation):
+    """Autoregressive noise of variance 1 along the last axis."""
+    values = rng.normal(size=shape)
+    for row in range(1, shape[-1]):
+        values[..., row] = correlation * values[..., row - 1] + (1 - correlation**2) ** 0.5 * values[..., row]
+    return values
+
+
+def checked(values, us=None, inputs=()):
+    values = np.atleast_2d(values)
+    segment = np.repeat(np.arange(len(values)), values.shape[1])
+    us = np.zeros((values.size, 0)) if us is None else us.reshape(values.size, -1)
+    return check_channels(values.reshape(-1, 1), segment, us, ("x",), inputs)
+
+
+def accused(words, make, sets=400):
+    return np.mean([bool(words(make(np.random.default_rng(seed)))) for seed in range(sets)])
+
+
+def test_independent_noise_is_rarely_accused():
+    """At most 1 % of sets, and three standard errors of 400 sets are 1.5 %; of a record and of many short ones."""
+    assert accused(neighbours_in_words, lambda rng: checked(rng.normal(size=ROWS))) <= 0.025
+    assert accused(neighbours_in_words, lambda rng: checked(rng.standard_t(3, size=(12, 5)))) <= 0.025
+
+
+def test_slow_inputs_are_not_accused_of_slow_residuals():
+    def make(rng):
+        slow = lasting(rng, (2, 200), 0.9)
+        return checked(slow[0], slow[1], ("u",))
+
+    assert accused(inputs_in_words, make, 200) <= 0.06
+
+
+def test_what_depends_is_found():
+    def neighbours(rng):
+        return checked(lasting(rng, (100,), 0.7))
+
+    def inputs(rng):
+        u = rng.normal(size=100)
+        return checked(np.exp(u) + rng.normal(size=100), u, ("u",))
+
+    assert accused(neighbours_in_words, neighbours, 50) >= 0.95
+    assert accused(inputs_in_words, inputs, 50) >= 0.95
+    found = neighbours(np.random.default_rng(1))
+    assert neighbours_in_words(found) == [
+        f"Neighbouring residuals depend on each other (lag-1 correlation {found['x'].lag1:.2f} of x)."
+    ]
+    said = inputs_in_words(inputs(np.random.default_rng(0)))
+    assert said[0].startswith("The residuals of x depend on the input u (rank correlation 0.")
+
+
+def test_standard_error_and_probabilities_are_those_of_independent_values():
+    rng = np.random.default_rng(3)
+    found = [checked(rng.normal(size=400))["x"] for _ in range(600)]
+    assert np.std([each.lag1 for each in found]) == pytest.approx(found[0].lag1_error, rel=0.1)
+    for name in ("ljung_box", "runs"):
+        ps = np.array([getattr(each, name) for each in found])
+        for level in (0.05, 0.5):
+            assert (ps < level).mean() == pytest.approx(level, abs=4 * (level * (1 - level) / ps.size) ** 0.5)
+
+
+def test_runs_against_all_orders():
+    """Mean and variance of the number of runs of three high and four low values, over all their orders."""
+    orders = [np.isin(np.arange(7), high) for high in itertools.combinations(range(7), 3)]
+    runs = [1 + np.diff(order).sum() for order in orders]
+    values = np.array([1.0, 1.1, 1.2, -1.0, -1.1, -1.2, -1.3])
+    expected = 2 * norm.sf(abs(2 - np.mean(runs)) / np.std(runs))
+    assert runs_test(values, np.zeros(7, int)) == pytest.approx(expected)
+    # A single value of another segment has one run in any order.
+    assert runs_test(np.append(values, 0.0), np.array([0] * 7 + [1])) == pytest.approx(
+        2 * norm.sf(abs(2 - np.mean(runs)) / np.std(runs))
+    )
+    assert runs_test(np.ones(7), np.zeros(7, int)) is None
+
+
+def test_few_rows_and_exact_predictions_tell_nothing():
+    found = checked(np.random.default_rng(0).normal(size=19))["x"]
+    assert found.values == 19 and found.lag1 is None and found.runs is None
+    assert checked(np.zeros(100))["x"].ljung_box is None
+    assert ljung_box(autocorrelation(np.arange(6.0), np.arange(6), 3)[1:], np.zeros(3, int), 6) is None
+
+
+def test_residuals_count_on_the_scale_of_the_fit():
+    """Relative noise is even in logarithms; with a standard deviation for each row, in units of it."""
+    rng = np.random.default_rng(0)
+    ts, noise = np.linspace(0, 4, 200), lasting(rng, (200,), 0.6)
+    exact = np.exp(ts)
+    data = nf.Dataset.from_arrays(ts, (exact * np.exp(0.1 * noise))[:, None], states=["x"])
+    scaler = Scaler.from_dataset(data, bounds=nf.Scaling(log=["x"]).limits(("x",), ()))
+    own = check_residuals(data, exact[None, :, None], scaler).channels["x"]
+    assert own.lag1 == pytest.approx(autocorrelation(noise, np.zeros(200, int), 1)[1], abs=1e-6)
+    given = nf.Dataset.from_arrays(ts, (exact * (1 + 0.1 * noise))[:, None], states=["x"], sigma=0.1 * exact[:, None])
+    there = check_residuals(given, exact[None, :, None], Scaler.from_dataset(given)).channels["x"]
+    assert there.lag1 == pytest.approx(own.lag1, abs=1e-6)
+
+
+def test_a_start_that_is_a_measurement_is_no_residual():
+    data = nf.Dataset.from_arrays(np.arange(30.0), np.random.default_rng(0).normal(size=(30, 1)), states=["x"])
+    predicted = np.zeros((1, 30, 1))
+    predicted[0, 0] = data.ys[0, 0]
+    predicted[0, 7] = np.inf
+    assert check_residuals(data, predicted, Scaler.from_dataset(data)).channels["x"].values == 28
+
+
+def test_what_past_rows_explain():
+    rng = np.random.default_rng(0)
+    slow, white = lasting(rng, (400,), 0.9), rng.normal(size=400)
+    data = nf.Dataset.from_arrays(np.arange(400.0), np.stack([slow, white], axis=1), states=["a", "b"])
+    shares = explain_by_past(data, np.zeros((1, 400, 2)))
+    assert 0.7 < shares[0] < 0.9 and shares[1] < 0.2
+    assert np.isnan(explain_by_past(data, data.ys)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 10, 11])
+def test_past_rows_of_short_records_explain_nothing_that_is_known(rows):
+    data = nf.Dataset.from_arrays(np.arange(float(rows)), np.ones((3, rows, 1)), states=["a"])
+    assert np.isnan(explain_by_past(data, np.zeros((3, rows, 1)))).all()
+
+
+def test_a_fit_says_that_its_intervals_are_too_narrow():
+    ts = np.linspace(0, 4, 80)
+    field = functools.partial(nf.Known, equations={"x": "-a*x"}, constants={"a": 0.8})
+    for correlation in (0.8, 0.0):
+        ys = np.exp(-ts) + 0.05 * lasting(np.random.default_rng(2), (80,), correlation)
+        data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
+        fit = fit_to(
+            data,
+            field=field,
+            start=functools.partial(nf.Fitted, given=None),
+            recipe="direct",
+            precision="x64",
+            ridge=0.0,
+            steps=60,
+        )
+        notes, checks = fit.confidence().notes, fit.check_residuals()
+        if correlation:
+            lag1 = checks.channels["x"].lag1
+            said = f"Neighbouring residuals depend on each other (lag-1 correlation {lag1:.2f} of x)"
+            assert f"{said}: the intervals are too narrow." in notes and checks.says == (f"{said}.",)
+        else:
+            assert not any("Neighbouring" in note for note in notes) and checks.says == ()

@@ -1,0 +1,198 @@
+"""Where a fit is not good, or rows are few, other ways are tried: polynomials, windows that grow, windows of chaos."""
+
+import functools
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.commands import begun, node_fit, read_summary, read_table, until
+from helpers.problems import rotation
+from scipy.integrate import solve_ivp
+
+import node_fit as nf
+from node_fit.fitting.relevance import log_evidence, thin_out
+
+FEW = 50
+
+
+def van_der_pol(t, y):
+    return [y[1], 0.5 * (1 - y[0] ** 2) * y[1] - y[0]]
+
+
+def lorenz(t, y):
+    return [10 * (y[1] - y[0]), y[0] * (28 - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]]
+
+
+def solved(rates, start, ts):
+    return solve_ivp(rates, (0, ts[-1]), start, t_eval=ts, rtol=1e-9, atol=1e-9).y.T
+
+
+def oscillator(draw=1):
+    """Noisy rows of van der Pol's oscillator, and what comes after them."""
+    ts = np.linspace(0, 14, 2 * FEW)
+    ys = solved(van_der_pol, (-1.5, 2.5), ts)
+    noisy = ys[:FEW] + np.random.default_rng(draw).normal(size=(FEW, 2)) * 0.05**0.5
+    return nf.Dataset.from_arrays(ts[:FEW], noisy, states=("x", "y")), ts, ys
+
+
+@pytest.fixture(scope="module")
+def climbed():
+    train, _, _ = oscillator()
+    return nf.fit(train, progress=False)
+
+
+def forecast_error(model, train, ts, ys):
+    return float(np.mean((model.predict(train, ts[None])[0, FEW:] - ys[FEW:]) ** 2))
+
+
+def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):
+    train, ts, ys = oscillator()
+    assert [each.name for each in climbed.attempts if each.kept] == ["cubic"]
+    assert forecast_error(climbed.model, train, ts, ys) < 0.05
+    first = nf.fit(train, progress=False, effort="quick")
+    assert first.attempts == () and forecast_error(first.model, train, ts, ys) > 0.2
+
+
+def test_coefficients_that_the_data_do_not_ask_for_are_zero(climbed):
+    """The equation has two terms beyond the linear ones; a fit with one prior for all has all fourteen."""
+    weight = np.asarray(climbed.model.field.weight)
+    assert (np.abs(weight) < 1e-6).sum() >= 8
+    kept = dict(zip(climbed.model.field.exponents, weight[1], strict=True))
+    assert abs(kept[2, 1]) == max(abs(each) for each in kept.values())
+
+
+def test_the_choice_is_told(climbed):
+    (told,) = (choice for choice in climbed.choices if choice.key == "attempt")
+    assert told.value == "cubic" and "as chosen: good" in told.reason
+
+
+def test_equations_of_a_polynomial_are_its_rates(climbed):
+    """In the user's units, as text that others can evaluate."""
+    model, y = climbed.model, jnp.array([1.3, -0.4])
+    rates = model.vector_field(0.0, y)
+    for rate, text in zip(rates, climbed.equations.values(), strict=True):
+        found = eval(text.replace("^", "**"), {"x": 1.3, "y": -0.4})
+        np.testing.assert_allclose(found, rate, rtol=1e-3, atol=1e-3)
+
+
+def test_a_polynomial_counts_its_monomials():
+    field = nf.Polynomial(2, 1, degree=3, key=jax.random.key(0))
+    assert len(set(field.exponents)) == len(field.exponents) == 16
+    assert {sum(each) for each in field.exponents} == {2, 3}
+    with pytest.raises(ValueError, match="degree must be from 2 to 7, got 1"):
+        nf.Polynomial(2, degree=1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="has 230,209 monomials"):
+        nf.Polynomial(20, degree=6, key=jax.random.key(0))
+
+
+def test_a_polynomial_is_stored(climbed, tmp_path):
+    train, _, _ = oscillator()
+    climbed.save(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(nf.load(tmp_path / "m.safetensors").predict(train), climbed.predict(train))
+
+
+def test_the_evidence_is_that_of_a_linear_model_in_closed_form():
+    """A field of constants only moves straight on, so that the data are linear in its parameters."""
+    ts, rng = np.linspace(0, 1, 20), np.random.default_rng(0)
+    data = nf.Dataset.from_arrays(ts, (2 * ts + rng.normal(size=20) * 0.1)[:, None], states=("x",))
+    frozen = ["field.path.layer.weight"]
+    fits = {
+        ridge: nf.fit(
+            data, field=functools.partial(nf.Polynomial, degree=2), start=nf.Fitted, optimizer=nf.LevenbergMarquardt(),
+            precision="x64", penalty=nf.Penalty(ridge=ridge), training=nf.Training(steps=50, freeze=frozen),
+            recipe="direct", progress=False,
+        )
+        for ridge in (1e-2, 1e4)
+    }  # fmt: skip
+    for fit in fits.values():
+        best, x = fit.evidence.best, fit.evidence.x
+        value = (best.residuals**2).sum() + (best.prior * x**2).sum()
+        design = best.jacobian
+        variance = value / fit.evidence.values
+        marginal = design[:, best.prior > 0] @ np.diag(1 / best.prior[best.prior > 0]) @ design[:, best.prior > 0].T
+        covariance = np.eye(len(design)) + marginal
+        flat = design[:, best.prior == 0]
+        inner = flat.T @ np.linalg.solve(covariance, flat)
+        expected = -np.linalg.slogdet(covariance)[1] / 2 - np.linalg.slogdet(inner)[1] / 2
+        expected -= fit.evidence.values / 2 * np.log(variance)
+        np.testing.assert_allclose(log_evidence(fit.evidence), expected, rtol=1e-4)
+
+
+def test_only_a_polynomial_is_thinned():
+    train = rotation(trajectories=1)
+    fit = nf.fit(train, field=nf.Linear, optimizer=nf.LevenbergMarquardt(), progress=False)
+    with pytest.raises(ValueError, match="only a polynomial"):
+        thin_out(fit.evidence)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"effort": "quick"},
+        {"training": nf.Training(steps=20)},
+        {"recipe": "direct"},
+        {"optimizer": nf.LevenbergMarquardt()},
+        {"ensemble": 2},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_nothing_else_is_tried_where_a_user_says_how_to_train(given):
+    train, _, _ = oscillator()
+    fit = nf.fit(train, progress=False, **({"training": nf.Training(steps=20)} | given))
+    assert fit.attempts == ()
+
+
+def test_chaos_is_forecast_in_windows():
+    start = solved(lorenz, (1.0, 1.0, 1.0), np.linspace(0, 50, 3))[-1]
+    ts = np.arange(1600) * 0.02
+    ys = solved(lorenz, start, ts)
+    ys = ys + np.random.default_rng(0).normal(size=ys.shape) * 0.01 * ys.std(axis=0)
+    train, validation = (
+        nf.Dataset.from_arrays(ts[part], ys[part], states=("x", "y", "z")) for part in (slice(1200), slice(1200, 1600))
+    )
+    fit = nf.fit(train, validation=validation, progress=False)
+    assert fit.horizon == 50
+    assert fit.score(train.windows(50, 50)).nrmse < 0.05
+    assert fit.score(train).r2 < 0.9  # No model could say the phase after so long.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ladder")
+    train, ts, _ = oscillator()
+    rows = "".join(f"{t:.6g},{x:.9g},{y:.9g}\n" for t, (x, y) in zip(ts, train.ys[0], strict=False))
+    (folder / "mine.csv").write_text("t,x,y\n" + rows)
+    return folder
+
+
+COMMAND = ("mine.csv", "data.split.validation=0", "data.split.test=0")
+
+
+def test_a_run_that_is_interrupted_between_attempts_ends_as_one_that_was_not(folder):
+    whole = node_fit(folder, *COMMAND, "hydra.run.dir=whole")
+    assert whole.code == 0, whole
+    assert "tried 5 fits:" in whole.out and "* cubic: noise-limited" in whole.out
+    process = begun(folder, *COMMAND, "hydra.run.dir=parts")
+    second = folder / "parts" / "checkpoints" / "attempt-2"
+    until(lambda: any(second.glob("*.safetensors")), process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert read_summary(folder / "parts")["status"] == "interrupted"
+    shutil.copytree(folder / "parts", folder / "stopped")
+    resumed = node_fit(folder, "resume=parts")
+    assert resumed.code == 0, resumed
+    for name in ("predictions.csv", "model.safetensors"):
+        assert (folder / "whole" / name).read_bytes() == (folder / "parts" / name).read_bytes()
+    one, two = (
+        [
+            {key: value for key, value in row.items() if key != "seconds"}
+            for row in read_table(folder / run / "metrics.csv")
+        ]
+        for run in ("whole", "parts")
+    )
+    assert one == two
+    tried = [[each["name"], each["verdict"]] for each in read_summary(folder / "parts")["attempts"]]
+    assert tried == [[each["name"], each["verdict"]] for each in read_summary(folder / "whole")["attempts"]]

@@ -1,0 +1,137 @@
+"""Several starts: the best of many optima is kept, and the table says how often it was found."""
+
+import functools
+import json
+import math
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.commands import node_fit, read_summary
+from helpers.problems import SMALL, fit_to, rotation
+
+import node_fit as nf
+from node_fit.fitting.multistart import Start, Starts
+from node_fit.fitting.setup import SEEDS_APART
+from node_fit.model.fields.known import Constants
+from node_fit.plots.loss import plot_starts
+
+TS = np.linspace(0.0, 5.0, 60)
+RATE = 3.0
+EQUATIONS = {"x": "v", "v": "-w**2*x"}
+OPTIONS = {
+    "field": functools.partial(nf.Known, equations=EQUATIONS, constants={"w": [0.9, 0.0, None]}),
+    "recipe": "direct",
+    "solver": nf.Solver("heun"),
+    "precision": "x64",
+    "ridge": 0.0,
+    "steps": 60,
+}
+
+
+def oscillation() -> nf.Dataset:
+    """A harmonic oscillation, whose frequency has an optimum for each number of periods."""
+    ys = np.stack([np.cos(RATE * TS), -RATE * np.sin(RATE * TS)], axis=1)
+    return nf.Dataset.from_arrays(TS, ys + 0.02 * np.random.default_rng(0).normal(size=ys.shape), states=["x", "v"])
+
+
+def test_the_best_of_many_optima_is_kept():
+    alone = fit_to(oscillation(), **OPTIONS)
+    assert alone.starts is None and abs(alone.model.constants()["w"] - RATE) > 0.5
+    fit = fit_to(oscillation(), starts=32, **OPTIONS)
+    assert fit.model.constants()["w"] == pytest.approx(RATE, rel=1e-2)
+    starts = fit.starts
+    assert len(starts.fits) == 32 and 1 <= starts.found < 32
+    best = min(starts.fits, key=lambda each: each.loss)
+    assert best.constants == pytest.approx(fit.model.constants()) and starts.best == best.loss
+    assert starts.fits[0].constants["w"] == pytest.approx(alone.model.constants()["w"], rel=1e-4)
+    assert starts.next_best is not None and starts.next_best > 2 * starts.best
+    assert f"{starts.found} of 32 starts found the best optimum" in str(starts)
+    # One fit remains, so it has intervals.
+    w = fit.confidence().constants["w"]
+    assert w.lower < RATE < w.upper
+
+
+def test_validation_data_decide():
+    data = oscillation()
+    fit = fit_to(data.until(3.5), validation=data.scored_after(3.5), starts=8, **OPTIONS)
+    lowest = {}
+    for record in fit.history:
+        lowest[record.member] = min(lowest.get(record.member, math.inf), record.validation_loss)
+    assert fit.starts.best == pytest.approx(min(lowest.values()), rel=1e-6)
+
+
+def test_constants_are_drawn_around_the_given_ones():
+    given = Constants.of({"a": [2.0, 1.0, None], "b": [0.3, 0.0, 1.0], "c": -4.0, "d": [1.0, None, 3.0], "e": 0.0})
+    rng = np.random.default_rng(0)
+    draws = [given.drawn(rng).as_dict() for _ in range(2000)]
+    drawn = {name: np.array([each[name] for each in draws]) for name in given.names}
+    for name, distance in (("a", drawn["a"] - 1), ("c", -drawn["c"] / 4), ("d", (3 - drawn["d"]) / 2)):
+        logs = np.log10(distance)
+        assert -1.001 < logs.min() < -0.95 and 0.95 < logs.max() < 1.001, name
+        assert logs.mean() == pytest.approx(0.0, abs=4 * (1 / 3 / 2000) ** 0.5), name
+    assert 0 < drawn["b"].min() < 0.03 and 0.97 < drawn["b"].max() < 1 and np.ptp(drawn["e"]) > 1.9
+
+
+def test_optima_are_counted():
+    starts = Starts(tuple(Start("completed", loss, {"k": 1.0}) for loss in (2.0, 1.0, 1.005, math.inf, 1.5)))
+    assert (starts.best, starts.found, starts.next_best) == (1.0, 2, 1.5)
+    assert starts.losses == (2.0, 1.0, 1.005, math.inf, 1.5)
+    table = json.loads(json.dumps(starts.as_dict(), allow_nan=False))["table"]
+    assert table[3]["loss"] is None and table[1] == {
+        "start": 1, "status": "completed", "loss": 1.0, "constants": {"k": 1.0},
+    }  # fmt: skip
+    lost = Starts((Start("failed", math.inf, {}),))
+    assert lost.found == 0 and lost.next_best is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"starts": 0}, "starts must be at least 1, got 0"), ({"starts": 3, "ensemble": 2}, "an ensemble keeps all")],
+)
+def test_what_can_t_be(options, words):
+    with pytest.raises(ValueError, match=words):
+        fit_to(oscillation(), **options, **OPTIONS)
+
+
+def test_a_model_that_goes_on_has_one_start():
+    model = nf.make_model(oscillation(), field=OPTIONS["field"], key=jax.random.key(0))
+    with pytest.raises(ValueError, match="starts draws new models"):
+        fit_to(oscillation(), **OPTIONS, starts=2, model=model)
+
+
+def test_the_best_network_is_kept():
+    """As good as the best of separate fits with the seeds of the starts."""
+    options = {"recipe": "direct", "optimizer": nf.Adam(1e-2), "field": SMALL, "steps": 40, "ridge": 0.0}
+    data, held = rotation(), rotation(2, times=8)
+    several = fit_to(data, validation=held, starts=3, seed=1, **options)
+    alone = [fit_to(data, validation=held, seed=1 + SEEDS_APART * start, **options) for start in range(3)]
+    scores = [fit.score(held).nrmse for fit in alone]
+    assert several.score(held).nrmse == pytest.approx(min(scores), rel=1e-3)
+    assert max(scores) > 1.05 * min(scores), "the starts do not differ, so the test is void"
+    assert {record.member for record in several.history} == {0, 1, 2}
+    assert alone[0].options.starts == 1, "autonomous data begin once"
+
+
+def test_a_waterfall_without_numbers_is_drawn(tmp_path):
+    for losses in ((1.0, 0.1, math.inf), (math.inf,), (0.0, 1.0)):
+        assert plot_starts(losses, tmp_path / "starts.png").stat().st_size > 1000
+
+
+def test_the_command_tells_shows_and_draws(tmp_path):
+    data = oscillation()
+    pd.DataFrame({"t": TS, "x": data.ys[0, :, 0], "v": data.ys[0, :, 1]}).to_csv(tmp_path / "mine.csv", index=False)
+    done = node_fit(
+        tmp_path, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,v]", "data.split.by=time",
+        "data.split.validation=0", "data.split.test=0", "field=known", 'field.equations={x: v, v: "-w**2*x"}',
+        "+field.constants={w: [0.9, 0, null]}", "solver=heun", "recipe=direct", "precision=x64", "starts=12",
+        "train.steps=60", "hydra.run.dir=run",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    told = read_summary(tmp_path / "run")["starts"]
+    assert len(told["table"]) == 12 and told["found"] >= 1
+    assert f"starts: {told['found']} of 12 starts found the best optimum" in done.out
+    assert (tmp_path / "run" / "plots" / "starts.png").is_file()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<h2>Starts</h2>" in page and 'id="starts"' in page

@@ -1,0 +1,214 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.pictures import TIMES, curve, pixels, split_by_trajectory, waves
+
+from node_fit import from_frame, with_events
+from node_fit.data.dataset import Dataset
+from node_fit.plots.curves import Curves, collect
+from node_fit.plots.fit import choose_trajectories, fit_figure, limits, plot_fit
+from node_fit.plots.loss import plot_loss
+from node_fit.plots.phase import phase_points, plot_phase
+from node_fit.plots.style import EVENT, named_time
+
+
+def split_by_time(data: Dataset) -> Curves:
+    splits = {"train": data.until(3.0), "validation": data.until(4.5).scored_after(3.0), "test": data.scored_after(4.5)}
+    return Curves(splits, {role: curve(part) for role, part in splits.items()})
+
+
+def test_a_forecast_continues_its_trajectory():
+    (record,) = collect(split_by_time(waves(1)))
+    assert [segment.role for segment in record.segments] == ["train", "validation", "test"]
+    assert record.forecast == 3
+    assert record.curve.ts[-1] == 6
+    assert record.held
+    counted = [segment.ts[np.isfinite(segment.ys[:, 0])] for segment in record.segments]
+    assert np.concatenate(counted) == pytest.approx(TIMES), "each row belongs to exactly one role"
+
+
+def test_a_held_out_trajectory_of_the_same_name_is_another_one():
+    data = waves(1)
+    curves = Curves({"train": data, "test": data}, {"train": curve(data), "test": curve(data)})
+    assert [record.held for record in collect(curves)] == [False, True]
+
+
+def test_best_median_and_worst_are_chosen_of_each_kind():
+    shown = choose_trajectories(collect(split_by_trajectory(waves(16), train=9)))
+    assert [(record.name, label) for record, label in shown] == [
+        ("0", "best"), ("4", "median"), ("8", "worst"), ("9", "best"), ("12", "median"), ("15", "worst")
+    ]  # fmt: skip
+
+
+def test_a_failed_trajectory_is_the_worst():
+    curves = split_by_trajectory(waves(9), train=4)
+    curves.dense["validation"][1][2, 10:] = np.nan
+    record, label = choose_trajectories(collect(curves))[-1]
+    assert (record.name, label, record.error) == ("6", "worst", np.inf)
+
+
+def test_a_diverging_curve_does_not_squeeze_the_data():
+    curves = Curves({"train": waves(1)}, {"train": curve(waves(1))})
+    curves.dense["train"][1][0, 20:] = 1e12
+    low, high = limits(collect(curves), 0)
+    assert high - low < 4
+
+
+def test_a_band_is_seen_as_far_as_it_does_not_squeeze_the_data():
+    data = waves(1)
+    ts, ys = curve(data)
+    room = []
+    for reach in (0.2, 0.4, 100.0):
+        records = collect(Curves({"train": data}, {"train": (ts, ys)}, {"train": (ys - reach, ys + reach)}))
+        low, high = limits(records, 0, room=0.0)
+        room.append((float(ys[..., 0].min()) - low, high - float(ys[..., 0].max())))
+    np.testing.assert_allclose(room[:2], [[0.2, 0.2], [0.4, 0.4]], atol=1e-6)
+    assert max(room[2]) < 0.6
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        split_by_time(waves(1, states=1, inputs=1)),
+        split_by_trajectory(waves(5), train=3),
+        split_by_trajectory(waves(40, states=8, inputs=3), train=30),
+        Curves({"train": waves(1)}, {"train": curve(waves(1))}),
+    ],
+    ids=["forecast", "trajectories", "many", "train alone"],
+)
+def test_a_fit_is_drawn(tmp_path, curves):
+    path = plot_fit(curves, tmp_path / "fit.png")
+    assert pixels(path).std() > 0.01
+
+
+def test_errors_are_those_of_the_rows_though_the_curve_jumps_there():
+    data = waves(1)
+    ts, ys = curve(data)
+    at_jumps = Curves({"train": data}, {"train": (ts, ys + 1.0)}, at_rows={"train": data.ys})
+    assert [record.errors for record in collect(at_jumps)] == [{"train": 0.0}]
+
+
+def test_events_are_marked_where_they_happen():
+    data = waves(2)
+    data = with_events(data, [{"time": 2.0, "state": data.states[0], "add": 1.0, "trajectory": data.trajectories[1]}])
+    figure = fit_figure(Curves({"train": data}, {"train": curve(data)}))
+    marked = [
+        line.get_xdata().tolist() for axes in figure.axes for line in axes.lines if line.get_marker() == EVENT["marker"]
+    ]
+    assert marked == [[2.0]]
+    assert "event" in [text.get_text() for text in figure.legends[0].texts]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_solutions_that_fail_are_drawn_as_far_as_they_go(tmp_path, bad):
+    data = waves(2)
+    good, failed = curve(data), curve(data)
+    failed[1][0, 12:] = bad
+    failed[1][1] = bad
+    pictures = [
+        pixels(plot_fit(Curves({"train": data}, {"train": dense}), tmp_path / "fit.png")) for dense in (good, failed)
+    ]
+    assert pictures[0].shape == pictures[1].shape
+    assert (pictures[0] != pictures[1]).any()
+    plot_phase(Curves({"train": data}, {"train": failed}), None, tmp_path / "phase.png")
+
+
+def test_missing_values_and_ragged_trajectories_are_drawn(tmp_path):
+    rng = np.random.default_rng(0)
+    ys = [np.where(rng.random((n, 2)) < 0.3, np.nan, rng.normal(size=(n, 2))) for n in (20, 5, 1)]
+    ys[1][:, 0] = np.nan
+    data = Dataset.from_arrays([np.arange(float(len(y))) for y in ys], ys)
+    plot_fit(Curves({"train": data}, {"train": curve(data)}), tmp_path / "fit.png")
+    plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+def test_timestamps_are_counted_from_an_instant_on_the_axis():
+    days = pd.date_range("2024-03-01", periods=4)
+    record = pd.DataFrame({"date": days, "x": np.arange(4.0)})
+    assert named_time(from_frame(record, time="date", states=["x"])) == "date [d since 2024-03-01]"
+    two = from_frame(pd.concat([record.assign(id=name) for name in "AB"]), time="date", states=["x"], trajectory="id")
+    apart = two.dates._replace(zero=two.dates.zero + np.array([0, 1], "timedelta64[D]"))
+    assert named_time(replace(two, dates=apart)) == "date [d]"
+
+
+def test_names_are_not_read_as_mathematics(tmp_path):
+    data = replace(
+        waves(1), states=("$cost_{", "_x^2$"), trajectories=("$\\frac$",), time="$t$", units={"_x^2$": "漢字 $"}
+    )
+    curves = Curves({"train": data}, {"train": curve(data)})
+    plot_fit(curves, tmp_path / "fit.png")
+    plot_phase(curves, None, tmp_path / "phase.png")
+
+
+def test_the_field_is_drawn_in_the_users_units(tmp_path):
+    curves = split_by_trajectory(waves(4), train=2)
+    points = phase_points(curves)
+    assert points.shape[1] == 2
+    assert 1.0 < np.abs(points).max() < 1.5
+    slopes = np.stack([points[:, 1], np.where(points[:, 0] > 0.5, np.nan, -points[:, 0])], axis=1).astype(np.float32)
+    plain = pixels(plot_phase(curves, None, tmp_path / "plain.png"))
+    drawn = pixels(plot_phase(curves, slopes, tmp_path / "field.png"))
+    assert (plain != drawn).any()
+
+
+def test_a_phase_portrait_needs_two_states(tmp_path):
+    data = waves(1, states=3)
+    with pytest.raises(ValueError, match="2 states, got 3"):
+        plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+@pytest.mark.parametrize("validation", [0.2, None, float("nan")])
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_a_loss_is_drawn(tmp_path, rows, validation):
+    table = [
+        {"step": 10 * i, "stage": i // 20, "train_loss": 1 / (i + 1), "validation_loss": validation, "seconds": 0.1}
+        for i in range(rows)
+    ]
+    assert pixels(plot_loss(table, tmp_path / "loss.png")).std() > 0.01
+
+
+def test_a_loss_without_positive_values_is_drawn(tmp_path):
+    table = [
+        {"step": i, "stage": 0, "train_loss": value, "validation_loss": None}
+        for i, value in enumerate([0.0, np.inf, None])
+    ]
+    plot_loss(table, tmp_path / "loss.png")
+
+
+def test_drawing_leaves_no_global_state():
+    code = """
+import sys
+import node_fit.plots.loss
+assert "matplotlib" not in sys.modules, "matplotlib is imported at once"
+import matplotlib
+before = matplotlib.rcParams.copy()  # A plain dict would resolve the backend.
+import pathlib, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    node_fit.plots.loss.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
+assert "matplotlib.pyplot" not in sys.modules, "pyplot is imported"
+assert matplotlib.rcParams.copy() == before, "a global setting has changed"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_without_room_enlarge_the_picture(tmp_path):
+    """Matplotlib warned that it could not lay them out, which is an error here."""
+    data = replace(waves(3), trajectories=tuple(200 * "r" + str(i) for i in range(3)))
+    path = plot_fit(split_by_trajectory(data, 2), tmp_path / "fit.png")
+    short = plot_fit(split_by_trajectory(waves(3), 2), tmp_path / "short.png")
+    assert pixels(path).shape[1] > pixels(short).shape[1]
+
+
+def test_one_chunk_is_told_and_not_drawn(tmp_path, monkeypatch):
+    """A point shows no course."""
+    from matplotlib.axes import Axes
+
+    texts, draw = [], Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **more: texts.append(s) or draw(self, x, y, s, **more))
+    row = {"step": 22, "stage": "main", "train_loss": 5.6e-4, "validation_loss": 6.6e-4}
+    assert plot_loss([row], tmp_path / "loss.png").is_file()
+    assert texts == ["after 22 steps, in one chunk:\ntraining 0.00056, validation 0.00066"]

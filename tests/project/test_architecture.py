@@ -1,0 +1,187 @@
+"""The import order of the package's folders, and size limits for files and functions."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "node_fit"
+
+# A folder imports only from folders before it. `__init__` lists the library's public names. The application and the
+# commands come after it.
+LIBRARY = [
+    "startup",
+    "runtime",
+    "data",
+    "solver",
+    "model",
+    "objectives",
+    "optimizers",
+    "training",
+    "options",
+    "evaluation",
+    "plots",
+    "storage",
+    "sysid",
+    "uncertainty",
+    "fitting",
+    "__init__",
+]
+APPLICATION = ["report", "app", "predict", "tune", "benchmark", "__main__"]
+FOLDERS = LIBRARY + APPLICATION
+FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
+MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 600, 60
+# A file is an idea: few are fragments, and their number does not grow unnoticed.
+MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 137, 45, 12, 10
+
+
+def modules(package: Path = PACKAGE) -> dict[str, Path]:
+    """Maps dotted names to the files of the package; an `__init__` has the name of its folder."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(path: Path, package: Path = PACKAGE) -> tuple[set[str], set[str]]:
+    """The imports of a file, at the top or inside functions: files of the package, and other packages."""
+    inside, outside = set(), set()
+    known = modules(package)
+    folder = path.relative_to(package).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            outside.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            outside.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            base = [*folder[: len(folder) + 1 - node.level], *filter(None, (node.module or "").split("."))]
+            for alias in node.names:
+                whole = ".".join([*base, alias.name])
+                inside.add(whole if whole in known else ".".join(base) or "__init__")
+    return inside, outside
+
+
+def folder_of(name: str) -> str:
+    return name.split(".")[0]
+
+
+def upward(name: str, path: Path, order: list[str], package: Path = PACKAGE) -> set[str]:
+    """The imports of a file from folders that come after its own."""
+    place = order.index(folder_of(name))
+    return {other for other in imported(path, package)[0] if order.index(folder_of(other)) > place}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Number of lines of a function without its signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return 1 + (body[-1].end_lineno or 0) - body[0].lineno if body else 0
+
+
+def test_every_file_is_in_a_folder_of_the_list():
+    assert {folder_of(name) for name in MODULES} == set(FOLDERS)
+
+
+def test_the_root_holds_few_files():
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_FILES_AT_ROOT
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_file_imports_only_from_its_own_folder_and_those_before(name):
+    assert not upward(name, MODULES[name], FOLDERS)
+    assert "node_fit" not in imported(MODULES[name])[1], "the package uses relative imports of itself"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = {name: imported(path)[0] - {name} for name, path in MODULES.items()}
+    # A folder's `__init__` imports nothing, so importing one file of the folder does not import the others.
+    assert all(not graph[name] for name, path in MODULES.items() if path.name == "__init__.py" and name != "__init__")
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {error.args[1]}")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_files_and_functions_are_short(name):
+    text = MODULES[name].read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    functions = [f for f in ast.walk(ast.parse(text)) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert not [f.name for f in functions if body_lines(f) > LONGEST_FUNCTION]
+
+
+def homes(wanted: Callable[[ast.stmt], Iterator[str]]) -> dict[str, set[str]]:
+    """The modules that define each name at their top level."""
+    found: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            for each in wanted(node):
+                found.setdefault(each, set()).add(name)
+    return found
+
+
+def public_definitions(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_") and node.name != "main":
+        yield node.name
+
+
+def constants(node: ast.stmt) -> Iterator[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    yield from (
+        x.id for each in targets for x in ast.walk(each) if isinstance(x, ast.Name) and x.id.strip("_").isupper()
+    )
+
+
+def test_a_file_is_an_idea():
+    paths = [path for path in MODULES.values() if path.name != "__init__.py"]
+    assert len(paths) <= MOST_MODULES
+    assert sum(len(path.read_text().splitlines()) <= FRAGMENT for path in paths) <= MOST_FRAGMENTS
+
+
+def test_a_name_has_one_home():
+    shared = {name: where for name, where in homes(public_definitions).items() if len(where) > 1}
+    assert len(shared) <= MOST_SHARED_NAMES, shared
+    assert not {name: where for name, where in homes(constants).items() if len(where) > 1}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if folder_of(name) in LIBRARY])
+def test_the_library_knows_no_command(name):
+    assert not imported(MODULES[name])[1] & FOR_COMMANDS
+
+
+def test_the_application_does():
+    application = [path for name, path in MODULES.items() if folder_of(name) in APPLICATION]
+    assert set().union(*(imported(path)[1] for path in application)) >= FOR_COMMANDS
+
+
+def test_the_walk_finds_an_import_that_runs_back(tmp_path):
+    """The rules can fail: for a package in which `data` imports from `model`, and with the order reversed."""
+    for name, text in {
+        "__init__": "",
+        "data/__init__": "",
+        "data/dataset": "def late():\n    from ..model.system import System\n",
+        "model/__init__": "",
+        "model/system": "from ..data import dataset\n",
+    }.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = modules(tmp_path)
+    assert upward("data.dataset", found["data.dataset"], FOLDERS, tmp_path) == {"model.system"}
+    assert not upward("model.system", found["model.system"], FOLDERS, tmp_path)
+    assert imported(found["model.system"], tmp_path)[0] == {"data.dataset"}
+    assert any(upward(name, path, FOLDERS[::-1]) for name, path in MODULES.items())
+
+
+def test_loading_the_package_loads_nothing_heavy_that_it_may_not_need():
+    heavy = ["matplotlib", "pandas", "scipy.interpolate", "pyarrow", "hydra", "rich"]
+    code = f"import sys, node_fit; print(*[name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

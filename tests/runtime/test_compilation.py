@@ -1,0 +1,113 @@
+"""Compiled programs are kept, and dropped before the system runs out of memory mappings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.problems import SMALL, fit_to, rotation
+
+import node_fit as nf
+from node_fit.runtime import compilation
+from node_fit.runtime.compilation import PROGRAMS, Compilations, Programs, count_calls, mappings
+from node_fit.runtime.placement import carry
+from node_fit.training.programs import StagePrograms
+
+
+def doubled(factor, x):
+    return factor * x
+
+
+@pytest.fixture
+def x():
+    return carry(np.arange(3.0), np.float32)
+
+
+def test_a_program_is_kept_for_its_arguments(x):
+    programs, count = Programs(), Compilations()
+    for _ in range(3):
+        np.testing.assert_array_equal(programs.get(doubled, 2, (x,), count)(x), [0, 2, 4])
+    assert count.count == 1
+    programs.get(doubled, 3, (x,), count)
+    programs.get(doubled, 2, (x[:2],), count)
+    assert count.count == 3
+
+
+def test_programs_are_forgotten_where_there_is_little_room(x, monkeypatch):
+    programs, count = Programs(), Compilations()
+    held = programs.get(doubled, 2, (x,), count)
+    monkeypatch.setattr(compilation, "mappings", lambda: 0.6)
+    programs.get(doubled, 3, (x,), count)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(held(x), [0, 2, 4])  # Programs in use stay.
+    programs.get(doubled, 2, (x,), count)
+    assert count.count == 3
+
+
+@pytest.mark.skipif(mappings() == 0, reason="the system does not say how many mappings a process has")
+def test_forgetting_gives_mappings_back(x):
+    programs, count = Programs(), Compilations()
+    before = mappings()
+    for size in range(1, 41):
+        programs.get(lambda factor, x: jnp.sin(x @ x.T).sum() * factor, size, (x[None, :],), count)
+    taken = mappings()
+    assert count.count == 40 and taken > before
+    programs.forget()
+    assert mappings() - before < 0.2 * (taken - before)
+    assert jax.device_get(programs.get(doubled, 2, (x,), count)(x)).tolist() == [0, 2, 4]
+
+
+def test_programs_compile_at_the_same_time_and_are_counted_apart(x):
+    programs = Programs()
+    counts = [Compilations() for _ in range(4)]
+    begun = [programs.begin(doubled, factor, (x,), count) for factor, count in enumerate(counts, 2)]
+    assert programs.begin(doubled, 2, (x,), Compilations()) is begun[0], "a program that is begun is not begun again"
+    for factor, compiled in enumerate(begun, 2):
+        np.testing.assert_array_equal(compiled.result()(x), [0, factor, 2 * factor])
+    assert [count.count for count in counts] == [1, 1, 1, 1]
+
+
+def test_what_another_thread_compiles_is_not_counted(x):
+    programs, mine, theirs = Programs(), Compilations(), Compilations()
+    with count_calls(mine):
+        programs.get(doubled, 2, (x,), theirs)
+    assert (mine.count, theirs.count) == (0, 1)
+
+
+def test_a_compilation_that_fails_is_tried_again(x, monkeypatch):
+    programs, count = Programs(), Compilations()
+
+    def fails(self, *arguments, **options):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        programs.get(doubled, 2, (x,), count)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(programs.get(doubled, 2, (x,), count)(x), [0, 2, 4])
+
+
+def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
+    PROGRAMS.forget()  # Another file's test may have made the same fit in this process.
+    told = []
+    compile = StagePrograms.compile
+
+    def kept(self, states, use=PROGRAMS.get):
+        told.append((self.stage.name, use.__name__))
+        compile(self, states, use)
+
+    class Tell(nf.Callback):
+        def on_stage_start(self, name):
+            told.append((name, "trains"))
+
+    monkeypatch.setattr(StagePrograms, "compile", kept)
+    fit = fit_to(rotation(), field=SMALL, steps=10, callbacks=[Tell()])
+    assert told == [
+        ("derivative", "begin"),
+        ("derivative", "get"),
+        ("derivative", "trains"),
+        ("main", "begin"),  # after the first chunk
+        ("main", "begin"),
+        ("main", "get"),
+        ("main", "trains"),
+    ]
+    assert fit.compiles == 2, "what is compiled ahead is what the stage runs"

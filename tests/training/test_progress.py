@@ -1,0 +1,155 @@
+"""The progress of a fit in a terminal, in a notebook, and nowhere else."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from helpers.problems import SMALL, rotation
+from rich.console import Console
+
+import node_fit as nf
+from node_fit.fitting import progress
+from node_fit.fitting.progress import Display, ShowProgress, in_notebook
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"field": SMALL, "recipe": "direct", "training": nf.Training(steps=4, chunk_steps=2)}
+# Few rows and many weights, so that short fits choose the prior.
+FIT = """
+import numpy as np, node_fit as nf
+t = np.linspace(0, 3, 12)
+data = nf.Dataset.from_arrays(t, np.stack([np.cos(t), np.sin(t)], axis=-1))
+nf.fit(data, field=nf.MLP(width=8, depth=2), recipe="direct", training=nf.Training(steps=20, chunk_steps=10){more})
+"""
+
+
+def run(more: str = "", **streams) -> tuple[bytes, bytes]:
+    code = FIT.format(more=more)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300, **streams)
+    return done.stdout, done.stderr
+
+
+def on_terminal(more: str = "", *, out: bool = True, err: bool = True) -> tuple[str, str]:
+    """What a fit shows on a terminal 80 columns wide, and what it writes to a stream that is none."""
+    mine, its = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
+    streams = {"stdout": its if out else subprocess.PIPE, "stderr": its if err else subprocess.PIPE}
+    code = FIT.format(more=more)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, **streams) as process:
+        os.close(its)
+        shown = b""
+        while True:
+            try:
+                part = os.read(mine, 65536)
+            except OSError:  # The process has closed its end.
+                break
+            if not part:
+                break
+            shown += part
+        rest = b"".join(stream.read() for stream in (process.stdout, process.stderr) if stream)
+    os.close(mine)
+    assert process.returncode == 0
+    return shown.decode(), rest.decode()
+
+
+def test_a_terminal_shows_each_phase_from_the_first_second():
+    shown, _ = on_terminal()
+    order = ["preparing", "trying penalty.ridge=0 ", "trying penalty.ridge=1 ", "compiling main", "20/20 loss"]
+    found = [shown.find(words) for words in order]
+    assert -1 not in found and found == sorted(found), shown
+    assert "…" not in shown, "the bar is wider than a terminal"
+
+
+def test_progress_goes_to_the_stream_that_is_a_terminal():
+    shown, rest = on_terminal(out=False)
+    assert "compiling main" in shown and rest == ""
+
+
+def test_progress_is_turned_off():
+    assert on_terminal(", progress=False") == ("", "")
+
+
+def test_nothing_is_printed_where_there_is_no_terminal_and_no_notebook():
+    assert run(capture_output=True) == (b"", b"")
+
+
+def test_plain_lines_are_printed_on_request():
+    out, err = run(", progress=True", capture_output=True)
+    assert err == b"" and b"compiling main: up to 20 steps\nmain" in out and b"step     20 of 20" in out
+
+
+class Handle:
+    """What a notebook's `display` returns: it changes the line that is shown."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def update(self, content, *, raw):
+        assert raw
+        self.lines.append(content["text/plain"])
+
+
+@pytest.fixture
+def notebook(monkeypatch) -> list[str]:
+    """A notebook without widgets; the lines that it shows, one in place of another."""
+    lines = []
+
+    def display(content, *, raw, display_id):
+        assert raw and display_id and not lines, "a notebook has one line of progress"
+        lines.append(content["text/plain"])
+        return Handle(lines)
+
+    shell, ipython, module = types.SimpleNamespace(kernel=object()), types.ModuleType("IPython"), types.ModuleType("x")
+    ipython.get_ipython, module.display = lambda: shell, display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    return lines
+
+
+def test_a_notebook_shows_a_line_that_changes(notebook, capfd):
+    assert in_notebook()
+    nf.fit(rotation(1), **QUICK)
+    assert notebook[0] == "preparing" and "trying penalty.ridge=0.1" in notebook
+    assert "compiling main" in notebook and notebook[-1].startswith("main 4/4 loss ")
+    assert capfd.readouterr() == ("", "")
+    shown = len(notebook)
+    nf.fit(rotation(1), progress=False, **QUICK)
+    assert len(notebook) == shown
+
+
+def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
+    ipython = types.ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    for shell in (None, types.SimpleNamespace()):
+        ipython.get_ipython = lambda shell=shell: shell
+        assert not in_notebook()
+
+
+def test_plain_lines_tell_of_trials_only_after_a_silence(monkeypatch):
+    clock = iter([0.0, 0.0, 1.0, 10.0, 12.0]).__next__
+    monkeypatch.setattr(progress.time, "perf_counter", clock)
+    stream = io.StringIO()
+    with Display(Console(file=stream, width=100)) as display:
+        for weight in (0, 0.1, 1):
+            ShowProgress(display).on_trial(f"penalty.ridge={weight}")
+    assert stream.getvalue() == "trying penalty.ridge=0.1\n"
+
+
+def test_callbacks_are_told_of_trials():
+    class Told(nf.Callback):
+        def __init__(self):
+            self.calls = []
+
+        def on_trial(self, what):
+            self.calls.append(what)
+
+        def on_fit_start(self, model, notes):
+            self.calls.append("start")
+
+    told = Told()
+    nf.fit(rotation(1), callbacks=[told], **QUICK)
+    assert told.calls == [*(f"penalty.ridge={weight}" for weight in ("0", "0.01", "0.1", "1")), "start"]

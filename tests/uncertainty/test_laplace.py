@@ -1,0 +1,88 @@
+"""Ensembles drawn from the Laplace approximation: their spread, coverage and refusals, and the command."""
+
+import functools
+
+import numpy as np
+import pytest
+from helpers.commands import node_fit, read_summary, read_table
+from scipy.integrate import solve_ivp
+
+import node_fit as nf
+
+SMALL = functools.partial(nf.MLP, width=16, depth=2)
+
+
+def oscillations(count: int, seed: int, noise: float = 0.1) -> nf.Dataset:
+    """A damped oscillator with a stiffening spring, from several starts."""
+    rng, ts = np.random.default_rng(seed), np.linspace(0, 10, 41)
+    starts = [(rng.uniform(1, 2), rng.uniform(-0.5, 0.5)) for _ in range(count)]
+    rates = lambda t, y: [y[1], -y[0] - 0.2 * y[1] - 0.3 * y[0] ** 3]  # noqa: E731
+    ys = np.array([solve_ivp(rates, (0, 10), y0, t_eval=ts, rtol=1e-8).y.T for y0 in starts])
+    return nf.Dataset.from_arrays(ts, ys + noise * rng.normal(size=ys.shape), states=["x", "v"])
+
+
+def test_the_spread_is_that_of_propagated_errors():
+    rng, ts = np.random.default_rng(0), np.linspace(0, 3, 31)
+    ys = 2 * np.exp(-0.7 * ts) + np.where(ts > 0, 0.02 * rng.normal(size=31), 0)
+    data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
+    field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.5})
+    fit = nf.fit(data, field=field, precision="x64")
+    k, interval = fit.model.constants()["k"], fit.confidence("fisher", level=0.95).constants["k"]
+    error = (interval.upper - interval.lower) / (2 * 2.045)  # by Student's t with 29 degrees of freedom
+    ensemble = fit.laplace(400)
+    each = ensemble.simulate(data) * float(ensemble.members[0].scaler.state_scale[0])
+    spread = ensemble.gain * each.std(axis=0)[0, :, 0]
+    np.testing.assert_allclose(spread[1:], 2 * ts[1:] * np.exp(-k * ts[1:]) * error, rtol=0.15)
+    np.testing.assert_allclose(ensemble.predict(data), fit.predict(data), atol=1e-5)
+    assert fit.laplace(6).members[0].constants() == fit.laplace(6).members[0].constants()
+
+
+def test_bands_of_a_network_cover_what_was_held_out():
+    train, test = oscillations(4, seed=0), oscillations(4, seed=1)
+    fit = nf.fit(train, field=SMALL, start=nf.Fitted, penalty=nf.Penalty(ridge=0.1))
+    bands = fit.laplace(32).bands(test, level=0.9)
+    inside = ((bands.lower <= test.ys) & (test.ys <= bands.upper))[test.mask].mean()
+    assert 0.85 <= inside <= 0.97
+    assert np.mean(bands.upper - bands.lower) < 1.3 * 2 * 1.645 * 0.1
+
+
+def test_a_network_needs_a_prior():
+    fit = nf.fit(oscillations(2, seed=0), field=SMALL, penalty=nf.Penalty(ridge=0.0), training=nf.Training(steps=50))
+    with pytest.raises(ValueError, match=r"leave directions of the parameters open, .*; set penalty\.ridge"):
+        fit.laplace()
+
+
+@pytest.fixture
+def table(tmp_path):
+    data = oscillations(4, seed=0)
+    rows = [np.column_stack([np.full(41, i), data.ts[i], data.ys[i]]) for i in range(4)]
+    np.savetxt(tmp_path / "x.csv", np.concatenate(rows), delimiter=",", header="id,t,x,v", comments="")
+    return (
+        *("data=table", "data.path=x.csv", "data.time=t", "data.states=[x,v]", "data.trajectory=id"),
+        *("ensemble.vary=laplace", "ensemble.size=8", "train.steps=100", "hydra.run.dir=run"),
+    )
+
+
+def test_the_command_draws_an_ensemble_and_keeps_the_intervals(table, tmp_path):
+    words = (
+        "field=known",
+        "+field.equations={x: v, v: -a*x - b*x**3 - c*v}",
+        "+field.constants={a: 1.2, b: 0.2, c: 0.1}",
+    )
+    ran = node_fit(tmp_path, *table, *words)
+    assert ran.code == 0 and "bands of 8 members at 90%" in ran.out, ran
+    summary = read_summary(tmp_path / "run")
+    assert summary["ensemble"]["kept"] == 8 and summary["ensemble"]["coverage"]["train"] > 0.8
+    interval = summary["confidence"]["constants"]["a"]
+    assert interval["lower"] < summary["constants"]["a"] < interval["upper"]
+    ran = node_fit(tmp_path, "run", "--data", "x.csv", "--out", "new.csv", module="node_fit.predict")
+    assert ran.code == 0, ran
+    rows = read_table(tmp_path / "new.csv")
+    assert all(float(row["x_lower"]) < float(row["x_predicted"]) < float(row["x_upper"]) for row in rows)
+
+
+def test_a_run_without_a_prior_keeps_its_model(table, tmp_path):
+    ran = node_fit(tmp_path, *table, "field.width=8", "penalty.ridge=0", "data.split.test=0", "data.split.validation=0")
+    assert ran.code == 0, ran
+    assert "no ensemble is drawn: the data leave directions" in ran.out + ran.err
+    assert isinstance(nf.load(tmp_path / "run" / "model.safetensors"), nf.NeuralODE)
