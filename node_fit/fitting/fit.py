@@ -89,9 +89,9 @@ def fit(
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
     - `starts`: the number of fits from different starts, of which the best is kept; see `Fit.starts`. The first begins
-      at the given constants of equations; those of the others lie within a factor of ten of them, log-uniformly, or
-      uniformly between two bounds. Networks begin with other weights. `auto` takes 3 for short driven records that have
-      validation data, and 1 otherwise.
+      at the given constants of equations, the others at those that simulate the data best, of thousands within a factor
+      of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short driven
+      records that have validation data, and 1 otherwise.
     - `derived`: quantities that follow from the constants, as expressions by their names, such as
       `{"half_life": "log(2)/k"}`; see `Fit.derived`.
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and

@@ -41,6 +41,7 @@ LADDER_LOG = logging.getLogger(__name__)
 Effort = Literal["quick", "normal", "thorough"]
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "noise-limited", "unfinished", "coarse")
+FIRST_ATTEMPT = "as chosen"
 # Variables up to which a polynomial is tried.
 MOST_VARIABLES = 3
 # The prior on nonlinear coefficients, before their own are found.
@@ -51,13 +52,15 @@ NETWORK_RIDGE, WEAKER_PRIOR = (3e-4, 1.5), 0.15
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Starts of known equations, the first from the constants that were given.
-KNOWN_STARTS = {"normal": 8, "thorough": 32}
+KNOWN_STARTS = {"normal": 5, "thorough": 32}
 # Rows of the windows into which a chaotic record is cut, and of the windows of which the first fit predicts one kind.
 HORIZON, WINDOWS_OF_CHAOS, PREDICTED = 50, (50, 25, 10), 0.3
 # A simulation that is bounded as the data are has a spread within this factor of theirs.
 BOUNDED = 2.0
 # A fit is better only by this share of the error, or by so much evidence.
 BETTER, MORE_PROBABLE = 0.98, 1.0
+# Other constants beside hidden states are better by this share: some sets of both fit the same.
+OTHER_CONSTANTS = 0.9
 # A thinned polynomial may fit the training data worse by this factor.
 NO_WORSE = 1.5
 
@@ -110,7 +113,7 @@ class Judged:
         mine, theirs = self.attempt.log_evidence, other.attempt.log_evidence
         if "validation" not in self.fit.data and mine is not None and theirs is not None:
             return mine > theirs + MORE_PROBABLE
-        return self.error < BETTER * other.error
+        return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
 # Fits with other options to the data, cut into windows of so many rows if a number is given.
@@ -128,7 +131,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     - `callback`: told of each attempt.
     """
     horizon = horizon_of(first)
-    best = judge_attempt("as chosen", first, horizon)
+    best = judge_attempt(FIRST_ATTEMPT, first, horizon)
     tried = [best]
     for rung in rungs(options, first, effort):
         if best.fit.status in ("interrupted", "pruned") or not wants_more(best):
@@ -193,8 +196,18 @@ def is_default(recipe: Any) -> bool:
 
 
 def wants_more(judged: Judged) -> bool:
-    """Whether a fit is not good, or its training data tell too little of that: they are few, or chaotic."""
-    return judged.attempt.verdict not in CONTENT or judged.attempt.horizon is not None or is_few(judged.fit)
+    """Whether a fit is not good, or its training data tell too little of that: they are few, chaotic, or of states that
+    nobody measured, where other constants may fit as well."""
+    found = judged.attempt
+    content = found.verdict in CONTENT and found.horizon is None
+    return not content or is_few(judged.fit) or (found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit))
+
+
+def has_hidden_starts(fit: Fit) -> bool:
+    """Whether a fit of known equations has found where hidden states start."""
+    model = fit.model.typical
+    known = made_of(fit.options.field) in (Known, Hybrid) if callable(fit.options.field) else False
+    return known and bool(model.start.guess.unknown) and not isinstance(fit.model, Ensemble)
 
 
 def is_few(fit: Fit) -> bool:
@@ -374,4 +387,12 @@ def with_several_starts(options: Options, fit: Fit, effort: Effort) -> Options |
     """Known equations from several constants, and starts that are fitted."""
     if options.starts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
-    return replace(options, starts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
+    start = known_start(fit) if options.start == "auto" else options.start
+    return replace(options, start=start, starts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
+
+
+def known_start(fit: Fit) -> Any:
+    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
+    held = fit.data.get("validation")
+    others = held is not None and bool((held.scored & held.valid)[:, 0].any())
+    return Fitted if others else functools.partial(Fitted, given=None)

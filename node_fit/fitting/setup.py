@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..data.batch import is_driven
@@ -13,7 +12,6 @@ from ..data.sampling import median_step, sample_evenly
 from ..evaluation.metrics import score_predictions
 from ..model import parameters
 from ..model.fields.derived import quantities
-from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.penalty import Number, Penalty
 from ..options.options import Options
@@ -23,6 +21,7 @@ from ..sysid.linear_model import LinearModel
 from ..training.members import Member, Members
 from ..training.stage import Stage
 from .auto import Choice, choose_options, keyword
+from .screening import choose_beginnings, has_beginnings
 
 # Options that the earlier model determines.
 OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
@@ -164,8 +163,9 @@ class PreparedFit:
         """Initial models, of which the first is already made; if `constants`, the others have other constants, too."""
         options = self.options
         more = [first_model(replace(options, seed=seed), train, self.linear)[0] for seed in seeds[1:]]
-        if constants:
-            more = [move_constants(model, seed) for model, seed in zip(more, seeds[1:], strict=True)]
+        if constants and more and has_beginnings(self.model):
+            beginnings = choose_beginnings(self.model, train, len(more), seeds[0])
+            more = [beginning(model) for model, beginning in zip(more, beginnings, strict=True)]
         return [options.place.one(model) for model in (self.model, *more)]
 
 
@@ -243,16 +243,6 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     even = sample_evenly(train, rows, options.solver.inputs)
     model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
-
-
-def move_constants(model: NeuralODE, seed: int) -> NeuralODE:
-    """The model with other constants, drawn around its own."""
-    rng = np.random.default_rng(seed)
-
-    def other(leaf: Any) -> Any:
-        return leaf.drawn(rng) if isinstance(leaf, Constants) and leaf.raw is not None else leaf
-
-    return jax.tree.map(other, model, is_leaf=lambda leaf: isinstance(leaf, Constants))
 
 
 def stages_of(options: Options, model: NeuralODE, train: Dataset) -> tuple[Sequence[Stage], list[str]]:

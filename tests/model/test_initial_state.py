@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -62,16 +63,17 @@ def test_validation_data_decide():
     assert fit.starts.best == pytest.approx(min(lowest.values()), rel=1e-6)
 
 
-def test_constants_are_drawn_around_the_given_ones():
+def test_constants_lie_around_the_given_ones():
     given = Constants.of({"a": [2.0, 1.0, None], "b": [0.3, 0.0, 1.0], "c": -4.0, "d": [1.0, None, 3.0], "e": 0.0})
-    rng = np.random.default_rng(0)
-    draws = [given.drawn(rng).as_dict() for _ in range(2000)]
-    drawn = {name: np.array([each[name] for each in draws]) for name in given.names}
-    for name, distance in (("a", drawn["a"] - 1), ("c", -drawn["c"] / 4), ("d", (3 - drawn["d"]) / 2)):
-        logs = np.log10(distance)
-        assert -1.001 < logs.min() < -0.95 and 0.95 < logs.max() < 1.001, name
-        assert logs.mean() == pytest.approx(0.0, abs=4 * (1 / 3 / 2000) ** 0.5), name
-    assert 0 < drawn["b"].min() < 0.03 and 0.97 < drawn["b"].max() < 1 and np.ptp(drawn["e"]) > 1.9
+    shares = np.linspace(0, 1, 101)[:, None] * np.ones(5)
+    raw = given.around(shares, 10.0)
+    found = [replace(given, raw=each).as_dict() for each in raw]
+    around = {name: np.array([each[name] for each in found]) for name in given.names}
+    logs = np.linspace(-1, 1, 101)
+    for name, distance in (("a", around["a"] - 1), ("c", -around["c"] / 4), ("d", (3 - around["d"]) / 2)):
+        assert np.allclose(np.log10(distance), logs, atol=1e-5), name
+    assert np.allclose(around["b"], np.linspace(0.01, 0.99, 101), atol=1e-6)
+    assert np.allclose(around["e"], logs)
 
 
 def test_optima_are_counted():

@@ -1,7 +1,6 @@
 """Known equations with constants to fit, which have bounds, and with triggers at which states jump."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +16,6 @@ from ...runtime.serialization import stored_as
 from ..system import System
 from .equations import EquationError, Equations, as_mapping, check_symbol, placed
 from .field import AbstractVectorField
-
-# Drawn constants lie within this factor of the given ones.
-AROUND = 10.0
 
 
 @stored_as("Constants")
@@ -68,16 +64,18 @@ class Constants(eqx.Module):
         """The constants by name, in the user's units and the dtype of `raw`."""
         return self.named(self.raw)
 
-    def drawn(self, rng: np.random.Generator) -> "Constants":
-        """Other constants, drawn around these: their distance from a single bound, or their size without bounds, is
-        log-uniform within a factor of ten; between two bounds they are uniform."""
-        given = self.as_dict().values()
-        values = [draw(value, bounds, rng) for value, bounds in zip(given, self.bounds, strict=True)]
+    def around(self, shares: Float[np.ndarray, "... constant"], factor: float) -> Float[np.ndarray, "... constant"]:
+        """The parameters (`raw`) of other constants, at shares from 0 to 1 of the ranges around these.
+
+        The distance of a constant from a single bound, or its size without bounds, varies by a factor, log-uniformly;
+        between two bounds a constant is uniform.
+        """
+        given = zip(self.as_dict().values(), self.bounds, self.scales, np.moveaxis(shares, -1, 0), strict=True)
         line = [
-            to_line(np.asarray(value), bounds) / scale
-            for value, bounds, scale in zip(values, self.bounds, self.scales, strict=True)
+            to_line(value_at(np.asarray(share), value, pair, factor), pair) / scale
+            for value, pair, scale, share in given
         ]
-        return replace(self, raw=jnp.asarray(np.array(line, np.float64), self.raw.dtype))
+        return np.stack(line, axis=-1).astype(np.asarray(self.raw).dtype)
 
     def as_dict(self) -> dict[str, float]:
         """The constants by name, in the user's units, as Python floats."""
@@ -89,17 +87,17 @@ class Constants(eqx.Module):
         return {name: from_line(part * scale, bounds) for name, part, scale, bounds in parts}
 
 
-def draw(value: float, bounds: Bounds, rng: np.random.Generator) -> float:
-    """A value around another, within its bounds."""
+def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> np.ndarray | np.floating:
+    """Values around another, within its bounds, at shares of their range."""
     lower, upper = bounds
     if lower is not None and upper is not None:
-        return lower + (upper - lower) * rng.uniform(0.01, 0.99)
-    factor = AROUND ** rng.uniform(-1, 1)
+        return lower + (upper - lower) * (0.01 + 0.98 * share)
+    times = factor ** (2 * share - 1)
     if lower is not None:
-        return lower + (value - lower) * factor
+        return lower + (value - lower) * times
     if upper is not None:
-        return upper - (upper - value) * factor
-    return value * factor if value else rng.uniform(-1, 1)
+        return upper - (upper - value) * times
+    return value * times if value else 2 * share - 1
 
 
 def value_and_bounds(entry: Any, name: str) -> tuple[float, Bounds]:

@@ -1,5 +1,8 @@
 """Starts that are fitted, one for each trajectory."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,6 +19,8 @@ from .rule import Absent, AbstractStart, Guess, Simulate, Starts
 START_STEPS = 50
 # A residual that stands for "not solved".
 FAR_START = 1e3
+# The search begins at a typical start where the sum of squares there is below this share of that at the guess.
+MUCH_NEARER = 0.1
 
 
 @stored_as("Fitted")
@@ -72,7 +77,8 @@ class Fitted(AbstractStart):
                 return jnp.where(mask, misfit, 0)
 
             search = optx.LevenbergMarquardt(rtol=1e-6, atol=1e-6)
-            found = optx.least_squares(residuals, search, guess[0], max_steps=START_STEPS, throw=False).value
+            begin = self.nearer(lambda start: residuals(start, None), guess[0], free[0])
+            found = optx.least_squares(residuals, search, begin, max_steps=START_STEPS, throw=False).value
             return jnp.where(free[0] & jnp.isfinite(found), found, guess[0])
 
         return jax.vmap(one)(jnp.arange(batch.ts.shape[0]))
@@ -80,6 +86,20 @@ class Fitted(AbstractStart):
     def adapted(self, batch: Batch) -> "Fitted":
         placed = jax.tree.map(lambda x: jnp.asarray(x, self.values.dtype if x.dtype.kind == "f" else None), batch)
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
+
+    def nearer(
+        self, residuals: Callable[[Float[Array, " state"]], Array], guess: Float[Array, " state"], free: Array
+    ) -> Float[Array, " state"]:
+        """The guess, or the mean of the fitted starts where that is much nearer to the measurements."""
+        typical = jnp.where(free, self.values.mean(axis=0), guess)
+        here, there = (jnp.sum(residuals(start) ** 2) for start in (guess, typical))
+        return jnp.where(there < MUCH_NEARER * here, typical, guess)
+
+    def begun_at(self, starts: Float[Any, " state"]) -> "Fitted":
+        unknown = np.array(self.guess.unknown, int)
+        given = jnp.asarray(starts, float)
+        values = jnp.asarray(self.values).at[:, : self.guess.measured].add(given[: self.guess.measured])
+        return eqx.tree_at(lambda start: start.values, self, values.at[:, unknown].set(given[unknown]))
 
     def initial(self, batch: Batch) -> Starts:
         """First measurements; for hidden states whose start is not known, the mean of the fitted starts."""

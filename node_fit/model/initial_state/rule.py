@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -178,6 +179,11 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
         return first_rows(batch, 1)
 
+    def begun_at(self, starts: Float[Any, " state"]) -> "AbstractStart":
+        """The rule to begin a fit with, where it fits starts: those of hidden states, and what is added to those of
+        measured ones, in scaled units."""
+        return self
+
     def adapted(self, batch: Batch) -> "AbstractStart":
         """The rule for other training trajectories, given in `batch`."""
         return self
@@ -224,6 +230,12 @@ class First(AbstractStart):
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
+
+    def begun_at(self, starts: Float[Any, " state"]) -> "First":
+        if self.hidden is None:
+            return self
+        hidden = jnp.asarray(starts, float)[np.array(self.guess.unknown, int)]
+        return eqx.tree_at(lambda start: start.hidden, self, hidden)
 
     @property
     def reads_windows(self) -> bool:
