@@ -18,6 +18,8 @@ from .data.splits import Splits as Splits
 from .data.table_source import Table as Table
 from .data.tables.reading import from_frame as from_frame
 from .data.tables.reading import read_table as read_table
+from .discover.discovery import Discovery as Discovery
+from .discover.discovery import discover as discover
 from .evaluation.metrics import score as score
 from .fitting.fit import fit as fit
 from .options.options import Devices as Devices

@@ -44,6 +44,7 @@ GROUPS = {
 FOLDERS = {
     "data": "Data",
     "fitting": "Fitting",
+    "discover": "Discovery of equations",
     "options": "Options and recipes",
     "model": "Models",
     "solver": "Solvers",

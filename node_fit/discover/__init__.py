@@ -1,0 +1,1 @@
+"""Equations found from measurements: terms, candidates of each state, and their judgement by simulation."""
