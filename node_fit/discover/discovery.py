@@ -16,6 +16,7 @@ from ..fitting.ladder import Effort
 from ..fitting.result import Fit
 from ..model.fields.equations import parse
 from ..model.fields.known import Known
+from ..model.initial_state.fitted import Fitted
 from ..runtime.validation import check_argument
 from .candidates import (
     SMOOTHINGS,
@@ -103,7 +104,7 @@ class Discovery:
     def best(self) -> Fit:
         """A `Fit` of `Known` with the best equations; its `confidence` has the intervals of the constants."""
         if self._fit is None:
-            self._fit = fit(self.data, field=self.known(), **({"start": "fitted"} | self.options))
+            self._fit = fit(self.data, field=self.known(), **({"start": Fitted} | self.options))
         return self._fit
 
     def known(self, place: int = 0) -> Callable[..., Known]:

@@ -129,4 +129,4 @@ def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     assert done.code == 0, done.err
     assert "hare*lynx" in done.out.split("run:")[0]
     summary = read_summary(next(tmp_path.glob("outputs/*/*")))
-    assert len(summary["constants"]) == 4 and summary["scores"]["test"]["nrmse"] < 1.2
+    assert len(summary["constants"]) == 4 and summary["metrics"]["test"]["nrmse"] < 1.2

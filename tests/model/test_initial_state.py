@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,7 +68,7 @@ def test_constants_lie_around_the_given_ones():
     given = Constants.of({"a": [2.0, 1.0, None], "b": [0.3, 0.0, 1.0], "c": -4.0, "d": [1.0, None, 3.0], "e": 0.0})
     shares = np.linspace(0, 1, 101)[:, None] * np.ones(5)
     raw = given.around(shares, 10.0)
-    found = [replace(given, raw=each).as_dict() for each in raw]
+    found = [replace(given, raw=jnp.asarray(each)).as_dict() for each in raw]
     around = {name: np.array([each[name] for each in found]) for name in given.names}
     logs = np.linspace(-1, 1, 101)
     for name, distance in (("a", around["a"] - 1), ("c", -around["c"] / 4), ("d", (3 - around["d"]) / 2)):
