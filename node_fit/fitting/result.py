@@ -96,7 +96,7 @@ class Fit:
 
     def predict(
         self, data: Dataset | None = None, ts: Any = None, **given: Any
-    ) -> Float[np.ndarray, "trajectory saved state"]:
+    ) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts, **given)
 
