@@ -94,9 +94,7 @@ class Fit:
     log_evidence: float | None = None
     optimum: NeuralODE | None = None
 
-    def predict(
-        self, data: Dataset | None = None, ts: Any = None, **given: Any
-    ) -> Float[np.ndarray, "... state"]:
+    def predict(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Float[np.ndarray, "... state"]:
         """Simulated trajectories in the user's units; see `NeuralODE.predict`."""
         return self.model.predict(data, ts, **given)
 
