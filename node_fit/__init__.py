@@ -1,7 +1,7 @@
 """Neural ordinary differential equations, fitted to time series."""
 
 from . import startup as _startup  # before anything heavy
-from .runtime.version import __version__ as __version__
+from .runtime.serialization import __version__ as __version__
 
 if _startup.ASKS_VERSION:
     print(__version__)
@@ -31,12 +31,12 @@ from .options.recipes import Recipe as Recipe
 from .fitting.batch_fit import fit_several as fit_several
 from .model.ensemble import Ensemble as Ensemble
 from .model.fields.field import AbstractVectorField as AbstractVectorField
-from .model.fields.hybrid import Hybrid as Hybrid
+from .model.fields.known import Hybrid as Hybrid
 from .model.fields.known import Known as Known
 from .model.fields.network import Linear as Linear
 from .model.fields.network import MLP as MLP
 from .model.fields.field import Physical as Physical
-from .model.fields.polynomial import Polynomial as Polynomial
+from .model.fields.network import Polynomial as Polynomial
 from .model.fields.network import SecondOrder as SecondOrder
 from .model.make_model import make_model as make_model
 from .model.neural_ode import NeuralODE as NeuralODE
@@ -44,11 +44,11 @@ from .model.neural_ode import Prediction as Prediction
 from .model.observation import LinearReadout as LinearReadout
 from .model.observation import MeasuredStates as MeasuredStates
 from .model.observation import NetworkReadout as NetworkReadout
-from .model.initial_state.encoder import Encoder as Encoder
+from .model.initial_state.trained import Encoder as Encoder
 from .model.initial_state.rule import First as First
-from .model.initial_state.fitted import Fitted as Fitted
+from .model.initial_state.trained import Fitted as Fitted
 from .model.initial_state.stated import Stated as Stated
-from .model.initial_state.steady import Steady as Steady
+from .model.initial_state.stated import Steady as Steady
 from .model.system import System as System
 from .objectives.objective import AbstractObjective as AbstractObjective
 from .objectives.objective import Loss as Loss
@@ -58,15 +58,15 @@ from .optimizers.optimizer import Step as Step
 from .training.callback import Callback as Callback
 from .training.callback import Record as Record
 from .training.callback import RunState as RunState
-from .training.loggers import MLflow as MLflow
-from .training.loggers import TensorBoard as TensorBoard
-from .training.loggers import WeightsAndBiases as WeightsAndBiases
+from .training.callback import MLflow as MLflow
+from .training.callback import TensorBoard as TensorBoard
+from .training.callback import WeightsAndBiases as WeightsAndBiases
 from .objectives.derivative import DerivativeMatching as DerivativeMatching
-from .objectives.penalty import Penalty as Penalty
-from .objectives.robust import Huber as Huber
-from .objectives.robust import Squares as Squares
-from .objectives.robust import StudentT as StudentT
-from .objectives.shooting import MultipleShooting as MultipleShooting
+from .objectives.losses import Penalty as Penalty
+from .objectives.losses import Huber as Huber
+from .objectives.losses import Squares as Squares
+from .objectives.losses import StudentT as StudentT
+from .objectives.trajectory import MultipleShooting as MultipleShooting
 from .objectives.trajectory import TrajectoryMatching as TrajectoryMatching
 from .optimizers.gradient import Adam as Adam
 from .optimizers.gradient import Optax as Optax

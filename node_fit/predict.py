@@ -21,7 +21,7 @@ from .data.table_source import Table
 from .evaluation.diagnosis import describe_divergence, where_not_finite
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
-from .runtime.version import __version__
+from .runtime.serialization import __version__
 from .solver.triggers import has_triggers
 from .storage.disk import is_stream, write_output
 from .storage.model_file import load

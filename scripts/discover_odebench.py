@@ -13,9 +13,9 @@ import time
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from node_fit.benchmark.problems import LAST_SOLVED_TIME as END
-from node_fit.benchmark.problems import ROWS_OF_EQUATION as ROWS
-from node_fit.benchmark.problems import Equation, read_equations
+from node_fit.benchmark.protocols import LAST_SOLVED_TIME as END
+from node_fit.benchmark.protocols import ROWS_OF_EQUATION as ROWS
+from node_fit.benchmark.protocols import Equation, read_equations
 from node_fit.data.dataset import Dataset
 from node_fit.discover.discovery import Discovery, discover
 from node_fit.discover.formulas import SCALAR, compile_text

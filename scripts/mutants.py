@@ -414,7 +414,7 @@ MUTANTS = (
     ),
     Mutant(
         "starts: fitted all the same",
-        "node_fit/model/initial_state/fitted.py",
+        "node_fit/model/initial_state/trained.py",
         "return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]",
         "return self.guess.shows(batch) | True",
         ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
@@ -505,7 +505,7 @@ MUTANTS = (
     ),
     Mutant(
         "text that a Parquet file holds once for many rows",
-        "node_fit/data/tables/binary.py",
+        "node_fit/data/tables/formats.py",
         "if longest > LONGEST_TEXT:",
         "if False:",
         ("tests/faults/test_absurd_tables.py::test_a_text_that_a_file_holds_once_for_many_rows_is_not_unpacked",),
@@ -519,7 +519,7 @@ MUTANTS = (
     ),
     Mutant(
         "derived: a logarithm where it may be negative",
-        "node_fit/model/fields/derived.py",
+        "node_fit/model/fields/known.py",
         "ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left",
         "ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left",
         ("tests/model/test_derived.py::test_what_can_t_be_negative_is_known_by_its_form",),

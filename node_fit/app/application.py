@@ -24,10 +24,16 @@ from ..fitting.progress import Display
 from ..fitting.result import Fit
 from ..options.options import Options
 from ..plots.curves import Curves
-from ..plots.phase import phase_points
+from ..plots.fit import phase_points
 from ..runtime.compilation import keep_programs
-from ..runtime.out_of_memory import explain_memory
-from ..runtime.placement import exit_distributed, explain_lost_process, is_first, join_processes_of, scope
+from ..runtime.placement import (
+    exit_distributed,
+    explain_lost_process,
+    explain_memory,
+    is_first,
+    join_processes_of,
+    scope,
+)
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.disk import explain_disk, write_file
 from ..training.callback import ENDED, Callback

@@ -19,9 +19,8 @@ from ..data.dataset import Dataset
 from ..evaluation.simulation import compile_simulation
 from ..model.neural_ode import NeuralODE
 from ..plots.curves import Curves
-from ..plots.fit import plot_fit
+from ..plots.fit import plot_fit, plot_phase
 from ..plots.loss import plot_loss, plot_starts
-from ..plots.phase import plot_phase
 from ..report.index_page import make_member_index, refresh_index
 from ..report.run_page import PAGE_NAME, make_run_page
 from ..training.callback import Callback, Record, RunState

@@ -1,25 +1,36 @@
-"""The common part of the commands with a config: where they find it, and how they exit."""
+"""The command line of all commands: overrides in short forms, where the config is, and how a command exits."""
 
 import os
 import pickle
+import re
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra._internal import hydra as loading
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import run_job
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf import errors as omegaconf
+from omegaconf._utils import split_key
 
-from ..runtime.out_of_memory import explain_memory
+from ..data.tables.reading import READERS, column_names, find_files
+from ..data.tables.table import list_names
+from ..runtime.placement import explain_memory
 from ..storage.disk import explain_disk
 from .background import DRAWING
 from .config.build import check_equations, read_equation_file
-from .config.composition import explain, shipped
-from .config.overrides import complete, quoted_words, with_or_without_plus
-from .config.targets import ConfigError, check_hydra
+from .config.composition import explain, shipped, shipped_groups
+from .config.instantiate import convert
+from .config.targets import ALLOWED, ConfigError, check_hydra, constructor_hints, locate, parameters_of
 from .leaderboard import Leaderboard
 from .resuming import with_resumed
 
@@ -113,3 +124,210 @@ def print_error(error: Exception) -> None:
     sentence = explain(error) or explain_memory(error)
     sentence = sentence or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
     print(f"error: {sentence or type(error).__name__}", file=sys.stderr)
+
+
+# How a file of data ends, which is named without a key.
+ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *READERS)
+# Keys whose values name columns.
+TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
+PAIRS = {"[": "]", "{": "}", "(": ")"}
+# States named one by one in the line about a file.
+FEW_COLUMNS = 8
+
+
+def complete(words: list[str], program: str) -> list[str]:
+    """The words of a command as Hydra reads them: keys for files of data, and no plus before the option of a group."""
+    groups = "|".join(shipped_groups())
+    words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
+    files, words = without_files(words)
+    if not files:
+        return words
+    given = get_args_parser().parse_known_args(words)[0]
+    made, said = keys_of_option(files, {word.lstrip("+").partition("=")[0]: word for word in given.overrides})
+    words = [*made, *(word for word in words if word != "data=table")]
+    if not given.cfg and not given.info:
+        print(f"{said}; in full: python -m {program} {shlex.join(words)}")
+    return words
+
+
+def without_files(words: list[str]) -> tuple[list[str], list[str]]:
+    """The files of data that are named after `--data` or alone, and the other words."""
+    files, others, after = [], [], False
+    for word in words:
+        name, _, value = word.partition("=")
+        after = name == "--data" or (after and not word.startswith("-") and "=" not in word)
+        if name != "--data":
+            (files if after else others).append(word)
+        elif value:
+            files.append(value)
+    if words and words[-1] == "--data":
+        raise ConfigError("--data names no file; write --data mine.csv.")
+    alone = [word for word in get_args_parser().parse_known_args(others)[0].overrides if is_table(word)]
+    return [*files, *alone], [word for word in others if word not in alone]
+
+
+def is_table(word: str) -> bool:
+    plain = "=" not in word and not word.startswith("~")
+    return plain and (word.lower().endswith(ENDINGS) or Path(word).is_file())
+
+
+def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
+    """The keys that read files whose first column is the time and whose others are states, and a sentence.
+
+    **Arguments:** `given`: the overrides of the command by key, which tell the role of some columns.
+    """
+    for key in ("data", "data.path"):
+        if key in given and given[key] != "data=table":
+            raise ConfigError(f"{files[0]} and {given[key]} both name data; leave one of them out.")
+    try:
+        names = column_names(find_files(files)[0])
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from None
+    named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
+    free = [name for name in names if name not in named]
+    made, said = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"], []
+    if not {"data.time", "data.step"} & set(given):
+        if len(free) < (1 if "data.states" in given else 2):
+            raise ConfigError(
+                f"{files[0]} has the columns {list_names(names)}; it needs one of times and one of a state."
+            )
+        time, *free = free
+        made.append(f"data.time={as_value(time)}")
+        said.append(f"column {time!r} is the time")
+    if not {"data.states", "data.observable", "data.series"} & set(given):
+        made.append(f"data.states={as_value(free)}")
+        said.append(f"{list_names(free, FEW_COLUMNS)} {'is a state' if len(free) == 1 else 'are states'}")
+    return made, f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)
+
+
+def value_of(word: str) -> Any:
+    """The value of an override, or `None` if it can't be read."""
+    try:
+        return OverridesParser.create().parse_override(word).value()
+    except HydraException:
+        return None
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(each)
+    if isinstance(value, str):
+        yield str(value)
+
+
+def as_value(value: str | Sequence[str]) -> str:
+    """Writes a text, or a list of texts, as the value of an override."""
+    if not isinstance(value, str):
+        return f"[{','.join(as_value(each) for each in value)}]"
+    if re.fullmatch(r"[A-Za-z_/.][\w/.-]*", value, re.ASCII) and isinstance(value_of(f"key={value}"), str):
+        return value
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value).replace("${", "\\${")
+    return f'"{escaped}"'
+
+
+def quoted_words(words: Sequence[str], wrong: str) -> str | None:
+    """What to write in a shell for an override that can't be read, or `None` if no quotes help.
+
+    **Arguments:**
+
+    - `words`: the words of the command; a blank in a value splits it into several.
+    - `wrong`: the one that can't be read.
+    """
+    rest = list(words[list(words).index(wrong) + 1 :]) if wrong in words else []
+    whole = wrong
+    while depth(whole) > 0 and rest:
+        whole += f" {rest.pop(0)}"
+    key, equals, value = whole.partition("=")
+    better = f"{key}={with_quotes(value.strip())}"
+    if not equals or not value.strip() or depth(whole) or value_of(better) is None:
+        return None
+    return shlex.quote(better)
+
+
+def depth(text: str) -> int:
+    return sum(text.count(left) - text.count(right) for left, right in PAIRS.items())
+
+
+def with_quotes(value: str) -> str:
+    """A value with quotes around what Hydra can't read without."""
+    inner = value[1:-1]
+    if value[:1] == "[" and value[-1:] == "]":
+        return f"[{','.join(with_quotes(item) for item in split_items(inner))}]"
+    if value[:1] == "{" and value[-1:] == "}":
+        pairs = (item.partition(":")[::2] for item in split_items(inner))
+        return f"{{{', '.join(f'{name.strip()}: {with_quotes(item.strip())}' for name, item in pairs)}}}"
+    return value if value and value_of(f"key={value}") is not None else as_value(value)
+
+
+def split_items(text: str) -> list[str]:
+    """Splits a text at its commas, except within brackets."""
+    items, level = [""], 0
+    for letter in text:
+        level += (letter in PAIRS) - (letter in PAIRS.values())
+        if letter == "," and level == 0:
+            items.append("")
+        else:
+            items[-1] += letter
+    return [item.strip() for item in items]
+
+
+@contextmanager
+def with_or_without_plus() -> Iterator[None]:
+    """Lets Hydra take a key with a plus that exists already, and one without a plus that its constructor has."""
+    apply: Callable[[list[Override], DictConfig], None] = ConfigLoaderImpl._apply_overrides_to_config
+
+    def apply_each(overrides: list[Override], config: DictConfig) -> None:
+        for override in overrides:
+            if (override.is_add() and exists(config, override.key_or_group)) or (
+                override.type == OverrideType.CHANGE and may_add(config, override.key_or_group, override.value())
+            ):
+                override.type = OverrideType.FORCE_ADD
+            apply([override], config)
+
+    setattr(ConfigLoaderImpl, apply.__name__, staticmethod(apply_each))  # Hydra has no place to say it.
+    try:
+        yield
+    finally:
+        setattr(ConfigLoaderImpl, apply.__name__, staticmethod(apply))
+
+
+def exists(config: DictConfig, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    try:
+        node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
+    except omegaconf.OmegaConfBaseException:
+        return False
+    return OmegaConf.is_dict(node) and name in node
+
+
+def may_add(config: DictConfig, key: str, value: Any) -> bool:
+    """Whether the constructor of the nearest node takes a key, as an argument or within one that is a mapping."""
+    names = split_key(key)
+    if names[0] == "hydra":
+        return False
+    if config.get(names[0]) == "auto" and len(names) > 1 and names[0] == "start":  # A rule that the keys complete.
+        return True
+    node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
+    target, rest = None, []
+    for name in names:
+        if isinstance(node, dict) and "_target_" in node:
+            target, rest = node["_target_"], []
+        node = node.get(name) if isinstance(node, dict) else None
+        rest.append(name)
+    if target is None or (len(rest) == 1 and rest[0] in config):  # An option of the solver, say, is no key of others.
+        return False
+    try:
+        maker = locate(target, key, ALLOWED)
+    except ConfigError:  # An extension, which is not imported yet; what it lacks is told when it is built.
+        return True
+    if rest[0] not in parameters_of(maker):
+        return False
+    return (len(rest) == 1 and not isinstance(value, dict)) or takes_mapping(constructor_hints(maker).get(rest[0], Any))
+
+
+def takes_mapping(hint: Any) -> bool:
+    try:
+        convert({}, hint)
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -13,8 +13,16 @@ from ..fitting.progress import Display, leading
 from ..model.neural_ode import NeuralODE
 from ..storage.checkpoint import Checkpoints
 from ..storage.model_file import describe_part
-from ..training.callback import Callback, Record, RunState, Template
-from ..training.loggers import AbstractLogger, MLflow, TensorBoard, WeightsAndBiases
+from ..training.callback import (
+    AbstractLogger,
+    Callback,
+    MLflow,
+    Record,
+    RunState,
+    Template,
+    TensorBoard,
+    WeightsAndBiases,
+)
 from .config.build import names_of_loggers
 from .config.targets import ConfigError
 from .resuming import flatten

@@ -14,10 +14,9 @@ from ..evaluation.residuals import check_residuals
 from ..evaluation.simulation import Simulated
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
-from ..model.fields.derived import quantities
+from ..model.fields.known import quantities
 from ..model.initial_state.rule import describe_known_starts
-from ..runtime.out_of_memory import explain_memory
-from ..runtime.placement import Placement
+from ..runtime.placement import Placement, explain_memory
 
 EVERY = ("train", "validation", "test")
 NOT_ASKED = "confidence=none."

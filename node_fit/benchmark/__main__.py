@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..runtime.version import __version__
+from ..runtime.serialization import __version__
 from .protocols import HEAD, PROTOCOLS, Protocol, Summary, odebench_lines, table_rows
 
 NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .angles import rebase_to_end
 from .dataset import Dataset, cut
+from .domains import rebase_to_end
 from .events import Events, Jumps
 from .noise import noise_weights
 from .scaling import Scaler

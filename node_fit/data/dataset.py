@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..runtime.validation import check_argument, nearest_choice
-from .angles import Turns, near_columns, turns_of, unwrap
 from .dates import Dates
+from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
 
 # The column of a data frame that names the trajectory.

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from .dataset import Dataset, pad
 from .dates import SECONDS
 from .events import WHERE, Events, KnownEvent, parse_events
-from .sampling import are_held
+from .interpolation import are_held
 from .tables.reading import check_file_size
 
 

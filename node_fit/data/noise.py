@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .bounds import is_real
 from .dataset import Dataset, check_known_values
+from .domains import is_real
 from .scaling import Scaler
 
 # `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `NOISE_PARTS`.

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 
 from .dataset import Dataset
+from .interpolation import FEWEST_SMOOTHED
 from .scaling import Scaling
-from .smoothing import FEWEST_SMOOTHED
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
 HUGE = 1e18

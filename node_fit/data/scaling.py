@@ -11,9 +11,20 @@ from jaxtyping import Array, Float
 
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_fields
-from .angles import TURNS, Turns, gather_turns, near_columns
-from .bounds import Bounds, check_bounds, check_inside, from_line, is_inside, slope, to_line
 from .dataset import Dataset, check_known_values
+from .domains import (
+    TURNS,
+    Bounds,
+    Turns,
+    check_bounds,
+    check_inside,
+    from_line,
+    gather_turns,
+    is_inside,
+    near_columns,
+    slope,
+    to_line,
+)
 
 Host = Float[np.ndarray, "..."]
 # Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.

@@ -16,7 +16,7 @@ from ..fitting.ladder import Effort
 from ..fitting.result import Fit
 from ..model.fields.equations import parse
 from ..model.fields.known import Known
-from ..model.initial_state.fitted import Fitted
+from ..model.initial_state.trained import Fitted
 from ..runtime.validation import check_argument
 from .candidates import (
     SMOOTHINGS,

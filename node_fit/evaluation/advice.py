@@ -10,14 +10,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
+from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
-from ..data.smoothing import noise_levels
-from ..model.fields.hybrid import Hybrid
-from ..model.fields.known import Known
+from ..model.fields.known import Hybrid, Known
 from ..model.fields.network import Linear
-from ..model.initial_state.fitted import Fitted
 from ..model.initial_state.stated import Stated
-from ..objectives.penalty import Penalty
+from ..model.initial_state.trained import Fitted
+from ..objectives.losses import Penalty
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
 from ..solver.held_steps import SLACK

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..data.angles import gather_turns
 from ..data.dataset import Dataset, check_data
+from ..data.domains import gather_turns
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 

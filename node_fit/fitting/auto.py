@@ -8,15 +8,12 @@ import numpy as np
 
 from ..data.batch import Batch, is_driven
 from ..data.dataset import Dataset
-from ..data.sampling import detect_input_hold, median_step, sample_evenly
+from ..data.interpolation import detect_input_hold, median_step, sample_evenly
 from ..data.scaling import Scaler
-from ..model.fields.network import MLP, Linear
-from ..model.fields.polynomial import Polynomial
-from ..model.initial_state.encoder import Encoder
-from ..model.initial_state.fitted import Fitted
+from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.rule import First
-from ..model.initial_state.stated import Stated
-from ..model.initial_state.steady import Steady
+from ..model.initial_state.stated import Stated, Steady
+from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import made_of
 from ..model.observation import MeasuredStates, NetworkReadout
 from ..options.options import TIGHT, Options, Training, with_tolerance

@@ -12,8 +12,7 @@ from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaling
 from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
-from ..objectives.penalty import Penalty
-from ..objectives.robust import AbstractResidualLoss
+from ..objectives.losses import AbstractResidualLoss, Penalty
 from ..optimizers.optimizer import AbstractOptimizer
 from ..options.options import Devices, Options, Training, says_where
 from ..options.recipes import Recipe

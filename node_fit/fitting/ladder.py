@@ -18,14 +18,12 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..evaluation.advice import FLAT
 from ..model.ensemble import Ensemble
-from ..model.fields.hybrid import Hybrid
-from ..model.fields.known import Known
-from ..model.fields.network import MLP, Linear
-from ..model.fields.polynomial import Polynomial
-from ..model.initial_state.fitted import Fitted
+from ..model.fields.known import Hybrid, Known
+from ..model.fields.network import MLP, Linear, Polynomial
+from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of
 from ..model.observation import MeasuredStates
-from ..objectives.penalty import Penalty
+from ..objectives.losses import Penalty
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Options, Training

@@ -11,10 +11,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..model.ensemble import Ensemble
-from ..model.fields.hybrid import Hybrid
-from ..model.fields.known import Known
-from ..model.fields.network import Linear
-from ..model.fields.polynomial import Polynomial
+from ..model.fields.known import Hybrid, Known
+from ..model.fields.network import Linear, Polynomial
 from ..model.neural_ode import NeuralODE
 from ..plots.style import png
 

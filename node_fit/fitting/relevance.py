@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..model.fields.polynomial import Polynomial
+from ..model.fields.network import Polynomial
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from ..training.programs import Found

@@ -14,7 +14,7 @@ from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.initial_state.rule import First
 from ..model.neural_ode import NeuralODE
-from ..objectives.penalty import Penalty
+from ..objectives.losses import Penalty
 from ..options.options import Options
 from ..training.callback import Callback, Record, RunState, Status
 from ..training.decisions import Outcome

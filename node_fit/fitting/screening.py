@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, PyTree
 from scipy.optimize import differential_evolution
 
 from ..data.batch import Batch
-from ..data.bounds import Bounds
 from ..data.dataset import Dataset
+from ..data.domains import Bounds
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, precision_of, scope

@@ -8,12 +8,12 @@ import numpy as np
 
 from ..data.batch import is_driven
 from ..data.dataset import Dataset
-from ..data.sampling import median_step, sample_evenly
+from ..data.interpolation import median_step, sample_evenly
 from ..evaluation.metrics import score_predictions
 from ..model import parameters
-from ..model.fields.derived import quantities
+from ..model.fields.known import quantities
 from ..model.neural_ode import NeuralODE
-from ..objectives.penalty import Number, Penalty
+from ..objectives.losses import Number, Penalty
 from ..options.options import Options
 from ..options.recipes import Recipe, make_stages, some
 from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place

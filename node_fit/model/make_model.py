@@ -19,15 +19,11 @@ from ..solver.methods import EXPLICIT
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
-from .fields.hybrid import Hybrid
-from .fields.known import Constants, Known
-from .fields.network import MLP, Linear, SecondOrder
-from .fields.polynomial import Polynomial
-from .initial_state.encoder import Encoder
-from .initial_state.fitted import Fitted
+from .fields.known import Constants, Hybrid, Known
+from .fields.network import MLP, Linear, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First
-from .initial_state.stated import Stated
-from .initial_state.steady import Steady
+from .initial_state.stated import Stated, Steady
+from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
 from .observation import AbstractObservation, LinearReadout, MeasuredStates, NetworkReadout
 from .parameters import parameter_nodes

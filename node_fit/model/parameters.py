@@ -10,10 +10,9 @@ from jaxtyping import PyTree
 
 from ..data.scaling import Scaler
 from .fields.known import Constants
-from .fields.network import MLP
-from .fields.polynomial import Polynomial
-from .initial_state.encoder import Encoder
+from .fields.network import MLP, Polynomial
 from .initial_state.rule import AbstractStart
+from .initial_state.trained import Encoder
 
 TRAINED = ("field", "start", "observation")
 

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from ..data.dataset import Dataset, cut
-from ..data.smoothing import FEWEST_SMOOTHED, smooth
+from ..data.interpolation import FEWEST_SMOOTHED, smooth
 from ..model.neural_ode import NeuralODE
 from ..runtime.validation import check_fields
 from ..solver.triggers import has_triggers
+from .losses import Penalty
 from .objective import AbstractLeastSquares, Residuals, Target, measured_count
-from .penalty import Penalty
 
 # Of very many rows, this multiple of the points in use is smoothed, in pieces of this many rows.
 ENOUGH_ROWS, DERIVATIVE_PIECE = 4, 512

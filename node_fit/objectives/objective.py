@@ -18,7 +18,7 @@ from ..runtime.validation import check_fields
 from ..solver.held_steps import Shares
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from .penalty import Penalty
+from .losses import Penalty
 
 
 class Residuals(eqx.Module):

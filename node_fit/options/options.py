@@ -13,7 +13,7 @@ import optax
 
 from ..data.dataset import Dataset
 from ..data.scaling import Scaling
-from ..model.fields.derived import quantities
+from ..model.fields.known import quantities
 from ..model.fields.network import MLP
 from ..model.make_model import (
     FIELDS,
@@ -29,8 +29,7 @@ from ..model.make_model import (
 )
 from ..model.neural_ode import NeuralODE
 from ..model.observation import MeasuredStates
-from ..objectives.penalty import Number, Penalty
-from ..objectives.robust import LEAST_SQUARES, LOSSES, AbstractResidualLoss, as_loss
+from ..objectives.losses import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
 from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.gradient import OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.lbfgs import LBFGS

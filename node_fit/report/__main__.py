@@ -7,7 +7,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runtime.version import __version__
+from ..runtime.serialization import __version__
 from .index_page import INDEX_NAME as INDEX
 from .index_page import is_run, make_index, make_member_index
 from .run_page import PAGE_NAME, make_run_page

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.version import __version__
+from ..runtime.serialization import __version__
 from ..storage.disk import write_file
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from ..data.dataset import Dataset
 from ..data.dates import SECONDS, unit_for
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
-from ..plots.phase import SIDE, phase_points
+from ..plots.fit import SIDE, phase_points
 from ..storage.archive import BadFile, peek
 from ..storage.disk import write_file
 

@@ -1,8 +1,9 @@
-"""Short names of model classes in files, independent of where a class is and of its name in Python."""
+"""What files say of the code: the version that wrote them, and short names of classes, wherever a class is."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
+__version__ = "0.2.0"
 Class = TypeVar("Class", bound=type)
 # A name is permanent: files of every version contain it.
 CLASSES: dict[str, type] = {}

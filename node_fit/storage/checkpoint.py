@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from ..model.parameters import name
 from ..runtime.placement import is_key
-from ..runtime.version import __version__
+from ..runtime.serialization import __version__
 from ..training.callback import RunState, Template
 from ..training.state import TrainState
 from .archive import CHECKPOINT_STEPS, BadFile, OtherSchema, migrate, pack, peek, unpack

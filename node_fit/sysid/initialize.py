@@ -15,9 +15,8 @@ from jaxtyping import Array, Complex, Float
 
 from ..data.batch import past_rows, start_rows
 from ..data.dataset import Dataset, cut
-from ..model.fields.network import MLP, Linear
-from ..model.fields.polynomial import Polynomial
-from ..model.initial_state.encoder import Encoder
+from ..model.fields.network import MLP, Linear, Polynomial
+from ..model.initial_state.trained import Encoder
 from ..model.neural_ode import NeuralODE
 from ..model.observation import NetworkReadout
 from .linear_model import LinearSystem

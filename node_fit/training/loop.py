@@ -21,8 +21,11 @@ from .decisions import (
     ADVICE,
     NOTHING_SOLVED,
     Outcome,
+    excess,
     forget_failures,
+    hold_back,
     judge_chunk,
+    keeps_shape,
     outcome_of,
     renew,
     restart_line_search,
@@ -32,7 +35,6 @@ from .decisions import (
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
 from .state import Iterate, Params, TrainState, with_flag
-from .step_refinement import excess, hold_back, keeps_shape
 
 LOOP_LOG = logging.getLogger(__name__)
 

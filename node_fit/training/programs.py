@@ -21,11 +21,11 @@ from ..objectives.objective import Target
 from ..runtime.compilation import PROGRAMS, Compilations, count_calls
 from ..runtime.placement import Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
+from .decisions import StepErrors, even_nodes, pad_to_room
 from .members import Member, mapped_axes, share, stack, unstack
 from .stage import Minibatches, count_of, sample, take_rows
 from .state import Params, TrainState, check_carry, initial_state
 from .step import StageData, StageLoss, chunk, errors_of_steps, sample_loss, validation_loss
-from .step_refinement import StepErrors, even_nodes, pad_to_room
 
 # Seconds between two progress reports.
 PATIENCE = 2.0

@@ -8,11 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from ..data.bounds import Bounds, from_line, slope, to_line
+from ..data.domains import Bounds, from_line, slope, to_line
 from ..evaluation.residuals import neighbours_in_words
 from ..model import parameters
-from ..model.fields.derived import Quantity, quantities
-from ..model.fields.known import Constants
+from ..model.fields.known import Constants, Quantity, quantities
 from ..model.initial_state.rule import First
 from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
 

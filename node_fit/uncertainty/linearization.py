@@ -11,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
 from ..data.batch import data_from_start
-from ..data.bounds import from_line, slope
 from ..data.dataset import Dataset
+from ..data.domains import from_line, slope
 from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns_by_name
 from ..evaluation.advice import smaller_network
@@ -20,7 +20,7 @@ from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_
 from ..model import parameters
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..objectives.robust import LEAST_SQUARES, AbstractResidualLoss
+from ..objectives.losses import LEAST_SQUARES, AbstractResidualLoss
 from ..objectives.trajectory import TrajectoryMatching
 from ..options.options import Devices, Options
 from ..runtime.placement import scope
@@ -252,7 +252,7 @@ class Information:
     """What the data say of the constants, all other trained parameters being free (Seber and Wild, Nonlinear
     Regression, 1989, sections 2.1 and 5.1; with a prior, the Laplace approximation).
 
-    Covariances and directions are those of the constants on the real line (`data/bounds.py`), in units of their own
+    Covariances and directions are those of the constants on the real line (`data/domains.py`), in units of their own
     size: of a positive constant, those of its logarithm.
 
     **Arguments:**

@@ -10,9 +10,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from node_fit.app.config.composition import explain
-from node_fit.app.config.overrides import complete, quoted_words, with_or_without_plus
 from node_fit.app.config.targets import ConfigError
-from node_fit.app.launching import register
+from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
 
 CONF = Path(__file__).parents[2] / "conf"
 FAST = ("field.width=8", "field.depth=1", "train.steps=3", "recipe=direct", "report=false")

@@ -15,8 +15,7 @@ from omegaconf import OmegaConf
 
 import node_fit.__main__
 from node_fit.app.config.targets import ConfigError
-from node_fit.app.search import Parameter, read_space, word
-from node_fit.tune import main
+from node_fit.tune import Parameter, main, read_space, word
 
 optuna = pytest.importorskip("optuna")
 
@@ -240,7 +239,7 @@ def test_a_search_that_is_killed_goes_on_in_two_processes(folder):
 def test_a_trial_that_kills_its_process_is_given_up(folder):
     """Three processes that end at the same point are enough."""
     from node_fit.app.run_logger import Interruption
-    from node_fit.app.search import Study
+    from node_fit.tune import Study
 
     study = Study(folder, optuna.samplers.RandomSampler(seed=0), None, Interruption(print))
     space = [Parameter("penalty.ridge", "log", (1e-3, 1.0))]

@@ -11,7 +11,7 @@ import pytest
 from helpers.problems import fit_to
 
 import node_fit as nf
-from node_fit.data.angles import near, unwrap
+from node_fit.data.domains import near, unwrap
 from node_fit.evaluation.metrics import score_predictions
 
 TURN = 2 * np.pi

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_fit.data.bounds import check_bounds, check_inside, from_line, slope, to_line
+from node_fit.data.domains import check_bounds, check_inside, from_line, slope, to_line
 from node_fit.runtime.placement import scope
 
 BOUNDS = [(None, None), (0.0, None), (-2.5, None), (None, 3.0), (0.0, 1.0), (-1.0, 4.0), (0.1, 0.3), (10.0, 1e6)]

@@ -6,7 +6,7 @@ import numpy as np
 from helpers.problems import A, record
 
 import node_fit as nf
-from node_fit.data.sampling import median_step, sample_evenly
+from node_fit.data.interpolation import median_step, sample_evenly
 
 
 def test_even_records_stay_as_they_are():

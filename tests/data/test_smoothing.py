@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from node_fit.data.smoothing import FEWEST_SMOOTHED, smooth
+from node_fit.data.interpolation import FEWEST_SMOOTHED, smooth
 
 
 def waves(times: int, noise: float = 0.0, seed: int = 0, trajectories: int = 4) -> tuple[np.ndarray, ...]:

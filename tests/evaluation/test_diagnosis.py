@@ -11,7 +11,7 @@ from helpers.problems import SMALL, fit_to, rotation
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.data.smoothing import noise_levels
+from node_fit.data.interpolation import noise_levels
 from node_fit.evaluation.advice import Case, is_noise
 from node_fit.evaluation.baselines import baselines
 from node_fit.evaluation.diagnosis import diagnose

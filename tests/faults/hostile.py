@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import node_fit as nf
-from node_fit.storage.schema import ModelFileError
+from node_fit.storage.model_file import ModelFileError
 
 # Python's audit events for anything beyond reading.
 DEEDS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect", "os.remove")

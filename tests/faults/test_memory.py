@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spirals, write_table
 
 from node_fit.app.launching import print_error
-from node_fit.runtime.out_of_memory import explain_memory
+from node_fit.runtime.placement import explain_memory
 
 
 def test_a_network_without_room_is_refused_and_the_sweep_goes_on(tmp_path):

@@ -15,8 +15,7 @@ import node_fit as nf
 from faults.moments import model
 from faults.test_hostile_models import forged
 from node_fit.storage.archive import peek
-from node_fit.storage.model_file import save
-from node_fit.storage.schema import ModelFileError
+from node_fit.storage.model_file import ModelFileError, save
 
 VALUES = (
     None, True, -1, 0, 3, 10**12, 10**400, 1e300, float("nan"), "x", "", [], [1], {}, {"tuple": []}, {"tuple": ["x"]},

@@ -9,8 +9,8 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.fitting.screening import Size, beginnings_at, choose_beginnings, has_beginnings
-from node_fit.model.initial_state.fitted import Fitted
 from node_fit.model.initial_state.rule import First
+from node_fit.model.initial_state.trained import Fitted
 from node_fit.model.make_model import make_model
 from node_fit.runtime.placement import carry
 

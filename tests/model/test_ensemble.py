@@ -15,7 +15,7 @@ from jaxtyping import Array
 import node_fit as nf
 from node_fit.evaluation.metrics import coverage
 from node_fit.model.ensemble import BAND_LEVELS, conformal
-from node_fit.storage.schema import ModelFileError, check_model
+from node_fit.storage.model_file import ModelFileError, check_model
 
 OPTIMIZERS = {"adam": nf.Adam(), "lbfgs": nf.LBFGS(), "lm": nf.LevenbergMarquardt()}
 OBJECTIVES = {

@@ -7,12 +7,18 @@ from helpers.commands import node_fit
 from scipy.integrate import solve_ivp
 
 from node_fit.benchmark.__main__ import choose_problems
-from node_fit.benchmark.problems import (
+from node_fit.benchmark.protocols import (
+    PROTOCOLS,
+    Figure,
+    Measure,
     divergence,
     judge_neuron,
+    line,
     neuron_states,
+    odebench_lines,
     on_attractor,
     orbit,
+    outcome,
     random_times,
     read_equations,
     regular_times,
@@ -22,7 +28,6 @@ from node_fit.benchmark.problems import (
     write_table,
     write_van_der_pol,
 )
-from node_fit.benchmark.protocols import PROTOCOLS, Figure, Measure, line, odebench_lines, outcome
 
 SMALL = ("--set", "field.width=8", "field.depth=1", "train.steps=60", "report=false")
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import python
 from hydra import compose, initialize_config_dir
 
-from node_fit.app.config.overrides import with_or_without_plus
+from node_fit.app.launching import with_or_without_plus
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -26,7 +26,7 @@ import node_fit as nf
 from node_fit.app.config.instantiate import build
 from node_fit.fitting.readable import sum_of_terms
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
-from node_fit.objectives.robust import LOSSES
+from node_fit.objectives.losses import LOSSES
 from node_fit.optimizers.gradient import OPTIMIZERS
 from node_fit.options.recipes import RECIPES
 from node_fit.runtime.placement import scope

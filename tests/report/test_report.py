@@ -25,7 +25,7 @@ from node_fit.app.leaderboard import row
 from node_fit.data.dates import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
-from node_fit.plots.phase import SIDE, phase_points
+from node_fit.plots.fit import SIDE, phase_points
 from node_fit.report import index_page
 from node_fit.report.__main__ import main
 from node_fit.report.index_page import make_index, make_member_index, refresh_index

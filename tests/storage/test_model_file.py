@@ -21,8 +21,7 @@ import node_fit as nf
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.runtime.serialization import CLASSES, stored_as
 from node_fit.storage.archive import MODEL_STEPS, digest, unpack
-from node_fit.storage.model_file import MODEL_SCHEMA, allowed_class, load, save
-from node_fit.storage.schema import ModelFileError
+from node_fit.storage.model_file import MODEL_SCHEMA, ModelFileError, allowed_class, load, save
 
 
 def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:

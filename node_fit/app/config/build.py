@@ -20,7 +20,7 @@ from ...model.make_model import made_of
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...solver.solver import Solver
-from ...training.loggers import LOGGERS, needed
+from ...training.callback import LOGGERS, needed
 from ...training.members import Members
 from .composition import known_keys
 from .instantiate import build, errors_of_key, to_plain

@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..dataset import Dataset
-from ..dates import Dates, unit_for
+from ..dates import Dates, Stamps, count_time, read_times, unit_for, zone_name
 from .layout import Roles
 from .table import INPUT_FIX, UNKNOWN_FIX, RawTable, as_numbers_of_column, read_names
-from .times import Stamps, count_time, read_times, zone_name
 
 Rows = Int[np.ndarray, " row"]
 

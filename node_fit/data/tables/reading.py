@@ -12,13 +12,12 @@ from typing import Any
 
 from ...runtime.validation import check_argument
 from ..dataset import Dataset
+from ..dates import check_unit
 from ..noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .assemble import assemble_dataset
-from .binary import read_mat, read_npy, read_npz, read_parquet
+from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
 from .layout import CovariateNumbers, Roles, as_names, as_numbers, as_rows, check_trajectories, with_covariates
 from .table import RawTable
-from .text import read_text
-from .times import check_unit
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from ...data.bounds import LARGEST_BOUND
+from ...data.domains import LARGEST_BOUND
 from ...data.tables.reading import missing
 from ...runtime.serialization import stored_as
 

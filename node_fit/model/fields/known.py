@@ -1,6 +1,12 @@
-"""Known equations with constants to fit, which have bounds, and with triggers at which states jump."""
+"""Known equations, alone or with a network beside them, and quantities derived from their constants.
 
+Constants are fitted within bounds; at triggers states jump.
+"""
+
+import ast
+import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,11 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ...data.bounds import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
+from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
+from ...runtime.placement import scope
 from ...runtime.serialization import stored_as
 from ..system import System
-from .equations import EquationError, Equations, as_mapping, check_symbol, placed
+from .equations import (
+    EquationError,
+    Equations,
+    as_mapping,
+    check_symbol,
+    column_of,
+    evaluate_term,
+    nearest_symbol,
+    normalize,
+    parse,
+    placed,
+    variables,
+)
 from .field import AbstractVectorField
+from .network import Activation, Layers, make_layers
 
 
 @stored_as("Constants")
@@ -279,3 +299,219 @@ def check_states(equations: Equations, system: System) -> None:
             f"equations has an entry for {unknown[0]!r}, which is not a state; the states are {states}. "
             f"If it is not measured, set hidden=[{unknown[0]}]."
         )
+
+
+KIND = "derived quantity"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An expression of constants.
+
+    - `name`, `text`: its name and its expression.
+    """
+
+    name: str
+    text: str
+
+    @property
+    def tree(self) -> Any:
+        return parse(self.name, self.text, KIND)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The constants in it, normalised."""
+        return tuple(dict.fromkeys(node.id for node in variables(self.tree)))
+
+    def uses(self, constant: str) -> bool:
+        return normalize(constant) in self.names
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """Its value in double precision; an array of them if a constant has an array of values."""
+        with scope("x64"), np.errstate(all="ignore"):
+            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+            found = np.asarray(evaluate_term(self.tree, known, jnp.float64))
+        return found if found.ndim else float(found)
+
+    def gradient(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Its derivative by each constant."""
+        with scope("x64"):
+            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+            found = jax.grad(lambda at: evaluate_term(self.tree, at, jnp.float64))(known)
+            return {name: float(found[normalize(name)]) for name in values}
+
+    def is_positive(self, bounds: Mapping[str, Bounds]) -> bool:
+        """Whether it is positive for all values of the constants within their bounds, as its form shows."""
+
+        def positive(node: ast.expr) -> bool:
+            match node:
+                case ast.Name(id=name):
+                    lower = next(pair[0] for key, pair in bounds.items() if normalize(key) == name)
+                    return lower is not None and lower >= 0
+                case ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left, right=right):
+                    return positive(left) and positive(right)
+                case ast.BinOp(op=ast.Pow(), left=left):
+                    return positive(left)
+                case ast.Call(func=ast.Name(id="exp" | "sigmoid")):
+                    return True
+                case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
+                    return positive(argument)
+            # Without constants it is a number.
+            return not any(variables(node)) and float(evaluate_term(node, {}, float)) > 0
+
+        return positive(self.tree)
+
+
+def quantities(texts: Mapping[str, str | float] | None, constants: Sequence[str] | None = None) -> tuple[Quantity, ...]:
+    """Reads derived quantities.
+
+    **Arguments:** `texts`: the expression of each by its name. `constants`: the constants that they may use, if known.
+
+    **Raises:** `ValueError` that names the quantity, what is wrong with it, and the column.
+    """
+    found = []
+    for name, text in (texts or {}).items():
+        check_symbol(name, KIND)
+        if isinstance(text, bool) or not isinstance(text, str | int | float):
+            raise ValueError(f"{KIND} {name!r} must be a string such as 'log(2)/k', got {text!r:.60}.")
+        found.append(Quantity(name, " ".join(str(text).split())))
+        _ = found[-1].tree
+    if constants is not None and found:
+        check_quantities(found, constants)
+    return tuple(found)
+
+
+def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> None:
+    """Refuses a name that is not that of a constant, and the name of a constant for a quantity."""
+    if not constants:
+        raise ValueError(
+            f"{KIND} {found[0].name!r} needs constants, and the model has none; give field.constants with field=known "
+            "or field=hybrid."
+        )
+    known = [normalize(name) for name in constants]
+    for each in found:
+        if normalize(each.name) in known:
+            raise ValueError(f"{KIND} {each.name!r} has the name of a constant; rename it.")
+        for node in variables(each.tree):
+            if node.id not in known:
+                raise ValueError(
+                    f"{KIND} {each.name!r}: {node.id!r} is not a constant (column {column_of(node, each.text)} of "
+                    f"{each.text[:200]!r}); {nearest_symbol(node.id, known)}"
+                )
+
+
+@stored_as("Hybrid")
+class Hybrid(AbstractVectorField):
+    """Known equations with a network for unknown terms in them, or for a remainder that is added to the derivatives.
+
+    The network gets scaled inputs, which are of order one. Its output is zero at first, so the first simulation is that
+    of the equations.
+
+    **Arguments:**
+
+    - `system`, `equations`, `constants`: as in `Known`.
+    - `terms`: names in the equations that the network provides, each with its typical magnitude in the user's units.
+    - `rest`: whether the network adds a remainder to the derivatives, or the names of the states whose derivatives it
+      adds to. By default, it does so if there are no terms.
+    - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs.
+    - `width`, `depth`, `activation`: network options, as in `MLP`.
+    - `triggers`: as in `Known`.
+    - `key`: PRNG key of the initial weights.
+    """
+
+    known: Known
+    network: Layers
+    terms: tuple[tuple[str, float], ...] = eqx.field(static=True)
+    rest: tuple[int, ...] = eqx.field(static=True)
+    sees: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        equations: Mapping[str, str] | str | Path,
+        constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
+        terms: Mapping[str, float] | None = None,
+        rest: bool | Sequence[str] | None = None,
+        width: int = 32,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        sees: Sequence[str] | None = None,
+        triggers: Sequence[Mapping[str, Any]] = (),
+        key: PRNGKeyArray,
+    ):
+        terms = dict(terms or {})
+        for name in terms:
+            check_symbol(name, "term")
+        self.known = Known(system, equations=equations, constants=constants, terms=tuple(terms), triggers=triggers)
+        unused = sorted(set(terms) - self.known.equations.names_used())
+        if unused:
+            raise ValueError(f"terms names {unused[0]!r}, which occurs in no equation.")
+        self.terms = tuple((name, float(size)) for name, size in terms.items())
+        self.rest = corrected_states(system, not terms if rest is None else rest)
+        self.sees = input_names(system, sees)
+        outputs = len(self.terms) + len(self.rest)
+        if outputs == 0:
+            raise ValueError("rest and terms leave the network without outputs; use the field `known`.")
+        turns = dict(zip(system.states, system.scaler.turns, strict=False))
+        angles = {at: system.states.index(name) for at, name in enumerate(self.sees) if turns.get(name)}
+        self.network = make_layers(
+            len(self.sees), outputs, system.scaler, angles, width=width, depth=depth, activation=activation, key=key
+        ).silenced()
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        given = self.correction(t, y, u)
+        terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
+        rates = self.known.rates(t, y, u, terms)
+        return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
+
+    @property
+    def triggers(self) -> tuple[Trigger, ...]:
+        return self.known.triggers
+
+    def levels(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        return self.known.levels(t, y, u)
+
+    def sizes(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " trigger"]:
+        return self.known.sizes(t, y, u)
+
+    def jumped(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, "trigger state"]:
+        return self.known.jumped(t, y, u)
+
+    def correction(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " output"]:
+        """The network's output, in scaled units: first the terms, then the remainder of the derivatives."""
+        names = self.known.system.named(t, y, u)
+        return self.network(jnp.stack([names[name] for name in self.sees]))
+
+
+def input_names(system: System, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Checks and returns the names of the network's inputs."""
+    known = (*system.states, *system.inputs, system.time)
+    if names is not None and not names:
+        raise ValueError(f"sees is empty, so the network has no inputs; the names are {', '.join(known)}.")
+    for name in names or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the names are {', '.join(known)}."
+            raise ValueError(f"sees names {name!r}, which is not a state, an input or the time; {hint}")
+    return known[:-1] if names is None else tuple(names)
+
+
+def corrected_states(system: System, rest: bool | Sequence[str]) -> tuple[int, ...]:
+    """Indices of the states whose derivatives the network adds to."""
+    if isinstance(rest, bool):
+        return tuple(range(len(system.states))) if rest else ()
+    for name in rest:
+        if name not in system.states:
+            raise ValueError(f"rest names {name!r}, which is not a state; the states are {', '.join(system.states)}.")
+    return tuple(system.states.index(name) for name in rest)

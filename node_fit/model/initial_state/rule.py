@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ...data.batch import Batch, first_rows, start_rows
-from ...data.bounds import check_inside, is_inside, is_real
 from ...data.dataset import Dataset
+from ...data.domains import check_inside, is_inside, is_real
 from ...runtime.serialization import stored_as
 from ...runtime.validation import Part, checks_arguments
 from ...solver.problem import VectorField
