@@ -16,7 +16,7 @@ USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
 
 Find equations in the training data, and write the run of a fit of their constants. The keys are those of
-`python -m node_fit`, except field; effort=quick, normal or thorough searches for about 15, 60 or 600 s."""
+`python -m node_fit`, except field; effort=quick, normal or thorough says how many candidates are simulated."""
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 import functools
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,16 +30,16 @@ from .formulas import LIBRARIES, Formula, Term, count, make_library
 from .judging import Judge, JudgedSystem, compile_formula
 
 DISCOVERY_LOG = logging.getLogger(__name__)
-# Candidates of each state that are simulated on their own, and that are combined.
-SCREENED, COMBINED = 10, 3
-# Systems whose constants are refined together.
-MOST_SYSTEMS = 6
+# Candidates of each state that are combined.
+COMBINED = 3
 # Difference of evidence within which a system is a rival.
 RIVAL = 10.0
 # What a system must explain: the share of variance, and how alike neighbouring residuals may be.
 LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
-# Seconds of the search.
-SEARCH_TIMES = {"quick": 15.0, "normal": 60.0, "thorough": 600.0}
+# By effort: candidates of each state that are simulated on their own, and systems that are refined as a whole. They
+# are counts, not seconds, so that a slower machine finds the same.
+SCREENED = {"quick": 6, "normal": 10, "thorough": 30}
+MOST_SYSTEMS = {"quick": 4, "normal": 6, "thorough": 20}
 RESAMPLES = 20
 FEWEST_ROWS = 12
 
@@ -149,7 +148,7 @@ def discover(
       and those that none has.
     - `symbolic`: whether to search with pyoperon too; if None, where it is installed and sums of terms leave errors.
     - `resamples`: number of resamples for the share of each term.
-    - `effort`: `quick`, `normal` or `thorough`: after 15, 60 or 600 s no further candidate is refined.
+    - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
     - `seed`: of the symbolic search and the resamples.
     - `options`: of `node_fit.fit`, for `Discovery.best`.
 
@@ -158,11 +157,10 @@ def discover(
     check_data_of(data)
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     required, forbidden = (tuple(text.replace("^", "**") for text in texts) for texts in (required, forbidden))
-    deadline = time.perf_counter() + SEARCH_TIMES[effort]
     states, inputs = list(data.states), list(data.inputs)
     names = [*states, *inputs]
     records = smooth_records(data, 1.0)
-    judge = Judge(records, states, inputs, deadline)
+    judge = Judge(records, states, inputs)
     library = make_libraries(libraries, names, records, terms, required, forbidden)
     symbolic = has_symbolic() if symbolic is None else symbolic
     if symbolic and not has_symbolic():
@@ -174,21 +172,15 @@ def discover(
     views = [view for each in several for view in make_views(each)]
     kept: list[list[tuple[float, Formula]]] = []
     for state in range(len(states)):
-        share = (deadline - time.perf_counter()) / (len(states) - state + 1)
-        limit = time.perf_counter() + share
         found = sparse_candidates(views, library, names, state, clean, required)
         first = views[0].rates[:, state]
         floor = (1e-8 if clean else 1e-3) * float(first.var())
         if symbolic and not (clean and found and found[0][0] < len(first) * math.log(floor + 1e-300) / 2 + 60):
             extra = symbolic_candidates(views[0], names, state, clean, seed)
             found = [pair for both in zip(found, extra, strict=False) for pair in both]
-        screened = []
-        for _, formula in found[:SCREENED]:
-            if screened and time.perf_counter() > limit:
-                break
-            screened.append(judge.screen(formula, state))
+        screened = [judge.screen(formula, state) for _, formula in found[: SCREENED[effort]]]
         kept.append(sorted(screened, key=lambda each: each[0])[:COMBINED])
-    judged = combine(judge, kept)
+    judged = combine(judge, kept, MOST_SYSTEMS[effort])
     judged.sort(key=lambda each: each.rank)
     simple = judge.simplify(judged[0])
     if simple is not judged[0]:
@@ -243,20 +235,15 @@ def make_libraries(
     return found
 
 
-def combine(judge: Judge, kept: Sequence[Sequence[tuple[float, Formula]]]) -> list[JudgedSystem]:
+def combine(judge: Judge, kept: Sequence[Sequence[tuple[float, Formula]]], most: int) -> list[JudgedSystem]:
     """Refines the systems of the candidates with the best sums of evidence, by beam."""
     beam: list[tuple[float, tuple[Formula, ...]]] = [(0.0, ())]
     for candidates in kept:
         beam = sorted(
             ((total + own, (*chosen, formula)) for total, chosen in beam for own, formula in candidates),
             key=lambda each: each[0],
-        )[:MOST_SYSTEMS]
-    judged = []
-    for _, formulas in beam:
-        if judged and time.perf_counter() > judge.deadline:
-            break
-        judged.append(judge.judge(formulas))
-    return judged
+        )[:most]
+    return [judge.judge(formulas) for _, formulas in beam]
 
 
 def describe(judged: JudgedSystem, names: Sequence[str], states: Sequence[str]) -> FoundSystem:

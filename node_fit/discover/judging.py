@@ -1,6 +1,5 @@
 """Judges right-hand sides by simulation: constants and starts are refined on the records."""
 
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.integrate import odeint
 from scipy.optimize import least_squares
+from scipy.special import gammaln
 
 from .candidates import Smoothed
-from .formulas import SCALAR, Compiled, Formula, compile_text
+from .formulas import ARRAY, SCALAR, Compiled, Formula, compile_text
 
 # Starts within the data's range from which a candidate must not run away, and how many ranges away that is.
 PROBES, FARTHEST = 8, 100.0
@@ -24,8 +24,8 @@ class JudgedSystem:
     """A system of right-hand sides, refined on the records.
 
     **Arguments:** `formulas`: one for each state. `starts`: `(record, state)`. `error`: mean squared error in
-    standard deviations of each state. `evidence`: the Bayesian information criterion; lower is better. `escapes`:
-    whether it runs away from a start within the data's range.
+    standard deviations of each state. `evidence`: minus twice the logarithm of the records' probability, and the
+    size; lower is better. `escapes`: whether it runs away from a start within the data's range.
     """
 
     formulas: tuple[Formula, ...]
@@ -43,6 +43,30 @@ class JudgedSystem:
         return self.escapes, self.evidence
 
 
+def minus_log_evidence(left: np.ndarray, jacobian: np.ndarray, shares: np.ndarray) -> float:
+    """Minus twice the logarithm of the probability of data, given a model with constants that least squares found.
+
+    The noise is normal, and its unknown variance is integrated out with the density 1/sigma. Constants are normal
+    before the data are seen. Laplace's method, with n data of which k constants leave the sum of squares S, gives
+
+        (n - k) log(pi S) - 2 log Gamma((n - k)/2) + log det(W J' J W) + sum (c/w)^2 + k log(2 pi)
+
+    (D. J. C. MacKay, Neural Computation 4 (1992) 415, section 2; A. O'Hagan and J. Forster, Kendall's Advanced Theory
+    of Statistics 2B, 2004, sections 9.8 and 11.3). For many data this is n log S + k log n, Schwarz's criterion, but of
+    few data, each constant also takes a share of the noise. A constant that the data do not determine costs nothing:
+    to each eigenvalue of W J' J W the variance of the noise is added.
+
+    **Arguments:** `left`: residuals, `(n,)`. `jacobian`: J, their derivatives by constants in units of their widths w,
+    `(n, k)`. `shares`: c/w, `(k,)`.
+    """
+    rows, many = jacobian.shape
+    free = max(rows - many, 1)
+    total = float(left @ left) + rows * RESOLUTION**2
+    curvatures = np.linalg.eigvalsh(jacobian.T @ jacobian).clip(min=0.0) + total / free
+    noise = free * np.log(np.pi * total) - 2 * gammaln(free / 2)
+    return float(noise + np.log(curvatures).sum() + (shares**2).sum() + many * np.log(2 * np.pi))
+
+
 def compile_formula(formula: Formula, names: Sequence[str]) -> Compiled:
     """A function of the values of `names` and then of the constants."""
     own = [f"c{at}_" for at in range(len(formula.constants))]
@@ -52,11 +76,11 @@ def compile_formula(formula: Formula, names: Sequence[str]) -> Compiled:
 class Judge:
     """Simulates candidates on the records.
 
-    **Arguments:** `records`: the smoothed records. `states`, `inputs`: names. `deadline`: by `time.perf_counter()`.
+    **Arguments:** `records`: the smoothed records. `states`, `inputs`: names.
     """
 
-    def __init__(self, records: Sequence[Smoothed], states: Sequence[str], inputs: Sequence[str], deadline: float):
-        self.records, self.states, self.inputs, self.deadline = records, list(states), list(inputs), deadline
+    def __init__(self, records: Sequence[Smoothed], states: Sequence[str], inputs: Sequence[str]):
+        self.records, self.states, self.inputs = records, list(states), list(inputs)
         self.names = [*self.states, *self.inputs]
         count = len(self.states)
         every = np.concatenate([each.values[:, :count] for each in records])
@@ -112,10 +136,12 @@ class Judge:
                 )
             return np.concatenate(parts)
 
-        values, error = self.refine(residuals, np.r_[self.starts[:, state], formula.constants], trials)
-        rows = sum(int(np.isfinite(each).sum()) for each in raw)
-        evidence = rows * np.log(error + RESOLUTION**2) + np.log(rows) * len(values) + formula.size
-        return float(evidence), replace(formula, constants=tuple(map(float, values[count:])))
+        given = np.r_[self.starts[:, state], formula.constants]
+        values, left, jacobian = self.refine(residuals, given, trials)
+        tuned = replace(formula, constants=tuple(map(float, values[count:])))
+        widths = np.r_[np.full(count, scale), self.widths(tuned, state)]
+        evidence = minus_log_evidence(left, jacobian * widths, values[count:] / widths[count:]) + formula.size
+        return evidence, tuned
 
     def judge(self, formulas: Sequence[Formula], starts: np.ndarray | None = None, trials: int = 30) -> JudgedSystem:
         """Refines the constants and starts of a system on all records by least squares."""
@@ -139,25 +165,38 @@ class Judge:
             return np.concatenate(parts)
 
         given = np.concatenate([begun.ravel(), *[each.constants for each in formulas]])
-        values, error = self.refine(residuals, given, trials)
+        values, left, jacobian = self.refine(residuals, given, trials)
         head, own = split(values)
         tuned = tuple(replace(each, constants=tuple(part)) for each, part in zip(formulas, own, strict=True))
-        size = sum(each.size for each in tuned)
-        evidence = self.measured * np.log(error + RESOLUTION**2) + np.log(self.measured) * len(values) + size
-        return JudgedSystem(tuned, head, error, float(evidence), self.escapes(rates, own))
+        constants = [self.widths(each, state) for state, each in enumerate(tuned)]
+        widths = np.concatenate([np.tile(self.scale, len(self.records)), *constants])
+        evidence = minus_log_evidence(left, jacobian * widths, (values / widths)[begun.size :])
+        evidence += sum(each.size for each in tuned)
+        return JudgedSystem(tuned, head, float(np.mean(left**2)), evidence, self.escapes(rates, own))
 
-    def refine(self, residuals, values: np.ndarray, trials: int) -> tuple[np.ndarray, float]:
-        """Least squares from `values`; what it found, and the mean square of the residuals there."""
-        values = np.asarray(values, float)
-        first = residuals(values)
-        found, error = values, float(np.mean(first**2))
-        if np.isfinite(error) and time.perf_counter() < self.deadline:
-            scales = np.maximum(np.abs(values), 1e-2)
-            solved = least_squares(residuals, values, x_scale=scales, max_nfev=trials, ftol=1e-6, xtol=1e-7)
-            better = float(np.mean(solved.fun**2))
-            if better < error:
-                found, error = solved.x, better
-        return found, error if np.isfinite(error) else FAILED_RESIDUAL**2
+    def refine(self, residuals, values: np.ndarray, trials: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Least squares from `values`; what it found, the residuals there, and their derivatives."""
+        scales = np.maximum(np.abs(values), 1e-2)
+        solved = least_squares(
+            residuals, np.asarray(values, float), x_scale=scales, max_nfev=trials, ftol=1e-6, xtol=1e-7
+        )
+        return solved.x, solved.fun, solved.jac
+
+    def widths(self, formula: Formula, state: int) -> np.ndarray:
+        """How far each constant may be from 0 before data are seen: what moves the rate by as much as it varies."""
+        own = [f"c{at}_" for at in range(len(formula.constants))]
+        rate = compile_text(formula.named(own) or "0", [*self.names, *own], ARRAY)
+        constants = np.array(formula.constants)
+        steps = 1e-4 * np.maximum(np.abs(constants), 1e-4)
+        columns = list(np.concatenate([each.values for each in self.records]).T)
+        typical = float(np.sqrt(np.mean(np.concatenate([each.rates[:, state] for each in self.records]) ** 2)))
+        widths = []
+        with np.errstate(all="ignore"):
+            for at, step in enumerate(steps):
+                shift = step * (np.arange(len(steps)) == at)
+                slope = (rate([*columns, *(constants + shift)]) - rate([*columns, *(constants - shift)])) / (2 * step)
+                widths.append(typical / max(float(np.sqrt(np.mean(slope**2))), 1e-300))
+        return np.nan_to_num(widths, nan=1.0, posinf=1e12).clip(1e-12, 1e12)
 
     def escapes(self, rates: Sequence[Compiled], constants: Sequence[Sequence[float]]) -> bool:
         """Whether a simulation from a start within the data's range runs away."""
@@ -172,7 +211,7 @@ class Judge:
     def simplify(self, judged: JudgedSystem) -> JudgedSystem:
         """Drops terms while the evidence of the trajectories rises."""
         improved = True
-        while improved and time.perf_counter() < self.deadline:
+        while improved:
             improved = False
             options = []
             for state, formula in enumerate(judged.formulas):
@@ -181,8 +220,6 @@ class Judge:
                     if shorter is not None:
                         options.append((*judged.formulas[:state], shorter, *judged.formulas[state + 1 :]))
             for option in options:
-                if time.perf_counter() > self.deadline:
-                    break
                 tried = self.judge(option, judged.starts, trials=10)
                 if tried.rank < judged.rank:
                     judged, improved = tried, True
