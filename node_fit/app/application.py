@@ -256,11 +256,12 @@ class Job:
         judged = {name: fit.scored(part) for name, part in named.items()}
         self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
         simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
-        diagnosis = fit.diagnose(named, simulated.at_rows, simple)
+        chaos = fit.score_chaos(list(self.splits.named().values())[-1])
+        diagnosis = fit.diagnose(named, simulated.at_rows, simple, chaos)
         page = self.draw(fit, simulated)
         given = {name: int(part.scored.sum()) for name, part in self.splits.named().items()}
         summary = summarise(
-            fit, judged, given, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence
+            fit, judged, given, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence, chaos
         )
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..evaluation.chaos import ChaosScores
 from ..evaluation.diagnosis import Diagnosis
 from ..evaluation.metrics import Score, coverage, jsonable, score_predictions
 from ..evaluation.residuals import check_residuals
@@ -31,6 +32,7 @@ def summarise(
     diagnosis: Diagnosis,
     place: Placement,
     method: str,
+    chaos: ChaosScores | None = None,
 ) -> dict[str, Any]:
     """Summarises a fit: its status, costs, scores, baseline scores and diagnosis.
 
@@ -42,6 +44,7 @@ def summarise(
     - `simple`: scores of simple models for each split.
     - `place`: the run's precision and devices.
     - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
+    - `chaos`: scores of a chaotic system.
     """
     scores = {name: score_predictions(part, simulated.at_rows[name]).as_dict() for name, part in splits.items()}
     return {
@@ -74,6 +77,7 @@ def summarise(
         "diagnosis": asdict(diagnosis),
         "attempts": [asdict(each) for each in fit.attempts],
         "horizon": fit.horizon,
+        "chaos": None if chaos is None else chaos.as_dict(),
         "starts": None if fit.starts is None else fit.starts.as_dict(),
         "ensemble": describe_ensemble(fit, splits, simulated)
         if isinstance(fit.model, Ensemble) or fit.members

@@ -22,6 +22,7 @@ from ..options.recipes import DIRECT_RECIPE
 from ..solver.held_steps import SLACK
 from ..training.callback import Record, Status
 from ..training.decisions import too_few_steps
+from .chaos import ChaosScores
 from .metrics import Score, prediction_errors, score_predictions
 from .residuals import FEW_VALUES, check_residuals, explain_by_past, neighbours_in_words
 
@@ -52,6 +53,7 @@ class Case:
     - `chosen`: keys of the config that the fit chose itself.
     - `penalised`: whether the model has a network, on which a prior would act.
     - `scaler`: that of the model; None leaves out the checks of residuals.
+    - `chaos`: scores of a chaotic system, of which only windows are predicted.
     """
 
     status: Status
@@ -64,6 +66,7 @@ class Case:
     chosen: Collection[str] = ()
     penalised: bool = True
     scaler: Scaler | None = None
+    chaos: ChaosScores | None = None
 
     @property
     def coarse(self) -> str | None:

@@ -69,6 +69,7 @@ Kind = Literal[
     "beaten",
     "tied",
     "overfitted",
+    "chaotic",
     "noise-limited",
     "poor",
     "good",
@@ -177,6 +178,14 @@ def is_overfitted(case: Case) -> Diagnosis | None:
     return Diagnosis("overfitted", f"overfitted: {said}; try {case.what(overfits=True)}.")
 
 
+def is_chaotic(case: Case) -> Diagnosis | None:
+    """A model that forecasts windows of a chaotic record well; what it does beyond them is said."""
+    if case.chaos is None or poor_of(case):
+        return None
+    helps = "" if case.chaos.stays else "; a longer record would help"
+    return Diagnosis("chaotic", f"chaotic: NRMSE {describe_lead(case.scores)}, in windows; {case.chaos}{helps}.")
+
+
 def is_close(case: Case) -> Diagnosis | None:
     return is_good(case) if case.train.nrmse <= GOOD_R2 and not poor_of(case) else None
 
@@ -207,7 +216,18 @@ def is_good(case: Case) -> Diagnosis:
 
 
 RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    *(is_failed, is_unstable, is_coarse, is_flat, is_unfinished, is_beaten, is_tied, is_overfitted, is_close),
+    *(
+        is_failed,
+        is_unstable,
+        is_coarse,
+        is_flat,
+        is_unfinished,
+        is_beaten,
+        is_tied,
+        is_overfitted,
+        is_chaotic,
+        is_close,
+    ),
     *(is_noise_limited, is_poor, is_good),
 )
 

@@ -177,13 +177,14 @@ def fit_with(
         if model is None and ensemble.size == 1 and is_open(options, effort) and jax.process_count() == 1:
             steps = [result.steps]
 
-            def again(changed: Options, rows: int | None) -> Fit:
+            def again(changed: Options, rows: int | None, validated: bool) -> Fit:
                 parts = [
                     part if rows is None or part is None else part.windows(rows, rows) for part in (train, validation)
                 ]
-                run = Run(parts[0] or train, parts[1], callback, offset=steps[-1])
+                run = Run(parts[0] or train, parts[1] if validated else None, callback, offset=steps[-1])
                 steps.append((found := run_fit(run, run.prepare(changed), ensemble)).steps)
-                return found
+                held = {} if parts[1] is None else {"validation": parts[1]}
+                return replace(found, data=found.data | held)
 
             result = climb(options, result, again, effort, callback)
         return result.with_laplace(asked.size) if asked.vary == "laplace" else result

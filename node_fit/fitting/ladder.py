@@ -92,10 +92,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Rung:
-    """A way to fit: its name, and the options that it changes, or None where it does not apply."""
+    """A way to fit: its name, and the options that it changes, or None where it does not apply.
+
+    - `validated`: whether validation data choose its iterate and end it. They would mislead equations without a network,
+      which overfit nothing: at an epidemic's end, where no one is infected, any that die out validate well.
+    """
 
     name: str
     options: Callable[[Options, Fit], Options | None]
+    validated: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ class Judged:
         return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
-# Fits with other options to the data, cut into windows of so many rows if a number is given.
-Again = Callable[[Options, int | None], Fit]
+# Fits with other options to the data, cut into windows of so many rows if a number is given, and with validation or not.
+Again = Callable[[Options, int | None, bool], Fit]
 
 
 def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: Callback) -> Fit:
@@ -139,7 +144,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
             continue
         callback.on_attempt(rung.name, f"{best.attempt.name} is {best.attempt.verdict}")
         try:
-            fit = again(changed, horizon)
+            fit = again(changed, horizon, rung.validated)
         except ValueError as error:
             LADDER_LOG.warning("%s can't be tried: %s", rung.name, error)
             continue
@@ -287,7 +292,8 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
         return []
     maker = made_of(options.field)
     if maker in (Known, Hybrid):
-        return [Rung("several starts", functools.partial(with_several_starts, effort=effort))]
+        several = functools.partial(with_several_starts, effort=effort)
+        return [Rung("several starts", several, validated=maker is Hybrid)]
     if maker is not MLP or not is_plain(options.field):
         return []
     growing = [

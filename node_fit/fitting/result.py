@@ -15,6 +15,7 @@ from ..data.dataset import Dataset, check_data
 from ..evaluation import metrics
 from ..evaluation.advice import Case
 from ..evaluation.baselines import baselines
+from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Diagnosis, diagnose
 from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
@@ -149,11 +150,22 @@ class Fit:
         """Whether the result is the linear model that the fit began with, since nothing validated better."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
+    def score_chaos(self, data: Dataset | None = None) -> ChaosScores | None:
+        """Scores of a fit to a chaotic system, of which it predicts windows only (`horizon`); None of other fits.
+
+        **Arguments:** `data`: what is forecast; the data that the fit was chosen by by default.
+        """
+        if self.horizon is None or isinstance(self.model, Ensemble):
+            return None
+        train = self.marked(self.data["train"])
+        return score_chaos(self.model, train, self.marked(self.data.get("validation", train) if data is None else data))
+
     def diagnose(
         self,
         data: Dataset | Mapping[str, Dataset] | None = None,
         predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]] | None = None,
         simple: Mapping[str, Mapping[str, Score]] | None = None,
+        chaos: ChaosScores | None = None,
     ) -> Diagnosis:
         """Judges the fit, and says what to try next.
 
@@ -163,6 +175,7 @@ class Fit:
           training and validation data.
         - `predicted`, `simple`: predictions of them, and scores of simple models (`simple_scores`), if they are made
           already.
+        - `chaos`: scores of a chaotic system (`score_chaos`).
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
         splits = {name: self.scored(part) for name, part in given.items()}
@@ -180,6 +193,7 @@ class Fit:
             [choice.key for choice in self.choices],
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,
+            chaos,
         )
         found = diagnose(case)
         is_cut = self.status in ("interrupted", "pruned")

@@ -14,6 +14,7 @@ import node_fit as nf
 from node_fit.data.interpolation import noise_levels
 from node_fit.evaluation.advice import Case, is_noise
 from node_fit.evaluation.baselines import baselines
+from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.fitting.setup import CANDIDATES, choose_ridge, is_short
@@ -39,6 +40,20 @@ def said(predicted, data=None, status="converged", history=STALLED, validation=N
 def test_good():
     data = rotation()
     assert said(data.ys + 1e-3).kind == "good"
+
+
+@pytest.mark.parametrize(("distribution", "helps"), [(0.1, False), (2.0, True), (np.inf, True)])
+def test_chaos_has_a_verdict_of_its_own(distribution, helps):
+    data = rotation()
+    chaos = ChaosScores(4.0, 2.0, distribution, 0.1)
+
+    def of(predicted):
+        return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, chaos=chaos))
+
+    found = of(data.ys + 1e-3)
+    assert found.kind == "chaotic" and "valid for 4 (2 Lyapunov times)" in found.sentence
+    assert ("longer record" in found.sentence) == helps
+    assert of(0 * data.ys).kind == "flat"
 
 
 def test_flat():

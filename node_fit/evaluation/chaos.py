@@ -1,0 +1,172 @@
+"""How well a model of a chaotic system forecasts, and whether its simulations go where the system goes.
+
+Errors of a chaotic system grow exponentially, so that no simulation of a whole record can match it row by row. What can
+be asked is how long a forecast is valid, and whether a long simulation has the distribution and the spectrum of the
+data.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.ndimage import gaussian_filter1d
+from scipy.stats import wasserstein_distance
+
+from ..data.dataset import Dataset
+from ..data.sampling import median_step
+from ..model.neural_ode import NeuralODE
+from .metrics import jsonable, prediction_errors
+
+# A forecast is valid up to this error [standard deviations] (P. R. Vlachas et al., Neural Networks 126:191, 2020).
+VALID_ERROR = 0.4
+# Errors beyond this count as so large [standard deviations].
+FAR_OFF = 1e3
+# Forecasts begin in so many rows of a record, and go on for this share of it.
+FORECASTS, FORECAST_SHARE = 16, 0.5
+# Steps between two rows, and rows, over which the growth of a small error is measured, the first part to forget its
+# direction.
+STEPS_PER_ROW, GROWTH_ROWS, FORGOTTEN = 4, 4000, 0.25
+# The width of the window that smooths a spectrum [share of its frequencies].
+SMOOTHING = 0.01
+# A simulation has the distribution or the spectrum of the data up to these distances. Two orbits of Lorenz's system of
+# 2,000 rows may differ by 0.2 and 0.1.
+SAME_PLACES, SAME_SPECTRUM = 0.3, 0.3
+
+
+@dataclass(frozen=True)
+class ChaosScores:
+    """Scores of a chaotic system.
+
+    - `valid_time`: how long forecasts are valid, the median over where they begin [unit of time].
+    - `lyapunov_time`: in which a small error of the model grows by a factor of e; infinite if it does not grow.
+    - `distribution`: how far the places differ that the data and a simulation as long visit: Wasserstein's distance of
+      each state's values, in their standard deviations, the mean over states. Infinite if the simulation runs away.
+    - `spectrum`: Hellinger's distance of their smoothed power spectra, from 0 to 1, the mean over states (J. M.
+      Mikhaeil et al., NeurIPS 2022); NaN at uneven times.
+    """
+
+    valid_time: float
+    lyapunov_time: float
+    distribution: float
+    spectrum: float
+
+    @property
+    def valid_lyapunov_times(self) -> float:
+        """How many Lyapunov times forecasts are valid."""
+        return self.valid_time / self.lyapunov_time
+
+    @property
+    def stays(self) -> bool:
+        """Whether a long simulation goes where the data go."""
+        return self.distribution <= SAME_PLACES and not self.spectrum > SAME_SPECTRUM
+
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON; None for what is not finite."""
+        return {
+            name: jsonable(value)
+            for name, value in {**asdict(self), "valid_lyapunov_times": self.valid_lyapunov_times}.items()
+        }
+
+    def __str__(self) -> str:
+        times = f" ({self.valid_lyapunov_times:.2g} Lyapunov times)" if self.valid_lyapunov_times > 0 else ""
+        spectrum = "" if math.isnan(self.spectrum) else f", its spectrum by {self.spectrum:.2g}"
+        places = f"values differ by {self.distribution:.2g} standard deviations from those of the data{spectrum}"
+        places = places if math.isfinite(self.distribution) else "runs away"
+        verb = "a long simulation's " if math.isfinite(self.distribution) else "a long simulation "
+        return f"forecasts are valid for {self.valid_time:.3g}{times}; {verb}{places}"
+
+
+def score_chaos(model: NeuralODE, train: Dataset, held: Dataset) -> ChaosScores:
+    """Scores of a model of a chaotic system.
+
+    **Arguments:** `train`: the data whose distribution and spectrum a simulation should have. `held`: the data to
+    forecast.
+    """
+    longest = int(held.scored.sum(axis=1).max())
+    rows = max(int(FORECAST_SHARE * longest), 2)
+    windows = held.windows(rows, max((longest - rows) // FORECASTS, 1))
+    simulated = model.predict(train)
+    distances = [(distance_of_values, simulated), (distance_of_spectra, simulated)]
+    lost = not np.isfinite(simulated[train.valid]).all()
+    distribution, spectrum = (math.inf if lost else measure(train, found) for measure, found in distances)
+    return ChaosScores(valid_time(windows, model.predict(windows)), lyapunov_time(model, train), distribution, spectrum)
+
+
+def valid_time(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> float:
+    """The median time for which predictions are within `VALID_ERROR`, where they are measured."""
+    off = (predicted - np.where(data.mask, data.ys, predicted)) / prediction_errors(data)
+    far = np.clip(np.nan_to_num(np.abs(off), nan=FAR_OFF), 0, FAR_OFF)
+    errors = np.sqrt((far**2).mean(axis=2)) * data.valid
+    beyond = errors > VALID_ERROR
+    last = np.where(beyond.any(axis=1), beyond.argmax(axis=1) - 1, data.lengths - 1)
+    return float(np.median(data.ts[np.arange(len(last)), np.maximum(last, 0)] - data.ts[:, 0]))
+
+
+def lyapunov_time(model: NeuralODE, data: Dataset) -> float:
+    """The inverse of the model's largest Lyapunov exponent [unit of time]; NaN of a driven model, or one that is lost.
+
+    It is the mean growth of a small difference along an orbit (G. Benettin et al., Meccanica 15:9, 1980).
+    """
+    if model.inputs or model.hidden:
+        return math.nan
+    first = jnp.asarray(np.nan_to_num(data.ys[0, 0]))
+    exponent = float(growth_of_errors(model, first, median_step(data) / STEPS_PER_ROW))
+    return math.nan if not math.isfinite(exponent) else math.inf if exponent <= 0 else 1 / exponent
+
+
+@eqx.filter_jit
+def growth_of_errors(model: NeuralODE, first: Float[Array, " state"], step: float) -> Float[Array, ""]:
+    """The rate at which a small difference grows along the orbit from a state, by Runge and Kutta's steps."""
+
+    def advance(now: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        y, off = jax.jvp(
+            lambda y: runge_kutta(lambda y: model.vector_field(0.0, y), y, step), *((each,) for each in now)
+        )
+        size = jnp.linalg.norm(off)
+        return (y, off / size), jnp.log(size)
+
+    count = STEPS_PER_ROW * GROWTH_ROWS
+    begin = jnp.ones_like(first) / math.sqrt(first.size)
+    _, logs = jax.lax.scan(advance, (first, begin), length=count)
+    return logs[int(FORGOTTEN * count) :].mean() / step
+
+
+def runge_kutta(rates: Callable[[Array], Array], y: Array, step: float) -> Array:
+    """A step of the classical method of the fourth order."""
+    one = rates(y)
+    two = rates(y + step / 2 * one)
+    three = rates(y + step / 2 * two)
+    return y + step / 6 * (one + 2 * two + 2 * three + rates(y + step * three))
+
+
+def distance_of_values(data: Dataset, simulated: Float[np.ndarray, "trajectory time state"]) -> float:
+    """Wasserstein's distance of measured and simulated values, in standard deviations, the mean over states."""
+    found = []
+    for at, spread in enumerate(prediction_errors(data)):
+        known = data.mask[..., at]
+        found.append(wasserstein_distance(data.ys[..., at][known], simulated[..., at][known]) / spread)
+    return float(np.mean(found))
+
+
+def distance_of_spectra(data: Dataset, simulated: Float[np.ndarray, "trajectory time state"]) -> float:
+    """Hellinger's distance of the spectra of the longest trajectory, the mean over states; NaN at uneven times."""
+    longest = int(data.lengths.argmax())
+    rows = slice(0, int(data.lengths[longest]))
+    steps = np.diff(data.ts[longest, rows])
+    if not np.allclose(steps, steps.mean(), rtol=1e-2) or not data.mask[longest, rows].all(axis=1)[1:].all():
+        return math.nan
+    pairs = zip(data.ys[longest, rows].T, simulated[longest, rows].T, strict=True)
+    shared = [np.sqrt(spectrum(own[1:]) * spectrum(other[1:])).sum() for own, other in pairs]
+    return float(np.mean(np.sqrt(np.clip(1 - np.array(shared), 0, 1))))
+
+
+def spectrum(values: Float[np.ndarray, " time"]) -> Float[np.ndarray, " frequency"]:
+    """The smoothed power spectrum, whose sum is 1."""
+    power = np.abs(np.fft.rfft(values - values.mean())) ** 2
+    smooth = gaussian_filter1d(power, max(SMOOTHING * power.size, 1.0))
+    return smooth / smooth.sum()
