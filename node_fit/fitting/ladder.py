@@ -40,13 +40,16 @@ Effort = Literal["quick", "normal", "thorough"]
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "noise-limited", "unfinished", "coarse")
 FIRST_ATTEMPT = "as chosen"
+GROWING = "growing windows"
 # Variables up to which a polynomial is tried.
 MOST_VARIABLES = 3
 # The prior on nonlinear coefficients, before their own are found.
 POLYNOMIAL_RIDGE = 1.0
-# The prior on a network beside a linear path: its weight for each fitted value, and at the most; and by which factor a
-# weaker one is so.
-NETWORK_RIDGE, WEAKER_PRIOR = (3e-4, 1.5), 0.15
+# The prior on a network beside a linear path: its weight for each fitted value, and at the most; and the factors of a
+# weaker and of a stronger one.
+NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 7.0
+# A network needs a stronger prior if its validation error is larger than that of training by this factor.
+OVERFITTED = 1.5
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Starts of known equations, the first from the constants that were given.
@@ -83,6 +86,11 @@ class Attempt:
     seconds: float
     kept: bool = False
 
+    @property
+    def is_overfitted(self) -> bool:
+        """Whether it is clearly worse on validation data."""
+        return self.train is not None and not (self.validation or 0.0) <= OVERFITTED * self.train
+
     def __str__(self) -> str:
         errors = [f"NRMSE {self.train:.2g} on training"] if self.train is not None else []
         errors += [f"{self.validation:.2g} on validation data"] if self.validation is not None else []
@@ -94,12 +102,13 @@ class Attempt:
 class Rung:
     """A way to fit: its name, and the options that it changes, or None where it does not apply.
 
-    - `validated`: whether validation data choose its iterate and end it. They would mislead equations without a network,
-      which overfit nothing: at an epidemic's end, where no one is infected, any that die out validate well.
+    - `options`: from those that were given, the fit that they lead to, and what has been tried.
+    - `validated`: whether validation data choose its iterate and end it. They would mislead equations without a
+      network, which overfit nothing: at an epidemic's end, where no one is infected, any that die out validate well.
     """
 
     name: str
-    options: Callable[[Options, Fit], Options | None]
+    options: "Callable[[Options, Fit, Sequence[Judged]], Options | None]"
     validated: bool = True
 
 
@@ -112,14 +121,23 @@ class Judged:
     error: float
 
     def beats(self, other: "Judged") -> bool:
-        """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
-        mine, theirs = self.attempt.log_evidence, other.attempt.log_evidence
-        if "validation" not in self.fit.data and mine is not None and theirs is not None:
-            return mine > theirs + MORE_PROBABLE
+        """Whether it is better: by evidence where both have one and nothing was held out, else by its error.
+
+        Of few rows, a good fit that has an evidence is better than one that has none: a network of thousands of weights
+        fits them whatever they are.
+        """
+        mine, theirs = self.attempt, other.attempt
+        if "validation" not in self.fit.data:
+            if mine.log_evidence is not None and theirs.log_evidence is not None:
+                return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
+            if mine.log_evidence is not None and mine.verdict in CONTENT:
+                return True
+            if theirs.log_evidence is not None and theirs.verdict in CONTENT:
+                return False
         return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
-# Fits with other options to the data, cut into windows of so many rows if a number is given, and with validation or not.
+# Fits with other options to the data, cut into windows of so many rows if a number is given; validated or not.
 Again = Callable[[Options, int | None, bool], Fit]
 
 
@@ -139,7 +157,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     for rung in rungs(options, first, effort):
         if best.fit.status in ("interrupted", "pruned") or not wants_more(best):
             break
-        changed = rung.options(options, first)
+        changed = rung.options(options, first, tried)
         if changed is None:
             continue
         callback.on_attempt(rung.name, f"{best.attempt.name} is {best.attempt.verdict}")
@@ -297,8 +315,10 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
     if maker is not MLP or not is_plain(options.field):
         return []
     growing = [
-        Rung("growing windows", functools.partial(in_growing_windows, weaker=1.0)),
-        Rung("growing windows, weaker prior", functools.partial(in_growing_windows, weaker=WEAKER_PRIOR)),
+        Rung(GROWING, in_growing_windows),
+        Rung(f"{GROWING}, stronger prior", functools.partial(with_other_prior, stronger=True)),
+        Rung(f"{GROWING}, yet stronger prior", functools.partial(with_other_prior, stronger=True)),
+        Rung(f"{GROWING}, weaker prior", functools.partial(with_other_prior, stronger=False)),
     ]
     return [
         Rung("quadratic", functools.partial(as_polynomial, degree=2)),
@@ -323,7 +343,7 @@ def is_measured(options: Options, fit: Fit) -> bool:
     return not hidden and made_of(options.observation) is MeasuredStates and not has_angles(options, fit.data["train"])
 
 
-def as_polynomial(options: Options, fit: Fit, degree: int) -> Options | None:
+def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:
     """A polynomial of few variables, whose start is fitted where rows are few."""
     train = fit.data["train"]
     count = len(train.states) + len(train.inputs)
@@ -339,25 +359,40 @@ def as_polynomial(options: Options, fit: Fit, degree: int) -> Options | None:
     )
 
 
-def in_growing_windows(options: Options, fit: Fit, weaker: float) -> Options | None:
+def in_growing_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear path and a small network with a prior, in windows that grow."""
     train = fit.data["train"]
     if not is_measured(options, fit):
         return None
     field = functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True)
     share, most = NETWORK_RIDGE
-    penalty = with_ridge(options, min(share * int(train.mask.sum()), most) * weaker)
+    penalty = with_ridge(options, min(share * int(train.mask.sum()), most))
     return replace(
         with_grown_windows(options, fit), field=field, start=start_for(options, train), penalty=penalty, starts=1
     )
 
 
-def in_short_windows(options: Options, fit: Fit) -> Options | None:
+def with_other_prior(options: Options, fit: Fit, tried: Sequence[Judged], *, stronger: bool) -> Options | None:
+    """Windows that grow with a stronger prior, if the last such fit is overfitted; with a weaker one, if none was."""
+    before = [each for each in tried if each.attempt.name.startswith(GROWING)]
+    if not before or not isinstance(options.penalty, Penalty) or not isinstance(options.penalty.ridge, str):
+        return None
+    overfits = [each.attempt.is_overfitted for each in before]
+    if not (overfits[-1] if stronger else not any(overfits)):
+        return None
+    last = before[-1].fit.options
+    assert isinstance(last.penalty, Penalty) and isinstance(last.penalty.ridge, float)
+    ridge = last.penalty.ridge * (STRONGER_PRIOR if stronger else WEAKER_PRIOR)
+    changed = in_growing_windows(options, fit, tried)
+    return changed and replace(changed, penalty=replace(last.penalty, ridge=ridge))
+
+
+def in_short_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """The field that was asked for, in windows of a chaotic record."""
     return replace(options, training=Training(window=None), starts=1)
 
 
-def as_linear(options: Options, fit: Fit) -> Options | None:
+def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear field, where nothing else is good."""
     if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
         return None
@@ -387,7 +422,7 @@ def with_ridge(options: Options, weight: float) -> Penalty:
     return replace(options.penalty, ridge=weight if isinstance(given, str) else given)
 
 
-def with_several_starts(options: Options, fit: Fit, effort: Effort) -> Options | None:
+def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, effort: Effort) -> Options | None:
     """Known equations from several constants, and starts that are fitted."""
     if options.starts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None

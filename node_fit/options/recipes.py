@@ -82,7 +82,7 @@ RECIPES = {"default": DEFAULT_RECIPE, "direct": DIRECT_RECIPE}
 # Rows of the shortest windows that grow, by which factor, and how many kinds there are at the most.
 SHORTEST_WINDOW, WINDOW_GROWTH, MOST_WINDOW_STAGES = 10, 2.5, 3
 # Steps of a stage in windows that grow, and at most about so many windows.
-STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 400
+STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 150
 
 
 def growing_windows(train: Dataset) -> Recipe:

@@ -127,7 +127,7 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived"),
+    *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon"),
 )
 BASELINES = {
     "mean": "mean",

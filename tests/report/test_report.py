@@ -180,6 +180,19 @@ def test_the_page_says_and_holds_what_the_run_left(tmp_path):
     assert data_of(again) == data
 
 
+def test_what_was_tried_is_a_table(tmp_path):
+    tried = {"verdict": "flat", "train": 0.9, "validation": None, "log_evidence": None, "horizon": None}
+    first = tried | {"name": "as chosen", "seconds": 3.0, "kept": False}
+    second = tried | {"name": "cubic", "verdict": "good", "train": 0.0123, "seconds": 4.0, "kept": True}
+    splits = by_time(spirals(1))
+    for number, attempts in enumerate(([first], [first, second])):
+        run = write_run(tmp_path / str(number), splits, attempts=attempts, horizon=50 if number else None)
+        text = shown(make_run_page(run, curves_of(splits)))
+        assert ("What was tried" in text) == bool(number)
+        cells = '<td>cubic</td><td>good</td><td class="n">0.0123</td>'
+        assert not number or (cells in text and "<td>kept</td>" in text and "windows of 50 rows" in text)
+
+
 def test_a_forecast_is_one_curve(tmp_path):
     splits = by_time(spirals(1))
     data = data_of(make_run_page(write_run(tmp_path / "run", splits), curves_of(splits)))
