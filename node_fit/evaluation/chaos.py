@@ -18,7 +18,7 @@ from scipy.ndimage import gaussian_filter1d
 from scipy.stats import wasserstein_distance
 
 from ..data.dataset import Dataset
-from ..data.sampling import median_step
+from ..data.interpolation import median_step
 from ..model.neural_ode import NeuralODE
 from .metrics import jsonable, prediction_errors
 
