@@ -25,14 +25,14 @@ from .metrics import jsonable, prediction_errors
 # A forecast is valid up to this error [standard deviations] (P. R. Vlachas et al., Neural Networks 126:191, 2020).
 VALID_ERROR = 0.4
 # Errors beyond this count as so large [standard deviations].
-FAR_OFF = 1e3
+LARGEST_ERROR = 1e3
 # Forecasts begin in so many rows of a record, and go on for this share of it.
 FORECASTS, FORECAST_SHARE = 16, 0.5
 # Steps between two rows, and rows, over which the growth of a small error is measured, the first part to forget its
 # direction.
 STEPS_PER_ROW, GROWTH_ROWS, FORGOTTEN = 4, 4000, 0.25
 # The width of the window that smooths a spectrum [share of its frequencies].
-SMOOTHING = 0.01
+SPECTRAL_WIDTH = 0.01
 # A simulation has the distribution or the spectrum of the data up to these distances. Two orbits of Lorenz's system of
 # 2,000 rows may differ by 0.2 and 0.1.
 SAME_PLACES, SAME_SPECTRUM = 0.3, 0.3
@@ -100,7 +100,7 @@ def score_chaos(model: NeuralODE, train: Dataset, held: Dataset) -> ChaosScores:
 def valid_time(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> float:
     """The median time for which predictions are within `VALID_ERROR`, where they are measured."""
     off = (predicted - np.where(data.mask, data.ys, predicted)) / prediction_errors(data)
-    far = np.clip(np.nan_to_num(np.abs(off), nan=FAR_OFF), 0, FAR_OFF)
+    far = np.clip(np.nan_to_num(np.abs(off), nan=LARGEST_ERROR), 0, LARGEST_ERROR)
     errors = np.sqrt((far**2).mean(axis=2)) * data.valid
     beyond = errors > VALID_ERROR
     last = np.where(beyond.any(axis=1), beyond.argmax(axis=1) - 1, data.lengths - 1)
@@ -168,5 +168,5 @@ def distance_of_spectra(data: Dataset, simulated: Float[np.ndarray, "trajectory 
 def spectrum(values: Float[np.ndarray, " time"]) -> Float[np.ndarray, " frequency"]:
     """The smoothed power spectrum, whose sum is 1."""
     power = np.abs(np.fft.rfft(values - values.mean())) ** 2
-    smooth = gaussian_filter1d(power, max(SMOOTHING * power.size, 1.0))
+    smooth = gaussian_filter1d(power, max(SPECTRAL_WIDTH * power.size, 1.0))
     return smooth / smooth.sum()

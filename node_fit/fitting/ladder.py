@@ -49,7 +49,7 @@ POLYNOMIAL_RIDGE = 1.0
 # weaker and of a stronger one.
 NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 7.0
 # A network needs a stronger prior if its validation error is larger than that of training by this factor.
-OVERFITTED = 1.5
+MUCH_WORSE_HELD = 1.5
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Starts of known equations, the first from the constants that were given.
@@ -89,7 +89,7 @@ class Attempt:
     @property
     def is_overfitted(self) -> bool:
         """Whether it is clearly worse on validation data."""
-        return self.train is not None and not (self.validation or 0.0) <= OVERFITTED * self.train
+        return self.train is not None and not (self.validation or 0.0) <= MUCH_WORSE_HELD * self.train
 
     def __str__(self) -> str:
         errors = [f"NRMSE {self.train:.2g} on training"] if self.train is not None else []
