@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.ndimage import gaussian_filter1d
-from scipy.stats import wasserstein_distance
 
 from ..data.dataset import Dataset
 from ..data.interpolation import median_step
@@ -146,6 +144,8 @@ def runge_kutta(rates: Callable[[Array], Array], y: Array, step: float) -> Array
 
 def distance_of_values(data: Dataset, simulated: Float[np.ndarray, "trajectory time state"]) -> float:
     """Wasserstein's distance of measured and simulated values, in standard deviations, the mean over states."""
+    from scipy.stats import wasserstein_distance  # It is slow to import.
+
     found = []
     for at, spread in enumerate(prediction_errors(data)):
         known = data.mask[..., at]
@@ -167,6 +167,8 @@ def distance_of_spectra(data: Dataset, simulated: Float[np.ndarray, "trajectory 
 
 def spectrum(values: Float[np.ndarray, " time"]) -> Float[np.ndarray, " frequency"]:
     """The smoothed power spectrum, whose sum is 1."""
+    from scipy.ndimage import gaussian_filter1d
+
     power = np.abs(np.fft.rfft(values - values.mean())) ** 2
     smooth = gaussian_filter1d(power, max(SPECTRAL_WIDTH * power.size, 1.0))
     return smooth / smooth.sum()
