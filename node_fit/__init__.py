@@ -20,6 +20,8 @@ from .data.tables.reading import from_frame as from_frame
 from .data.tables.reading import read_table as read_table
 from .discover.discovery import Discovery as Discovery
 from .discover.discovery import discover as discover
+from .export.export import Export as Export
+from .export.export import export as export
 from .evaluation.metrics import score as score
 from .fitting.fit import fit as fit
 from .options.options import Devices as Devices

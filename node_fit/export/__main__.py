@@ -1,0 +1,90 @@
+"""The command `python -m node_fit.export`: writes the model of a run for another place."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..app.config.build import errors_of_data
+from ..app.config.composition import read_config
+from ..app.run_directory import RunDirectory
+from ..data.dataset import Dataset
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+from ..predict import stored_level, stored_table, with_own_events
+from ..runtime.compilation import keep_programs
+from ..runtime.serialization import __version__
+from ..storage.model_file import load
+from .export import TARGETS, export
+from .functions import PRECISIONS
+
+MODEL_SUFFIX = ".safetensors"
+
+
+def main() -> None:
+    """Parses the command line and writes the export."""
+    parser = argparse.ArgumentParser(
+        prog="python -m node_fit.export",
+        description="Write a fitted model for another place, and check that it predicts there what it predicts here.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME, or a model file")
+    parser.add_argument("--to", required=True, choices=list(TARGETS), help="the target")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--data", nargs="+", help="files to check it on, in place of the run's")
+    parser.add_argument("--events", metavar="FILE", help="doses, resets and switches of these files")
+    parser.add_argument("--precision", choices=list(PRECISIONS), default="double", help="in which it computes")
+    parser.add_argument("--tolerance", type=float, help="of the check, as a share of the range of each channel")
+    parser.add_argument("--overwrite", action="store_true", help="replace files in the folder")
+    parser.add_argument(
+        "--extensions", nargs="+", default=[], metavar="PACKAGE", help="packages of the model's classes"
+    )
+    given = parser.parse_args()
+    try:
+        model, data, level = model_and_data(given.run, given.data, given.events, given.extensions)
+        done = export(
+            model,
+            given.to,
+            given.out,
+            data=data,
+            precision=given.precision,
+            tolerance=given.tolerance,
+            level=level,
+            overwrite=given.overwrite,
+        )
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    print(done)
+
+
+def model_and_data(
+    run: Path, files: Sequence[str] | None, events: str | None, extensions: Sequence[str]
+) -> tuple[NeuralODE | Ensemble, Dataset | None, float]:
+    """The model of a run, the records to check it on, and the level of its bands.
+
+    A run may come from a stranger: nothing that it names is imported or called.
+
+    **Raises:** `ValueError` or `OSError` with a sentence.
+    """
+    if run.suffix == MODEL_SUFFIX:
+        return load(run, extensions=extensions), None, 0.9
+    config_file = run / "config.yaml"
+    if not config_file.is_file():
+        raise FileNotFoundError(
+            f"{run} is neither a run directory nor a model file; name a directory such as outputs/DATE/TIME, or a "
+            f"file NAME{MODEL_SUFFIX}."
+        )
+    config = read_config(config_file)
+    keep_programs(False if config.get("compile_cache") is False else "auto")
+    model = load(RunDirectory(run).model, extensions=extensions)
+    table = stored_table(config, config_file)
+    table = with_own_events(table, events) if files else table
+    unit = dict(model.typical.units).get(model.typical.system.time)
+    given = table.path if files is None else list(files) if len(files) > 1 else files[0]
+    with errors_of_data():
+        return model, table.read(given, unit), stored_level(config)
+
+
+if __name__ == "__main__":
+    main()

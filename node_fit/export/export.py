@@ -1,0 +1,337 @@
+"""Exports of a fitted model, each of which is checked before it is written."""
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.dataset import Dataset, check_data
+from ..fitting.result import Fit
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+from ..runtime.serialization import __version__
+from ..runtime.validation import check_argument, check_choice
+from ..solver.methods import EXPLICIT
+from ..storage.disk import write_file
+from . import running
+from .c import COMPILE, render_c, state_names, templates_with
+from .fmu import refusals_of_fmu, render_fmu, run_fmu
+from .functions import Exported, Precision, Steps, export_functions
+from .numpy_target import render_numpy
+from .tracing import CannotExport
+from .trials import (
+    CheckRecord,
+    Difference,
+    difference,
+    in_double,
+    is_tight,
+    made_up,
+    predicted_columns,
+    select_rows,
+    trials_of,
+    with_given_starts,
+)
+
+EXPORT_TOLERANCES: dict[str, float] = {"double": 1e-6, "float": 1e-4}
+# The steps' own error is at most this share of the tolerance.
+SHARE_OF_STEPS = 0.2
+# Doublings of the number of steps between two rows.
+MOST_DOUBLINGS = 9
+MOST_RETRIES = 2
+
+Files = dict[str, bytes]
+
+
+class ExportTarget(NamedTuple):
+    """A place that a model goes to.
+
+    - `render`: the files, by their names.
+    - `simulate`: what the files in a folder predict of some records.
+    - `refusals`: sentences on what it can't carry of a model and its records.
+    - `precisions`: in which it computes.
+    - `how`: how to use it, for the README.
+    """
+
+    render: Callable[[Exported, Sequence[CheckRecord]], Mapping[str, str | bytes]]
+    simulate: Callable[[Path, Exported, Sequence[CheckRecord]], list[np.ndarray]]
+    refusals: Callable[[Exported, Sequence[CheckRecord]], list[str]]
+    precisions: tuple[Precision, ...]
+    how: str
+
+
+def nothing_refused(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
+    return []
+
+
+HOW_C = f"""\
+    {COMPILE}
+    ./model < record.csv > predicted.csv
+
+`model.h` declares the functions for your own program; `model.c` is all that it needs. For a microcontroller, compile
+`model.c` alone with its own compiler, such as `arm-none-eabi-gcc -std=c99 -O2 -mcpu=cortex-m4 -mfloat-abi=hard
+-mfpu=fpv4-sp-d16 -c model.c` for one that computes in floats (export with precision=float)."""
+HOW_NUMPY = """\
+    from model import simulate
+    ys = simulate(t, channels, inputs)"""
+
+HOW_FMU = """\
+    from fmpy import simulate_fmu
+    simulate_fmu("model_fmi2.fmu", start_values={...}, input=...)
+
+`model_fmi2.fmu` and `model_fmi3.fmu` are functional mock-up units of versions 2.0 and 3.0, for Model Exchange and
+Co-Simulation. The variables `state NAME` hold the states at the start as parameters; by default they are those of the
+first record. In Co-Simulation inputs are held within a step, unless the importer gives their derivatives (2.0)."""
+
+TARGETS: dict[str, ExportTarget] = {
+    "c": ExportTarget(lambda e, _: render_c(e), running.run_c, nothing_refused, ("double", "float"), HOW_C),
+    "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), HOW_FMU),
+    "numpy": ExportTarget(lambda e, _: render_numpy(e), running.run_numpy, nothing_refused, ("double",), HOW_NUMPY),
+}
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export has written, and how far it is from node_fit's predictions.
+
+    - `target`, `path`: what was exported, and the folder.
+    - `files`: names of the files, with their sizes [bytes].
+    - `difference`: the largest difference from the model in double precision, solved tightly; a share of the range of
+      the column.
+    - `from_predict`: the same from `predict`, which has an error of its own in single precision.
+    - `steps`: the fixed steps. `tolerance`: what the difference may be. `rows`: rows that were compared.
+    """
+
+    target: str
+    path: Path
+    files: dict[str, int]
+    difference: Difference
+    from_predict: Difference
+    steps: Steps
+    tolerance: float
+    rows: int
+
+    def __str__(self) -> str:
+        size = sum(self.files.values()) / 1000
+        far, plain = self.difference, self.from_predict
+        return (
+            f"{self.target}: {', '.join(self.files)} in {self.path} ({size:.3g} kB)\n"
+            f"largest difference from node_fit.predict: {plain.largest:.2g} of the range of {plain.column}, over "
+            f"{self.rows} rows\n"
+            f"of it from the model in double precision, solved tightly: {far.largest:.2g} (tolerance "
+            f"{self.tolerance:.0e})\n{describe_steps(self.steps)}"
+        )
+
+
+def describe_steps(steps: Steps) -> str:
+    names = {"tsit5": "Tsitouras' method of order 5", "radau5": "Radau IIA of order 5"}
+    longest = "" if np.isinf(steps.longest) else f", none longer than {steps.longest:.6g}"
+    return f"steps: {names[steps.method]}, at least {steps.fewest} between two rows{longest}"
+
+
+def export(
+    model: Fit | NeuralODE | Ensemble,
+    target: str,
+    path: str | Path,
+    *,
+    data: Dataset | None = None,
+    precision: Precision = "double",
+    tolerance: float | None = None,
+    level: float = 0.9,
+    overwrite: bool = False,
+) -> Export:
+    """Writes a model for another place, and checks that it predicts there what it predicts here.
+
+    ```python
+    print(node_fit.export(fit, "c", "pump_in_c"))
+    ```
+
+    **Arguments:**
+
+    - `model`: a fit, or a model of any kind, loaded or made by hand.
+    - `target`: `c`, `numpy`, `stablehlo`, `onnx`, `fmu` or `sympy`; see the page "Use a model elsewhere".
+    - `path`: the folder, created if it does not exist.
+    - `data`: records to check it on, and to choose the steps for; the training data of a fit if absent. For a model
+      without data, a record is made up.
+    - `precision`: in which the exported model computes.
+    - `tolerance`: the largest difference from node_fit's predictions, as a share of the range of each channel; if None
+      1e-6 in double precision, 1e-4 in float.
+    - `level`: of an ensemble's bands.
+    - `overwrite`: whether to replace files in the folder.
+
+    **Returns:** what was written, and how far it is from node_fit's predictions.
+
+    **Raises:** `ValueError` that names what the target can't carry, or the difference if it is above the tolerance;
+    nothing is written then.
+    """
+    check_argument("model", model, Fit | NeuralODE | Ensemble, "a Fit, a NeuralODE or an Ensemble")
+    check_choice("target", target, tuple(TARGETS))
+    chosen = TARGETS[target]
+    check_choice("precision", precision, chosen.precisions)
+    folder = Path(path)
+    if isinstance(model, Fit):
+        data = model.data.get("train") if data is None else data
+        model = model.model
+    if data is not None:
+        check_data(data, "data")
+        model.check_channels(data)
+    tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
+    made = data is None
+    records = select_rows(made_up(model.typical) if data is None else data)
+    tight = in_double(with_given_starts(model, records))
+    trials = trials_of(tight, records)
+    expected = predicted_columns(tight, records, level)
+    plain = expected if is_tight(model) else predicted_columns(model, records, level)
+    steps = choose_steps(tight, trials, level, SHARE_OF_STEPS * tolerance)
+    exported, files = rendered(chosen, model, target, trials, (precision, steps, level))
+    check_free(folder, (*files, "README.md"), overwrite)
+    found = tried(chosen, files, exported, trials)
+    for _ in range(MOST_RETRIES):
+        if difference(found, expected, exported.columns).largest <= tolerance:
+            break
+        steps = replace(steps, longest=steps.longest / 2, fewest=2 * steps.fewest)
+        exported, files = rendered(chosen, model, target, trials, (precision, steps, level))
+        found = tried(chosen, files, exported, trials)
+    far, off = difference(found, expected, exported.columns), difference(found, plain, exported.columns)
+    if not far.largest <= tolerance:
+        raise CannotExport(
+            f"the exported model differs from node_fit's predictions by {far.largest:.2g} of the range of "
+            f"{far.column!r}, more than tolerance={tolerance:g}; a larger tolerance accepts it."
+        )
+    rows = sum(len(trial.t) for trial in trials)
+    sizes = {name: len(content) for name, content in files.items()}
+    done = Export(target, folder, sizes, far, off, steps, tolerance, rows)
+    files["README.md"] = render_readme(done, exported, chosen.how, records, made).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, content)
+    return done
+
+
+def rendered(
+    chosen: ExportTarget,
+    model: NeuralODE | Ensemble,
+    target: str,
+    trials: Sequence[CheckRecord],
+    options: tuple[Precision, Steps, float],
+) -> tuple[Exported, Files]:
+    """The files of a model.
+
+    **Arguments:** `options`: precision, steps, and the level of bands.
+
+    **Raises:** `CannotExport` that names what the target can't carry.
+    """
+    exported = export_functions(model, *options)
+    refused = chosen.refusals(exported, trials)
+    if refused:
+        raise CannotExport(f"{target} can't carry this model: {'; '.join(refused)}.")
+    return exported, as_bytes(chosen.render(exported, trials))
+
+
+def as_bytes(files: Mapping[str, str | bytes]) -> Files:
+    return {name: each.encode() if isinstance(each, str) else each for name, each in files.items()}
+
+
+def check_free(folder: Path, names: Sequence[str], overwrite: bool) -> None:
+    """Refuses to replace files.
+
+    **Raises:** `ValueError` that names the first.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder.")
+    taken = [name for name in names if (folder / name).exists()]
+    if taken and not overwrite:
+        raise ValueError(f"{folder / taken[0]} exists; choose another folder, or replace it with overwrite.")
+
+
+def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
+    """What the files predict of the records, in a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
+        folder = Path(name)
+        for each, content in files.items():
+            (folder / each).parent.mkdir(parents=True, exist_ok=True)
+            (folder / each).write_bytes(content)
+        return target.simulate(folder, exported, trials)
+
+
+def choose_steps(model: NeuralODE | Ensemble, trials: Sequence[CheckRecord], level: float, share: float) -> Steps:
+    """Fixed steps with an error of at most a share of each column's range.
+
+    Their number is doubled until the predictions move by less; the longest step is that of the longest interval between
+    rows. Between rows as uneven as those of a stiff system their number alone counts.
+
+    **Arguments:** `model`: in double precision, as targets see it.
+    """
+    explicit = model.typical.solver.method in EXPLICIT
+    gaps = np.concatenate([np.diff(trial.t) for trial in trials])
+    usual = float(np.median(gaps)) if gaps.size else 1.0
+    steps = Steps("tsit5", usual, 1) if explicit else Steps("radau5", np.inf, 1)
+    exported = export_functions(model, "double", steps, level)
+    with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
+        path = Path(name) / "model.py"
+        path.write_text(render_numpy(exported)["model.py"])
+        module: Any = running.load_module(path)
+    before = None
+    for _ in range(MOST_DOUBLINGS + 1):
+        module.LONGEST_STEP, module.FEWEST_STEPS = steps.longest, steps.fewest
+        found = running.simulate_all(module, trials)
+        if before is not None and difference(before, found, exported.columns).largest <= share:
+            return Steps(steps.method, 2 * steps.longest, max(steps.fewest // 2, 1))
+        before = found
+        steps = replace(steps, longest=steps.longest / 2, fewest=steps.fewest if explicit else 2 * steps.fewest)
+    raise CannotExport(
+        f"no fixed steps give this accuracy: with {2**MOST_DOUBLINGS} between two rows, the predictions still move by "
+        f"more than {share:.1g} of their range. A stiff model needs solver=kvaerno5; or raise the tolerance."
+    )
+
+
+def render_readme(done: Export, exported: Exported, how: str, records: Dataset, made: bool) -> str:
+    """The README of an export."""
+    one = exported.one
+    sources = templates_with({"code": code, "json": json.dumps})
+
+    def row(name: str, values: np.ndarray, kind: str) -> tuple[str, str, str, str, str]:
+        known = values[np.isfinite(values)]
+        low, high = (f"{known.min():.6g}", f"{known.max():.6g}") if known.size and not made else ("", "")
+        return name, kind, exported.units.get(name, ""), low, high
+
+    at = records.valid
+    rows = [row(one.system.time, records.ts[at], "time")]
+    rows += [row(name, records.ys[at][:, column], "channel") for column, name in enumerate(one.states)]
+    rows += [row(name, records.us[at][:, column], "input") for column, name in enumerate(one.inputs)]
+    rows += [(name, "state", "", "", "") for name in state_names(exported) if name not in one.states]
+    return sources.get_template("README.md").render(
+        target=done.target,
+        version=__version__,
+        digest=exported.digest,
+        precision=exported.precision,
+        how=how,
+        rows=rows,
+        columns=exported.columns,
+        steps=describe_steps(done.steps),
+        tolerance=f"{done.tolerance:g}",
+        largest=f"{done.difference.largest:.2g}",
+        plain=f"{done.from_predict.largest:.2g}",
+        compared=done.rows,
+        given=exported.needs_given_start,
+        start=one.start.given,
+        interpolation={
+            "hold": "held from row to row",
+            "linear": "on a line from row to row",
+            "cubic": "on a cubic from row to row",
+        }[one.solver.interpolation],
+        driven=exported.is_driven,
+        members=len(exported.members),
+        level=exported.level,
+        time=one.system.time,
+    )
+
+
+def code(text: str) -> str:
+    """A name as code in Markdown, on one line, whatever is in it."""
+    shown = "".join(c if c.isprintable() and c not in "`|\\<>" else f"\\u{ord(c):04x}" for c in text)
+    return f"`{shown}`"

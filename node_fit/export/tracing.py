@@ -1,0 +1,368 @@
+"""Functions of JAX as straight-line programs, which other languages can print.
+
+A program is a list of operations on arrays of fixed shapes. JAX traces the function; here calls are inlined, what
+depends on constants alone is computed, and what only moves numbers (slices, transposes, concatenations, gathers by
+known indices) becomes one operation, `take`, with the place that each number comes from. What is left is a small set:
+functions of single numbers, products of matrices, and reductions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex
+
+TAKE, DOT = "take", "dot"
+# Functions of single numbers, by JAX's names: all arguments have the shape of the result, or are a single number.
+ELEMENTWISE = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "convert_element_type",
+        "cos",
+        "cosh",
+        "div",
+        "eq",
+        "erf",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "not",
+        "or",
+        "pow",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
+)
+# Other names for them, and functions that change no value.
+ALIASES = {"add_any": "add"}
+UNCHANGED = frozenset({"copy", "copy_p", "stop_gradient", "reduce_precision", "optimization_barrier", "pvary"})
+REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
+# Primitives that hold a function, with the names of the parameter that holds it.
+CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+class CannotExport(ValueError):
+    """Raised for what a target can't carry; its text is a sentence that names it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An array that a program computes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+# A value of a program, or a constant.
+Operand = Value | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One step of a program.
+
+    - `name`: a name in `ELEMENTWISE` or `REDUCTIONS` (over the last axis), `take`, or `dot`: a product of stacks of
+      matrices, `(stack, row, inner)` by `(stack, inner, column)`.
+    - `inputs`, `output`: what it reads, and what it gives.
+    - `places`: of a `take`, for each number of the output its place in the inputs, one after another.
+    - `power`: the exponent of an `integer_pow`.
+    """
+
+    name: str
+    inputs: tuple[Operand, ...]
+    output: Value
+    places: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    power: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function: its arguments, its operations in order, and its results."""
+
+    arguments: tuple[Value, ...]
+    operations: tuple[Operation, ...]
+    results: tuple[Operand, ...]
+
+
+def trace(function: Callable, *shapes: tuple[int, ...], dtype: Any) -> Program:
+    """The program of a function of floating arrays of these shapes.
+
+    **Arguments:** `dtype`: of all arrays; the process or a context should compute in it.
+
+    **Raises:** `CannotExport` if the function does what no program holds.
+    """
+    closed = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
+    tracer = Tracer()
+    arguments = tuple(Value(tuple(var.aval.shape), np.dtype(dtype)) for var in closed.jaxpr.invars)
+    results = tracer.run(closed.jaxpr, [np.asarray(each) for each in closed.consts], list(arguments))
+    return without_unused(Program(arguments, tuple(tracer.operations), tuple(results)))
+
+
+def without_unused(program: Program) -> Program:
+    """The program without operations whose outputs nothing reads."""
+    needed = {id(each) for each in program.results}
+    kept = []
+    for operation in reversed(program.operations):
+        if id(operation.output) in needed:
+            kept.append(operation)
+            needed.update(id(each) for each in operation.inputs)
+    return replace(program, operations=tuple(reversed(kept)))
+
+
+class Tracer:
+    """Collects the operations of a program while it goes through a JAX expression."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.made: dict[int, Operation] = {}
+
+    def run(self, jaxpr: Any, constants: Sequence[Operand], arguments: Sequence[Operand]) -> list[Operand]:
+        known: dict[Any, Operand] = {}
+
+        def read(atom: Any) -> Operand:
+            return np.asarray(atom.val) if isinstance(atom, jex.Literal) else known[atom]
+
+        known.update(zip(jaxpr.constvars, constants, strict=True))
+        known.update(zip(jaxpr.invars, arguments, strict=True))
+        for equation in jaxpr.eqns:
+            found = self.apply(equation, [read(atom) for atom in equation.invars])
+            known.update(zip(equation.outvars, found, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def apply(self, equation: Any, inputs: list[Operand]) -> list[Operand]:
+        """The results of one equation."""
+        own, parameters = str(equation.primitive.name), equation.params
+        name = ALIASES.get(own, own)
+        inner = next((parameters[key] for key in CALLS if key in parameters and not is_loop(name)), None)
+        if inner is not None:
+            constants = [np.asarray(each) for each in getattr(inner, "consts", ())]
+            return self.run(getattr(inner, "jaxpr", inner), constants, inputs)
+        if name in UNCHANGED:
+            return inputs
+        if all(isinstance(each, np.ndarray) for each in inputs) and not is_loop(name):
+            found = equation.primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
+            return [np.asarray(each) for each in (found if equation.primitive.multiple_results else [found])]
+        shapes = [tuple(var.aval.shape) for var in equation.outvars]
+        if name == "split":
+            return self.split(inputs[0], parameters, shapes)
+        (shape,), dtype = shapes, equation.outvars[0].aval.dtype
+        if name in ELEMENTWISE:
+            power = int(parameters.get("y", 0)) if name == "integer_pow" else 0
+            same = tuple(self.broadcast(each, shape) for each in inputs)
+            return [self.add(Operation(name, same, Value(shape, dtype), power=power))]
+        if name == "clamp":
+            low, x, high = inputs
+            return [self.elementwise("min", self.elementwise("max", x, low), high)]
+        if name == "dot_general":
+            return [self.dot(inputs[0], inputs[1], parameters["dimension_numbers"], shape)]
+        if name in REDUCTIONS:
+            return [self.reduce(name, inputs[0], parameters["axes"], shape)]
+        if name in MOVES:
+            ids = MOVES[name](numbered(inputs), parameters)
+            return [self.take(inputs, ids.reshape(shape))]
+        if name in BY_INDEX:
+            return [self.by_index(equation.primitive, inputs, parameters, shape)]
+        raise CannotExport(
+            f"the model uses {name!r} of JAX, which no exported program holds; write that part with arithmetic and "
+            "functions such as jnp.where, without loops."
+        )
+
+    def add(self, operation: Operation) -> Value:
+        self.operations.append(operation)
+        self.made[id(operation.output)] = operation
+        return operation.output
+
+    def elementwise(self, name: str, *inputs: Operand) -> Value:
+        shape = max((each.shape for each in inputs), key=math.prod)
+        return self.add(Operation(name, inputs, Value(shape, inputs[0].dtype)))
+
+    def broadcast(self, operand: Operand, shape: tuple[int, ...]) -> Operand:
+        """An operand in the shape of the result; a single number stays one."""
+        if operand.shape == shape or operand.size == 1:
+            return operand
+        return self.take([operand], np.broadcast_to(np.arange(operand.size).reshape(operand.shape), shape))
+
+    def take(self, inputs: Sequence[Operand], places: np.ndarray) -> Operand:
+        """An array whose numbers are at places in the inputs, one after another."""
+        sources, places = list(inputs), np.asarray(places)
+        if places.size == 0:
+            return np.zeros(places.shape, sources[0].dtype)
+        if all(isinstance(each, np.ndarray) for each in sources):
+            return np.concatenate([np.asarray(each).ravel() for each in sources])[places]
+        if len(sources) == 1 and places.shape == sources[0].shape and is_identity(places):
+            return sources[0]
+        before = self.made.get(id(sources[0])) if len(sources) == 1 else None
+        if before is not None and before.name == TAKE:
+            return self.take(before.inputs, before.places.ravel()[places])
+        kept, places = without_unread(sources, places)
+        dtype = next(each.dtype for each in kept)
+        return self.add(Operation(TAKE, tuple(kept), Value(places.shape, dtype), places))
+
+    def split(self, whole: Operand, parameters: dict[str, Any], shapes: Sequence[tuple[int, ...]]) -> list[Operand]:
+        ids = np.arange(whole.size).reshape(whole.shape)
+        ends = np.cumsum(parameters["sizes"])[:-1]
+        return [self.take([whole], each) for each in np.split(ids, ends, parameters["axis"])]
+
+    def dot(self, left: Operand, right: Operand, dimensions: Any, shape: tuple[int, ...]) -> Operand:
+        """A product of stacks of matrices."""
+        ((left_inner, right_inner), (left_stack, right_stack)) = dimensions
+
+        def sorted_axes(operand: Operand, stack: Sequence[int], inner: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+            free = [axis for axis in range(len(operand.shape)) if axis not in (*stack, *inner)]
+            return np.arange(operand.size).reshape(operand.shape), free
+
+        ids, free = sorted_axes(left, left_stack, left_inner)
+        stack = math.prod(left.shape[axis] for axis in left_stack)
+        inner = math.prod(left.shape[axis] for axis in left_inner)
+        a = self.take([left], ids.transpose((*left_stack, *free, *left_inner)).reshape(stack, -1, inner))
+        ids, free = sorted_axes(right, right_stack, right_inner)
+        b = self.take([right], ids.transpose((*right_stack, *right_inner, *free)).reshape(stack, inner, -1))
+        found = self.add(Operation(DOT, (a, b), Value((stack, a.shape[1], b.shape[2]), left.dtype)))
+        return self.take([found], np.arange(found.size).reshape(shape))
+
+    def reduce(self, name: str, whole: Operand, axes: Sequence[int], shape: tuple[int, ...]) -> Operand:
+        kept = [axis for axis in range(len(whole.shape)) if axis not in axes]
+        ids = np.arange(whole.size).reshape(whole.shape).transpose((*kept, *axes))
+        count = math.prod(whole.shape[axis] for axis in axes)
+        rows = self.take([whole], ids.reshape(-1, count))
+        found = self.add(Operation(name, (rows,), Value((rows.shape[0],), whole.dtype)))
+        return self.take([found], np.arange(found.size).reshape(shape))
+
+    def by_index(
+        self, primitive: Any, inputs: Sequence[Operand], parameters: dict[str, Any], shape: tuple[int, ...]
+    ) -> Operand:
+        """Gathers and scatters by indices that are known."""
+        name = primitive.name
+        known = inputs[1:2] if name.startswith("scatter") else inputs[1:]
+        if not all(isinstance(each, np.ndarray) for each in known):
+            raise CannotExport(
+                f"the model uses {name!r} of JAX with an index that is computed; write it with jnp.where instead."
+            )
+        if not name.startswith("scatter"):
+            own = jnp.arange(inputs[0].size).reshape(inputs[0].shape)
+            found = primitive.bind(own, *(jnp.asarray(each) for each in known), **parameters)
+            return self.take(inputs[:1], np.asarray(found).reshape(shape))
+        target, at, updates = inputs
+        place = {key: parameters[key] for key in ("indices_are_sorted", "unique_indices", "mode")}
+        where = jnp.asarray(at), parameters["dimension_numbers"]
+        own = jnp.arange(target.size).reshape(target.shape)
+        new = target.size + jnp.arange(updates.size).reshape(updates.shape)
+        blank = jnp.zeros(target.shape, int)
+        times = np.asarray(jax.lax.scatter_add(blank, where[0], jnp.ones(updates.shape, int), where[1], **place))
+        ids = np.asarray(jax.lax.scatter(own, where[0], new, where[1], **place))
+        if name == "scatter":
+            return self.take([target, updates], ids)
+        if times.max(initial=0) > 1:
+            raise CannotExport("the model adds several numbers to one place by x.at[...].add; add them up before.")
+        zero = np.zeros(1, updates.dtype)
+        added = self.take([updates, zero], np.where(times > 0, ids - target.size, updates.size))
+        return self.elementwise("add", target, added)
+
+
+def is_loop(name: str) -> bool:
+    return name in ("scan", "while", "cond")
+
+
+def is_identity(places: np.ndarray) -> bool:
+    return bool((places.ravel() == np.arange(places.size)).all())
+
+
+def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
+    """For each input an array of its shape, in which all numbers of all inputs are counted."""
+    starts = np.cumsum([0, *(each.size for each in inputs)])
+    return [start + np.arange(each.size).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)]
+
+
+def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list[Operand], np.ndarray]:
+    """The sources that places refer to, and the places in those."""
+    kept, moved, start, new = [], np.empty_like(places), 0, 0
+    for source in sources:
+        inside = (places >= start) & (places < start + source.size)
+        if inside.any():
+            kept.append(source)
+            moved[inside] = places[inside] - start + new
+            new += source.size
+        start += source.size
+    return kept, moved
+
+
+def broadcast(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+    shape, places = parameters["shape"], [int(each) for each in parameters["broadcast_dimensions"]]
+    own = [1] * len(shape)
+    for axis, place in enumerate(places):
+        own[place] = ids[0].shape[axis]
+    return np.broadcast_to(ids[0].reshape(own), shape)
+
+
+def pad_places(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+    whole, value = ids
+    found = jax.lax.pad(whole.astype(np.int32), value.astype(np.int32)[()], parameters["padding_config"])
+    return np.asarray(found)
+
+
+def slice_of(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+    strides = parameters["strides"] or (1,) * ids[0].ndim
+    ranges = zip(parameters["start_indices"], parameters["limit_indices"], strides, strict=True)
+    return ids[0][tuple(slice(*each) for each in ranges)]
+
+
+# What only moves numbers: from arrays of places to an array of places.
+MOVES: dict[str, Callable[[list[np.ndarray], dict[str, Any]], np.ndarray]] = {
+    "broadcast_in_dim": broadcast,
+    "concatenate": lambda ids, parameters: np.concatenate(ids, parameters["dimension"]),
+    "expand_dims": lambda ids, _: ids[0],
+    "pad": pad_places,
+    "reshape": lambda ids, _: ids[0],
+    "rev": lambda ids, parameters: np.flip(ids[0], parameters["dimensions"]),
+    "slice": slice_of,
+    "squeeze": lambda ids, _: ids[0],
+    "stack": lambda ids, parameters: np.stack(ids, parameters["axis"]),
+    "transpose": lambda ids, parameters: ids[0].transpose(parameters["permutation"]),
+}
+# What moves numbers by the indices that follow the array.
+BY_INDEX = frozenset({"gather", "dynamic_slice", "scatter", "scatter-add"})

@@ -1,0 +1,179 @@
+"""Exported models predict what `node_fit.predict` does, compile without warnings, and hold no code of a stranger's."""
+
+import ast
+import functools
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import node_fit as nf
+from node_fit.export.export import TARGETS
+from node_fit.export.functions import Steps, export_functions
+from node_fit.export.numpy_target import render_numpy
+from node_fit.export.trials import in_double
+
+HOSTILE = ('x*/ system("echo pwned > pwned"); /*', 'y"; import os; os.system("echo pwned > pwned") #\n??/', "u`<&>'\\")
+WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Wdouble-promotion", "-Werror")
+
+
+def records(**options) -> nf.Dataset:
+    """Two driven records of two channels, of which some values are missing."""
+    ts = np.linspace(2.0, 4.0, 21)
+    ys = np.stack([np.stack([np.exp(-ts) * a + 2, np.cos(ts) * a], -1) for a in (1.0, 1.5)])
+    ys[0, 4, 0] = ys[1, 0, 1] = np.nan
+    us = np.stack([np.sin(3 * ts) + a for a in (0, 1)])[..., None]
+    names = {"states": ["x", "v"], "inputs": ["f"], "units": {"x": "m", "t": "s"}} | options
+    return nf.Dataset.from_arrays(ts, ys, us, **names)
+
+
+def stirred(model: nf.NeuralODE, scale: float = 0.3) -> nf.NeuralODE:
+    """A model with random numbers in all parts that begin at zero."""
+    keys = iter(jax.random.split(jax.random.key(1), 100))
+    return eqx.tree_at(
+        lambda m: jax.tree.leaves((m.start, m.observation)),
+        model,
+        replace_fn=lambda x: x + scale * jax.random.normal(next(keys), x.shape) if eqx.is_inexact_array(x) else x,
+    )
+
+
+def network(data: nf.Dataset | None = None, **options) -> tuple[nf.NeuralODE, nf.Dataset]:
+    data = records() if data is None else data
+    given = {"field": functools.partial(nf.MLP, width=6, depth=1)} | options
+    return stirred(nf.make_model(data, key=jax.random.key(0), **given)), data
+
+
+SCALED = nf.Scaling(log=["x"], bounds={"v": (-9, 9)})
+DECAY = {"equations": {"x": "-k*x + f", "v": "x - 40*v"}, "constants": {"k": [0.4, 0, None]}}
+CASES = {
+    "encoder, hidden states, bounds": lambda: network(hidden=1, start=nf.Encoder, scaling=SCALED),
+    "rows before the start, readout": lambda: network(
+        hidden=1,
+        start=functools.partial(nf.Encoder, rows=4, before=True),
+        observation=nf.NetworkReadout,
+        solver=nf.Solver(inputs="hold"),
+    ),
+    "hybrid, cubic inputs": lambda: network(
+        field=functools.partial(nf.Hybrid, **DECAY), solver=nf.Solver(inputs="cubic"), scaling=SCALED
+    ),
+    "steady, implicit": lambda: network(
+        field=functools.partial(nf.Known, **DECAY), start=nf.Steady, solver=nf.Solver("kvaerno5")
+    ),
+    "second order, angles": lambda: network(
+        field=functools.partial(nf.SecondOrder, width=4, depth=1, activation="gelu"),
+        scaling=nf.Scaling(angles=["x"]),
+    ),
+    "polynomial": lambda: network(field=nf.Polynomial),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", ["c", "numpy"])
+def test_an_export_predicts_what_the_model_does(tmp_path, case, target):
+    model, data = CASES[case]()
+    done = nf.export(model, target, tmp_path, data=data)
+    assert done.difference.largest < 1e-6
+    assert done.from_predict.largest < 1e-3  # of a model in single precision
+    assert done.rows == data.lengths.sum()
+
+
+def test_a_wrong_number_is_found_and_nothing_is_written(tmp_path, monkeypatch):
+    model, data = network()
+    chosen = TARGETS["numpy"]
+    spoilt = lambda exported, trials: {  # noqa: E731
+        name: text.replace("TIME_SCALE = ", "TIME_SCALE = 0.99 * ", 1).replace("0.99 * 2.0", "2.0")
+        for name, text in chosen.render(exported, trials).items()
+    }
+    monkeypatch.setitem(TARGETS, "numpy", chosen._replace(render=spoilt))
+    with pytest.raises(ValueError, match="differs from node_fit's predictions by"):
+        nf.export(model, "numpy", tmp_path / "out", data=data)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("precision", ["double", "float"])
+def test_c_compiles_without_a_warning(tmp_path, precision):
+    model, data = network(hidden=1, start=nf.Encoder, scaling=SCALED)
+    nf.export(model, "c", tmp_path, data=data, precision=precision)
+    subprocess.run(["gcc", *WARNINGS, "main.c", "model.c", "-lm"], cwd=tmp_path, check=True)
+    source = (tmp_path / "model.c").read_text()
+    assert "alloc" not in source.replace("no allocation", "") and "double-precision" not in source
+
+
+def test_hostile_names_stay_names(tmp_path):
+    data = records(states=list(HOSTILE[:2]), inputs=[HOSTILE[2]], units={HOSTILE[0]: "*/ m"})
+    model, _ = network(data)
+    folder = tmp_path / '-o "; rm x; #'
+    for target in ("c", "numpy"):
+        nf.export(model, target, folder, data=data, overwrite=True)
+    source = (folder / "model.c").read_text() + (folder / "model.h").read_text()
+    assert "system" not in source.replace("\\050", "(").split("model_channel_names")[0]
+    assert 'os.system("' not in source
+    tree = ast.parse((folder / "model.py").read_text())
+    assert {node.names[0].name for node in ast.walk(tree) if isinstance(node, ast.Import)} == {"numpy"}
+    subprocess.run(["gcc", *WARNINGS, "main.c", "model.c", "-lm", "-o", "run"], cwd=folder, check=True)
+    text = data.to_frame().to_csv(index=False).replace("\n??/", "??/")
+    assert not list(tmp_path.rglob("pwned")) and text
+    assert "<" not in (folder / "README.md").read_text().replace("< record", "")
+
+
+def test_the_module_needs_numpy_alone(tmp_path):
+    model, data = network()
+    nf.export(model, "numpy", tmp_path, data=data)
+    code = "import sys, model; print(sorted({n.split('.')[0] for n in sys.modules} & {'jax', 'node_fit', 'scipy'}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_field_and_its_jacobian_are_those_of_the_model(tmp_path):
+    model, data = network(scaling=SCALED)
+    nf.export(model, "numpy", tmp_path, data=data)
+    scope: dict = {}
+    exec((tmp_path / "model.py").read_text(), scope)
+    own = in_double(model)
+    with jax.enable_x64(True):
+        y, u = np.array([2.5, 0.4]), np.array([0.3])
+        expected = own.vector_field(jnp.asarray(3.0), jnp.asarray(y), jnp.asarray(u))
+        slopes = jax.jacfwd(own.vector_field, argnums=1)(jnp.asarray(3.0), jnp.asarray(y), jnp.asarray(u))
+    np.testing.assert_allclose(scope["field"](3.0, y, u), expected, rtol=1e-10)
+    np.testing.assert_allclose(scope["jacobian"](3.0, y, u)[0], slopes, rtol=1e-9)
+
+
+class Looping(nf.AbstractVectorField):
+    """A field with a loop."""
+
+    rate: jax.Array
+
+    def __call__(self, t, y, u):
+        return jax.lax.fori_loop(0, 3, lambda _, y: -self.rate * y, y)
+
+
+def test_what_no_program_holds_is_named(tmp_path):
+    model, data = network(field=Looping(jnp.ones(())))
+    with pytest.raises(ValueError, match=r"uses 'scan' of JAX|uses 'while' of JAX"):
+        nf.export(model, "c", tmp_path / "out", data=data)
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_are_not_replaced_without_a_word(tmp_path):
+    model, data = network()
+    (tmp_path / "model.py").write_text("mine")
+    with pytest.raises(ValueError, match=r"model\.py exists"):
+        nf.export(model, "numpy", tmp_path, data=data)
+    assert (tmp_path / "model.py").read_text() == "mine"
+
+
+def test_steps_converge_with_their_order(tmp_path):
+    """Halving the steps of a method of order 5 divides its error by about 32."""
+    model, data = network(records(), scaling=nf.Scaling())
+    own, errors = in_double(model), []
+    expected = own.predict(data)[0]
+    for count in (1, 2):
+        exported = export_functions(own, "double", Steps("tsit5", np.inf, count))
+        scope: dict = {}
+        exec(render_numpy(exported)["model.py"], scope)
+        errors.append(np.abs(scope["simulate"](data.ts[0], data.ys[0], data.us[0]) - expected).max())
+    assert errors[0] / errors[1] > 16
