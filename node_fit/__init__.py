@@ -74,6 +74,9 @@ from .optimizers.gradient import Adam as Adam
 from .optimizers.gradient import Optax as Optax
 from .optimizers.lbfgs import LBFGS as LBFGS
 from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
+from .petab.objective import Objective as Objective
+from .petab.objective import objective as objective
+from .petab.tables import read_petab as read_petab
 from .solver.solver import Solver as Solver
 from .storage.model_file import load as load
 from .storage.model_file import save as save

@@ -31,6 +31,7 @@ LIBRARY = [
     "fitting",
     "discover",
     "export",
+    "petab",
     "__init__",
 ]
 APPLICATION = ["report", "app", "predict", "tune", "benchmark", "__main__"]
@@ -38,7 +39,7 @@ FOLDERS = LIBRARY + APPLICATION
 FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
 MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 600, 60
 # A file is an idea: few are fragments, and their number does not grow unnoticed.
-MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 137, 45, 12, 10
+MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 143, 45, 12, 10
 
 
 def modules(package: Path = PACKAGE) -> dict[str, Path]:

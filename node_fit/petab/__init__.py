@@ -1,0 +1,1 @@
+"""Problems of systems biology in PEtab and SBML: read, simulated, fitted and written."""

@@ -1,0 +1,480 @@
+"""The log-likelihood of a PEtab problem as a function of its parameters, with gradient and Fisher information."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.metadata import version
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from .formulas import Formula, Value, as_float, evaluate, stack_scalars, symbols
+from .likelihood import Noise, from_scale, log_priors, to_scale
+from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
+from .system import Change, Constants, Scope, StartScope, System
+from .tables import PEtabError, Problem
+
+
+class Kind(NamedTuple):
+    """What experiments that are simulated together have in common.
+
+    - `before_equilibrium`: for each condition, whether the state comes to rest under it.
+    - `formulas`: for each condition, new values that depend on the state.
+    - `ends_steady`: whether the state is measured at an infinite time.
+    """
+
+    before_equilibrium: tuple[bool, ...]
+    formulas: tuple[tuple[tuple[str, Formula], ...], ...]
+    ends_steady: bool
+
+
+class Block(NamedTuple):
+    """Measurements of one observable in experiments of one kind.
+
+    - `places`: of the measurements in the problem. `experiment`, `row`: of their states.
+    - `overrides`: for each placeholder, which of the problem's overrides stands for it.
+    """
+
+    observable: str
+    places: Int[np.ndarray, " measurement"]
+    experiment: Int[np.ndarray, " measurement"]
+    row: Int[np.ndarray, " measurement"]
+    time: Float[np.ndarray, " measurement"]
+    overrides: Mapping[str, Int[np.ndarray, " measurement"]]
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class Group:
+    """Experiments that one program simulates.
+
+    - `begins`: when each condition begins. `stops`: when states are recorded under it; infinite ones are padding.
+    - `targets`: what each condition changes to a value that depends on parameters alone. `given`: which experiments do.
+    - `values`: the formulas of these values.
+    """
+
+    kind: Kind
+    begins: Float[np.ndarray, "experiment condition"]
+    stops: tuple[Float[np.ndarray, "experiment _"], ...]
+    targets: tuple[tuple[str, ...], ...]
+    given: tuple[np.ndarray, ...]
+    values: tuple[tuple[tuple[Formula | None, ...], ...], ...]
+    blocks: tuple[Block, ...]
+
+    def changed_values(self, parameters: Mapping[str, Value]) -> tuple[Float[Array, "experiment _"], ...]:
+        """The new values under each condition."""
+        return tuple(
+            jnp.stack([
+                stack_scalars([0.0 if formula is None else evaluate(formula, parameters) for formula in row])
+                for row in rows
+            ])
+            for rows in self.values
+        )  # fmt: skip
+
+
+def is_of_parameters(formula: Formula, problem: Problem, targets: frozenset[str]) -> bool:
+    """Whether a value depends on parameters of the table alone, and not on the state."""
+    return all(name in problem.parameters and name not in targets for name in symbols(formula))
+
+
+class Planner:
+    """Sorts a problem's experiments and measurements into groups that are simulated together."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        changed = (each.changes for periods in problem.experiments.values() for each in periods)
+        self.targets = tuple(dict.fromkeys(name for changes in changed for name in changes))
+        used = (f for each in problem.measurements for f in (*each.overrides, *each.noise_overrides))
+        self.overrides = {formula: at for at, formula in enumerate(dict.fromkeys(used))}
+
+    def kind(self, name: str) -> Kind:
+        periods = self.problem.experiments[name]
+        formulas = tuple(
+            tuple(
+                (target, formula)
+                for target, formula in period.changes.items()
+                if not is_of_parameters(formula, self.problem, frozenset(self.targets))
+            )
+            for period in periods
+        )
+        steady = any(each.time == np.inf and each.experiment == name for each in self.problem.measurements)
+        return Kind(tuple(period.time == -np.inf for period in periods), formulas, steady)
+
+    def groups(self) -> tuple[Group, ...]:
+        kinds: dict[Kind, list[str]] = {}
+        for name in self.problem.experiments:
+            kinds.setdefault(self.kind(name), []).append(name)
+        return tuple(self.group(kind, names) for kind, names in kinds.items())
+
+    def group(self, kind: Kind, names: Sequence[str]) -> Group:
+        experiments = [self.problem.experiments[name] for name in names]
+        count = len(kind.before_equilibrium)
+        begins = np.array([[0.0 if p.time == -np.inf else p.time for p in each] for each in experiments])
+        rows = [self.rows(name) for name in names]
+        stops = []
+        for at in range(count):
+            length = max(len(row[at]) for row in rows)
+            stops.append(
+                np.array([[*row[at], *[np.inf] * (length - len(row[at]))] for row in rows]).reshape(len(names), length)
+            )
+        targets, given, values = [], [], []
+        for at in range(count):
+            inside = dict(kind.formulas[at])
+            found = dict.fromkeys(name for each in experiments for name in each[at].changes if name not in inside)
+            targets.append(tuple(found))
+            given.append(np.array([[name in each[at].changes for name in found] for each in experiments], bool))
+            values.append(tuple(tuple(each[at].changes.get(name) for name in found) for each in experiments))
+        blocks = self.blocks(names, rows, [stop.shape[1] for stop in stops])
+        return Group(kind, begins, tuple(stops), tuple(targets), tuple(given), tuple(values), blocks)
+
+    def rows(self, name: str) -> list[list[float]]:
+        """The times at which states are recorded under each condition of an experiment."""
+        periods = self.problem.experiments[name]
+        times = sorted({each.time for each in self.problem.measurements if each.experiment == name})
+        begins = [period.time for period in periods]
+        first = next(time for time in begins if time != -np.inf)
+        if times[0] < first:
+            raise PEtabError(f"{self.problem.path.name}: {name!r} begins at {first:g} and is measured at {times[0]:g}.")
+        ends = [*begins[1:], np.inf]
+        return [
+            [] if begin == -np.inf else [time for time in times if begin <= time < end]
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+
+    def blocks(self, names: Sequence[str], rows: list[list[list[float]]], lengths: list[int]) -> tuple[Block, ...]:
+        offsets = np.cumsum([0, *lengths])
+        places: dict[str, list[tuple[int, int, int]]] = {}
+        for at, measurement in enumerate(self.problem.measurements):
+            if measurement.experiment not in names:
+                continue
+            experiment = names.index(measurement.experiment)
+            if measurement.time == np.inf:
+                row = int(offsets[-1])
+            else:
+                period = next(k for k, times in enumerate(rows[experiment]) if measurement.time in times)
+                row = int(offsets[period]) + rows[experiment][period].index(measurement.time)
+            places.setdefault(measurement.observable, []).append((at, experiment, row))
+        return tuple(self.block(name, np.array(found)) for name, found in places.items())
+
+    def block(self, name: str, found: Int[np.ndarray, "measurement 3"]) -> Block:
+        observable = self.problem.observables[name]
+        measurements = [self.problem.measurements[at] for at in found[:, 0]]
+        measured = np.array([each.value for each in measurements])
+        if not np.all(np.isfinite(measured)) or (observable.scale != "lin" and np.any(measured <= 0)):
+            rule = "finite" if observable.scale == "lin" else "positive where their noise is on a logarithmic scale"
+            raise PEtabError(
+                f"{self.problem.path.name}: measurements of {name!r} must be {rule}, got {measured.min():g}."
+            )
+        indices = {
+            placeholder: np.array([self.overrides[each.overrides[k]] for each in measurements])
+            for k, placeholder in enumerate(observable.placeholders)
+        } | {
+            placeholder: np.array([self.overrides[each.noise_overrides[k]] for each in measurements])
+            for k, placeholder in enumerate(observable.noise_placeholders)
+        }
+        times = np.array([each.time for each in measurements])
+        with jax.enable_x64(True):
+            noise = Noise(observable.kind, observable.scale, jnp.asarray(measured))
+        return Block(name, found[:, 0], found[:, 1], found[:, 2], times, indices, noise)
+
+
+class Outputs(NamedTuple):
+    """Simulated values on the scale of the noise, and the logarithms of sigma, in the order of the blocks."""
+
+    simulated: Float[Array, " measurement"]
+    log_sigma: Float[Array, " measurement"]
+
+
+class Evaluation(NamedTuple):
+    """The log-likelihood, and what it was computed from."""
+
+    value: Float[Array, ""]
+    outputs: Outputs
+
+
+class Derivatives(NamedTuple):
+    """The log-likelihood with gradient and Fisher information, the outputs and their derivatives."""
+
+    value: Float[Array, ""]
+    gradient: Float[Array, " parameter"]
+    fisher: Float[Array, "parameter parameter"]
+    outputs: Outputs
+    slopes: Outputs
+
+
+# Fused kernels of many small sums take XLA twice as long to compile, and save nothing here.
+COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
+
+
+class Objective:
+    """The log-likelihood of a PEtab problem.
+
+    All parameters are on their scales: a vector of the estimated ones in the order of `names`. Computation is in double
+    precision.
+
+    **Arguments:**
+
+    - `problem`: from `read_petab`.
+    - `tolerances`: of the simulation.
+    """
+
+    def __init__(self, problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES):
+        self.problem, self.tolerances = problem, tolerances
+        planner = Planner(problem)
+        self.estimated = [each for each in problem.parameters.values() if each.is_estimated]
+        self.names = tuple(each.name for each in self.estimated)
+        self.groups = planner.groups()
+        self.system = System(problem.model, planner.targets)
+        self.overrides = tuple(planner.overrides)
+        self.blocks = [block for group in self.groups for block in group.blocks]
+        self.order = np.concatenate([block.places for block in self.blocks])
+        self.check_values()
+        self._differentiable = jax.custom_vjp(self._value)
+        self._differentiable.defvjp(self._value_and_gradient, lambda gradient, weight: (gradient * weight,))
+
+    def check_values(self) -> None:
+        """Refuses a problem some of whose quantities have no value at the start."""
+        always = {name for group in self.groups for name, is_given in group_targets(group).items() if is_given}
+        lacking = [
+            name
+            for name in self.problem.model.without_value()
+            if name not in self.problem.parameters and name not in always
+        ]
+        if lacking:
+            raise PEtabError(
+                f"{self.problem.path.name}: {lacking[0]!r} has a value neither in the model nor in the tables."
+            )
+
+    # Points
+
+    @cached_property
+    def nominal(self) -> Float[np.ndarray, " parameter"]:
+        """The stored values of the estimated parameters, on their scales; not a number where none is stored."""
+        return self.on_scale([each.nominal for each in self.estimated])
+
+    @cached_property
+    def bounds(self) -> tuple[Float[np.ndarray, " parameter"], Float[np.ndarray, " parameter"]]:
+        """Lower and upper bounds on the scales."""
+        lower = self.on_scale([each.lower for each in self.estimated])
+        return lower, self.on_scale([each.upper for each in self.estimated])
+
+    def on_scale(self, values: Sequence[float]) -> Float[np.ndarray, " parameter"]:
+        """Values of the estimated parameters, on their scales."""
+        with jax.enable_x64(True):
+            pairs = zip(values, self.estimated, strict=True)
+            return np.array([float(to_scale(value, each.scale)) for value, each in pairs])
+
+    def values(self, x: ArrayLike) -> dict[str, float]:
+        """The value of each parameter, fixed ones included, at a point."""
+        with jax.enable_x64(True):
+            return {name: float(value) for name, value in self._parameters(self._checked(x)).items()}
+
+    def _checked(self, x: ArrayLike) -> Float[Array, " parameter"]:
+        point = jnp.asarray(x, float)
+        if point.shape != (len(self.names),):
+            raise ValueError(f"x must have the shape ({len(self.names)},), one value for each name; got {point.shape}.")
+        return point
+
+    def _parameters(self, x: Float[Array, " parameter"]) -> dict[str, Value]:
+        fixed: dict[str, Value] = {
+            name: each.nominal for name, each in self.problem.parameters.items() if not each.is_estimated
+        }
+        return fixed | {each.name: from_scale(x[at], each.scale) for at, each in enumerate(self.estimated)}
+
+    # Simulation
+
+    def _simulate(
+        self, group: Group, parameters: Mapping[str, Value]
+    ) -> tuple[Float[Array, "experiment row state"], Constants]:
+        """The recorded states and the constants of all experiments of a group."""
+        run = partial(self._run, group, parameters)
+        changed = group.changed_values(parameters)
+        stops = tuple(jnp.asarray(each) for each in group.stops)
+        given = tuple(jnp.asarray(each) for each in group.given)
+        return jax.vmap(run)(jnp.asarray(group.begins), stops, given, changed)
+
+    def _run(
+        self,
+        group: Group,
+        parameters: Mapping[str, Value],
+        begins: Float[Array, " condition"],
+        stops: tuple[Float[Array, "_"], ...],
+        given: tuple[Array, ...],
+        values: tuple[Array, ...],
+    ) -> tuple[Float[Array, "row state"], Constants]:
+        """One experiment."""
+        system, kind = self.system, group.kind
+        formulas = {**system.model.initial, **system.model.rules, **system.model.reactions}
+        plain = StartScope({"time": begins[0], **parameters}, formulas, {})
+
+        def changes_of(at: int, scope: Mapping[str, Value]) -> dict[str, Change]:
+            named = {
+                name: Change(bool(group.given[at][:, k].all()) or given[at][k], values[at][k])
+                for k, name in enumerate(group.targets[at])
+            }
+            return named | {name: Change(True, evaluate(formula, scope)) for name, formula in kind.formulas[at]}
+
+        state, constants = system.start(parameters, changes_of(0, plain), begins[0])
+        simulation = Simulation(system, constants, self.tolerances)
+        memory, recorded = first_memory(system), []
+        for at, to_rest in enumerate(kind.before_equilibrium):
+            if at:
+                scope = system.scope(begins[at], state, constants)
+                state = system.change(state, scope, changes_of(at, scope), keeps_concentrations=True)
+            is_last = at == len(kind.before_equilibrium) - 1
+            last = jnp.max(jnp.where(jnp.isfinite(stops[at]), stops[at], -jnp.inf), initial=-jnp.inf)
+            end = jnp.maximum(last, begins[at]) if is_last else begins[at + 1]
+            period = Period(begins[at], jnp.asarray(jnp.inf) if to_rest else end, stops[at])
+            state, rows, memory = simulation.run(period, state, memory, waits=not is_last, until_steady=to_rest)
+            recorded.append(rows)
+        if kind.ends_steady:
+            begin = end
+            period = Period(begin, jnp.asarray(jnp.inf), jnp.zeros(0))
+            recorded.append(simulation.run(period, state, memory, waits=False, until_steady=True)[0][None])
+        return jnp.concatenate(recorded), {name: as_float(value) for name, value in constants.items()}
+
+    def _outputs(self, x: Float[Array, " parameter"]) -> Outputs:
+        """What is simulated for each measurement."""
+        parameters = self._parameters(x)
+        overrides = stack_scalars([evaluate(f, Scope(parameters, self.problem.model.initial)) for f in self.overrides])
+        simulated, log_sigma = [], []
+        for group in self.groups:
+            states, constants = self._simulate(group, parameters)
+            for block in group.blocks:
+                own = {name: overrides[index] for name, index in block.overrides.items()}
+                here = {name: value[block.experiment] for name, value in constants.items()}
+                scope = self.system.scope(jnp.asarray(block.time), states[block.experiment, block.row], here | own)
+                observable = self.problem.observables[block.observable]
+                count = (len(block.places),)
+                value = jnp.broadcast_to(as_float(evaluate(observable.formula, scope)), count)
+                sigma = jnp.broadcast_to(as_float(evaluate(observable.noise, scope)), count)
+                simulated.append(to_scale(value, observable.scale))
+                log_sigma.append(jnp.log(sigma))
+        return Outputs(jnp.concatenate(simulated), jnp.concatenate(log_sigma))
+
+    def _split(self, values: Array) -> list[Array]:
+        """Parts of an array along its first axis, one for each block."""
+        ends = np.cumsum([len(block.places) for block in self.blocks])
+        return [values[end - len(block.places) : end] for block, end in zip(self.blocks, ends, strict=True)]
+
+    def _total(self, outputs: Outputs) -> Float[Array, ""]:
+        parts = zip(self.blocks, self._split(outputs.simulated), self._split(outputs.log_sigma), strict=True)
+        return jnp.sum(jnp.stack([jnp.sum(block.noise.log_density(z, s)) for block, z, s in parts]))
+
+    def _evaluate(self, x: Float[Array, " parameter"]) -> Evaluation:
+        outputs = self._outputs(x)
+        return Evaluation(finite_or_worst(self._total(outputs)), outputs)
+
+    def _differentiate(self, x: Float[Array, " parameter"]) -> Derivatives:
+        """Everything, by forward sensitivities."""
+
+        def twice(x):
+            outputs = self._outputs(x)
+            return outputs, outputs
+
+        slopes, outputs = jax.jacfwd(twice, has_aux=True)(x)
+        gradient, fisher = jnp.zeros_like(x), jnp.zeros((x.size, x.size))
+        split = map(self._split, (*outputs, *slopes))
+        for block, z, s, dz, ds in zip(self.blocks, *split, strict=True):
+            by_value, by_sigma = block.noise.slopes(z, s)
+            gradient = gradient + by_value @ dz + by_sigma @ ds
+            of_value, of_sigma = block.noise.information(s)
+            fisher = fisher + (dz * of_value[:, None]).T @ dz + of_sigma * ds.T @ ds
+        return Derivatives(finite_or_worst(self._total(outputs)), gradient, fisher, outputs, slopes)
+
+    def _value(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
+        return self._evaluate(x).value
+
+    def _value_and_gradient(self, x: Float[Array, " parameter"]) -> tuple[Array, Array]:
+        found = self._differentiate(x)
+        return found.value, found.gradient
+
+    def _log_prior(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
+        found = log_priors(self.problem.parameters, self._parameters(x))
+        return sum(found.values(), jnp.zeros(()))
+
+    @cached_property
+    def _programs(self) -> "dict[str, jax.stages.Wrapped]":
+        return {
+            function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
+            for function in (self._evaluate, self._differentiate, self._log_prior)
+        }
+
+    def evaluate(self, x: ArrayLike) -> Evaluation:
+        """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
+        with jax.enable_x64(True):
+            return jax.device_get(self._programs["_evaluate"](self._checked(x)))
+
+    def differentiate(self, x: ArrayLike) -> Derivatives:
+        """The same with gradient, Fisher information, and the derivatives of what is simulated."""
+        with jax.enable_x64(True):
+            return jax.device_get(self._programs["_differentiate"](self._checked(x)))
+
+    # What users ask for
+
+    def log_likelihood(self, x: ArrayLike) -> float | Float[Array, ""]:
+        """The log-likelihood at a point; minus infinity where the simulation fails.
+
+        May be called inside `jax.jit` and differentiated by `jax.grad`, in double precision
+        (`jax.config.update("jax_enable_x64", True)`).
+        """
+        if isinstance(x, jax.core.Tracer):
+            if x.dtype != np.float64:
+                raise ValueError('a traced x must be float64: jax.config.update("jax_enable_x64", True).')
+            return self._differentiable(x)
+        return float(self.evaluate(x).value)
+
+    def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
+        """The gradient of the log-likelihood."""
+        return self.differentiate(x).gradient
+
+    def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:
+        """The expected Fisher information."""
+        return self.differentiate(x).fisher
+
+    def log_prior(self, x: ArrayLike) -> float:
+        """The logarithm of the prior density; zero without priors."""
+        with jax.enable_x64(True):
+            return float(self._programs["_log_prior"](self._checked(x)))
+
+    def simulate(self, x: ArrayLike) -> Float[np.ndarray, " measurement"]:
+        """The simulated value of each measurement, in the order of the problem, not transformed."""
+        found = np.empty(len(self.order))
+        for block, simulated, _ in self._blocks_at(x):
+            found[block.places] = from_scale(simulated, block.noise.scale)
+        return found
+
+    def chi2(self, x: ArrayLike) -> float:
+        """The sum of the squared residuals, each divided by its sigma, on the scale of the noise."""
+        return float(sum(np.sum(np.asarray(b.noise.residuals(z, s)) ** 2) for b, z, s in self._blocks_at(x)))
+
+    def _blocks_at(self, x: ArrayLike) -> Iterator[tuple[Block, Array, Array]]:
+        """The blocks with what is simulated for them."""
+        with jax.enable_x64(True):
+            outputs = map(jnp.asarray, self.evaluate(x).outputs)
+            yield from zip(self.blocks, *map(self._split, outputs), strict=True)
+
+
+def finite_or_worst(value: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
+def group_targets(group: Group) -> dict[str, bool]:
+    """What the first condition changes, and whether it does in all experiments."""
+    given = dict(zip(group.targets[0], group.given[0].all(0), strict=True)) if group.targets[0] else {}
+    return {name: bool(each) for name, each in given.items()} | {name: True for name, _ in group.kind.formulas[0]}
+
+
+def objective(problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES) -> Objective:
+    """The log-likelihood of a PEtab problem: `names`, `nominal`, `log_likelihood`, `gradient`, `fisher_information`.
+
+    ```python
+    objective = node_fit.objective(node_fit.read_petab("problem.yaml"))
+    objective.log_likelihood(objective.nominal)
+    ```
+    """
+    return Objective(problem, tolerances)

@@ -1,0 +1,355 @@
+"""Simulation of a system over one period: adaptive steps that end where events, jumps and measurements are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .formulas import Call, Formula, Number, Value, as_float, evaluate, stack_scalars
+from .rosenbrock import ERROR_ORDER, take_step
+from .system import Change, Constants, System
+
+MAX_EVENTS_AT_ONCE = 100
+SAFETY, MIN_GROWTH, MAX_GROWTH = 0.9, 0.2, 6.0
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How exactly periods are simulated.
+
+    - `rtol`, `atol`: relative and absolute tolerance of a step.
+    - `steady`: a state is steady when its rates, over the time that has passed, move it by at most this share.
+    - `max_steps`: the most steps of a period.
+    """
+
+    rtol: float = 1e-8
+    atol: float = 1e-10
+    steady: float = 1e-9
+    max_steps: int = 20_000
+
+
+DEFAULT_TOLERANCES = Tolerances()
+
+
+class Memory(NamedTuple):
+    """What events remember: triggers that hold, times of assignments to come, and their values."""
+
+    holds: Bool[Array, " event"]
+    pending: Float[Array, " event"]
+    values: tuple[Float[Array, "_"], ...]
+
+
+class Progress(NamedTuple):
+    """Where a simulation is.
+
+    - `modes`: the outcomes of comparisons in the rates, which are the same within a step.
+    - `lower`, `upper`: between these steps lies the event that is being located.
+    """
+
+    time: Float[Array, ""]
+    state: Float[Array, " state"]
+    modes: Bool[Array, " comparison"]
+    step: Float[Array, ""]
+    lower: Float[Array, ""]
+    upper: Float[Array, ""]
+    memory: Memory
+    row: Int[Array, ""]
+    rows: Float[Array, "row state"]
+    is_steady: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+
+class Period(NamedTuple):
+    """The times of a period.
+
+    - `begin`, `end`: if `end` is infinite, the period lasts until the state is steady.
+    - `stops`: when states are recorded, increasing; infinite ones are padding.
+    """
+
+    begin: Float[Array, ""]
+    end: Float[Array, ""]
+    stops: Float[Array, " row"]
+
+
+def first_memory(system: System) -> Memory:
+    """What events remember before the start."""
+    events = system.model.events
+    return Memory(
+        jnp.array([event.initial for event in events], bool),
+        jnp.full(len(events), jnp.inf),
+        tuple(jnp.zeros(len(event.assignments)) for event in events),
+    )
+
+
+def level(trigger: Formula) -> Formula:
+    """A formula that is positive where a trigger holds, and negative elsewhere."""
+    if not isinstance(trigger, Call):
+        return Number(1.0 if trigger == Number(True) else -1.0)
+    inside = trigger.arguments
+    match trigger.function:
+        case ">" | ">=":
+            return Call("-", inside)
+        case "<" | "<=":
+            return Call("-", inside[::-1])
+        case "==":
+            return Call("negative", (Call("abs", (Call("-", inside),)),))
+        case "!=":
+            return Call("abs", (Call("-", inside),))
+        case "and":
+            return Call("minimum", tuple(level(each) for each in inside))
+        case "or":
+            return Call("maximum", tuple(level(each) for each in inside))
+        case "not":
+            return Call("negative", (level(inside[0]),))
+    return Number(1.0)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A system with its constants, ready to be simulated."""
+
+    system: System
+    constants: Constants
+    tolerances: Tolerances
+
+    def rates(self, time: Value, state: Float[Array, " state"], modes: Bool[Array, " comparison"]) -> Array:
+        return self.system.rates(time, state, self.constants, modes)
+
+    def triggers(self, time: Value, state: Float[Array, " state"]) -> Bool[Array, " event"]:
+        scope = self.system.scope(time, state, self.constants)
+        return stack_outcomes([evaluate(event.trigger, scope) for event in self.system.model.events])
+
+    def modes(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Bool[Array, " comparison"]:
+        """The outcomes of comparisons just after a moment."""
+        scope = self.system.scope(jnp.nextafter(time, jnp.inf), state, self.constants)
+        return stack_outcomes([evaluate(formula, scope) for formula in self.system.comparisons])
+
+    @property
+    def watches(self) -> bool:
+        return bool(self.system.model.events or self.system.comparisons)
+
+    # Events
+
+    def rise(self, time: Value, state: Float[Array, " state"], memory: Memory) -> Memory:
+        """Takes note of triggers that begin or cease to hold."""
+        scope = self.system.scope(time, state, self.constants)
+        holds = self.triggers(time, state)
+        rising = holds & ~memory.holds
+        pending, values = [], []
+        for at, event in enumerate(self.system.model.events):
+            kept = memory.pending[at] if event.is_persistent else jnp.where(holds[at], memory.pending[at], jnp.inf)
+            due = as_float(time) + as_float(evaluate(event.delay, scope))
+            pending.append(jnp.where(rising[at], due, kept))
+            new = stack_scalars([evaluate(formula, scope) for formula in event.assignments.values()])
+            values.append(jnp.where(rising[at], new, memory.values[at]))
+        return Memory(holds, jnp.stack(pending), tuple(values))
+
+    def execute(
+        self, time: Value, state: Float[Array, " state"], memory: Memory
+    ) -> tuple[Float[Array, " state"], Memory]:
+        """Carries out the event that is due and has the highest priority."""
+        events = self.system.model.events
+        scope = self.system.scope(time, state, self.constants)
+        priorities = stack_scalars([evaluate(event.priority, scope) for event in events])
+        due = memory.pending <= time
+        chosen = jnp.argmax(jnp.where(due, priorities, -jnp.inf))
+        new = state
+        for at, event in enumerate(events):
+            values = [
+                memory.values[at][place] if event.from_trigger_time else evaluate(formula, scope)
+                for place, formula in enumerate(event.assignments.values())
+            ]
+            changes = {name: Change(True, value) for name, value in zip(event.assignments, values, strict=True)}
+            after = self.system.change(state, scope, changes, keeps_concentrations=False)
+            new = jnp.where(chosen == at, after, new)
+        return new, memory._replace(pending=memory.pending.at[chosen].set(jnp.inf))
+
+    def settle(
+        self, time: Value, state: Float[Array, " state"], memory: Memory
+    ) -> tuple[Float[Array, " state"], Memory]:
+        """Carries out all events of a moment."""
+        if not self.system.model.events:
+            return state, memory
+
+        def next_event(carry):
+            state, memory, count = carry
+            state, memory = self.execute(time, state, memory)
+            return state, self.rise(time, state, memory), count + 1
+
+        def is_due(carry):
+            return jnp.any(carry[1].pending <= time) & (carry[2] < MAX_EVENTS_AT_ONCE)
+
+        first = (state, self.rise(time, state, memory), 0)
+        state, memory, count = jax.lax.while_loop(is_due, next_event, first)
+        return jnp.where(count < MAX_EVENTS_AT_ONCE, state, jnp.nan), memory
+
+    def slip(
+        self,
+        time: Float[Array, ""],
+        state: Float[Array, " state"],
+        flow: Float[Array, " state"],
+        switched: Bool[Array, " watched"],
+    ) -> Float[Array, ""]:
+        """Zero, with the derivative of the time of an event by whatever the state depends on."""
+        watched = (*(event.trigger for event in self.system.model.events), *self.system.comparisons)
+
+        def level_at(time, state):
+            scope = self.system.scope(time, state, self.constants)
+            return stack_scalars([evaluate(level(formula), scope) for formula in watched])[jnp.argmax(switched)]
+
+        still = jax.lax.stop_gradient((time, state, flow))
+        slope = jax.jvp(level_at, still[:2], (jnp.ones_like(time), still[2]))[1]
+        value, slope = level_at(time, state), jax.lax.stop_gradient(slope)
+        return -(value - jax.lax.stop_gradient(value)) / jnp.where(slope == 0, jnp.inf, slope)
+
+    # Steps
+
+    def flow(self, time: Value, state: Float[Array, " state"], modes: Bool[Array, " comparison"]) -> Array:
+        """The time derivatives of the whole state."""
+        return jnp.concatenate([self.rates(time, state, modes), jnp.zeros(len(self.system.held))])
+
+    def first_step(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Float[Array, ""]:
+        """A first step (Hairer, Nørsett and Wanner: Solving Ordinary Differential Equations I, II.4)."""
+        count = len(self.system.moving)
+        moving, flow = state[:count], self.rates(time, state, self.modes(time, state))
+        scale = self.tolerances.atol + self.tolerances.rtol * jnp.abs(moving)
+        size, speed = jnp.sqrt(jnp.mean((moving / scale) ** 2)), jnp.sqrt(jnp.mean((flow / scale) ** 2))
+        step = jnp.where((size < 1e-5) | (speed < 1e-5), 1e-6, 0.01 * size / jnp.where(speed == 0, 1.0, speed))
+        return jax.lax.stop_gradient(jnp.where(jnp.isfinite(step), step, 1e-6))
+
+    def attempt(self, progress: Progress, step: Float[Array, ""]) -> tuple[Float[Array, " state"], Float[Array, ""]]:
+        """The state after a step, and its error relative to the tolerance."""
+        count = len(self.system.moving)
+        if not count:
+            return progress.state, jnp.zeros(())
+        moving, held = progress.state[:count], progress.state[count:]
+        after, error = take_step(
+            lambda at, moving: self.rates(at, jnp.concatenate([moving, held]), progress.modes),
+            progress.time, moving, step, self.system.depends_on_time,
+        )  # fmt: skip
+        error, old, new = (jax.lax.stop_gradient(each) for each in (error, moving, after))
+        scale = self.tolerances.atol + self.tolerances.rtol * jnp.maximum(jnp.abs(old), jnp.abs(new))
+        size = jnp.sqrt(jnp.mean((error / scale) ** 2))
+        return jnp.concatenate([after, held]), jnp.where(jnp.isfinite(size), size, jnp.inf)
+
+    def goal(self, progress: Progress, period: Period, breaks: Float[Array, " break"]) -> Float[Array, ""]:
+        """The next time at which a step must end."""
+        later = jnp.where(breaks > progress.time, breaks, jnp.inf)
+        stop = jnp.append(period.stops, jnp.inf)[progress.row, None]
+        goals = jnp.concatenate([later, progress.memory.pending, stop])
+        return jnp.minimum(jnp.min(goals), period.end)
+
+    def wanted_step(self, progress: Progress, remaining: Float[Array, ""], tiny: Float[Array, ""]) -> Float[Array, ""]:
+        """The step to try: halfway between those that enclose an event, or as long as the error allows."""
+        middle = 0.5 * (progress.lower + progress.upper)
+        at_jump = (progress.upper >= remaining) & (progress.lower == 0)  # Most events are where steps end anyway.
+        middle = jnp.where(at_jump, progress.upper - tiny, middle)
+        middle = jnp.where(progress.upper - progress.lower <= tiny, progress.upper, middle)
+        return jnp.where(jnp.isfinite(progress.upper), middle, progress.step)
+
+    def advance(
+        self, progress: Progress, period: Period, breaks: Float[Array, " break"], waits: bool, until_steady: bool
+    ) -> Progress:
+        """One step, or one look for an event within a step."""
+        time, goal = progress.time, self.goal(progress, period, breaks)
+        remaining = goal - time
+        size = jnp.minimum(jnp.maximum(jnp.abs(goal), jnp.abs(time)), jnp.abs(time) + progress.step)
+        tiny = 8 * jnp.finfo(float).eps * size
+        wanted = self.wanted_step(progress, remaining, tiny)
+        reaches = wanted >= remaining
+        step = jnp.where(reaches, remaining, jax.lax.stop_gradient(wanted))
+        after = jnp.where(reaches, goal, time + step)
+        new, error = self.attempt(progress, step)
+        is_good = is_taken = error <= 1
+        lower, upper, memory = jnp.zeros(()), jnp.asarray(jnp.inf), progress.memory
+        if self.watches:
+            before = jnp.concatenate([memory.holds, progress.modes])
+            switched = jnp.concatenate([self.triggers(after, new), self.modes(after, new)]) != before
+            changes = is_good & jnp.any(switched)
+            length = jax.lax.stop_gradient(step)
+            is_taken = is_good & jnp.where(changes, length - progress.lower <= tiny, jnp.isinf(progress.upper))
+            looks = is_good & ~is_taken
+            lower = jnp.where(looks, jnp.where(changes, progress.lower, length), 0.0)
+            upper = jnp.where(looks, jnp.where(changes, length, progress.upper), jnp.inf)
+            flow = self.flow(after, new, progress.modes)
+            slip = jnp.where(changes & is_taken & ~reaches, self.slip(after, new, flow, switched), 0.0)
+            new, after = new + flow * slip, after + slip
+            settled, remembered = self.settle(after, new, memory)
+            happens = is_taken & ~(waits & (after >= period.end))
+            new = jnp.where(happens, settled, new)
+            memory = jax.tree.map(lambda a, b: jnp.where(happens, a, b), remembered, memory)
+        growth = jnp.clip(SAFETY * jnp.maximum(error, 1e-12) ** (-1 / ERROR_ORDER), MIN_GROWTH, MAX_GROWTH)
+        proposed = jnp.where(is_good & reaches, jnp.maximum(step * growth, wanted), step * growth)
+        next_step = jnp.where(is_good & ~is_taken, progress.step, jax.lax.stop_gradient(proposed))
+        state, time = jnp.where(is_taken, new, progress.state), jnp.where(is_taken, after, time)
+        moved = progress._replace(
+            time=time, state=state, modes=self.modes(time, state), step=next_step, lower=lower, upper=upper,
+            memory=memory, steps=progress.steps + 1,
+        )  # fmt: skip
+        return self.record(moved, period, is_taken, until_steady)
+
+    def record(self, progress: Progress, period: Period, is_taken: Bool[Array, ""], until_steady: bool) -> Progress:
+        """Keeps a state at a stop, and looks whether it is steady."""
+        if until_steady:
+            progress = progress._replace(is_steady=is_taken & self.is_steady(progress, period))
+        count = period.stops.shape[0]
+        if not count:
+            return progress
+        is_stop = is_taken & (progress.time == jnp.append(period.stops, jnp.nan)[progress.row])
+        place = jnp.minimum(progress.row, count - 1)
+        rows = progress.rows.at[place].set(jnp.where(is_stop, progress.state, progress.rows[place]))
+        return progress._replace(row=progress.row + is_stop, rows=rows)
+
+    def is_steady(self, progress: Progress, period: Period) -> Bool[Array, ""]:
+        """Whether the rates, over the time that has passed, move no state by more than the tolerance."""
+        count = len(self.system.moving)
+        if not count:
+            return jnp.asarray(True)
+        moving, flow = progress.state[:count], self.rates(progress.time, progress.state, progress.modes)
+        scale = jnp.abs(moving) + 1e-3 * jnp.max(jnp.abs(moving)) + self.tolerances.atol
+        is_still = jnp.abs(flow) * (progress.time - period.begin) <= self.tolerances.steady * scale
+        return jnp.all(is_still) & ~jnp.any(jnp.isfinite(progress.memory.pending))
+
+    def run(
+        self, period: Period, state: Float[Array, " state"], memory: Memory, waits: bool, until_steady: bool = False
+    ) -> tuple[Float[Array, " state"], Float[Array, "row state"], Memory]:
+        """Simulates a period.
+
+        **Arguments:**
+
+        - `state`, `memory`: at its beginning, after the changes of its condition.
+        - `waits`: whether events at its end wait for the changes that begin the next period.
+        - `until_steady`: whether it ends when the state is steady.
+
+        **Returns:** the state at the end, the states at the stops, and what events remember. What could not be
+        simulated is not a number.
+        """
+        breaks = self.system.break_times(state, self.constants)
+        state, memory = self.settle(period.begin, state, memory)
+        rows = jnp.full((period.stops.shape[0], state.size), jnp.nan)
+        rows = jnp.where((period.stops == period.begin)[:, None], state, rows)
+        first = Progress(
+            period.begin, state, self.modes(period.begin, state), self.first_step(period.begin, state), jnp.zeros(()),
+            jnp.asarray(jnp.inf), memory, jnp.sum(period.stops <= period.begin), rows, jnp.asarray(False),
+            jnp.asarray(0),
+        )  # fmt: skip
+
+        def goes_on(progress: Progress) -> Bool[Array, ""]:
+            is_over = progress.is_steady if until_steady else progress.time >= period.end
+            is_stuck = progress.step <= 1e-14 * jnp.abs(progress.time)
+            return ~is_over & ~is_stuck & (progress.steps < self.tolerances.max_steps)
+
+        def step(progress: Progress) -> Progress:
+            return self.advance(progress, period, breaks, waits, until_steady)
+
+        last = jax.lax.while_loop(goes_on, step, first)
+        is_done = last.is_steady if until_steady else last.time >= period.end
+        return jnp.where(is_done, last.state, jnp.nan), last.rows, last.memory
+
+
+def stack_outcomes(outcomes: Sequence[Value]) -> Bool[Array, " outcome"]:
+    """Outcomes of conditions as one vector."""
+    return jnp.stack([jnp.asarray(each, bool) for each in outcomes]) if outcomes else jnp.zeros(0, bool)

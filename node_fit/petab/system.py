@@ -1,0 +1,303 @@
+"""A model as a system of equations: which quantities move, are held or follow from rules, and their values by name."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .formulas import (
+    TIME,
+    Call,
+    Formula,
+    Number,
+    Value,
+    as_float,
+    comparisons,
+    evaluate,
+    is_affine_in_time,
+    stack_scalars,
+    symbols,
+)
+
+Constants = Mapping[str, Value]
+ZERO = Number(0.0)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens when a condition begins to hold.
+
+    - `trigger`: the condition. `initial`: what it was before the start.
+    - `delay`, `priority`: how much later the assignments happen, and in which order among simultaneous ones.
+    - `assignments`: the new value of each name.
+    - `is_persistent`: whether the assignments still happen if the condition ceases to hold during the delay.
+    - `from_trigger_time`: whether their values are those of the moment of the trigger, not of the execution.
+    """
+
+    name: str
+    trigger: Formula
+    assignments: Mapping[str, Formula]
+    delay: Formula = ZERO
+    priority: Formula = ZERO
+    initial: bool = True
+    is_persistent: bool = True
+    from_trigger_time: bool = True
+
+
+@dataclass(frozen=True)
+class Model:
+    """Equations of a model, by names.
+
+    Species are integrated as amounts. The value of a species that has a container is a concentration.
+
+    - `place`: the file, for error messages.
+    - `initial`: the value at the start of all that is not given by a rule.
+    - `rates`: the time derivative of what moves, of amounts for species.
+    - `rules`: what follows from the rest at all times. `reactions`: the rates of reactions.
+    - `containers`: the compartment of each species that is a concentration.
+    """
+
+    place: str
+    initial: Mapping[str, Formula]
+    rates: Mapping[str, Formula] = field(default_factory=dict)
+    rules: Mapping[str, Formula] = field(default_factory=dict)
+    reactions: Mapping[str, Formula] = field(default_factory=dict)
+    containers: Mapping[str, str] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+
+    def names(self) -> frozenset[str]:
+        return frozenset((*self.initial, *self.rates, *self.rules, *self.reactions, TIME))
+
+    def formulas(self) -> Iterator[tuple[str, Formula]]:
+        """All formulas, and what each is of."""
+        for kind, group in (("start", self.initial), ("rate", self.rates), ("rule", self.rules)):
+            yield from ((f"the {kind} of {name!r}", formula) for name, formula in group.items())
+        yield from ((f"the reaction {name!r}", formula) for name, formula in self.reactions.items())
+        for event in self.events:
+            for formula in (event.trigger, event.delay, event.priority, *event.assignments.values()):
+                yield f"the event {event.name!r}", formula
+
+    def without_value(self) -> list[str]:
+        """The quantities that are used and have no value at the start."""
+        used = {name for _, formula in self.formulas() for name in symbols(formula)} | set(self.rates)
+        numbers = {name: each.value for name, each in self.initial.items() if isinstance(each, Number)}
+        return [name for name, value in numbers.items() if value != value and name in used]
+
+    def check(self, known: Iterable[str] = ()) -> None:
+        """Refuses unknown names, and rules that refer to each other in a circle."""
+        names = self.names().union(known)
+        for owner, formula in self.formulas():
+            unknown = next((name for name in symbols(formula) if name not in names), None)
+            if unknown is not None:
+                raise ValueError(f"{self.place}: {owner} names {unknown!r}, which the model does not define.")
+        always = {**self.rules, **self.reactions}
+        for graph, kind in ((always, "rules"), ({**self.initial, **always}, "starts")):
+            edges = {name: set(symbols(formula)) & graph.keys() for name, formula in graph.items()}
+            try:
+                TopologicalSorter(edges).prepare()
+            except CycleError as error:
+                circle = " -> ".join(map(repr, error.args[1]))
+                raise ValueError(f"{self.place}: {kind} refer to each other in a circle: {circle}.") from None
+
+
+class Change(NamedTuple):
+    """A new value, and whether it is given: else the old one stays."""
+
+    is_given: Bool[Array, ""] | bool
+    value: Value
+
+
+class Scope(Mapping[str, Value]):
+    """Values by name, computed when they are asked for, once."""
+
+    def __init__(
+        self,
+        known: Mapping[str, Value],
+        formulas: Mapping[str, Formula],
+        frozen: Mapping[Formula, Value] = MappingProxyType({}),
+    ):
+        self.values_known = dict(known)
+        self.formulas, self.frozen = formulas, frozen
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.values_known:
+            self.values_known[name] = evaluate(self.formulas[name], self, self.frozen)
+        return self.values_known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.values_known, **self.formulas})
+
+    def __len__(self) -> int:
+        return len({**self.values_known, **self.formulas})
+
+
+class StartScope(Scope):
+    """Values at the start, where changes take precedence over all else."""
+
+    def __init__(self, known: Mapping[str, Value], formulas: Mapping[str, Formula], changes: Mapping[str, Change]):
+        super().__init__({name: value for name, value in known.items() if name not in changes}, formulas)
+        self.known, self.changes = known, changes
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self.changes and name not in self.values_known:
+            is_given, value = self.changes[name]
+            if is_given is not True and (name in self.known or name in self.formulas):
+                old = self.known[name] if name in self.known else evaluate(self.formulas[name], self)
+                value = jnp.where(is_given, as_float(value), as_float(old))
+            self.values_known[name] = value
+        return super().__getitem__(name)
+
+
+@dataclass(frozen=True)
+class System:
+    """A model whose quantities are sorted: `moving` ones have rates, `held` ones change in events and conditions.
+
+    The state is a vector of the moving and then the held quantities, of amounts for species. All others are constants.
+
+    **Arguments:**
+
+    - `model`: the equations.
+    - `targets`: names that conditions change.
+    """
+
+    model: Model
+    targets: tuple[str, ...] = ()
+
+    @cached_property
+    def moving(self) -> tuple[str, ...]:
+        return tuple(self.model.rates)
+
+    @cached_property
+    def held(self) -> tuple[str, ...]:
+        model = self.model
+        changed = {name: None for event in model.events for name in event.assignments} | dict.fromkeys(self.targets)
+        # Concentrations in a container that changes keep what they are by their amount.
+        changed |= {name: None for name, container in model.containers.items() if container in changed}
+        return tuple(name for name in changed if name not in model.rates and name not in model.rules)
+
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        return (*self.moving, *self.held)
+
+    def start(
+        self, parameters: Mapping[str, Value], changes: Mapping[str, Change], time: Value
+    ) -> tuple[Float[Array, " state"], Constants]:
+        """The first state, and the constants.
+
+        **Arguments:**
+
+        - `parameters`: values that replace those of the model.
+        - `changes`: values of the first condition, which replace both.
+        """
+        model = self.model
+        scope = StartScope({TIME: time, **parameters}, {**model.initial, **model.rules, **model.reactions}, changes)
+        state = stack_scalars([self.amount(name, scope) for name in self.states])
+        constants = {name: scope[name] for name in model.initial if name not in self.states}
+        return state, constants | {name: value for name, value in parameters.items() if name not in self.states}
+
+    def amount(self, name: str, scope: Mapping[str, Value]) -> Value:
+        container = self.model.containers.get(name)
+        return scope[name] if container is None else as_float(scope[name]) * as_float(scope[container])
+
+    def scope(
+        self,
+        time: Value,
+        state: Float[Array, "... state"],
+        constants: Constants,
+        frozen: Mapping[Formula, Value] = MappingProxyType({}),
+    ) -> Scope:
+        """The value of each name.
+
+        **Arguments:**
+
+        - `time`, `state`: of one moment, or of several along the first axis.
+        - `frozen`: values of comparisons, which are then not computed.
+        """
+        known = {**constants, TIME: time}
+        stored = {name: state[..., at] for at, name in enumerate(self.states)}
+        formulas = {**self.model.rules, **self.model.reactions}
+        contained = {name: where for name, where in self.model.containers.items() if name in stored}
+        scope = Scope(
+            known | {name: value for name, value in stored.items() if name not in contained}, formulas, frozen
+        )
+        for name, container in contained.items():
+            scope.values_known[name] = stored[name] / scope[container]
+        return scope
+
+    def rates(
+        self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
+    ) -> Float[Array, " moving"]:
+        """The time derivatives of the moving quantities, with the outcomes of all comparisons as given."""
+        frozen = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
+        scope = self.scope(time, state, constants, frozen)
+        return stack_scalars([evaluate(formula, scope, frozen) for formula in self.model.rates.values()])
+
+    @cached_property
+    def comparisons(self) -> tuple[Formula, ...]:
+        """The comparisons in rates, and in what rates may depend on."""
+        model = self.model
+        every = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
+        return tuple(dict.fromkeys(call for formula in every for call in comparisons(formula)))
+
+    @cached_property
+    def depends_on_time(self) -> bool:
+        """Whether rates may hold the time."""
+        formulas = [*self.model.rates.values(), *self.model.rules.values(), *self.model.reactions.values()]
+        return any(TIME in symbols(formula) for formula in formulas)
+
+    def change(
+        self,
+        state: Float[Array, " state"],
+        scope: Mapping[str, Value],
+        changes: Mapping[str, Change],
+        keeps_concentrations: bool,
+    ) -> Float[Array, " state"]:
+        """The state after changes that happen at once.
+
+        **Arguments:**
+
+        - `scope`: the values before. `changes`: the new values by name.
+        - `keeps_concentrations`: whether species keep their concentrations in a compartment whose size changes, as
+          under PEtab's conditions, or their amounts, as in SBML's events.
+        """
+        after = {name: jnp.where(g, as_float(v), as_float(scope[name])) for name, (g, v) in changes.items()}
+        new = []
+        for at, name in enumerate(self.states):
+            container = self.model.containers.get(name)
+            moved = container in after and keeps_concentrations
+            if name not in after and not moved:
+                new.append(state[at])
+            elif container is None:
+                new.append(after[name])
+            else:
+                size = as_float(after[container] if container in after else scope[container])
+                changed = after[name] * size if name in after else as_float(scope[name]) * size
+                if name in after and container in after and not keeps_concentrations:
+                    changed = jnp.where(changes[name].is_given, changed, state[at])
+                new.append(changed)
+        return jnp.stack(new) if new else state
+
+    @cached_property
+    def time_comparisons(self) -> tuple[Formula, ...]:
+        """Differences of two sides of comparisons that change their sign at a time which the constants give."""
+        model = self.model
+        targets = {name for event in model.events for name in event.assignments}
+        moving = frozenset((*model.rates, *model.rules, *model.reactions, *targets))
+        of_events = (call for event in model.events for call in comparisons(event.trigger))
+        differences = {Call("-", call.arguments): None for call in (*self.comparisons, *of_events)}
+        return tuple(d for d in differences if TIME in symbols(d) and is_affine_in_time(d, moving))
+
+    def break_times(self, state: Float[Array, " state"], constants: Constants) -> Float[Array, " break"]:
+        """Times at which rates or triggers jump; infinite where there is none."""
+        ends = [self.scope(time, state, constants) for time in (0.0, 1.0)]
+        found = []
+        for difference in self.time_comparisons:
+            at_zero, at_one = (as_float(evaluate(difference, scope)) for scope in ends)
+            slope = at_one - at_zero
+            found.append(jnp.where(slope == 0, jnp.inf, -at_zero / jnp.where(slope == 0, 1.0, slope)))
+        return stack_scalars(found)

@@ -1,0 +1,445 @@
+"""PEtab problems of versions 1 and 2 read from their files: parameters, observables, experiments and measurements."""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from .formulas import Formula, FormulaError, Symbol, parse_formula, substitute, symbols
+from .sbml import read_sbml
+from .system import Model
+
+MAX_YAML_BYTES, MAX_TABLE_BYTES = 1_000_000, 200_000_000
+SCALES = ("lin", "log", "log10")
+# The distributions of PEtab 2, and of the priors and transformations of PEtab 1: kind and scale of the values.
+NOISES = {
+    "normal": ("normal", "lin"), "laplace": ("laplace", "lin"),
+    "log-normal": ("normal", "log"), "log-laplace": ("laplace", "log"),
+    "log10-normal": ("normal", "log10"), "log10-laplace": ("laplace", "log10"),
+}  # fmt: skip
+PRIORS = {
+    "uniform": 2, "normal": 2, "laplace": 2, "log-normal": 2, "log-laplace": 2, "log-uniform": 2, "cauchy": 2,
+    "gamma": 2, "chisquare": 1, "exponential": 1, "rayleigh": 1,
+}  # fmt: skip
+PRIORS_OF_VERSION_1 = {"logNormal": "log-normal", "logLaplace": "log-laplace"}
+ON_SCALE = "parameterScale"
+
+
+class PEtabError(ValueError):
+    """Raised for a PEtab problem whose files are missing, damaged, or contradict each other."""
+
+
+class Prior(NamedTuple):
+    """A prior density, of the value or of the value on the parameter's scale."""
+
+    name: str
+    numbers: tuple[float, ...]
+    is_on_scale: bool
+    is_truncated: bool
+
+
+class Parameter(NamedTuple):
+    """A row of the table of parameters; values and bounds are not transformed."""
+
+    name: str
+    scale: str
+    lower: float
+    upper: float
+    nominal: float
+    is_estimated: bool
+    prior: Prior | None
+
+
+class Observable(NamedTuple):
+    """What is measured: its formula, that of the noise's scale, and how the noise is distributed."""
+
+    name: str
+    formula: Formula
+    noise: Formula
+    kind: str
+    scale: str
+    placeholders: tuple[str, ...]
+    noise_placeholders: tuple[str, ...]
+
+
+class Measurement(NamedTuple):
+    """A measured value, and what replaces the observable's placeholders."""
+
+    observable: str
+    experiment: str
+    time: float
+    value: float
+    overrides: tuple[Formula, ...]
+    noise_overrides: tuple[Formula, ...]
+    row: Mapping[str, str]
+
+
+class Condition(NamedTuple):
+    """When changes happen, and the new values; the time is negative infinity before an equilibrium."""
+
+    time: float
+    changes: Mapping[str, Formula]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A PEtab problem.
+
+    - `path`: the YAML file. `version`: 1 or 2.
+    - `experiments`: for each name, conditions in the order of their times.
+    """
+
+    path: Path
+    version: int
+    model: Model
+    parameters: Mapping[str, Parameter]
+    observables: Mapping[str, Observable]
+    experiments: Mapping[str, tuple[Condition, ...]]
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def __repr__(self) -> str:
+        estimated = sum(parameter.is_estimated for parameter in self.parameters.values())
+        return (
+            f"PEtab problem {self.name}: {len(self.model.rates)} states, {estimated} parameters to estimate, "
+            f"{len(self.observables)} observables, {len(self.experiments)} experiments, "
+            f"{len(self.measurements)} measurements"
+        )
+
+
+class Row(NamedTuple):
+    """A row of a table, and how to name it in an error."""
+
+    cells: Mapping[str, str]
+    place: str
+
+    def text(self, column: str, default: str | None = None) -> str:
+        text = (self.cells.get(column) or "").strip()
+        if text or default is not None:
+            return text or str(default)
+        raise PEtabError(f"{self.place}: the column {column!r} is missing or empty.")
+
+    def number(self, column: str, default: float | None = None) -> float:
+        text = self.text(column, None if default is None else repr(default))
+        try:
+            return float(text)
+        except ValueError:
+            raise PEtabError(f"{self.place}, column {column!r}: {text!r:.60} is not a number.") from None
+
+    def formulas(self, column: str) -> tuple[Formula, ...]:
+        text = self.text(column, "")
+        place = f"{self.place}, column {column!r}"
+        return tuple(parse_formula(each, place) for each in text.split(";")) if text else ()
+
+    def formula(self, column: str) -> Formula:
+        return parse_formula(self.text(column), f"{self.place}, column {column!r}")
+
+    def names(self, column: str) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.text(column, "").split(";") if name.strip())
+
+
+def read_petab(path: str | Path) -> Problem:
+    """Reads a PEtab problem of version 1 or 2 with an SBML model; nothing in its files is executed.
+
+    **Arguments:** `path`: the problem's YAML file. Its other files are in the same folder or below.
+
+    **Raises:** `PEtabError`, `SBMLError` or `FormulaError`, with file, line and column.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PEtabError(f"{path} does not exist or is not a file; give the YAML file of a PEtab problem.")
+    if path.stat().st_size > MAX_YAML_BYTES:
+        raise PEtabError(f"{path.name} has over {MAX_YAML_BYTES:,} bytes, the most for a list of files.")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PEtabError(f"{path.name} is not YAML: {' '.join(str(error).split())[:200]}.") from None
+    version = str(content.get("format_version", "")) if isinstance(content, dict) else ""
+    if version.split(".")[0] not in ("1", "2"):
+        raise PEtabError(f"{path.name}: format_version must be 1 or 2, got {version!r:.20}.")
+    problem = Reader(path, content).read(int(version.split(".")[0]))
+    check_problem(problem)
+    return problem
+
+
+class Reader:
+    """The files of a problem on their way to a `Problem`."""
+
+    def __init__(self, path: Path, content: Mapping[str, object]):
+        self.path, self.content = path, content
+        self.aliases: dict[str, Formula] = {}
+
+    def read(self, version: int) -> Problem:
+        content = self.content if version == 2 else self.only_problem()
+        model = read_sbml(self.model_path(content, version))
+        for row in self.rows(content, "mapping_files"):
+            if row.text("modelEntityId", ""):
+                self.aliases[row.text("petabEntityId")] = Symbol(row.text("modelEntityId"))
+        parameters = {each.name: each for each in self.parameters(version)}
+        observables = {row.text("observableId"): self.observable(row) for row in self.rows(content, "observable_files")}
+        observables = {name: self.expand(each, observables) for name, each in observables.items()}
+        rows = [*self.rows(content, "measurement_files")]
+        experiments = self.experiments(content) if version == 2 else self.pairs_of_conditions(content, rows)
+        measurements = tuple(self.measurement(row, version, observables, experiments) for row in rows)
+        used = {measurement.experiment: experiments[measurement.experiment] for measurement in measurements}
+        return Problem(self.path, version, model, parameters, observables, used, measurements)
+
+    # Files
+
+    def only_problem(self) -> Mapping[str, object]:
+        problems = self.content.get("problems")
+        if not isinstance(problems, list) or len(problems) != 1 or not isinstance(problems[0], dict):
+            raise PEtabError(f"{self.path.name}: `problems` must be a list of one problem; split it.")
+        return problems[0]
+
+    def file(self, name: object) -> Path:
+        """A file of the problem, which must not lie outside its folder."""
+        folder = self.path.parent.resolve()
+        if not isinstance(name, str) or "://" in name:
+            raise PEtabError(f"{self.path.name}: {name!r:.80} is not the path of a file.")
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise PEtabError(f"{self.path.name}: {name!r:.80} lies outside the problem's folder; move it there.")
+        if not path.is_file():
+            raise PEtabError(f"{self.path.name} names {name!r:.80}, which does not exist.")
+        return path
+
+    def model_path(self, content: Mapping[str, object], version: int) -> Path:
+        if version == 1:
+            files = content.get("sbml_files")
+            if not isinstance(files, list) or len(files) != 1:
+                raise PEtabError(f"{self.path.name}: `sbml_files` must be a list of one file.")
+            return self.file(files[0])
+        models = content.get("model_files")
+        if not isinstance(models, dict) or len(models) != 1:
+            raise PEtabError(f"{self.path.name}: `model_files` must have one model; several are not read.")
+        entry = next(iter(models.values()))
+        language = entry.get("language") if isinstance(entry, dict) else None
+        if language != "sbml":
+            raise PEtabError(f"{self.path.name}: the model's language is {language!r:.20}; only sbml is read.")
+        return self.file(entry.get("location"))
+
+    def rows(self, content: Mapping[str, object], key: str) -> Iterator[Row]:
+        """The rows of all tables of a kind."""
+        files = content.get(key) or []
+        for name in files if isinstance(files, list) else [files]:
+            path = self.file(name)
+            if path.stat().st_size > MAX_TABLE_BYTES:
+                raise PEtabError(f"{path.name} has over {MAX_TABLE_BYTES:,} bytes, the most for a table.")
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                try:
+                    reader = csv.DictReader(file, delimiter="\t")
+                    for cells in reader:
+                        place = f"{path.name}, line {reader.line_num}"
+                        if None in cells:
+                            raise PEtabError(f"{place}: it has more cells than the first line has columns.")
+                        if any((text or "").strip() for text in cells.values()):
+                            yield Row({name.strip(): text or "" for name, text in cells.items()}, place)
+                except (csv.Error, UnicodeDecodeError) as error:
+                    raise PEtabError(f"{path.name} is no table of text between tabs: {error}.") from None
+
+    def rename(self, formula: Formula) -> Formula:
+        return substitute(formula, self.aliases) if self.aliases else formula
+
+    # Parameters
+
+    def parameters(self, version: int) -> Iterator[Parameter]:
+        key = "parameter_files" if version == 2 else "parameter_file"
+        for row in self.rows(self.content, key):
+            scale = row.text("parameterScale", "lin") if version == 1 else "lin"
+            if scale not in SCALES:
+                raise PEtabError(f"{row.place}: parameterScale must be lin, log or log10, got {scale!r:.20}.")
+            estimate = row.text("estimate").lower()
+            if estimate not in ("0", "1", "true", "false", "0.0", "1.0"):
+                raise PEtabError(f"{row.place}: estimate must be 0, 1, true or false, got {estimate!r:.20}.")
+            is_estimated = estimate in ("1", "true", "1.0")
+            lower = row.number("lowerBound", None if is_estimated else -math.inf)
+            upper = row.number("upperBound", None if is_estimated else math.inf)
+            if is_estimated and not lower <= upper:
+                raise PEtabError(f"{row.place}: lowerBound {lower:g} is above upperBound {upper:g}.")
+            if is_estimated and scale != "lin" and lower <= 0:
+                raise PEtabError(f"{row.place}: lowerBound must be positive on the scale {scale}, got {lower:g}.")
+            nominal = row.number("nominalValue", math.nan if is_estimated else None)
+            prior = prior_of_version_2(row) if version == 2 else prior_of_version_1(row)
+            yield Parameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior)
+
+    # Observables and measurements
+
+    def observable(self, row: Row) -> Observable:
+        name = row.text("observableId")
+        formula, noise = self.rename(row.formula("observableFormula")), self.rename(row.formula("noiseFormula"))
+        given = row.text("noiseDistribution", "normal")
+        transformation = row.text("observableTransformation", "lin")
+        if given not in NOISES:
+            raise PEtabError(f"{row.place}: noiseDistribution must be one of {', '.join(NOISES)}, got {given!r:.20}.")
+        kind, scale = NOISES[given]
+        if transformation not in SCALES:
+            raise PEtabError(
+                f"{row.place}: observableTransformation must be lin, log or log10, got {transformation!r}."
+            )
+        used = {*symbols(formula), *symbols(noise)}
+        placeholders = row.names("observablePlaceholders") or numbered(f"observableParameter{{}}_{name}", used)
+        noisy = row.names("noisePlaceholders") or numbered(f"noiseParameter{{}}_{name}", used)
+        return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
+
+    def expand(self, observable: Observable, observables: Mapping[str, Observable]) -> Observable:
+        """An observable in whose formulas the names of others are replaced by their formulas."""
+        names = {name: each.formula for name, each in observables.items()}
+        formulas = [observable.formula, observable.noise]
+        for _ in range(len(names) + 1):
+            formulas = [substitute(formula, names) for formula in formulas]
+        if any(name in names for formula in formulas for name in symbols(formula)):
+            raise FormulaError(f"{self.path.name}: the observable {observable.name!r} refers to itself in a circle.")
+        return observable._replace(formula=formulas[0], noise=formulas[1])
+
+    def measurement(
+        self,
+        row: Row,
+        version: int,
+        observables: Mapping[str, Observable],
+        experiments: Mapping[str, tuple[Condition, ...]],
+    ) -> Measurement:
+        name = row.text("observableId")
+        if name not in observables:
+            raise PEtabError(f"{row.place}: the observable {name!r} is not in the table of observables.")
+        experiment = row.text("experimentId", "") if version == 2 else pair_of_conditions(row)
+        if experiment not in experiments:
+            raise PEtabError(f"{row.place}: the experiment {experiment!r} is not in the table of experiments.")
+        overrides, noisy = row.formulas("observableParameters"), row.formulas("noiseParameters")
+        observable = observables[name]
+        pairs = ((overrides, observable.placeholders, "observable"), (noisy, observable.noise_placeholders, "noise"))
+        for given, needed, kind in pairs:
+            if len(given) != len(needed):
+                raise PEtabError(
+                    f"{row.place}: {kind}Parameters has {len(given)} values for {len(needed)} placeholders of {name!r}."
+                )
+        time, value = row.number("time"), row.number("measurement")
+        if math.isnan(time) or time == -math.inf:
+            raise PEtabError(f"{row.place}: time must be a number or inf, got {time}.")
+        return Measurement(name, experiment, time, value, overrides, noisy, row.cells)
+
+    # Conditions
+
+    def experiments(self, content: Mapping[str, object]) -> dict[str, tuple[Condition, ...]]:
+        conditions: dict[str, dict[str, Formula]] = {}
+        for row in self.rows(content, "condition_files"):
+            target = self.rename(Symbol(row.text("targetId")))
+            assert isinstance(target, Symbol)
+            changes = conditions.setdefault(row.text("conditionId"), {})
+            changes[target.name] = self.rename(row.formula("targetValue"))
+        found: dict[str, dict[float, dict[str, Formula]]] = {}
+        for row in self.rows(content, "experiment_files"):
+            condition = row.text("conditionId", "")
+            if condition and condition not in conditions:
+                raise PEtabError(f"{row.place}: the condition {condition!r} is not in the table of conditions.")
+            times = found.setdefault(row.text("experimentId"), {})
+            times.setdefault(row.number("time"), {}).update(conditions.get(condition, {}))
+        experiments = {
+            name: tuple(Condition(time, changes) for time, changes in sorted(times.items()))
+            for name, times in found.items()
+        }
+        for name, periods in experiments.items():
+            if periods[-1].time == -math.inf:  # What is measured is the equilibrium.
+                experiments[name] = (*periods, Condition(0.0, {}))
+        return {"": (Condition(0.0, {}),), **experiments}
+
+    def pairs_of_conditions(
+        self, content: Mapping[str, object], measurements: list[Row]
+    ) -> dict[str, tuple[Condition, ...]]:
+        """The experiments of version 1: a condition, after an equilibrium under another one if one is named."""
+        conditions: dict[str, dict[str, Formula]] = {}
+        for row in self.rows(content, "condition_files"):
+            given = {name: text for name, text in row.cells.items() if name not in ("conditionId", "conditionName")}
+            conditions[row.text("conditionId")] = {
+                name: self.rename(row.formula(name))
+                for name, text in given.items()
+                if text.strip() and text.strip().lower() != "nan"
+            }
+        experiments = {}
+        for row in measurements:
+            before, during = row.text("preequilibrationConditionId", ""), row.text("simulationConditionId")
+            unknown = next((name for name in (before, during) if name and name not in conditions), None)
+            if unknown is not None:
+                raise PEtabError(f"{row.place}: the condition {unknown!r} is not in the table of conditions.")
+            first = (Condition(-math.inf, conditions[before]),) if before else ()
+            experiments[pair_of_conditions(row)] = (*first, Condition(0.0, conditions[during]))
+        return experiments
+
+
+def pair_of_conditions(row: Row) -> str:
+    before = row.text("preequilibrationConditionId", "")
+    return f"{before} -> {row.text('simulationConditionId')}" if before else row.text("simulationConditionId")
+
+
+def numbered(pattern: str, used: set[str]) -> tuple[str, ...]:
+    """The placeholders of a pattern that are used, from 1 on."""
+    names = []
+    while pattern.format(len(names) + 1) in used:
+        names.append(pattern.format(len(names) + 1))
+    return tuple(names)
+
+
+def prior_of_version_1(row: Row) -> Prior | None:
+    given = row.text("objectivePriorType", "")
+    if not given:
+        return None
+    is_on_scale = given.startswith(ON_SCALE)
+    name = given.removeprefix(ON_SCALE).lower() if is_on_scale else PRIORS_OF_VERSION_1.get(given, given)
+    return checked_prior(row, name, "objectivePriorParameters", is_on_scale, is_truncated=False)
+
+
+def prior_of_version_2(row: Row) -> Prior | None:
+    if row.text("estimate").lower() not in ("true", "1"):
+        return None
+    name = row.text("priorDistribution", "")
+    if not name:
+        return Prior("uniform", (row.number("lowerBound"), row.number("upperBound")), False, False)
+    return checked_prior(row, name, "priorParameters", False, is_truncated=True)
+
+
+def checked_prior(row: Row, name: str, column: str, is_on_scale: bool, is_truncated: bool) -> Prior:
+    if name not in PRIORS:
+        raise PEtabError(f"{row.place}: the prior must be one of {', '.join(PRIORS)}, got {name!r:.30}.")
+    try:
+        numbers = tuple(float(text) for text in row.text(column).split(";"))
+    except ValueError:
+        raise PEtabError(f"{row.place}, column {column!r}: {row.text(column)!r:.60} is not numbers.") from None
+    if len(numbers) != PRIORS[name]:
+        raise PEtabError(f"{row.place}, column {column!r}: {name} takes {PRIORS[name]} numbers, not {len(numbers)}.")
+    return Prior(name, numbers, is_on_scale, is_truncated)
+
+
+def check_problem(problem: Problem) -> None:
+    """Refuses names that nothing defines, targets that rules compute, and quantities without a value."""
+    model, file = problem.model, problem.path.name
+    targets = {name for periods in problem.experiments.values() for each in periods for name in each.changes}
+    ruled = next((name for name in sorted(targets) if name in model.rules or name in model.reactions), None)
+    if ruled is not None:
+        raise PEtabError(f"{file}: a condition sets {ruled!r}, which a rule or a reaction of the model computes.")
+    known = model.names() | problem.parameters.keys() | targets
+    for observable in problem.observables.values():
+        own = {*observable.placeholders, *observable.noise_placeholders, *problem.observables}
+        for formula in (observable.formula, observable.noise):
+            refuse_unknown(formula, known | own, f"{file}: the observable {observable.name!r}")
+    for name, periods in problem.experiments.items():
+        for period in periods:
+            for formula in period.changes.values():
+                refuse_unknown(formula, known, f"{file}: the experiment {name!r}")
+    for measurement in problem.measurements:
+        for formula in (*measurement.overrides, *measurement.noise_overrides):
+            refuse_unknown(formula, known, f"{file}: a measurement of {measurement.observable!r}")
+    if not problem.measurements:
+        raise PEtabError(f"{file} has no measurements.")
+
+
+def refuse_unknown(formula: Formula, known: set[str] | frozenset[str], owner: str) -> None:
+    unknown = next((name for name in symbols(formula) if name not in known), None)
+    if unknown is not None:
+        raise PEtabError(f"{owner} names {unknown!r}, which neither the model nor the table of parameters defines.")
