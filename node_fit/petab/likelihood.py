@@ -9,7 +9,7 @@ import jax.scipy.stats as densities
 from jaxtyping import Array, Float
 
 from .formulas import Value
-from .tables import Parameter, Prior
+from .tables import Prior, TableParameter
 
 LOG_10 = math.log(10.0)
 
@@ -106,7 +106,7 @@ def mass_between(prior: Prior, lower: float, upper: float) -> float:
     return float(law.cdf(upper) - law.cdf(lower))
 
 
-def log_priors(parameters: Mapping[str, Parameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
+def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
     """The logarithm of the prior density of each estimated parameter that has one."""
     found = {}
     for name, parameter in parameters.items():

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from .formulas import Formula, Value, as_float, evaluate, stack_scalars, symbols
 from .likelihood import Noise, from_scale, log_priors, to_scale
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
-from .system import Change, Constants, Scope, StartScope, System
+from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import PEtabError, Problem
 
 
@@ -228,7 +228,7 @@ class Objective:
         self.estimated = [each for each in problem.parameters.values() if each.is_estimated]
         self.names = tuple(each.name for each in self.estimated)
         self.groups = planner.groups()
-        self.system = System(problem.model, planner.targets)
+        self.system = ReactionSystem(problem.model, planner.targets)
         self.overrides = tuple(planner.overrides)
         self.blocks = [block for group in self.groups for block in group.blocks]
         self.order = np.concatenate([block.places for block in self.blocks])

@@ -52,19 +52,19 @@ ERROR_ORDER = 5
 
 
 @jax.custom_jvp
-def solve(
+def solve_with_inverse(
     matrix: Float[Array, "row column"], inverse: Float[Array, "column row"], right: Float[Array, " row"]
 ) -> Float[Array, " column"]:
     """The solution of a linear system whose inverse is known; tangents need no derivative of the inverse."""
     return inverse @ right
 
 
-@solve.defjvp
-def solve_jvp(primals, tangents):
+@solve_with_inverse.defjvp
+def solve_with_inverse_jvp(primals, tangents):
     matrix, inverse, right = primals
     matrix_dot, _, right_dot = tangents
-    solution = solve(matrix, inverse, right)
-    return solution, solve(matrix, inverse, right_dot - matrix_dot @ solution)
+    solution = solve_with_inverse(matrix, inverse, right)
+    return solution, solve_with_inverse(matrix, inverse, right_dot - matrix_dot @ solution)
 
 
 Rates = Callable[[Float[Array, ""], Float[Array, " moving"]], Float[Array, " moving"]]
@@ -92,7 +92,7 @@ def take_step(
         right = right + (jnp.asarray(COUPLINGS)[count] @ stages) / step
         if drift is not None:
             right = right + (step * jnp.asarray(TIME_WEIGHTS)[count]) * drift
-        return stages.at[count].set(solve(matrix, inverse, right))
+        return stages.at[count].set(solve_with_inverse(matrix, inverse, right))
 
     stages = jax.lax.fori_loop(0, STAGES, add_stage, jnp.zeros((STAGES, state.size)))
     last = state + WEIGHTS[-1] @ stages

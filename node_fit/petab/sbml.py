@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Call, Formula, Number, Symbol, substitute
+from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Formula, Number, Operation, Symbol, substitute
 from .system import Event, Model
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_sbml(path: str | Path) -> Model:
             raise SBMLError(f"{path.name}, line {error.getLine()}: {reason[:300]}")
     if document.getModel() is None:
         raise SBMLError(f"{path.name} holds no SBML model.")
-    return Reader(libsbml, document, path.name).read()
+    return SBMLReader(libsbml, document, path.name).read()
 
 
 def read_bytes(path: Path) -> bytes:
@@ -94,7 +94,7 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-class Reader:
+class SBMLReader:
     """One document on its way to a `Model`."""
 
     def __init__(self, library: "type[libsbml]", document: "libsbml.SBMLDocument", place: str):
@@ -179,11 +179,11 @@ class Reader:
         if kind == "FUNCTION":
             return self.expand(node.getName(), element, children)
         if kind == "MINUS":
-            return Call("negative", children) if len(children) == 1 else Call("-", children)
+            return Operation("negative", children) if len(children) == 1 else Operation("-", children)
         if kind == "FUNCTION_LOG":
-            return Call("log", (children[1], children[0]))
+            return Operation("log", (children[1], children[0]))
         if kind == "LOGICAL_IMPLIES":
-            return Call("or", (Call("not", children[:1]), children[1]))
+            return Operation("or", (Operation("not", children[:1]), children[1]))
         if kind in ("FUNCTION_DELAY", "FUNCTION_RATE_OF"):
             self.refuse(element, f"{'delay' if kind == 'FUNCTION_DELAY' else 'rateOf'} of a state is not carried out")
         if kind not in MATHML:
@@ -191,7 +191,7 @@ class Reader:
         fewest, most = OPERATIONS[MATHML[kind]][1:]
         if not fewest <= len(children) <= most:
             self.refuse(element, f"{MATHML[kind]!r} has {len(children)} arguments")
-        return Call(MATHML[kind], children)
+        return Operation(MATHML[kind], children)
 
     def read_function(self, definition: "libsbml.FunctionDefinition") -> None:
         names = [definition.getArgument(at).getName() for at in range(definition.getNumArguments())]
@@ -206,7 +206,7 @@ class Reader:
         names, body = self.functions[name]
         if len(names) != len(arguments):
             self.refuse(element, f"the function {name!r} takes {len(names)} arguments, not {len(arguments)}")
-        self.nodes += size(body) + sum(size(each) for each in arguments)
+        self.nodes += count_parts(body) + sum(count_parts(each) for each in arguments)
         if self.nodes > MAX_NODES:
             self.refuse(element, f"its functions expand to over {MAX_NODES:,} parts")
         return substitute(body, dict(zip(names, arguments, strict=True)))
@@ -231,10 +231,10 @@ class Reader:
             self.containers[name] = compartment
         if species.isSetInitialAmount():
             amount = Number(species.getInitialAmount())
-            self.initial[name] = amount if is_amount else Call("/", (amount, Symbol(compartment)))
+            self.initial[name] = amount if is_amount else Operation("/", (amount, Symbol(compartment)))
         elif species.isSetInitialConcentration():
             content = Number(species.getInitialConcentration())
-            self.initial[name] = Call("*", (content, Symbol(compartment))) if is_amount else content
+            self.initial[name] = Operation("*", (content, Symbol(compartment))) if is_amount else content
         else:
             self.initial[name] = Number(math.nan)
 
@@ -255,9 +255,9 @@ class Reader:
             if container in self.rules:
                 self.refuse(rule, f"the rate of {name!r} is of a concentration in a compartment that has a rule")
             if container is not None:  # of an amount
-                rate = Call("*", (rate, Symbol(container)))
+                rate = Operation("*", (rate, Symbol(container)))
                 if container in sizes:
-                    rate = Call("+", (rate, Call("*", (Symbol(name), sizes[container]))))
+                    rate = Operation("+", (rate, Operation("*", (Symbol(name), sizes[container]))))
             self.rates[name] = rate
 
     # Reactions and events
@@ -291,11 +291,11 @@ class Reader:
         factor = species.getConversionFactor() or self.model.getConversionFactor()
         if factor:
             factors.append(Symbol(factor))
-        flow = factors[0] if len(factors) == 1 else Call("*", tuple(factors))
-        term = Call(sign, (flow,)) if sign == "negative" else flow
+        flow = factors[0] if len(factors) == 1 else Operation("*", tuple(factors))
+        term = Operation(sign, (flow,)) if sign == "negative" else flow
         before = self.rates.get(name)
         terms = () if before is None else before.arguments if is_sum(before) else (before,)
-        self.rates[name] = Call("+", (*terms, term)) if terms else term
+        self.rates[name] = Operation("+", (*terms, term)) if terms else term
 
     def stoichiometry(self, reference: "libsbml.SpeciesReference") -> Formula:
         if self.document.getLevel() == 2:
@@ -329,9 +329,9 @@ class Reader:
 
 
 def is_sum(formula: Formula) -> bool:
-    return isinstance(formula, Call) and formula.function == "+"
+    return isinstance(formula, Operation) and formula.function == "+"
 
 
-def size(formula: Formula) -> int:
+def count_parts(formula: Formula) -> int:
     """The number of parts of a formula."""
-    return 1 + sum(size(each) for each in formula.arguments) if isinstance(formula, Call) else 1
+    return 1 + sum(count_parts(each) for each in formula.arguments) if isinstance(formula, Operation) else 1

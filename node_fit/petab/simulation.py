@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .formulas import Call, Formula, Number, Value, as_float, evaluate, stack_scalars
+from .formulas import Formula, Number, Operation, Value, as_float, evaluate, stack_scalars
 from .rosenbrock import ERROR_ORDER, take_step
-from .system import Change, Constants, System
+from .system import Change, Constants, ReactionSystem
 
 MAX_EVENTS_AT_ONCE = 100
 SAFETY, MIN_GROWTH, MAX_GROWTH = 0.9, 0.2, 6.0
@@ -74,7 +74,7 @@ class Period(NamedTuple):
     stops: Float[Array, " row"]
 
 
-def first_memory(system: System) -> Memory:
+def first_memory(system: ReactionSystem) -> Memory:
     """What events remember before the start."""
     events = system.model.events
     return Memory(
@@ -86,24 +86,24 @@ def first_memory(system: System) -> Memory:
 
 def level(trigger: Formula) -> Formula:
     """A formula that is positive where a trigger holds, and negative elsewhere."""
-    if not isinstance(trigger, Call):
+    if not isinstance(trigger, Operation):
         return Number(1.0 if trigger == Number(True) else -1.0)
     inside = trigger.arguments
     match trigger.function:
         case ">" | ">=":
-            return Call("-", inside)
+            return Operation("-", inside)
         case "<" | "<=":
-            return Call("-", inside[::-1])
+            return Operation("-", inside[::-1])
         case "==":
-            return Call("negative", (Call("abs", (Call("-", inside),)),))
+            return Operation("negative", (Operation("abs", (Operation("-", inside),)),))
         case "!=":
-            return Call("abs", (Call("-", inside),))
+            return Operation("abs", (Operation("-", inside),))
         case "and":
-            return Call("minimum", tuple(level(each) for each in inside))
+            return Operation("minimum", tuple(level(each) for each in inside))
         case "or":
-            return Call("maximum", tuple(level(each) for each in inside))
+            return Operation("maximum", tuple(level(each) for each in inside))
         case "not":
-            return Call("negative", (level(inside[0]),))
+            return Operation("negative", (level(inside[0]),))
     return Number(1.0)
 
 
@@ -111,7 +111,7 @@ def level(trigger: Formula) -> Formula:
 class Simulation:
     """A system with its constants, ready to be simulated."""
 
-    system: System
+    system: ReactionSystem
     constants: Constants
     tolerances: Tolerances
 

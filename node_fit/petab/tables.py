@@ -42,7 +42,7 @@ class Prior(NamedTuple):
     is_truncated: bool
 
 
-class Parameter(NamedTuple):
+class TableParameter(NamedTuple):
     """A row of the table of parameters; values and bounds are not transformed."""
 
     name: str
@@ -96,7 +96,7 @@ class Problem:
     path: Path
     version: int
     model: Model
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, TableParameter]
     observables: Mapping[str, Observable]
     experiments: Mapping[str, tuple[Condition, ...]]
     measurements: tuple[Measurement, ...]
@@ -164,12 +164,12 @@ def read_petab(path: str | Path) -> Problem:
     version = str(content.get("format_version", "")) if isinstance(content, dict) else ""
     if version.split(".")[0] not in ("1", "2"):
         raise PEtabError(f"{path.name}: format_version must be 1 or 2, got {version!r:.20}.")
-    problem = Reader(path, content).read(int(version.split(".")[0]))
+    problem = PEtabReader(path, content).read(int(version.split(".")[0]))
     check_problem(problem)
     return problem
 
 
-class Reader:
+class PEtabReader:
     """The files of a problem on their way to a `Problem`."""
 
     def __init__(self, path: Path, content: Mapping[str, object]):
@@ -250,7 +250,7 @@ class Reader:
 
     # Parameters
 
-    def parameters(self, version: int) -> Iterator[Parameter]:
+    def parameters(self, version: int) -> Iterator[TableParameter]:
         key = "parameter_files" if version == 2 else "parameter_file"
         for row in self.rows(self.content, key):
             scale = row.text("parameterScale", "lin") if version == 1 else "lin"
@@ -268,7 +268,7 @@ class Reader:
                 raise PEtabError(f"{row.place}: lowerBound must be positive on the scale {scale}, got {lower:g}.")
             nominal = row.number("nominalValue", math.nan if is_estimated else None)
             prior = prior_of_version_2(row) if version == 2 else prior_of_version_1(row)
-            yield Parameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior)
+            yield TableParameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior)
 
     # Observables and measurements
 
@@ -285,8 +285,10 @@ class Reader:
                 f"{row.place}: observableTransformation must be lin, log or log10, got {transformation!r}."
             )
         used = {*symbols(formula), *symbols(noise)}
-        placeholders = row.names("observablePlaceholders") or numbered(f"observableParameter{{}}_{name}", used)
-        noisy = row.names("noisePlaceholders") or numbered(f"noiseParameter{{}}_{name}", used)
+        placeholders = row.names("observablePlaceholders") or numbered_placeholders(
+            f"observableParameter{{}}_{name}", used
+        )
+        noisy = row.names("noisePlaceholders") or numbered_placeholders(f"noiseParameter{{}}_{name}", used)
         return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
 
     def expand(self, observable: Observable, observables: Mapping[str, Observable]) -> Observable:
@@ -378,7 +380,7 @@ def pair_of_conditions(row: Row) -> str:
     return f"{before} -> {row.text('simulationConditionId')}" if before else row.text("simulationConditionId")
 
 
-def numbered(pattern: str, used: set[str]) -> tuple[str, ...]:
+def numbered_placeholders(pattern: str, used: set[str]) -> tuple[str, ...]:
     """The placeholders of a pattern that are used, from 1 on."""
     names = []
     while pattern.format(len(names) + 1) in used:
