@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..runtime.serialization import __version__
+from .discovering import run_discovery
 from .protocols import HEAD, PROTOCOLS, Protocol, Summary, odebench_lines, table_rows
 
 NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]
@@ -30,8 +31,21 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help=CHOICES)
     parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records (datasets)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further words of each command")
+    parser.add_argument(
+        "--method", choices=("fit", "discover"), default="fit", help="of ODEBench: find equations (fit)"
+    )
+    parser.add_argument("--noise", type=float, default=0.0, help="with --method discover: rows times 1 + noise (0)")
+    parser.add_argument("--rows", choices=("all", "half"), default="all", help="with --method discover (all)")
+    parser.add_argument(
+        "--effort", choices=("quick", "normal", "thorough"), default="normal", help="of discover (normal)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the noise and the rows of --method discover (0)")
     given = parser.parse_args()
     try:
+        if given.method == "discover":
+            numbers = [int(name.removeprefix("odebench_")) for name in choose_problems(given.names) if name in NUMBERED]
+            run_discovery(numbers, given.noise, given.rows, given.effort, given.seed)
+            return
         failed = run_all(choose_problems(given.names), given.data, given.set)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

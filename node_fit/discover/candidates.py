@@ -1,14 +1,15 @@
 """Candidates of one state's right-hand side: sparse sums of terms, and symbolic regression, on smoothed records."""
 
 import importlib.util
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .formulas import ARRAY, Formula, Term, compile_text, lift, sum_of
+from .formulas import Formula, Tape, Term, lift, sum_of
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 SMOOTHINGS = (1.0, 10.0)
 # Relative residual of a spline below which a record counts as free of noise.
 CLEAN = 2e-4
+# Noise is taken as proportional to what is measured if that is so much more likely, down to a share of the scale.
+PROPORTIONAL, LEAST_SPREAD = 4.0, 0.03
 # Rows left out at each end of a record, where the derivative of a spline is least certain.
 LEFT_OUT = 3
-# Number of steps of the weak form's windows: rows of a record over this.
-WEAK_WINDOWS = 10
+# Of the weak form: by which shares of the record's length its windows are long.
+WEAK_LENGTHS = (0.1, 0.2)
+# Subsets of terms: all are tried while they are fewer than this, then the best ones are extended to so many terms.
+MOST_SUBSETS, BEAM, MOST_TERMS, OF_EACH_SIZE = 4_000, 30, 7, 4
 # Of the symbolic search of one state: its size, which makes it repeatable, and a guard.
 SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
 
@@ -30,8 +35,9 @@ class Smoothed:
     """One record, smoothed.
 
     **Arguments:** `t`: times, shape `(row,)`. `values`: states and inputs, `(row, name)`. `rates`: derivatives of the
-    states, `(row, state)`. `splines`: of the states. `raw`: the measured states, `(row, state)`. `clean`: whether there
-    is hardly any noise.
+    states, `(row, state)`. `splines`: of the states. `raw`: the measured states, `(row, state)`. `spread`: the relative
+    size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in standard
+    deviations of its state.
     """
 
     t: np.ndarray
@@ -39,7 +45,18 @@ class Smoothed:
     rates: np.ndarray
     splines: "tuple[BSpline, ...]"
     raw: np.ndarray
-    clean: bool
+    spread: np.ndarray
+    noise: float
+
+    @property
+    def clean(self) -> bool:
+        return self.noise < CLEAN
+
+    def value_at(self, name: int, t: np.ndarray) -> np.ndarray:
+        """A state by its spline, or an input by linear interpolation."""
+        if name < len(self.splines):
+            return self.splines[name](t)
+        return np.interp(t, self.t, self.values[:, name])
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ class View:
         """The value of each term in each equation, shape `(equation, term)`."""
         columns = [self.values[:, at] for at in range(self.values.shape[1])]
         with np.errstate(all="ignore"):
-            each = [compile_text(term.text, names, ARRAY)(columns) for term in terms]
+            each = Tape([term.text for term in terms], names)(columns)
         found = np.stack([np.broadcast_to(value, len(self.values)) for value in each], axis=1)
         return found if self.weights is None else self.weights @ found
 
@@ -68,65 +85,85 @@ def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0)
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.
     """
-    from scipy.interpolate import BSpline, make_interp_spline, make_smoothing_spline
-
-    splines, residuals = [], []
+    splines, spreads, residuals = [], [], []
     for y in ys.T:
-        known = np.isfinite(y)
-        at, value = t[known], y[known]
-        scale, length = float(value.std()) or 1.0, float(at[-1] - at[0])
-        spline = make_smoothing_spline((at - at[0]) / length * len(at), value / scale)
-        residual = float(np.std(spline((at - at[0]) / length * len(at)) - value / scale))
-        if residual > CLEAN and strength != 1.0:
-            penalty = strength * lambda_of((at - at[0]) / length * len(at), value / scale, residual)
-            spline = make_smoothing_spline((at - at[0]) / length * len(at), value / scale, lam=penalty)
-        if residual < CLEAN and len(at) > 5:
-            splines.append(make_interp_spline(at, value, k=5))
-        else:
-            knots = spline.t * length / len(at) + at[0]
-            splines.append(BSpline(knots, spline.c * scale, spline.k))
+        spline, spread, residual = smooth_state(t, y, strength)
+        splines.append(spline)
+        spreads.append(spread)
         residuals.append(residual)
     values = np.stack([spline(t) for spline in splines], axis=1)
     rates = np.stack([spline.derivative()(t) for spline in splines], axis=1)
-    clean = max(residuals) < CLEAN
-    return Smoothed(t, np.hstack([values, us]), rates, tuple(splines), ys, clean)
+    return Smoothed(
+        t, np.hstack([values, us]), rates, tuple(splines), ys, np.stack(spreads, axis=1), float(max(residuals))
+    )
 
 
-def lambda_of(x: np.ndarray, y: np.ndarray, residual: float) -> float:
+def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline, np.ndarray, float]":
+    """The spline of a state, the relative size of its noise in each row, and its residual in standard deviations."""
+    from scipy.interpolate import BSpline, make_interp_spline, make_smoothing_spline
+
+    known = np.isfinite(y)
+    at, value = t[known], y[known]
+    scale, length, rows = float(value.std()) or 1.0, float(at[-1] - at[0]), int(known.sum())
+    x, z, weights = (at - at[0]) / length * rows, value / scale, np.ones(rows)
+    spline = make_smoothing_spline(x, z)
+    residual = float(np.std(spline(x) - z))
+    if residual < CLEAN and rows > 5:
+        return make_interp_spline(at, value, k=5), np.ones(len(t)), residual
+    size = np.maximum(np.abs(spline(x)), LEAST_SPREAD)
+    if is_proportional(spline(x) - z, size):
+        weights = 1 / size
+        spline = make_smoothing_spline(x, z, w=weights**2)
+    if strength != 1.0:
+        penalty = strength * penalty_of(x, z, weights**2, float(np.std((spline(x) - z) * weights)))
+        spline = make_smoothing_spline(x, z, w=weights**2, lam=penalty)
+    spread = np.interp(t, at, 1 / weights)
+    return BSpline(spline.t * length / rows + at[0], spline.c * scale, spline.k), spread, residual
+
+
+def is_proportional(left: np.ndarray, size: np.ndarray) -> bool:
+    """Whether residuals are more likely if they grow with the size of what is measured."""
+    same = -len(left) * np.log(np.std(left) + 1e-300)
+    grown = -len(left) * np.log(np.std(left / size) + 1e-300) - np.log(size).sum()
+    return bool(grown > same + PROPORTIONAL)
+
+
+def penalty_of(x: np.ndarray, y: np.ndarray, weights: np.ndarray, residual: float) -> float:
     """The penalty of a smoothing spline with this residual, by bisection."""
     from scipy.interpolate import make_smoothing_spline
 
-    low, high = 1e-8, 1e8
-    for _ in range(20):
+    low, high = 1e-6, 1e8
+    for _ in range(12):
         middle = float(np.sqrt(low * high))
-        if np.std(make_smoothing_spline(x, y, lam=middle)(x) - y) > residual:
+        left = make_smoothing_spline(x, y, w=weights, lam=middle)(x) - y
+        if np.std(left * np.sqrt(weights)) > residual:
             high = middle
         else:
             low = middle
     return float(np.sqrt(low * high))
 
 
-def make_views(records: Sequence[Smoothed]) -> list[View]:
-    """The view by derivatives, and that by the weak form (D. Messenger and D. Bortz, 2021) where there is noise."""
+def make_views(records: Sequence[Smoothed], weak: bool) -> list[View]:
+    """The view by derivatives, and those by the weak form (D. Messenger and D. Bortz, 2021)."""
     inner = [slice(LEFT_OUT, -LEFT_OUT) if len(each.t) > 4 * LEFT_OUT else slice(None) for each in records]
     values = np.concatenate([each.values[rows] for each, rows in zip(records, inner, strict=True)])
     rates = np.concatenate([each.rates[rows] for each, rows in zip(records, inner, strict=True)])
     views = [View(values, rates, None)]
-    if not all(each.clean for each in records):
-        views.append(weak_view(records))
+    if weak:
+        views += [weak_view(records, length) for length in WEAK_LENGTHS]
     return views
 
 
-def weak_view(records: Sequence[Smoothed]) -> View:
+def weak_view(records: Sequence[Smoothed], length: float) -> View:
     """Integrates each record against bumps, so that no derivative of a measurement is taken."""
     total = sum(len(each.t) for each in records)
     weights, sides, first = [], [], 0
     for each in records:
         t, rows = each.t, len(each.t)
         step = np.gradient(t)
-        half = (t[-1] - t[0]) / WEAK_WINDOWS
+        half = (t[-1] - t[0]) * length
         raw = np.where(np.isfinite(each.raw), each.raw, each.values[:, : each.raw.shape[1]])
-        for middle in np.linspace(t[0] + half, t[-1] - half, 6 * WEAK_WINDOWS):
+        for middle in np.linspace(t[0] + half, t[-1] - half, max(12, len(t) // 3)):
             z = np.clip((t - middle) / half, -1, 1)
             bump, slope = (1 - z**2) ** 3, -6 * z * (1 - z**2) ** 2 / half
             norm = float((bump * step).sum())
@@ -143,68 +180,74 @@ def weak_view(records: Sequence[Smoothed]) -> View:
     return View(values, np.array(sides), np.array(weights))
 
 
-def eliminate(
-    features: np.ndarray, rates: np.ndarray, keep: Sequence[int]
-) -> list[tuple[list[int], np.ndarray, float]]:
-    """Backward elimination: from all terms, the one whose loss costs least is dropped, until none can be.
+def find_subsets(
+    features: np.ndarray, rates: np.ndarray, keep: Sequence[int], most: int
+) -> list[tuple[tuple[int, ...], np.ndarray, float]]:
+    """The subsets of terms of each size with the least squared errors: of few terms all, then the best ones extended.
 
-    **Arguments:** `features`: `(equation, term)`. `rates`: `(equation,)`. `keep`: places of terms never dropped.
+    **Arguments:** `features`: `(equation, term)`. `rates`: `(equation,)`. `keep`: places of terms in every subset.
+    `most`: subsets of each size.
 
-    **Returns:** for each number of terms: their places, constants and mean squared error.
+    **Returns:** places, constants and mean squared error of each.
     """
-    usable = [at for at in range(features.shape[1]) if np.isfinite(features[:, at]).all()]
     norms = np.linalg.norm(features, axis=0)
-    active = [at for at in usable if norms[at] > 0]
-    found = []
-    while active:
-        scaled = features[:, active] / norms[active]
-        weights, *_ = np.linalg.lstsq(scaled, rates, rcond=1e-10)
-        error = float(np.mean((rates - scaled @ weights) ** 2))
-        found.append((list(active), weights / norms[active], error))
-        if len(active) == 1:
-            break
-        curvature = np.diag(np.linalg.pinv(scaled.T @ scaled, rcond=1e-12, hermitian=True))
-        loss = weights**2 / np.maximum(curvature, 1e-300)
-        loss[[place for place, at in enumerate(active) if at in keep]] = np.inf
-        if not np.isfinite(loss.min()):
-            break
-        del active[int(np.argmin(loss))]
+    usable = [at for at in range(features.shape[1]) if np.isfinite(norms[at]) and norms[at] > 0]
+    scaled = features[:, usable] / norms[usable]
+    square, sides, total = scaled.T @ scaled, scaled.T @ rates, float(rates @ rates)
+    square[np.diag_indices_from(square)] += 1e-12
+    place = {at: order for order, at in enumerate(usable)}
+    begin = tuple(sorted(place[at] for at in keep if at in place))
+    level, found = [begin], []
+    while level and len(level[0]) < min(MOST_TERMS, len(usable), len(rates) // 2):
+        # All subsets are extended while they are few, then the best ones.
+        wider = {tuple(sorted((*one, more))) for one in level for more in range(len(usable)) if more not in one}
+        sets = np.array(sorted(wider))
+        parts = square[sets[:, :, None], sets[:, None, :]]
+        weights = np.linalg.solve(parts, sides[sets][:, :, None])[:, :, 0]
+        errors = np.maximum(total - (weights * sides[sets]).sum(1), 0.0)
+        order = np.argsort(errors, kind="stable")
+        for at in order[:most]:
+            places = [usable[each] for each in sets[at]]
+            constants = weights[at] / norms[places]
+            error = float(np.mean((rates - features[:, places] @ constants) ** 2))
+            found.append((tuple(places), constants, error))
+        few = sets.shape[1] <= 2 and len(sets) * len(usable) < MOST_SUBSETS
+        level = [tuple(each) for each in (sets if few else sets[order[:BEAM]])]
     return found
 
 
 def description(error: float, variance: float, rows: int, size: int, clean: bool) -> float:
-    """Description length of a right-hand side on derivatives: bits of its errors and of its own text."""
+    """Description length of a right-hand side on derivatives: of its errors and of its own text."""
     floor = (1e-8 if clean else 1e-3) * variance + 1e-300
     return rows * np.log(max(error, floor)) / 2 + 0.75 * np.log(rows) * size
 
 
 def sparse_candidates(
     views: Sequence[View],
-    libraries: Mapping[str, Sequence[Term]],
+    libraries: Sequence[Sequence[Term]],
     names: Sequence[str],
     state: int,
     clean: bool,
+    most: int,
     required: Sequence[str] = (),
-) -> list[tuple[float, Formula]]:
-    """Sparse sums of the libraries' terms for the rate of a state, the shortest description first."""
-    best: dict[tuple[str, ...], tuple[float, Formula]] = {}
-    for view in views:
-        rates = view.rates[:, state]
-        variance = float(rates.var())
-        for terms in libraries.values():
-            if not terms:
-                continue
-            features = view.features(terms, names)
-            keep = [at for at, term in enumerate(terms) if term.text in required]
-            for places, constants, error in eliminate(features, rates, keep):
-                if len(places) > 12:
-                    continue
-                formula = sum_of([terms[at] for at in places], constants)
-                length = description(error, variance, len(views[0].rates), formula.size, clean)
-                key = tuple(sorted(formula.terms))
-                if key not in best or length < best[key][0]:
-                    best[key] = (length, formula)
-    return sorted(best.values(), key=lambda each: each[0])
+) -> list[Formula]:
+    """Sparse sums of terms for the rate of a state, those with the shortest descriptions in a view first."""
+    ranked = []
+    for view, terms in itertools.product(views, libraries):
+        rates, features = view.rates[:, state], view.features(terms, names)
+        keep = [at for at, term in enumerate(terms) if term.text in required]
+        variance, own = float(rates.var()), []
+        for places, constants, error in find_subsets(features, rates, keep, OF_EACH_SIZE):
+            formula = sum_of([terms[at] for at in places], constants)
+            if len(set(formula.parts)) == len(formula.parts):  # Else two differ by constants within alone.
+                own.append((description(error, variance, len(views[0].rates), formula.size, clean), formula))
+        ranked.append([formula for _, formula in sorted(own, key=lambda each: each[0])])
+    best: dict[tuple[str, ...], Formula] = {}
+    for level in itertools.zip_longest(*ranked):
+        for formula in level:
+            if formula is not None and len(best) < most:
+                best.setdefault(tuple(sorted(formula.terms)), formula)
+    return list(best.values())
 
 
 def has_symbolic() -> bool:
@@ -212,9 +255,7 @@ def has_symbolic() -> bool:
     return importlib.util.find_spec("pyoperon") is not None
 
 
-def symbolic_candidates(
-    view: View, names: Sequence[str], state: int, clean: bool, seed: int
-) -> list[tuple[float, Formula]]:
+def symbolic_candidates(view: View, names: Sequence[str], state: int, clean: bool, seed: int) -> list[Formula]:
     """Right-hand sides by genetic programming (B. Burlacu et al., Operon C++, 2020), the shortest description first."""
     from pyoperon.sklearn import SymbolicRegressor
 
@@ -246,4 +287,4 @@ def symbolic_candidates(
         error = float(each["mean_squared_error"])
         length = description(error, float(rates.var()), len(rates), formula.size, clean)
         found.append((length, formula))
-    return sorted(found, key=lambda each: each[0])
+    return [formula for _, formula in sorted(found, key=lambda each: each[0])]

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from ..runtime.validation import check_argument
 from .candidates import (
     SMOOTHINGS,
     Smoothed,
+    View,
     has_symbolic,
     make_views,
     smooth,
@@ -27,19 +27,29 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Term, count, make_library
-from .judging import Judge, JudgedSystem, compile_formula
+from .judging import Judge, JudgedSystem
 
 DISCOVERY_LOG = logging.getLogger(__name__)
-# Candidates of each state that are combined.
-COMBINED = 3
+# Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
+COMBINED, SMALL = 4, 5
 # Difference of evidence within which a system is a rival.
 RIVAL = 10.0
 # What a system must explain: the share of variance, and how alike neighbouring residuals may be.
 LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
-# By effort: candidates of each state that are simulated on their own, and systems that are refined as a whole. They
-# are counts, not seconds, so that a slower machine finds the same.
-SCREENED = {"quick": 6, "normal": 10, "thorough": 30}
-MOST_SYSTEMS = {"quick": 4, "normal": 6, "thorough": 20}
+# The user's terms, and libraries that are searched together.
+OWN = "own"
+GROUPS = (
+    ("trigonometric", "differences"),
+    ("saturating", "growth", "quotients"),
+    ("exponential", "switching", "friction"),
+)
+# By effort: candidates of each state that are simulated on their own. These are counts, not seconds, so that a slower
+# machine finds the same.
+SCREENED = {"quick": 48, "normal": 60, "thorough": 150}
+# By effort: how often candidates are searched again along the best simulation, where there is noise.
+REPEATS = {"quick": 1, "normal": 2, "thorough": 4}
+# By effort: rounds in which terms are dropped, added and replaced.
+ROUNDS = {"quick": 3, "normal": 6, "thorough": 12}
 RESAMPLES = 20
 FEWEST_ROWS = 12
 
@@ -103,7 +113,7 @@ class Discovery:
     def best(self) -> Fit:
         """A `Fit` of `Known` with the best equations; its `confidence` has the intervals of the constants."""
         if self._fit is None:
-            self._fit = fit(self.data, field=self.known(), **({"start": Fitted} | self.options))
+            self._fit = fit(self.data, field=self.known(), **self.options)
         return self._fit
 
     def known(self, place: int = 0) -> Callable[..., Known]:
@@ -118,7 +128,7 @@ class Discovery:
         rows = []
         for state, text in self.found.shown.items():
             names = {name: sympy.Symbol(name) for name in (*self.data.states, *self.data.inputs)}
-            rows.append(rf"\dot{{{state}}} = " + sympy.latex(sympy.sympify(text, locals=names)))
+            rows.append(rf"\dot{{{state}}} = " + sympy.latex(sympy.parse_expr(text, local_dict=names)))
         return " \\\\\n".join(rows)
 
     def __str__(self) -> str:
@@ -157,38 +167,69 @@ def discover(
     check_data_of(data)
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     required, forbidden = (tuple(text.replace("^", "**") for text in texts) for texts in (required, forbidden))
-    states, inputs = list(data.states), list(data.inputs)
-    names = [*states, *inputs]
-    records = smooth_records(data, 1.0)
-    judge = Judge(records, states, inputs)
-    library = make_libraries(libraries, names, records, terms, required, forbidden)
     symbolic = has_symbolic() if symbolic is None else symbolic
     if symbolic and not has_symbolic():
         raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
-    if not symbolic:
-        DISCOVERY_LOG.info("without symbolic search, only sums of the libraries' terms are found (extra `discover`)")
+    states, inputs = list(data.states), list(data.inputs)
+    records = smooth_records(data, 1.0)
+    judge = Judge(records, states, inputs)
+    library = make_terms(libraries, judge.names, judge.values, terms, required, forbidden)
     clean = all(each.clean for each in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
-    views = [view for each in several for view in make_views(each)]
-    kept: list[list[tuple[float, Formula]]] = []
-    for state in range(len(states)):
-        found = sparse_candidates(views, library, names, state, clean, required)
-        first = views[0].rates[:, state]
-        floor = (1e-8 if clean else 1e-3) * float(first.var())
-        if symbolic and not (clean and found and found[0][0] < len(first) * math.log(floor + 1e-300) / 2 + 60):
-            extra = symbolic_candidates(views[0], names, state, clean, seed)
-            found = [pair for both in zip(found, extra, strict=False) for pair in both]
-        screened = [judge.screen(formula, state) for _, formula in found[: SCREENED[effort]]]
-        kept.append(sorted(screened, key=lambda each: each[0])[:COMBINED])
-    judged = combine(judge, kept, MOST_SYSTEMS[effort])
-    judged.sort(key=lambda each: each.rank)
-    simple = judge.simplify(judged[0])
-    if simple is not judged[0]:
-        judged.insert(0, simple)
-    judged.sort(key=lambda each: each.rank)
+    views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
+    groups = group_terms(library)
+    kept = [
+        screen_state(judge, views, groups, state, clean, SCREENED[effort], required, seed if symbolic else None)
+        for state in range(len(states))
+    ]
+    first = tuple(each[0] for each in kept)
+    judge.choose_steps(first)
+    terms_of = dict.fromkeys(range(len(states)), flat(library))
+    judged = judge.improve(judge.judge([first, *combine(kept)]), terms_of, kept, ROUNDS[effort], required)
+    for _ in range(0 if clean else REPEATS[effort]):
+        best = judged[0]
+        again = Judge(judge.follow(best), states, inputs)
+        again.steps, again.linked = judge.steps, judge.linked
+        weak = make_views(again.records, weak=True)[1:]
+        others = [
+            screen_state(again, weak, groups, state, clean, SCREENED[effort], required, None)
+            for state in range(len(states))
+        ]
+        judged = judge.improve(judged, terms_of, others, ROUNDS[effort], required)
+        if judged[0] is best:
+            break
     explained, verdict = decide(judge, judged[0])
-    shares = share_terms(judged[0], views[0], library, names, states, clean, resamples, seed)
-    return Discovery(data, [describe(each, names, states) for each in judged], shares, explained, verdict, options)
+    options = {"start": Fitted} | options
+    shares = share_terms(judged[0], views[0], flat(library), judge.names, states, clean, resamples, seed)
+    return Discovery(
+        data, [describe(each, judge.names, states) for each in judged], shares, explained, verdict, options
+    )
+
+
+def screen_state(
+    judge: Judge,
+    views: Sequence[View],
+    groups: Sequence[Sequence[Term]],
+    state: int,
+    clean: bool,
+    most: int,
+    required: Sequence[str],
+    seed: int | None,
+) -> list[Formula]:
+    """Candidates of one state's right-hand side: the most probable ones, and the most probable of each size.
+
+    **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
+    """
+    candidates = sparse_candidates(views, groups, judge.names, state, clean, most, required)
+    if seed is not None:
+        candidates += symbolic_candidates(views[0], judge.names, state, clean, seed)[: most // 4]
+    found = judge.screen(candidates, state)
+    kept, sizes = [], set()
+    for _, formula in found:
+        if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SMALL):
+            kept.append(formula)
+            sizes.add(len(formula.parts))
+    return kept
 
 
 def check_data_of(data: Dataset) -> None:
@@ -213,37 +254,42 @@ def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
     return found
 
 
-def make_libraries(
+def make_terms(
     libraries: Sequence[str],
     names: Sequence[str],
-    records: Sequence[Smoothed],
+    values: np.ndarray,
     terms: Sequence[str],
     required: Sequence[str],
     forbidden: Sequence[str],
 ) -> dict[str, list[Term]]:
-    """The libraries' terms, with the user's and without the forbidden ones."""
-    values = np.concatenate([each.values for each in records])
-    typical = {name: float(v.mean()) if v.min() > 0 else 0.0 for name, v in zip(names, values.T, strict=True)}
-    own = [Term(f"({text.replace('^', '**')})", count(parse("terms", text))) for text in terms]
-    needed = [Term(text, count(parse("required", text))) for text in required]
-    found = {}
-    for kind in libraries:
-        every = make_library(kind, names, typical)
-        texts = {term.text for term in every}
-        every = [*every, *own, *[term for term in needed if term.text not in texts]] if every else []
-        found[kind] = [term for term in every if term.text not in forbidden]
-    return found
+    """The terms of each library, without the forbidden ones; the user's are a library of their own."""
+    found = {kind: make_library(kind, names, values) for kind in libraries}
+    found[OWN] = [Term(f"({text.replace('^', '**')})", count(parse("terms", text))) for text in terms]
+    found[OWN] += [Term(text, count(parse("required", text))) for text in required]
+    return {kind: [term for term in every if term.text not in forbidden] for kind, every in found.items()}
 
 
-def combine(judge: Judge, kept: Sequence[Sequence[tuple[float, Formula]]], most: int) -> list[JudgedSystem]:
-    """Refines the systems of the candidates with the best sums of evidence, by beam."""
-    beam: list[tuple[float, tuple[Formula, ...]]] = [(0.0, ())]
-    for candidates in kept:
-        beam = sorted(
-            ((total + own, (*chosen, formula)) for total, chosen in beam for own, formula in candidates),
-            key=lambda each: each[0],
-        )[:most]
-    return [judge.judge(formulas) for _, formulas in beam]
+def flat(libraries: Mapping[str, Sequence[Term]]) -> list[Term]:
+    """All terms, each once."""
+    return list({term.text: term for every in libraries.values() for term in every}.values())
+
+
+def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
+    """Sets of terms whose sums are searched: polynomials, and those of low degree with some libraries each."""
+    own = {OWN: libraries[OWN]}
+    low = {kind: libraries.get(kind, []) for kind in ("linear", "quadratic")}
+    groups = [flat(low | {kind: libraries.get(kind, []) for kind in ("cubic", "quintic")} | own)]
+    for kinds in GROUPS:
+        more = {kind: libraries.get(kind, []) for kind in kinds}
+        if any(more.values()):
+            groups.append(flat(low | more | own))
+    return [group for group in groups if group]
+
+
+def combine(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
+    """The first candidates of all states, with another one of one state each."""
+    first = tuple(each[0] for each in kept)
+    return [(*first[:state], formula, *first[state + 1 :]) for state, every in enumerate(kept) for formula in every[1:]]
 
 
 def describe(judged: JudgedSystem, names: Sequence[str], states: Sequence[str]) -> FoundSystem:
@@ -260,20 +306,17 @@ def describe(judged: JudgedSystem, names: Sequence[str], states: Sequence[str]) 
 
 def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, str]:
     """Whether a system explains the records: it must explain the variance, and leave residuals that look like noise."""
-    rates = [compile_formula(formula, judge.names) for formula in judged.formulas]
-    constants = [list(formula.constants) for formula in judged.formulas]
     worst, alike = 1.0, 0.0
     for state in range(len(judge.states)):
-        left, products, squares, total = 0.0, 0.0, 0.0, 0.0
-        for at, record in enumerate(judge.records):
-            found = judge.simulate(rates, constants, judged.starts[at], at)
-            if found is None:
-                return False, "no equation of these terms explains the record: none could be simulated."
-            gap = (found[:, state] - record.raw[:, state])[np.isfinite(record.raw[:, state])]
-            value = record.raw[:, state][np.isfinite(record.raw[:, state])]
-            left, total = left + float((gap**2).sum()), total + float(((value - value.mean()) ** 2).sum())
-            products, squares = products + float((gap[1:] * gap[:-1]).sum()), squares + float((gap**2).sum())
-        share = 1 - left / max(total, 1e-300)
+        products, squares, total = 0.0, 0.0, 0.0
+        for record in range(judged.left.shape[2]):
+            gap = judged.left[:, state, record]
+            gap = gap[np.isfinite(gap)]
+            products, squares = products + float(gap[1:] @ gap[:-1]), squares + float(gap @ gap)
+        for record in judge.records:
+            value = record.raw[:, state][np.isfinite(record.raw[:, state])] / judge.scale[state]
+            total += float(((value - value.mean()) ** 2).sum())
+        share = 1 - squares / max(total, 1e-300)
         worst = min(worst, share)
         if share < NEARLY_EXACT:
             alike = max(alike, products / max(squares, 1e-300))
@@ -286,7 +329,7 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, str]:
 def share_terms(
     judged: JudgedSystem,
     view,
-    library: Mapping[str, Sequence[Term]],
+    library: Sequence[Term],
     names: Sequence[str],
     states: Sequence[str],
     clean: bool,
@@ -299,16 +342,12 @@ def share_terms(
         terms = judged.formulas[state].terms
         if not terms or resamples < 1:
             continue
-        own = {kind: each for kind, each in library.items() if set(terms) <= {term.text for term in each}}
-        kind = min(own, key=lambda each: len(own[each]), default=None)
-        if kind is None:
-            continue
         counts = dict.fromkeys(terms, 0)
         for _ in range(resamples):
             rows = draw.integers(0, len(view.values), len(view.values))
             resampled = type(view)(view.values[rows], view.rates[rows], None)
-            found = sparse_candidates([resampled], {kind: own[kind]}, names, state, clean)
-            for term in found[0][1].terms if found else ():
+            found = sparse_candidates([resampled], [library], names, state, clean, 1)
+            for term in found[0].terms if found else ():
                 if term in counts:
                     counts[term] += 1
         shares[name] = {term: many / resamples for term, many in counts.items()}

@@ -1,33 +1,38 @@
 """Formulas with constants: libraries of terms, and right-hand sides that NumPy evaluates."""
 
 import ast
+import functools
 import itertools
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..model.fields.equations import operands, parse
 
 Value = float | np.ndarray
-Compiled = Callable[[Sequence[Value]], Value]
+# How much functions and divisions count in the size of a formula.
+OF_FUNCTION, OF_DIVISION = 4, 3
 # Terms of one library: with more, their elimination costs more than it finds.
 MOST_LIBRARY_TERMS = 80
-LIBRARIES = ("linear", "quadratic", "cubic", "quintic", "trigonometric", "differences", "saturating", "growth")
-SCALAR: dict[str, Callable[..., float]] = {
-    **{name: getattr(math, name) for name in ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh")},
-    "tanh": math.tanh,
-    "sigmoid": lambda x: 0.5 + 0.5 * math.tanh(0.5 * x),
-    "abs": abs,
-    "sign": lambda x: math.copysign(1.0, x) if x else 0.0,
-    "minimum": min,
-    "maximum": max,
-}
+LIBRARIES = (
+    "linear", "quadratic", "cubic", "quintic", "trigonometric", "differences", "saturating", "growth", "exponential",
+    "switching", "quotients", "friction",
+)  # fmt: skip
+# Quantiles of a state at which half-saturations and thresholds begin, and the largest argument of an exponential.
+HALVES, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 ARRAY: dict[str, Callable[..., np.ndarray]] = {
-    **{name: getattr(np, name) for name in SCALAR if name != "sigmoid"},
+    **{name: getattr(np, name) for name in ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh")},
+    **{name: getattr(np, name) for name in ("tanh", "abs", "sign", "minimum", "maximum")},
     "sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+}
+OPERATIONS: dict[type[ast.operator], Callable[..., np.ndarray]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
 }
 
 
@@ -47,20 +52,34 @@ class Term:
 
 @dataclass(frozen=True)
 class Formula:
-    """A right-hand side whose constants are called `c0`, `c1`, ...
+    """A right-hand side: a sum of parts, each with constants of its own.
 
     **Arguments:**
 
-    - `text`: in the grammar of equations, with `{0}`, `{1}`, ... for the constants.
-    - `constants`: their values.
-    - `terms`: texts of the terms, for formulas that are sums of terms; empty for others.
+    - `parts`: each in the grammar of equations, with `{0}`, `{1}`, ... for its constants.
+    - `constants`: the values of all parts' constants, one part after the other.
+    - `terms`: for a sum of terms, the text of each; empty for others.
     - `size`: number of names, constants, functions and operators.
     """
 
-    text: str
+    parts: tuple[str, ...]
     constants: tuple[float, ...]
     terms: tuple[str, ...]
     size: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of constants of each part."""
+        return tuple(map(count_constants, self.parts))
+
+    @property
+    def text(self) -> str:
+        """The sum, with `{0}`, `{1}`, ... for its constants."""
+        first, found = 0, []
+        for part, many in zip(self.parts, self.counts, strict=True):
+            found.append(part.format(*[f"{{{first + at}}}" for at in range(many)]))
+            first += many
+        return " + ".join(found) or "0"
 
     def named(self, names: Sequence[str]) -> str:
         """The text with names for the constants."""
@@ -75,13 +94,49 @@ class Formula:
         # The first number of a sum or product needs no parentheses, but the base of a power does.
         return re.sub(r"^\((-[\d.e+-]+)\)(?!\*\*)", r"\1", text)
 
+    def without(self, place: int) -> "Formula":
+        """The sum without one of its parts."""
+        first = sum(self.counts[:place])
+        constants = self.constants[:first] + self.constants[first + self.counts[place] :]
+        parts, terms = (tuple(np.delete(each, place).tolist()) for each in (self.parts, self.terms))
+        return Formula(parts, constants, terms, self.size - count_part(self.parts[place]))
+
+    def plus(self, term: Term, constant: float) -> "Formula":
+        """The sum with another term."""
+        more = sum_of([term], [constant])
+        return Formula(
+            self.parts + more.parts, self.constants + more.constants, self.terms + more.terms, self.size + more.size
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def count_constants(part: str) -> int:
+    return len(re.findall(r"\{\d+\}", part))
+
+
+@functools.lru_cache(maxsize=4096)
+def count_part(part: str) -> int:
+    """Number of names, constants, functions and operators of a part, and the sign before it."""
+    return 1 + count(parse("part", part.format(*["1"] * count_constants(part))))
+
 
 def sum_of(terms: Sequence[Term], constants: Sequence[float] | np.ndarray) -> Formula:
     """The formula that is a sum of terms, each times its constant; numbers within terms become constants too."""
-    pairs = zip(terms, constants, strict=True)
-    parts = [repr(float(value)) + ("" if term.text == "1" else f"*{term.text}") for term, value in pairs]
-    size = sum(term.size + 2 for term in terms)
-    return replace(lift(" + ".join(parts) or "0", "sum"), terms=tuple(term.text for term in terms), size=size)
+    each = [part_of(term.text) for term in terms]
+    pairs = zip(each, constants, strict=True)
+    return Formula(
+        tuple(part for part, _, _ in each),
+        tuple(value for (_, inner, _), constant in pairs for value in (float(constant), *inner)),
+        tuple(term.text for term in terms),
+        sum(size for _, _, size in each),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
+    """The part that is a term times a constant, the numbers within the term, and the part's size."""
+    lifted = lift("1.0" if term == "1" else f"1.0*{term}", "sum")
+    return lifted.parts[0], lifted.constants[1:], count_part(lifted.parts[0])
 
 
 # How an operator is written, how it binds, and how tightly its right operand has to.
@@ -131,50 +186,86 @@ def lift(text: str, state: str) -> Formula:
         raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
 
     tree = parse(state, text)
-    return Formula(written(tree), tuple(found), (), count(tree))
+    return Formula((written(tree),), tuple(found), (), count(tree))
 
 
 def count(node: ast.expr) -> int:
-    """Number of names, constants, functions and operators of a tree."""
-    return 1 + sum(map(count, operands(node)))
+    """The size of a tree: names, constants and operators count once, functions and divisions more.
 
-
-def compile_text(text: str, names: Sequence[str], functions: Mapping[str, Callable[..., Value]]) -> Compiled:
-    """A function of the values of `names`, which evaluates an equation without running its text.
-
-    **Arguments:** `functions`: `SCALAR` for floats, or `ARRAY` for arrays.
+    A power counts as the product that it is. What is rare in equations of nature counts as more, as in the
+    complexities of symbolic regression.
     """
-    places = {name: at for at, name in enumerate(names)}
+    match node:
+        case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as power)) if 2 <= power <= 9:
+            return power * count(left) + power - 1
+        case ast.Call():
+            own = OF_FUNCTION
+        case ast.BinOp(op=ast.Div()):
+            own = OF_DIVISION
+        case _:
+            own = 1
+    return own + sum(map(count, operands(node)))
 
-    def made(node: ast.expr) -> Compiled:
+
+class Tape:
+    """Expressions as one list of operations on arrays, in which whatever they share is computed once.
+
+    **Arguments:** `texts`: in the grammar of equations. `names`: of the values that a call is given.
+    """
+
+    def __init__(self, texts: Sequence[str], names: Sequence[str]):
+        self.places = {name: at for at, name in enumerate(names)}
+        self.steps: list[tuple[Callable[..., Value], tuple[int, ...]]] = []
+        self.known: dict[tuple, int] = {}
+        self.first = self.free = len(names)
+        self.results = [self.place(parse("term", text)) for text in texts]
+
+    def __call__(self, values: Sequence[Value]) -> list[Value]:
+        """The value of each text."""
+        held: list[Value] = [*values]
+        for function, places in self.steps:
+            if len(places) == 2:
+                held.append(function(held[places[0]], held[places[1]]))
+            else:
+                held.append(function(*[held[at] for at in places]))
+        return [held[at] for at in self.results]
+
+    def add(self, function: Callable[..., Value], *places: int) -> int:
+        key = (function, places)
+        if key not in self.known:
+            self.steps.append(key)
+            self.known[key] = self.free
+            self.free += 1
+        return self.known[key]
+
+    def number(self, value: float) -> int:
+        """The place of a number, which an operation without operands yields."""
+        key = ("number", value)
+        if key not in self.known:
+            self.steps.append((lambda: value, ()))
+            self.known[key] = self.free
+            self.free += 1
+        return self.known[key]
+
+    def place(self, node: ast.expr) -> int:
+        """The place of the value of a tree."""
         match node:
             case ast.Constant(value=int() | float() as value):
-                number = float(value)
-                return lambda _: number
+                return self.number(float(value))
             case ast.Name(id=name):
-                place = places[name]
-                return lambda values: values[place]
+                return self.places[name]
             case ast.UnaryOp(op=operator, operand=inner):
-                inside = made(inner)
-                return (lambda values: -inside(values)) if isinstance(operator, ast.USub) else inside
-            case ast.Call(func=ast.Name(id=name), args=[argument]):
-                function, inside = functions[name], made(argument)
-                return lambda values: function(inside(values))
-            case ast.Call(func=ast.Name(id=name), args=[first, second]):
-                function, one, two = functions[name], made(first), made(second)
-                return lambda values: function(one(values), two(values))
+                return self.add(np.negative, self.place(inner)) if isinstance(operator, ast.USub) else self.place(inner)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self.add(ARRAY[name], *map(self.place, arguments))
+            case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as power)) if 1 <= power <= 9:
+                base = found = self.place(left)
+                for _ in range(power - 1):
+                    found = self.add(np.multiply, found, base)
+                return found
             case ast.BinOp(op=operator, left=left, right=right):
-                one, two = made(left), made(right)
-                return {
-                    ast.Add: lambda values: one(values) + two(values),
-                    ast.Sub: lambda values: one(values) - two(values),
-                    ast.Mult: lambda values: one(values) * two(values),
-                    ast.Div: lambda values: one(values) / two(values),
-                    ast.Pow: lambda values: one(values) ** two(values),
-                }[type(operator)]
+                return self.add(OPERATIONS[type(operator)], self.place(left), self.place(right))
         raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
-
-    return made(parse("term", text))
 
 
 def monomial(names: Sequence[str]) -> Term:
@@ -190,40 +281,68 @@ def polynomial(names: Sequence[str], degree: int) -> list[Term]:
     return [monomial(each) for each in itertools.chain.from_iterable(every)]
 
 
-def make_library(kind: str, names: Sequence[str], typical: Mapping[str, float]) -> list[Term]:
+def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Term]:
     """The terms of one library, or none where it has no sense or too many terms.
 
-    **Arguments:**
-
-    - `kind`: one of `LIBRARIES`.
-    - `names`: of states and inputs.
-    - `typical`: a positive scale of each, the half-saturation that saturating terms begin with.
+    **Arguments:** `kind`: one of `LIBRARIES`. `names`: of states and inputs. `values`: of them, `(row, name)`, from
+    which terms with constants inside take what these begin with.
     """
-    linear, square = polynomial(names, 1), polynomial(names, 2)
+    columns = dict(zip(names, values.T, strict=True))
+    positive = bool((values > 0).all())
+    away = [name for name, column in columns.items() if np.abs(column).min() > 0.02 * np.abs(column).max()]
     waves = [Term(f"{wave}({name})", 2) for name in names for wave in ("sin", "cos")]
     pairs = list(itertools.combinations(names, 2))
     match kind:
-        case "linear":
-            terms = linear
-        case "quadratic":
-            terms = square
-        case "cubic":
-            terms = polynomial(names, 3)
+        case "linear" | "quadratic" | "cubic":
+            terms = polynomial(names, ("linear", "quadratic", "cubic").index(kind) + 1)
         case "quintic":
             terms = polynomial(names, 5) if len(names) <= 2 else []
         case "trigonometric":
-            terms = square + waves
+            products = [Term(f"{a.text}*{b.text}", 5) for a, b in itertools.combinations(waves, 2)]
+            mixed = [Term(f"{name}*{wave.text}", 4) for name in names for wave in waves]
+            terms = waves + (products + mixed if len(names) <= 2 else [])
         case "differences":
-            terms = linear + [Term(f"{wave}({a} - {b})", 4) for a, b in pairs for wave in ("sin", "cos")] + waves
+            terms = [Term(f"{wave}({a} - {b})", 4) for a, b in pairs for wave in ("sin", "cos")]
         case "saturating":
-            halves = {name: f"{typical[name]:.3g}" for name in names}
-            single = [Term(f"({name}/({half} + {name}))", 6) for name, half in halves.items()]
-            hill = [Term(f"({name}**2/({half}**2 + {name}**2))", 8) for name, half in halves.items()]
-            terms = square + single + hill if all(value > 0 for value in typical.values()) else []
+            terms = saturating(columns, names) if positive else []
         case "growth":
-            own = [Term(f"({name}*log({name}))", 4) for name in names]
-            roots = [Term(f"sqrt({name})", 2) for name in names]
-            terms = linear + own + roots if all(value > 0 for value in typical.values()) else []
+            terms = [Term(f"({name}*log({name}))", 4) for name in names] if positive else []
+            terms += [Term(f"sqrt({name})", 2) for name in names] if positive else []
+        case "exponential":
+            terms = [Term(f"exp({sign}{name})", 3) for name in names for sign in ("", "-")]
+            terms = terms if np.abs(values).max() < MOST_EXPONENT else []
+        case "switching":
+            terms = switching(columns)
+        case "quotients":
+            terms = [Term(f"1/{name}", 3) for name in away]
+            terms += [Term(f"{a}/{b}", 3) for a, b in itertools.permutations(names, 2) if b in away]
+            terms += [Term(f"{wave.text}/{b}", 4) for wave in waves for b in away] if len(names) <= 2 else []
+        case "friction":
+            terms = [Term(f"{name}*abs({name})", 4) for name in names if np.ptp(np.sign(columns[name]))]
         case _:
             raise ValueError(f"library {kind!r} is not known; the libraries are {', '.join(LIBRARIES)}.")
     return terms if len(terms) <= MOST_LIBRARY_TERMS else []
+
+
+def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
+    """Michaelis and Menten's terms, Hill's, and those of another state times these, at several half-saturations."""
+    found = []
+    for name, column in columns.items():
+        for share in HALVES:
+            half = f"{float(np.quantile(column, share)):.3g}"
+            found.append(Term(f"({name}/({half} + {name}))", 6))
+            found.append(Term(f"({name}**2/({half}**2 + {name}**2))", 8))
+            others = [other for other in names if other != name]
+            found += [Term(f"({other}*{name}/({half} + {name}))", 8) for other in others]
+            found += [Term(f"({other}*{name}/({half}**2 + {name}**2))", 8) for other in others]
+    return found
+
+
+def switching(columns: Mapping[str, np.ndarray]) -> list[Term]:
+    """Sigmoids of each name, at several thresholds and widths."""
+    found = []
+    for name, column in columns.items():
+        for share in HALVES:
+            middle, width = float(np.quantile(column, share)), float(column.std()) or 1.0
+            found += [Term(f"sigmoid(({name} - {middle:.3g})/{width * part:.3g})", 7) for part in (0.25, 1.0)]
+    return [Term(term.text.replace("- -", "+ "), term.size) for term in found]

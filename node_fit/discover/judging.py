@@ -1,46 +1,28 @@
-"""Judges right-hand sides by simulation: constants and starts are refined on the records."""
+"""Judges systems of right-hand sides by simulation: their evidence, and moves that raise it."""
 
-import warnings
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.integrate import odeint
-from scipy.optimize import least_squares
 from scipy.special import gammaln
 
 from .candidates import Smoothed
-from .formulas import ARRAY, SCALAR, Compiled, Formula, compile_text
+from .formulas import Formula, Tape, Term
+from .simulation import RESOLUTION, Family, Fitted, Span, least_squares_of, linearize
 
-# Starts within the data's range from which a candidate must not run away, and how many ranges away that is.
-PROBES, FARTHEST = 8, 100.0
-# Relative error of the simulation below which a better fit counts for nothing.
-RESOLUTION = 1e-4
-FAILED_RESIDUAL = 1e3
-
-
-@dataclass(frozen=True)
-class JudgedSystem:
-    """A system of right-hand sides, refined on the records.
-
-    **Arguments:** `formulas`: one for each state. `starts`: `(record, state)`. `error`: mean squared error in
-    standard deviations of each state. `evidence`: minus twice the logarithm of the records' probability, and the
-    size; lower is better. `escapes`: whether it runs away from a start within the data's range.
-    """
-
-    formulas: tuple[Formula, ...]
-    starts: np.ndarray
-    error: float
-    evidence: float
-    escapes: bool = False
-
-    @property
-    def size(self) -> int:
-        return sum(formula.size for formula in self.formulas)
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        return self.escapes, self.evidence
+System = tuple[Formula, ...]
+# Starts near the data from which a candidate must not run away, by what share of the range they differ from rows, and
+# how many ranges away that is.
+PROBES, NEAR, FARTHEST = 8, 0.15, 10.0
+# Rows of the windows that are simulated at once, and the most windows of a record.
+WINDOW, MOST_WINDOWS = 15, 12
+# Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
+STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
+# Mean squared errors, of whole trajectories relative to noise and to windows, above which windows are compared.
+WHOLE = 4.0
+# Terms that one round adds, and replaces.
+ADDED, REPLACED = 6, 8
 
 
 def minus_log_evidence(left: np.ndarray, jacobian: np.ndarray, shares: np.ndarray) -> float:
@@ -67,10 +49,30 @@ def minus_log_evidence(left: np.ndarray, jacobian: np.ndarray, shares: np.ndarra
     return float(noise + np.log(curvatures).sum() + (shares**2).sum() + many * np.log(2 * np.pi))
 
 
-def compile_formula(formula: Formula, names: Sequence[str]) -> Compiled:
-    """A function of the values of `names` and then of the constants."""
-    own = [f"c{at}_" for at in range(len(formula.constants))]
-    return compile_text(formula.named(own) or "0", [*names, *own], SCALAR)
+@dataclass(frozen=True)
+class JudgedSystem:
+    """A system of right-hand sides, refined on the records.
+
+    **Arguments:** `formulas`: one for each state. `starts`: `(state, record)`. `error`: mean squared error in
+    standard deviations of each state. `evidence`: minus twice the logarithm of the records' probability, and the
+    size; lower is better. `escapes`: whether it runs away from a start near the data. `left`: residuals in standard
+    deviations of each state, `(row, state, record)`, NaN where nothing was measured.
+    """
+
+    formulas: System
+    starts: np.ndarray
+    error: float
+    evidence: float
+    escapes: bool
+    left: np.ndarray
+
+    @property
+    def size(self) -> int:
+        return sum(formula.size for formula in self.formulas)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        return self.escapes, self.evidence
 
 
 class Judge:
@@ -82,179 +84,299 @@ class Judge:
     def __init__(self, records: Sequence[Smoothed], states: Sequence[str], inputs: Sequence[str]):
         self.records, self.states, self.inputs = records, list(states), list(inputs)
         self.names = [*self.states, *self.inputs]
+        every = np.concatenate([each.values for each in records])
+        self.values, self.rates = every, np.concatenate([each.rates for each in records])
         count = len(self.states)
-        every = np.concatenate([each.values[:, :count] for each in records])
-        self.low, self.high = every.min(0), every.max(0)
-        self.scale = np.maximum(every.std(0), 1e-12)
-        self.measured = int(sum(np.isfinite(each.raw).sum() for each in records))
-        self.starts = np.stack([each.values[0, :count] for each in records])
+        self.low, self.high = every[:, :count].min(0), every[:, :count].max(0)
+        self.scale = np.maximum(every[:, :count].std(0), 1e-12)
+        self.noise = max(each.noise for each in records)
+        self.steps = STEPS[0]
+        self.linked = True
+        self.spans: dict[tuple, Span] = {}
 
-    def simulate(self, rates: Sequence[Compiled], constants: Sequence[Sequence[float]], start: np.ndarray, at: int):
-        """States at the times of a record, `(row, state)`, or None if the solver fails."""
-        record, count = self.records[at], len(self.states)
-        drivers = record.values[:, count:]
+    def span(self, states: Sequence[int]) -> Span:
+        """Windows of the records of some states, where the others follow their splines."""
+        key = (tuple(states), self.steps, self.linked)
+        if key not in self.spans:
+            self.spans[key] = self.make_span(list(states))
+        return self.spans[key]
 
-        def slope(y, t):  # Without hints, which tests would check at every step.
-            point = [float(value) for value in y]
-            point += [float(np.interp(t, record.t, column)) for column in drivers.T]
-            return [float(rate([*point, *own])) for rate, own in zip(rates, constants, strict=True)]
-
-        return integrate(slope, start, record.t)
-
-    def follow(self, rate: Compiled, constants: Sequence[float], start: float, at: int, state: int):
-        """One state at the times of a record, where all others follow their splines, `(row, 1)`."""
-        record, count = self.records[at], len(self.states)
-        fine = np.linspace(record.t[0], record.t[-1], 4 * len(record.t))
-        tables = [spline(fine).tolist() for spline in record.splines]
-        tables += [np.interp(fine, record.t, column).tolist() for column in record.values[:, count:].T]
-        begin, step, last = float(fine[0]), float(fine[1] - fine[0]), len(fine) - 2
-
-        def slope(y, t):  # Without hints, which tests would check at every step.
-            place = min(max((t - begin) / step, 0.0), last + 1.0)
-            low = min(int(place), last)
-            part = place - low
-            point = [table[low] + part * (table[low + 1] - table[low]) for table in tables]
-            point[state] = float(y[0])
-            return [float(rate([*point, *constants]))]
-
-        return integrate(slope, np.array([start]), record.t)
-
-    def screen(self, formula: Formula, state: int, trials: int = 12) -> tuple[float, Formula]:
-        """Refines one state's right-hand side while the others follow their splines; its evidence, and the formula."""
-        rate, places = compile_formula(formula, self.names), range(len(self.records))
-        raw = [each.raw[:, state] for each in self.records]
-        scale, count = self.scale[state], len(self.records)
-
-        def residuals(values: np.ndarray) -> np.ndarray:
-            parts = []
-            for at in places:
-                found = self.follow(rate, values[count:].tolist(), values[at], at, state)
-                known = np.isfinite(raw[at])
-                gone = found is None
-                parts.append(
-                    np.full(known.sum(), FAILED_RESIDUAL) if gone else (found[known, 0] - raw[at][known]) / scale
-                )
-            return np.concatenate(parts)
-
-        given = np.r_[self.starts[:, state], formula.constants]
-        values, left, jacobian = self.refine(residuals, given, trials)
-        tuned = replace(formula, constants=tuple(map(float, values[count:])))
-        widths = np.r_[np.full(count, scale), self.widths(tuned, state)]
-        evidence = minus_log_evidence(left, jacobian * widths, values[count:] / widths[count:]) + formula.size
-        return evidence, tuned
-
-    def judge(self, formulas: Sequence[Formula], starts: np.ndarray | None = None, trials: int = 30) -> JudgedSystem:
-        """Refines the constants and starts of a system on all records by least squares."""
-        rates = [compile_formula(each, self.names) for each in formulas]
-        begun = self.starts if starts is None else starts
-        cuts = np.cumsum([begun.size, *[len(each.constants) for each in formulas]])
-
-        def split(values: np.ndarray) -> tuple[np.ndarray, list[list[float]]]:
-            head, *own = np.split(values, cuts[:-1])
-            return head.reshape(begun.shape), [part.tolist() for part in own]
-
-        def residuals(values: np.ndarray) -> np.ndarray:
-            head, own = split(values)
-            parts = []
-            for at, record in enumerate(self.records):
-                found, known = self.simulate(rates, own, head[at], at), np.isfinite(record.raw)
-                gone = found is None
-                parts.append(
-                    np.full(known.sum(), FAILED_RESIDUAL) if gone else ((found - record.raw) / self.scale)[known]
-                )
-            return np.concatenate(parts)
-
-        given = np.concatenate([begun.ravel(), *[each.constants for each in formulas]])
-        values, left, jacobian = self.refine(residuals, given, trials)
-        head, own = split(values)
-        tuned = tuple(replace(each, constants=tuple(part)) for each, part in zip(formulas, own, strict=True))
-        constants = [self.widths(each, state) for state, each in enumerate(tuned)]
-        widths = np.concatenate([np.tile(self.scale, len(self.records)), *constants])
-        evidence = minus_log_evidence(left, jacobian * widths, (values / widths)[begun.size :])
-        evidence += sum(each.size for each in tuned)
-        return JudgedSystem(tuned, head, float(np.mean(left**2)), evidence, self.escapes(rates, own))
-
-    def refine(self, residuals, values: np.ndarray, trials: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Least squares from `values`; what it found, the residuals there, and their derivatives."""
-        scales = np.maximum(np.abs(values), 1e-2)
-        solved = least_squares(
-            residuals, np.asarray(values, float), x_scale=scales, max_nfev=trials, ftol=1e-6, xtol=1e-7
+    def make_span(self, states: list[int]) -> Span:
+        pieces = [(each, piece) for each in self.records for piece in cut(len(each.t))]
+        rows = max(piece.stop - piece.start for _, piece in pieces)
+        others = [at for at in range(len(self.names)) if at not in states]
+        steps, drivers = (
+            np.zeros((rows - 1, len(pieces))),
+            np.zeros((rows - 1, self.steps, 3, len(others), len(pieces))),
         )
-        return solved.x, solved.fun, solved.jac
+        raw = np.full((rows, len(states), len(pieces)), np.nan)
+        spread, starts = np.ones_like(raw), np.zeros((len(states), len(pieces)))
+        for at, (each, piece) in enumerate(pieces):
+            t = each.t[piece]
+            steps[: len(t) - 1, at] = np.diff(t)
+            shares = (np.arange(self.steps)[:, None] + np.array([0, 0.5, 1])) / self.steps
+            nodes = t[:-1, None, None] + np.diff(t)[:, None, None] * shares
+            for place, other in enumerate(others):
+                drivers[: len(t) - 1, :, :, place, at] = each.value_at(other, nodes)
+            repeated = int(piece.start > 0)  # The window before has this row.
+            raw[repeated : len(t), :, at] = each.raw[piece][repeated:, states]
+            spread[: len(t), :, at] = each.spread[piece][:, states] * self.scale[states]
+            starts[:, at] = each.values[piece][0, states]
+        follows = tuple(self.linked and piece.start > 0 for _, piece in pieces)
+        return Span(steps, drivers, raw, spread, starts, follows)
+
+    def choose_steps(self, system: System) -> None:
+        """Takes the fewest steps between rows with which a system is simulated exactly enough, in short windows."""
+        family = Family.of([system], self.names)
+        for few, more in itertools.pairwise(STEPS):
+            found = []
+            for self.steps in (few, more):
+                span = self.span(range(len(self.states)))
+                found.append(span.simulate(family.rates, family.constants.T, span.starts[:, None]))
+            self.steps = few
+            with np.errstate(all="ignore"):
+                gap = np.abs(found[1] - found[0]) / self.scale[:, None, None]
+            if np.isfinite(gap).all() and np.sqrt(np.mean(gap**2)) < max(STEP_ERROR * self.noise, RESOLUTION / 10):
+                return
+        self.steps = STEPS[-2]
+
+    def screen(self, formulas: Sequence[Formula], state: int, trials: int = 8) -> list[tuple[float, Formula]]:
+        """Refines right-hand sides of one state while the others follow their splines; the most probable first."""
+        span = self.span([state])
+        names = [self.states[state], *[name for at, name in enumerate(self.names) if at != state]]
+        systems = [(each,) for each in formulas]
+        family = Family.of(systems, names)
+        fitted = least_squares_of(span, family, np.repeat(span.starts[None], len(systems), axis=0), trials)
+        found = []
+        for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
+            (formula,) = family.formulas(at, each.values, system)
+            found.append((self.evidence([formula], [state], each), formula))
+        return sorted(found, key=lambda pair: pair[0])
+
+    def evidence(self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitted) -> float:
+        """Minus twice the logarithm of the records' probability, and the size."""
+        widths = [self.widths(formula, state) for formula, state in zip(formulas, states, strict=True)]
+        own = np.concatenate([np.array(formula.constants) for formula in formulas])
+        records = (fitted.jacobian.shape[1] - len(own)) // len(states)
+        units = np.concatenate([np.tile(self.scale[list(states)], records), *widths])
+        shares = own / units[len(units) - len(own) :]
+        found = minus_log_evidence(fitted.left, fitted.jacobian * units, shares)
+        return found + sum(formula.size for formula in formulas)
+
+    def judge(
+        self, systems: Sequence[System], starts: np.ndarray | None = None, trials: int = 12
+    ) -> list[JudgedSystem]:
+        """Refines the constants and starts of systems on all records by least squares, all at once; the best first.
+
+        **Arguments:** `starts`: `(state, record)`, of a system that was judged before.
+        """
+        family, span = Family.of(systems, self.names), self.span(range(len(self.states)))
+        begun = np.repeat((span.starts if starts is None else starts)[None], len(systems), axis=0)
+        fitted = least_squares_of(span, family, begun, trials)
+        if starts is None and self.linked and min(map(mean_square, fitted)) > WHOLE * self.noise**2:
+            apart = replace(span, follows=(False,) * len(span.follows))
+            others = least_squares_of(apart, family, begun, trials)
+            if min(map(mean_square, others)) < min(map(mean_square, fitted)) / WHOLE:
+                self.linked, fitted, span = False, others, apart
+        return self.rank(systems, family, fitted, span)
+
+    def rank(
+        self, systems: Sequence[System], family: Family, fitted: Sequence[Fitted], span: Span
+    ) -> list[JudgedSystem]:
+        """Judged systems, the best first."""
+        away = self.escape(family, np.stack([each.values for each in fitted]))
+        found = []
+        for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
+            formulas = family.formulas(at, each.values, system)
+            evidence = self.evidence(formulas, range(len(self.states)), each)
+            left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
+            left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
+            left = left.transpose(1, 2, 0) * span.spread / self.scale[:, None]
+            found.append(
+                JudgedSystem(formulas, each.starts, float(np.nanmean(left**2)), evidence, bool(away[at]), left)
+            )
+        return sorted(found, key=lambda one: one.rank)
+
+    def escape(self, family: Family, values: np.ndarray) -> np.ndarray:
+        """Which members run away from a start near the data, `(member,)`."""
+        draw, count = np.random.default_rng(0), len(self.states)
+        rows = self.values[draw.integers(0, len(self.values), PROBES), :count]
+        near = rows + NEAR * (self.high - self.low) * draw.standard_normal(rows.shape)
+        starts = np.repeat(near.clip(self.low, self.high).T[:, None], len(values), axis=1)
+        span = self.span(range(count))
+        pieces = range(span.follows.index(False, 1) if False in span.follows[1:] else len(span.follows))
+        if not self.linked:
+            pieces = range(len(cut(len(self.records[0].t))))
+        found = starts[None]
+        for at in pieces:
+            one = replace(span, steps=span.steps[:, at : at + 1], drivers=span.drivers[..., at : at + 1])
+            found = one.simulate(family.rates, values.T, found[-1])
+        reach = (FARTHEST * (self.high - self.low + 1e-12))[:, None, None]
+        low, high = self.low[:, None, None] - reach, self.high[:, None, None] + reach
+        with np.errstate(all="ignore"):
+            inside = (found > low) & (found < high)
+        return ~inside.all(axis=(0, 1, 3))
 
     def widths(self, formula: Formula, state: int) -> np.ndarray:
         """How far each constant may be from 0 before data are seen: what moves the rate by as much as it varies."""
-        own = [f"c{at}_" for at in range(len(formula.constants))]
-        rate = compile_text(formula.named(own) or "0", [*self.names, *own], ARRAY)
         constants = np.array(formula.constants)
         steps = 1e-4 * np.maximum(np.abs(constants), 1e-4)
-        columns = list(np.concatenate([each.values for each in self.records]).T)
-        typical = float(np.sqrt(np.mean(np.concatenate([each.rates[:, state] for each in self.records]) ** 2)))
-        widths = []
+        nudges = np.concatenate([np.diag(steps), -np.diag(steps)])[:, :, None] + constants[:, None]
+        own = [f"c{at}_" for at in range(len(steps))]
+        rate = Tape([formula.named(own)], [*self.names, *own])
+        typical = float(np.sqrt(np.mean(self.rates[:, state] ** 2)))
         with np.errstate(all="ignore"):
-            for at, step in enumerate(steps):
-                shift = step * (np.arange(len(steps)) == at)
-                slope = (rate([*columns, *(constants + shift)]) - rate([*columns, *(constants - shift)])) / (2 * step)
-                widths.append(typical / max(float(np.sqrt(np.mean(slope**2))), 1e-300))
+            (found,) = rate([*self.values.T[:, None], *nudges.transpose(1, 0, 2)])
+            found = np.broadcast_to(found, (2 * len(steps), len(self.values)))
+            slopes = (found[: len(steps)] - found[len(steps) :]) / (2 * steps[:, None])
+            widths = typical / np.maximum(np.sqrt(np.mean(slopes**2, axis=1)), 1e-300)
         return np.nan_to_num(widths, nan=1.0, posinf=1e12).clip(1e-12, 1e12)
 
-    def escapes(self, rates: Sequence[Compiled], constants: Sequence[Sequence[float]]) -> bool:
-        """Whether a simulation from a start within the data's range runs away."""
-        draw, reach = np.random.default_rng(0), FARTHEST * (self.high - self.low + 1e-12)
-        for _ in range(PROBES):
-            start = draw.uniform(self.low, self.high)
-            found = self.simulate(rates, constants, start, 0)
-            if found is None or (found > self.high + reach).any() or (found < self.low - reach).any():
-                return True
-        return False
+    def improve(
+        self,
+        known: Sequence[JudgedSystem],
+        library: Mapping[int, Sequence[Term]],
+        others: Sequence[Sequence[Formula]],
+        rounds: int,
+        required: Sequence[str] = (),
+    ) -> list[JudgedSystem]:
+        """Drops, adds and replaces terms, and whole right-hand sides, while the evidence rises; the best first.
 
-    def simplify(self, judged: JudgedSystem) -> JudgedSystem:
-        """Drops terms while the evidence of the trajectories rises."""
-        improved = True
-        while improved:
-            improved = False
-            options = []
-            for state, formula in enumerate(judged.formulas):
-                for at in range(len(formula.terms)):
-                    shorter = without(formula, at)
-                    if shorter is not None:
-                        options.append((*judged.formulas[:state], shorter, *judged.formulas[state + 1 :]))
-            for option in options:
-                tried = self.judge(option, judged.starts, trials=10)
-                if tried.rank < judged.rank:
-                    judged, improved = tried, True
-                    break
-        return judged
+        **Arguments:** `known`: judged systems, the best first. `library`: terms of each state. `others`: other
+        right-hand sides of each state. `required`: terms that no sum loses.
+        """
+        found = list(known)
+        for _ in range(rounds):
+            best = found[0]
+            options = [changed(best.formulas, state, each) for state, every in enumerate(others) for each in every]
+            options = unique([*drops(best.formulas), *self.additions(best, library), *options], found)
+            options = [each for each in options if all(set(required) <= set(formula.terms) for formula in each)]
+            if not options:
+                break
+            found = sorted([*found, *self.judge(options, best.starts)], key=lambda each: each.rank)
+            if found[0] is best:
+                break
+        return found
+
+    def follow(self, judged: JudgedSystem) -> list[Smoothed]:
+        """The records with a system's simulation in place of their splines."""
+        from scipy.interpolate import make_interp_spline
+
+        family, span, count = Family.of([judged.formulas], self.names), self.span(range(len(self.states))), 0
+        solved = span.simulate(family.rates, family.constants.T, judged.starts[:, None])[:, :, 0]
+        found = []
+        for each in self.records:
+            pieces = cut(len(each.t))
+            values = each.values.copy()
+            for at, piece in enumerate(pieces, start=count):
+                values[piece, : len(self.states)] = solved[: piece.stop - piece.start, :, at]
+            count += len(pieces)
+            splines = tuple(make_interp_spline(each.t, column, k=3) for column in values[:, : len(self.states)].T)
+            rates = np.stack([spline.derivative()(each.t) for spline in splines], axis=1)
+            found.append(replace(each, values=values, rates=rates, splines=splines))
+        return found
+
+    def additions(self, judged: JudgedSystem, library: Mapping[int, Sequence[Term]]) -> list[System]:
+        """Systems with a term more, or another one, that would fit best if trajectories were linear in constants."""
+        absent, wide = [], list(judged.formulas)
+        for state, formula in enumerate(judged.formulas):
+            for term in library.get(state, ()) if formula.terms else ():
+                wider = wide[state].plus(term, 0.0)
+                if len(set(wider.parts)) == len(wider.parts):
+                    wide[state] = wider
+                    absent.append((state, term))
+        if not absent:
+            return []
+        family = Family.of([tuple(wide)], self.names)
+        span = self.span(range(len(self.states)))
+        (at,) = linearize(span, family, np.array([0]), family.constants, judged.starts[None])
+        begin = at.jacobian.shape[1] - int(family.free.sum())
+        columns, own = {}, list(range(begin))
+        for state, formula in enumerate(judged.formulas):
+            places = [begin + place for place in family.owners[0][state]]
+            own += places[: len(formula.constants)]
+            rest = iter(places[len(formula.constants) :])
+            for term_state, term in absent:
+                if term_state == state:
+                    mine = [next(rest) for _ in range(len(EMPTY.plus(term, 0.0).constants))]
+                    columns[state, term.text] = mine[0]
+        return proposals(judged, absent, at, columns, own, family)
 
 
-def without(formula: Formula, place: int) -> Formula | None:
-    """A sum of terms without one of them; None where the terms hold constants of their own, or only one is left."""
-    if len(formula.terms) < 2 or len(formula.terms) != len(formula.constants):
-        return None
-    kept = [at for at in range(len(formula.terms)) if at != place]
-    parts = [
-        f"{{{new}}}" + ("" if formula.terms[at] == "1" else f"*{formula.terms[at]}") for new, at in enumerate(kept)
-    ]
-    dropped = 1 if formula.terms[place] == "1" else 1 + formula.terms[place].count("*")
-    return Formula(
-        " + ".join(parts),
-        tuple(formula.constants[at] for at in kept),
-        tuple(formula.terms[at] for at in kept),
-        formula.size - 2 - dropped,
-    )
+EMPTY = Formula((), (), (), 0)
 
 
-def integrate(slope, start: np.ndarray, t: np.ndarray) -> np.ndarray | None:
-    """Solves an initial value problem by LSODA; None if it fails or leaves the finite numbers."""
+def proposals(judged: JudgedSystem, absent, at: Fitted, columns, own: list[int], family: Family) -> list[System]:
+    """The systems with terms added, and replaced, of the least linearised sums of squares."""
+    steps = at.jacobian[:, [columns[state, term.text] for state, term in absent]]
+    begin = at.jacobian.shape[1] - int(family.free.sum())
 
-    def guarded(y, at):
-        try:
-            return slope(y, at)
-        except (ArithmeticError, ValueError, TypeError):
-            return [float("nan")] * len(y)
+    def gains(kept: list[int], left: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        basis, _ = np.linalg.qr(at.jacobian[:, kept])
+        left = left - basis @ (basis.T @ left)
+        rest = steps - basis @ (basis.T @ steps)
+        squares = (rest**2).sum(0)
+        good = squares > 1e-10 * np.maximum((steps**2).sum(0), 1e-300)
+        along = np.where(good, rest.T @ left / np.where(good, squares, 1.0), 0.0)
+        return float(left @ left), along**2 * squares, along
 
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        found, told = odeint(guarded, start, t, rtol=1e-6, atol=1e-8, mxstep=500, full_output=True)
-    good = told["message"] == "Integration successful." and np.isfinite(found).all() and np.abs(found).max() < 1e12
-    return found if good else None
+    found: list[System] = []
+    _, gain, along = gains(own, at.left)
+    for place in np.argsort(-gain)[:ADDED]:
+        state, term = absent[place]
+        found.append(changed(judged.formulas, state, judged.formulas[state].plus(term, float(along[place]))))
+    swaps = []
+    for state, formula in enumerate(judged.formulas):
+        first = 0
+        for part, many in enumerate(formula.counts):
+            places = [begin + family.owners[0][state][first + each] for each in range(many)]
+            first += many
+            if not formula.terms:
+                continue
+            kept = [each for each in own if each not in places]
+            left = at.left - at.jacobian[:, places[0]] * at.values[places[0] - begin]
+            total, gain, along = gains(kept, left)
+            for place in np.argsort(-gain)[:3]:
+                if absent[place][0] == state:
+                    swaps.append((total - gain[place], state, part, place, along[place]))
+    for _, state, part, place, constant in sorted(swaps, key=lambda each: each[0])[:REPLACED]:
+        formula = judged.formulas[state].without(part).plus(absent[place][1], float(constant))
+        found.append(changed(judged.formulas, state, formula))
+    return found
+
+
+def changed(system: System, state: int, formula: Formula) -> System:
+    return (*system[:state], formula, *system[state + 1 :])
+
+
+def drops(system: System) -> list[System]:
+    """The systems without one of their terms; a right-hand side keeps at least one."""
+    return [
+        changed(system, state, formula.without(at))
+        for state, formula in enumerate(system) if len(formula.terms) > 1 for at in range(len(formula.terms))
+    ]  # fmt: skip
+
+
+def shape_of(system: System) -> tuple:
+    """What makes two systems the same but for their constants."""
+    return tuple(tuple(sorted(formula.parts)) for formula in system)
+
+
+def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[System]:
+    seen, found = {shape_of(each.formulas) for each in known}, []
+    for system in systems:
+        if shape_of(system) not in seen:
+            seen.add(shape_of(system))
+            found.append(system)
+    return found
+
+
+def mean_square(fitted: Fitted) -> float:
+    return fitted.total / len(fitted.left)
+
+
+def cut(rows: int) -> list[slice]:
+    """Windows of about equal length, of which neighbours share a row."""
+    count = min(max(rows // WINDOW, 1), MOST_WINDOWS)
+    edges = np.linspace(0, rows - 1, count + 1).round().astype(int)
+    return [slice(first, last + 1) for first, last in itertools.pairwise(edges.tolist())]

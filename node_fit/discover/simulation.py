@@ -1,0 +1,282 @@
+"""Simulates many right-hand sides at once, and fits their constants and starts by Levenberg and Marquardt's method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .formulas import Formula, Tape
+
+# Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
+SETTLED, FAILED_RESIDUAL = 1e-4, 1e3
+# Relative error of the simulation below which a better fit counts for nothing.
+RESOLUTION = 1e-4
+# Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
+DIFFERENCE = 1e-6
+# Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
+PATIENCE, BEHIND = 3, 100.0
+LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
+
+
+@dataclass(frozen=True)
+class Span:
+    """Records, or windows of them, that are simulated at once; shorter ones are padded with steps of no length.
+
+    **Arguments:** `steps`: times between rows, `(row - 1, record)`. `drivers`: what is given of other states and
+    inputs at the begin, middle and end of each of the solver's steps, `(row - 1, step, 3, driver, record)`. `raw`:
+    measurements, `(row, state, record)`, NaN where there is none. `spread`: relative size of the noise there. `starts`:
+    `(state, record)`. `follows`: whether a window begins where the one before ends, so that their states must meet.
+    """
+
+    steps: np.ndarray
+    drivers: np.ndarray
+    raw: np.ndarray
+    spread: np.ndarray
+    starts: np.ndarray
+    follows: tuple[bool, ...]
+
+    def simulate(self, rates: Tape, constants: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """States by the classical method of Runge and Kutta with fixed steps, `(row, state, member, record)`.
+
+        **Arguments:** `constants`: `(constant, member)`. `starts`: `(state, member, record)`.
+        """
+        own, each = [*constants[:, :, None]], self.drivers.shape[1]
+        found = np.empty((len(self.steps) + 1, *starts.shape))
+        found[0] = y = starts
+        buffers = [np.empty_like(starts) for _ in range(4)]
+
+        def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
+            for at, value in enumerate(rates([*y, *given[:, None], *own])):
+                into[at] = value
+            return into
+
+        with np.errstate(all="ignore"):
+            for row, drivers in enumerate(self.drivers):
+                h = self.steps[row] / each
+                for first, middle, last in drivers:
+                    a = slope(y, first, buffers[0])
+                    b = slope(y + 0.5 * h * a, middle, buffers[1])
+                    c = slope(y + 0.5 * h * b, middle, buffers[2])
+                    d = slope(y + h * c, last, buffers[3])
+                    y = y + h / 6 * (a + 2 * (b + c) + d)
+                found[row + 1] = y
+        return found
+
+
+@dataclass(frozen=True)
+class Family:
+    """Systems with one union of parts: a member has constants for its own parts, and gates close the others.
+
+    **Arguments:** `rates`: one text of each state. `constants`: `(member, constant)`. `free`: which of them a member
+    has. `owners`: for each member and state, the places of its formula's constants.
+    """
+
+    rates: Tape
+    constants: np.ndarray
+    free: np.ndarray
+    owners: list[list[list[int]]]
+
+    @staticmethod
+    def of(systems: Sequence[Sequence[Formula]], names: Sequence[str]) -> "Family":
+        parts: list[dict[str, list[int]]] = [{} for _ in systems[0]]
+        total, owners, values = 0, [], []
+        for system in systems:
+            owned, own = [], {}
+            for formula, known in zip(system, parts, strict=True):
+                first, places = 0, []
+                for part, many in zip(formula.parts, formula.counts, strict=True):
+                    if part not in known:
+                        known[part] = list(range(total, total + many))
+                        total += many
+                    own |= dict(zip(known[part], formula.constants[first : first + many], strict=True))
+                    places += known[part]
+                    first += many
+                owned.append(places)
+            owners.append(owned)
+            values.append(own)
+        constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
+        for at, own in enumerate(values):
+            constants[at, list(own)], free[at, list(own)] = list(own.values()), True
+        gates, texts = [], []
+        for state, known in enumerate(parts):
+            shown = []
+            for place, (part, places) in enumerate(known.items()):
+                gate = f"gate{state}_{place}_"
+                has = np.array([set(places) <= set(own[state]) and part in system[state].parts
+                                for own, system in zip(owners, systems, strict=True)])  # fmt: skip
+                text = part.format(*[f"c{at}_" for at in places])
+                shown.append(text if has.all() else f"{gate}*({text})")
+                gates.append((gate, has))
+            texts.append(" + ".join(shown) or "0")
+        closed = [(gate, has) for gate, has in gates if not has.all()]
+        named = [*names, *[f"c{at}_" for at in range(total)], *[gate for gate, _ in closed]]
+        shut = np.array([has for _, has in closed], float).reshape(len(closed), len(systems)).T
+        return Family(
+            Tape(texts, named), np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)]), owners
+        )
+
+    def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
+        """A member's formulas with other constants."""
+        return tuple(
+            replace(formula, constants=tuple(float(values[at]) for at in places))
+            for formula, places in zip(system, self.owners[member], strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One member where least squares have come, and what is around.
+
+    **Arguments:** `values`: all constants of the family. `starts`: of windows, `(state, record)`. `merit`: the sum of
+    squared residuals, and of the gaps between windows. `left`: residuals in units of the noise's spread, as they will
+    be once the gaps are closed. `jacobian`: their derivatives by the unknowns: the starts of records, then the member's
+    constants. `closing`: how far each start moves to close the gaps, `(record, state)`. `moves`: how it moves with the
+    unknowns, `(record, state, unknown)`.
+    """
+
+    values: np.ndarray
+    starts: np.ndarray
+    merit: float
+    left: np.ndarray
+    jacobian: np.ndarray
+    closing: np.ndarray
+    moves: np.ndarray
+
+    @property
+    def total(self) -> float:
+        return float(self.left @ self.left)
+
+
+def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int) -> list[Fitted]:
+    """Fits each member's free constants and starts by Levenberg and Marquardt's method, all members at once.
+
+    Long records are simulated in windows whose states are made to meet (multiple shooting; H. G. Bock, 1983), so that
+    all windows are simulated at the same time, and a bad first guess does not run away. Members that are far behind
+    the best are left where they are.
+
+    **Arguments:** `starts`: `(member, state, record)`. `trials`: the most evaluations of a member.
+    """
+    members = len(family.constants)
+    values, begun = family.constants.copy(), starts.copy()
+    damping = np.full(members, FIRST_DAMPING)
+    best: list[Fitted] = linearize(span, family, np.arange(members), values, begun)
+    active = list(range(members))
+    for trial in range(trials - 1):
+        if not active:
+            break
+        for at in active:
+            values[at], begun[at] = step_from(best[at], family.free[at], damping[at])
+        tried = linearize(span, family, np.array(active), values[active], begun[active])
+        going = []
+        for at, new in zip(active, tried, strict=True):
+            old = best[at]
+            if new.merit < old.merit:
+                best[at], damping[at] = new, max(damping[at] / 10, LEAST_DAMPING)
+                if old.merit - new.merit > SETTLED * old.merit and new.merit > len(new.left) * RESOLUTION**2:
+                    going.append(at)
+            else:
+                damping[at] *= 10
+                if damping[at] < MOST_DAMPING:
+                    going.append(at)
+        if trial == PATIENCE:
+            scores = [len(each.left) * np.log(each.merit + 1e-300) for each in best]
+            going = [at for at in going if scores[at] < min(scores) + BEHIND]
+        active = going
+    return best
+
+
+@np.errstate(all="ignore")
+def step_from(at: Fitted, free: np.ndarray, damping: float) -> tuple[np.ndarray, np.ndarray]:
+    """Other constants and starts, by a damped step of Gauss and Newton."""
+    square = at.jacobian.T @ at.jacobian
+    scale = np.maximum(np.diag(square), 1e-12)
+    step = np.linalg.lstsq(square + damping * np.diag(scale), -at.jacobian.T @ at.left, rcond=None)[0]
+    values = at.values.copy()
+    values[free] += step[len(step) - int(free.sum()) :]
+    return values, at.starts + (at.closing + at.moves @ step).T
+
+
+@np.errstate(all="ignore")
+def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitted]:
+    """Residuals and their derivatives of members, from one simulation of all and of what differs a little from them.
+
+    **Arguments:** `which`: places of the members in the family. `values`: `(member, constant)`. `starts`: `(member,
+    state, record)`.
+    """
+    free, (states, records) = family.free[which], starts.shape[1:]
+    places = [np.flatnonzero(row) for row in free]
+    widest = 1 + states + max(map(len, places))
+    constants = np.repeat(values[:, None, :], widest, axis=1)
+    begun = np.repeat(starts[:, None], widest, axis=1)
+    nudges = np.ones((len(which), widest))
+    for member, own in enumerate(places):
+        sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, own]).clip(1e-4)]
+        nudges[member, 1 : 1 + len(sizes)] = DIFFERENCE * np.array(sizes)
+        for state in range(states):
+            begun[member, 1 + state, state] += nudges[member, 1 + state]
+        nudged = 1 + states + np.arange(len(own))
+        constants[member, nudged, own] += nudges[member, nudged]
+    flat = begun.reshape(-1, states, records).transpose(1, 0, 2)
+    solved = span.simulate(family.rates, constants.reshape(-1, values.shape[1]).T, flat)
+    left = ((solved - span.raw[:, :, None]) / span.spread[:, :, None]).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
+    missing = ~np.isfinite(span.raw)[:, :, None]
+    left = np.where(missing, 0.0, np.nan_to_num(left, nan=FAILED_RESIDUAL))
+    shape = (len(which), widest, records)
+    left = left.reshape(*left.shape[:2], *shape).transpose(2, 3, 4, 0, 1)  # Member, nudge, record, row, state.
+    ends = np.nan_to_num(solved[-1], nan=0.0, posinf=0.0, neginf=0.0).reshape(states, *shape).transpose(1, 2, 3, 0)
+    divided = nudges[:, 1:, None, None]
+    slopes = (left[:, 1:] - left[:, :1]) / divided[..., None]
+    growths = (ends[:, 1:] - ends[:, :1]) / divided
+    return [
+        condense(
+            span, values[at], starts[at], left[at, 0], ends[at, 0], slopes[at, : states + len(own)],
+            growths[at, : states + len(own)],
+        )
+        for at, own in enumerate(places)
+    ]  # fmt: skip
+
+
+def condense(
+    span: Span,
+    values: np.ndarray,
+    starts: np.ndarray,
+    left: np.ndarray,
+    ends: np.ndarray,
+    slopes: np.ndarray,
+    growths: np.ndarray,
+) -> Fitted:
+    """Residuals as functions of the first starts and constants alone: those of later windows follow from the gaps.
+
+    **Arguments:** `left`: `(record, row, state)`. `ends`: states after each window, `(record, state)`. `slopes`,
+    `growths`: their derivatives by the start's states and the constants, with an axis for these before the others.
+    """
+    states, records = starts.shape
+    firsts = [at for at in range(records) if not span.follows[at]]
+    own = len(slopes) - states
+    unknowns = len(firsts) * states + own
+    closing, moves = np.zeros((records, states)), np.zeros((records, states, unknowns))
+    parts, columns, gaps, chain = [], [], 0.0, -1
+    for at in range(records):
+        if span.follows[at]:
+            grown = growths[:states, at - 1].T
+            gap = ends[at - 1] - starts[:, at]
+            closing[at] = gap + grown @ closing[at - 1]
+            moves[at] = grown @ moves[at - 1]
+            moves[at, :, unknowns - own :] += growths[states:, at - 1].T
+            gaps += float(((gap / span.spread[0, :, at]) ** 2).sum())
+        else:
+            chain += 1
+            moves[at, :, chain * states : (chain + 1) * states] = np.eye(states)
+        known = np.isfinite(span.raw[:, :, at])
+        by_start, by_constant = slopes[:states, at][:, known].T, slopes[states:, at][:, known].T
+        part = left[at][known] + by_start @ closing[at]
+        column = by_start @ moves[at]
+        column[:, unknowns - own :] += by_constant
+        parts.append(part)
+        columns.append(column)
+    whole = np.nan_to_num(np.concatenate(parts), nan=FAILED_RESIDUAL).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
+    jacobian = np.nan_to_num(np.concatenate(columns), nan=0.0).clip(-STEEPEST, STEEPEST)
+    bounded = np.nan_to_num(closing, nan=0.0).clip(-STEEPEST, STEEPEST)
+    moves = np.nan_to_num(moves, nan=0.0).clip(-STEEPEST, STEEPEST)
+    merit = float((left**2).sum()) + gaps
+    return Fitted(values.copy(), starts.copy(), merit, whole, jacobian, bounded, moves)
