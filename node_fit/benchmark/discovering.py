@@ -33,10 +33,10 @@ PUBLISHED: dict[tuple[float, str], tuple[tuple[str, float | None, float], ...]] 
     (0.05, "half"): (("ODEFormer", 66.7, 33.3), ("PySR", 38.1, 14.3)),
 }
 MOST_SOLVER_STEPS = 2000
-COLUMNS = "| system | same start | other start | true terms | s | equations |\n|---|---|---|---|---|---|"
+DISCOVERY_HEAD = "| system | same start | other start | true terms | s | equations |\n|---|---|---|---|---|---|"
 
 
-class Outcome(NamedTuple):
+class Reached(NamedTuple):
     """R² from both starts, whether the terms are the true ones (None without SymPy), seconds, and the equations."""
 
     same: float
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effort, seed: int) -> None:
     """Prints what is found in each system, then the shares beside published ones."""
-    print(COLUMNS, flush=True)
+    print(DISCOVERY_HEAD, flush=True)
     outcomes = []
     for equation in read_equations():
         if equation.number in numbers:
@@ -62,7 +62,7 @@ def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effo
     print(*summary_lines(outcomes, noise, rows), sep="\n")
 
 
-def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Outcome:
+def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Reached:
     """Finds the equations of a system in its first trajectory; what is drawn depends on the seed and its number."""
     t, draw = np.linspace(0, LAST_SOLVED_TIME, ROWS_OF_EQUATION), np.random.default_rng((seed, equation.number))
     clean = solve_equation(equation, t)
@@ -72,11 +72,11 @@ def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort,
     data = Dataset.from_arrays(t[taken], noisy[taken], states=equation.states)
     found = discover(data, effort=effort, resamples=0, seed=seed).found
     seconds = time.process_time() - began
-    same, other = (r_squared(true, simulate(found, true[0], t)) for true in clean)
-    return Outcome(same, other, has_true_terms(equation, found), seconds, "; ".join(found.shown.values()))
+    same, other = (r_squared(true, simulate_found(found, true[0], t)) for true in clean)
+    return Reached(same, other, has_true_terms(equation, found), seconds, "; ".join(found.shown.values()))
 
 
-def simulate(found: FoundSystem, start: np.ndarray, t: np.ndarray) -> np.ndarray | None:
+def simulate_found(found: FoundSystem, start: np.ndarray, t: np.ndarray) -> np.ndarray | None:
     """States at times, `(time, state)`; None if the solver gives up."""
     from scipy.integrate import solve_ivp
 
@@ -122,7 +122,7 @@ def has_true_terms(equation: Equation, found: FoundSystem) -> bool | None:
     return all(terms(text) == terms(found.shown[name]) for name, text in equation.equations.texts)
 
 
-def summary_lines(outcomes: Sequence[Outcome], noise: float, rows: Rows) -> list[str]:
+def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list[str]:
     """The shares, ours and published ones."""
     many = len(outcomes)
     same, other = (sum(value > GOOD_R2_SHARE for value in pair) for pair in zip(*[each[:2] for each in outcomes]))  # noqa: B905

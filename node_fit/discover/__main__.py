@@ -41,12 +41,12 @@ def main() -> None:
             codes.append(1)
         return codes[-1]
 
-    check_words(sys.argv[1:])
+    check_field_words(sys.argv[1:])
     launch("node_fit.discover", "config", job, tracebacks)
     sys.exit(max(codes, default=0))
 
 
-def check_words(words: list[str]) -> None:
+def check_field_words(words: list[str]) -> None:
     """Ends the process with a sentence if a field is given, which is what is searched for."""
     for word in words:
         if word.lstrip("+").startswith(("field=", "field.")):

@@ -25,7 +25,7 @@ LEFT_OUT = 3
 # Of the weak form: by which shares of the record's length its windows are long.
 WEAK_LENGTHS = (0.1, 0.2)
 # Subsets of terms: all are tried while they are fewer than this, then the best ones are extended to so many terms.
-MOST_SUBSETS, BEAM, MOST_TERMS, OF_EACH_SIZE = 4_000, 30, 7, 4
+MOST_SUBSETS, BEAM, MOST_SUMMANDS, OF_EACH_SIZE = 4_000, 30, 7, 4
 # Of the symbolic search of one state: its size, which makes it repeatable, and a guard.
 SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
 
@@ -198,7 +198,7 @@ def find_subsets(
     place = {at: order for order, at in enumerate(usable)}
     begin = tuple(sorted(place[at] for at in keep if at in place))
     level, found = [begin], []
-    while level and len(level[0]) < min(MOST_TERMS, len(usable), len(rates) // 2):
+    while level and len(level[0]) < min(MOST_SUMMANDS, len(usable), len(rates) // 2):
         # All subsets are extended while they are few, then the best ones.
         wider = {tuple(sorted((*one, more))) for one in level for more in range(len(usable)) if more not in one}
         sets = np.array(sorted(wider))

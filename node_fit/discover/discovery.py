@@ -31,7 +31,7 @@ from .judging import Judge, JudgedSystem
 
 DISCOVERY_LOG = logging.getLogger(__name__)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
-COMBINED, SMALL = 4, 5
+COMBINED, SHORT_SUM = 4, 5
 # Difference of evidence within which a system is a rival.
 RIVAL = 10.0
 # What a system must explain: the share of variance, and how alike neighbouring residuals may be.
@@ -226,7 +226,7 @@ def screen_state(
     found = judge.screen(candidates, state)
     kept, sizes = [], set()
     for _, formula in found:
-        if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SMALL):
+        if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SHORT_SUM):
             kept.append(formula)
             sizes.add(len(formula.parts))
     return kept

@@ -9,14 +9,14 @@ from scipy.special import gammaln
 
 from .candidates import Smoothed
 from .formulas import Formula, Tape, Term
-from .simulation import RESOLUTION, Family, Fitted, Span, least_squares_of, linearize
+from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
 
 System = tuple[Formula, ...]
 # Starts near the data from which a candidate must not run away, by what share of the range they differ from rows, and
 # how many ranges away that is.
-PROBES, NEAR, FARTHEST = 8, 0.15, 10.0
+PROBES, PROBE_REACH, FARTHEST = 8, 0.15, 10.0
 # Rows of the windows that are simulated at once, and the most windows of a record.
-WINDOW, MOST_WINDOWS = 15, 12
+WINDOW, MOST_CUTS = 15, 12
 # Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
 STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
 # Mean squared errors, of whole trajectories relative to noise and to windows, above which windows are compared.
@@ -153,7 +153,7 @@ class Judge:
             found.append((self.evidence([formula], [state], each), formula))
         return sorted(found, key=lambda pair: pair[0])
 
-    def evidence(self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitted) -> float:
+    def evidence(self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitting) -> float:
         """Minus twice the logarithm of the records' probability, and the size."""
         widths = [self.widths(formula, state) for formula, state in zip(formulas, states, strict=True)]
         own = np.concatenate([np.array(formula.constants) for formula in formulas])
@@ -173,15 +173,15 @@ class Judge:
         family, span = Family.of(systems, self.names), self.span(range(len(self.states)))
         begun = np.repeat((span.starts if starts is None else starts)[None], len(systems), axis=0)
         fitted = least_squares_of(span, family, begun, trials)
-        if starts is None and self.linked and min(map(mean_square, fitted)) > WHOLE * self.noise**2:
+        if starts is None and self.linked and min(map(error_of, fitted)) > WHOLE * self.noise**2:
             apart = replace(span, follows=(False,) * len(span.follows))
             others = least_squares_of(apart, family, begun, trials)
-            if min(map(mean_square, others)) < min(map(mean_square, fitted)) / WHOLE:
+            if min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE:
                 self.linked, fitted, span = False, others, apart
         return self.rank(systems, family, fitted, span)
 
     def rank(
-        self, systems: Sequence[System], family: Family, fitted: Sequence[Fitted], span: Span
+        self, systems: Sequence[System], family: Family, fitted: Sequence[Fitting], span: Span
     ) -> list[JudgedSystem]:
         """Judged systems, the best first."""
         away = self.escape(family, np.stack([each.values for each in fitted]))
@@ -201,7 +201,7 @@ class Judge:
         """Which members run away from a start near the data, `(member,)`."""
         draw, count = np.random.default_rng(0), len(self.states)
         rows = self.values[draw.integers(0, len(self.values), PROBES), :count]
-        near = rows + NEAR * (self.high - self.low) * draw.standard_normal(rows.shape)
+        near = rows + PROBE_REACH * (self.high - self.low) * draw.standard_normal(rows.shape)
         starts = np.repeat(near.clip(self.low, self.high).T[:, None], len(values), axis=1)
         span = self.span(range(count))
         pieces = range(span.follows.index(False, 1) if False in span.follows[1:] else len(span.follows))
@@ -306,7 +306,7 @@ class Judge:
 EMPTY = Formula((), (), (), 0)
 
 
-def proposals(judged: JudgedSystem, absent, at: Fitted, columns, own: list[int], family: Family) -> list[System]:
+def proposals(judged: JudgedSystem, absent, at: Fitting, columns, own: list[int], family: Family) -> list[System]:
     """The systems with terms added, and replaced, of the least linearised sums of squares."""
     steps = at.jacobian[:, [columns[state, term.text] for state, term in absent]]
     begin = at.jacobian.shape[1] - int(family.free.sum())
@@ -371,12 +371,12 @@ def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[Sys
     return found
 
 
-def mean_square(fitted: Fitted) -> float:
+def error_of(fitted: Fitting) -> float:
     return fitted.total / len(fitted.left)
 
 
 def cut(rows: int) -> list[slice]:
     """Windows of about equal length, of which neighbours share a row."""
-    count = min(max(rows // WINDOW, 1), MOST_WINDOWS)
+    count = min(max(rows // WINDOW, 1), MOST_CUTS)
     edges = np.linspace(0, rows - 1, count + 1).round().astype(int)
     return [slice(first, last + 1) for first, last in itertools.pairwise(edges.tolist())]

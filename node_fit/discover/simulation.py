@@ -8,14 +8,14 @@ import numpy as np
 from .formulas import Formula, Tape
 
 # Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
-SETTLED, FAILED_RESIDUAL = 1e-4, 1e3
+ENDED, FAILED_RESIDUAL = 1e-4, 1e3
 # Relative error of the simulation below which a better fit counts for nothing.
 RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
 DIFFERENCE = 1e-6
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
-PATIENCE, BEHIND = 3, 100.0
-LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
+UNTIL_LEFT, BEHIND = 3, 100.0
+LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Fitting:
     """One member where least squares have come, and what is around.
 
     **Arguments:** `values`: all constants of the family. `starts`: of windows, `(state, record)`. `merit`: the sum of
@@ -147,7 +147,7 @@ class Fitted:
         return float(self.left @ self.left)
 
 
-def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int) -> list[Fitted]:
+def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int) -> list[Fitting]:
     """Fits each member's free constants and starts by Levenberg and Marquardt's method, all members at once.
 
     Long records are simulated in windows whose states are made to meet (multiple shooting; H. G. Bock, 1983), so that
@@ -158,8 +158,8 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
     """
     members = len(family.constants)
     values, begun = family.constants.copy(), starts.copy()
-    damping = np.full(members, FIRST_DAMPING)
-    best: list[Fitted] = linearize(span, family, np.arange(members), values, begun)
+    damping = np.full(members, BEGIN_DAMPING)
+    best: list[Fitting] = linearize(span, family, np.arange(members), values, begun)
     active = list(range(members))
     for trial in range(trials - 1):
         if not active:
@@ -172,13 +172,13 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
             old = best[at]
             if new.merit < old.merit:
                 best[at], damping[at] = new, max(damping[at] / 10, LEAST_DAMPING)
-                if old.merit - new.merit > SETTLED * old.merit and new.merit > len(new.left) * RESOLUTION**2:
+                if old.merit - new.merit > ENDED * old.merit and new.merit > len(new.left) * RESOLUTION**2:
                     going.append(at)
             else:
                 damping[at] *= 10
                 if damping[at] < MOST_DAMPING:
                     going.append(at)
-        if trial == PATIENCE:
+        if trial == UNTIL_LEFT:
             scores = [len(each.left) * np.log(each.merit + 1e-300) for each in best]
             going = [at for at in going if scores[at] < min(scores) + BEHIND]
         active = going
@@ -186,7 +186,7 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
 
 
 @np.errstate(all="ignore")
-def step_from(at: Fitted, free: np.ndarray, damping: float) -> tuple[np.ndarray, np.ndarray]:
+def step_from(at: Fitting, free: np.ndarray, damping: float) -> tuple[np.ndarray, np.ndarray]:
     """Other constants and starts, by a damped step of Gauss and Newton."""
     square = at.jacobian.T @ at.jacobian
     scale = np.maximum(np.diag(square), 1e-12)
@@ -197,7 +197,7 @@ def step_from(at: Fitted, free: np.ndarray, damping: float) -> tuple[np.ndarray,
 
 
 @np.errstate(all="ignore")
-def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitted]:
+def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
     """Residuals and their derivatives of members, from one simulation of all and of what differs a little from them.
 
     **Arguments:** `which`: places of the members in the family. `values`: `(member, constant)`. `starts`: `(member,
@@ -244,7 +244,7 @@ def condense(
     ends: np.ndarray,
     slopes: np.ndarray,
     growths: np.ndarray,
-) -> Fitted:
+) -> Fitting:
     """Residuals as functions of the first starts and constants alone: those of later windows follow from the gaps.
 
     **Arguments:** `left`: `(record, row, state)`. `ends`: states after each window, `(record, state)`. `slopes`,
@@ -279,4 +279,4 @@ def condense(
     bounded = np.nan_to_num(closing, nan=0.0).clip(-STEEPEST, STEEPEST)
     moves = np.nan_to_num(moves, nan=0.0).clip(-STEEPEST, STEEPEST)
     merit = float((left**2).sum()) + gaps
-    return Fitted(values.copy(), starts.copy(), merit, whole, jacobian, bounded, moves)
+    return Fitting(values.copy(), starts.copy(), merit, whole, jacobian, bounded, moves)
