@@ -27,7 +27,7 @@ ARRAY: dict[str, Callable[..., np.ndarray]] = {
     **{name: getattr(np, name) for name in ("tanh", "abs", "sign", "minimum", "maximum")},
     "sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
 }
-OPERATIONS: dict[type[ast.operator], Callable[..., np.ndarray]] = {
+ARITHMETIC: dict[type[ast.operator], Callable[..., np.ndarray]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
     ast.Mult: np.multiply,
@@ -264,7 +264,7 @@ class Tape:
                     found = self.add(np.multiply, found, base)
                 return found
             case ast.BinOp(op=operator, left=left, right=right):
-                return self.add(OPERATIONS[type(operator)], self.place(left), self.place(right))
+                return self.add(ARITHMETIC[type(operator)], self.place(left), self.place(right))
         raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
 
 

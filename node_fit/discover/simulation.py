@@ -8,7 +8,7 @@ import numpy as np
 from .formulas import Formula, Tape
 
 # Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
-ENDED, FAILED_RESIDUAL = 1e-4, 1e3
+FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
 # Relative error of the simulation below which a better fit counts for nothing.
 RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
@@ -172,7 +172,7 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
             old = best[at]
             if new.merit < old.merit:
                 best[at], damping[at] = new, max(damping[at] / 10, LEAST_DAMPING)
-                if old.merit - new.merit > ENDED * old.merit and new.merit > len(new.left) * RESOLUTION**2:
+                if old.merit - new.merit > FITTED_WELL * old.merit and new.merit > len(new.left) * RESOLUTION**2:
                     going.append(at)
             else:
                 damping[at] *= 10
