@@ -3,6 +3,7 @@
 import functools
 import shutil
 import signal
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from helpers.problems import rotation
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.fitting import ladder
 from node_fit.fitting.relevance import log_evidence, thin_out
 
 FEW = 50
@@ -159,6 +161,58 @@ def test_chaos_is_forecast_in_windows():
     assert fit.score(train).r2 < 0.9  # No model could say the phase after so long.
     chaos = fit.score_chaos()
     assert chaos.valid_lyapunov_times > 1 and chaos.lyapunov_time == pytest.approx(1 / 0.906, rel=0.15)
+
+
+def judged(fit, name="cubic", verdict="good", train=0.1, validation=None, evidence=None):
+    error = max(train, validation or 0.0)
+    return ladder.Judged(fit, ladder.Attempt(name, verdict, train, validation, evidence, None, 1.0), error)
+
+
+@pytest.fixture(scope="module")
+def first():
+    return nf.fit(rotation(), training=nf.Training(steps=5), effort="quick", progress=False)
+
+
+def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):
+    wide, likely = judged(first, train=0.1), judged(first, train=0.2, evidence=30.0)
+    assert likely.beats(wide) and not wide.beats(likely)
+    assert judged(first, evidence=32.0).beats(likely) and not judged(first, evidence=30.5).beats(likely)
+    flat = judged(first, train=0.9, verdict="flat", evidence=30.0)
+    assert not flat.beats(replace(wide, error=0.5))
+
+
+@pytest.mark.parametrize(
+    ("errors", "stronger"), [([(0.1, 0.5)], True), ([(0.1, 0.12)], False), ([(0.1, 0.5), (0.3, 0.4)], None)]
+)
+def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_did(first, errors, stronger):
+    options = nf.Options()
+    grown = ladder.in_growing_windows(options, first, [])
+    fit = replace(first, options=grown)
+    tried = [judged(fit, ladder.GROWING, train=train, validation=held) for train, held in errors]
+    for which, factor in ((True, ladder.STRONGER_PRIOR), (False, ladder.WEAKER_PRIOR)):
+        found = ladder.with_other_prior(options, first, tried, stronger=which)
+        if which is stronger:
+            assert found.penalty.ridge == pytest.approx(factor * grown.penalty.ridge)
+            assert found.recipe == grown.recipe
+        else:
+            assert found is None
+    given = replace(options, penalty=nf.Penalty(ridge=0.1))
+    assert ladder.with_other_prior(given, first, tried, stronger=True) is None
+
+
+@pytest.mark.slow
+def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out():
+    """By-time validation rows, where nobody is infected, validate equations that die out at once."""
+    ts = np.linspace(0, 60, 61)
+    rates = lambda t, y: [-0.5 * y[0] * y[1] / 1000, 0.5 * y[0] * y[1] / 1000 - 0.15 * y[1]]  # noqa: E731
+    infected = solved(rates, [990, 10], ts)[:, 1:]
+    data = nf.Dataset.from_arrays(ts, infected, states=("I",))
+    train, validation, _ = nf.Split(by="time")(data)
+    field = nf.Known(
+        equations={"S": "-b*S*I/1000", "I": "b*S*I/1000 - g*I"}, constants={"b": [3.0, 0, None], "g": [0.03, 0, None]}
+    )
+    fit = nf.fit(train, validation=validation, field=field, hidden=["S"], progress=False)
+    assert fit.score(train).nrmse < 0.05 and fit.constants["g"] == pytest.approx(0.15, rel=0.05)
 
 
 @pytest.fixture(scope="module")
