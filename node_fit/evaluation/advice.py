@@ -50,7 +50,7 @@ class Case:
     - `splits`: data by their names, `train` and perhaps `validation` and `test`, with the rows that count.
     - `predicted`: predictions for each split.
     - `simple`: scores of simple models for each split, by their names.
-    - `chosen`: keys of the config that the fit chose itself.
+    - `chosen`: keys of the config that the fit chose itself, or tried other values of.
     - `penalised`: whether the model has a network, on which a prior would act.
     - `scaler`: that of the model; None leaves out the checks of residuals.
     - `chaos`: scores of a chaotic system, of which only windows are predicted.
@@ -193,7 +193,7 @@ def advise(
 
     - `options`: those of the fit.
     - `data`, `predicted`: the training data, and the fit's predictions of them.
-    - `chosen`: keys of the config that the fit chose itself, which its data judged.
+    - `chosen`: keys of the config that the fit chose itself, or tried other values of, which its data judged.
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
     - `explained`: whether it explains the training data themselves.
     - `penalised`: whether it has a network, on which a prior would act.
@@ -208,9 +208,9 @@ def advise(
     if overfits:
         found.append(advise_against_overfitting(options, chosen) if penalised else MORE)
     elif (shares > EXPLAINED).any():
-        found.append(more_states(options))
+        found.append(more_states(options, chosen))
     elif not explained:
-        found.append(advise_flat(options, ()))
+        found.append(advise_flat(options, (), chosen))
     else:
         found.append(MORE)
         found[-1] += "" if np.isnan(shares).all() else ", since past rows do not predict the residuals"
@@ -246,7 +246,7 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
 
 
 def advise_against_overfitting(options: Options, chosen: Collection[str]) -> str:
-    penalty, network = options.penalty, smaller_network(options)
+    penalty, network = options.penalty, [] if "field.width" in chosen else smaller_network(options)
     if "penalty.ridge" in chosen:
         return f"{' or '.join(['more data', *network])} (penalty.ridge was chosen by the data already)"
     ridge = penalty.ridge if isinstance(penalty, Penalty) else "auto"
@@ -257,9 +257,9 @@ def advise_against_overfitting(options: Options, chosen: Collection[str]) -> str
     return f"{', '.join([prior, *network])} or more data"
 
 
-def more_states(options: Options) -> str:
+def more_states(options: Options, chosen: Collection[str]) -> str:
     """The advice where past rows predict the residuals."""
-    if (equations := other_equations(options)) is not None:
+    if (equations := other_equations(options, chosen)) is not None:
         return f"{equations}: past rows predict the residuals"
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
@@ -268,10 +268,12 @@ def more_states(options: Options) -> str:
     return f"hidden={count + 1}, since past rows predict the residuals of a fit with {count}"
 
 
-def advise_flat(options: Options, history: Sequence[Record]) -> str:
+def advise_flat(options: Options, history: Sequence[Record], chosen: Collection[str] = ()) -> str:
     """What to try where a fit is no better than a constant."""
-    if (equations := other_equations(options)) is not None:
+    if (equations := other_equations(options, chosen)) is not None:
         return equations
+    if "train.window" in chosen and options.training.window in (None, "auto"):
+        return "hidden=1 start=encoder if not all that matters is measured, or equations (field=known)"
     if len({record.stage for record in history}) == 1 and options.recipe == DIRECT_RECIPE:
         return "recipe=default, which begins without solves or with short ones"
     if options.training.window in (None, "auto"):
@@ -279,13 +281,14 @@ def advise_flat(options: Options, history: Sequence[Record]) -> str:
     return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
 
 
-def other_equations(options: Options) -> str | None:
+def other_equations(options: Options, chosen: Collection[str]) -> str | None:
     """What to try where known equations do not describe the data; None of other fields."""
     kind = maker(options.field)
     if kind not in (Known, Hybrid):
         return None
-    tries = ["several first values of the constants (starts=8)"] if options.starts in (1, "auto") else []
-    if maker(options.start) not in (Fitted, Stated):
+    alone = options.starts in (1, "auto") and "starts" not in chosen
+    tries = ["several first values of the constants (starts=8)"] if alone else []
+    if maker(options.start) not in (Fitted, Stated) and "start" not in chosen:
         tries.append("a start that is fitted (start=fitted)")
     if options.hidden not in (0, "auto", ()):
         tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")

@@ -138,7 +138,7 @@ def is_flat(case: Case) -> Diagnosis | None:
     said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
     if stands_still(data, predicted):
         said += ", since the simulation stands still: where it starts, the equations have a steady state"
-    return Diagnosis("flat", f"flat: {said}; try {advise_flat(case.options, case.history)}.")
+    return Diagnosis("flat", f"flat: {said}; try {advise_flat(case.options, case.history, case.chosen)}.")
 
 
 def is_unfinished(case: Case) -> Diagnosis | None:

@@ -74,7 +74,7 @@ class Attempt:
     - `train`, `validation`: NRMSE; None without such data.
     - `log_evidence`: of the training data, where rows are few.
     - `horizon`: rows of the windows that it predicts, where it does not predict whole trajectories.
-    - `kept`: whether it is the result.
+    - `keys`: the keys of the config that it tried other values of. `kept`: whether it is the result.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Attempt:
     log_evidence: float | None
     horizon: int | None
     seconds: float
+    keys: tuple[str, ...] = ()
     kept: bool = False
 
     @property
@@ -100,7 +101,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Rung:
-    """A way to fit: its name, and the options that it changes, or None where it does not apply.
+    """A way to fit: its name, the keys of the config that it changes, and the options, or None where it does not apply.
 
     - `options`: from those that were given, the fit that they lead to, and what has been tried.
     - `validated`: whether validation data choose its iterate and end it. They would mislead equations without a
@@ -108,6 +109,7 @@ class Rung:
     """
 
     name: str
+    keys: tuple[str, ...]
     options: "Callable[[Options, Fit, Sequence[Judged]], Options | None]"
     validated: bool = True
 
@@ -169,7 +171,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         if fit.status in ("interrupted", "pruned"):
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
-        found = judge_attempt(rung.name, thinned(fit), horizon)
+        found = judge_attempt(rung.name, thinned(fit), horizon, rung.keys)
         tried.append(found)
         best = found if found.beats(best) else best
     return result_of(best, tried)
@@ -237,17 +239,17 @@ def is_few(fit: Fit) -> bool:
     return network and has_few_values(fit.data["train"])
 
 
-def judge_attempt(name: str, fit: Fit, horizon: int | None) -> Judged:
+def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...] = ()) -> Judged:
     """The verdict on a fit, and the error by which it is compared: the largest on data that it saw or was chosen by."""
     seconds = round(fit.train_seconds + fit.compile_seconds, 3)
     if isinstance(fit.model, Ensemble) or fit.status == "failed":
-        return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds), math.inf)
+        return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
     verdict = replace(fit, history=[]).diagnose(splits).kind
     errors = {part: fit.score(data).nrmse for part, data in splits.items()}
     train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
-    attempt = Attempt(name, verdict, train, validation, evidence_of(fit), horizon, seconds)
+    attempt = Attempt(name, verdict, train, validation, evidence_of(fit), horizon, seconds, keys)
     worst = max(errors.values())
     return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
 
@@ -311,21 +313,22 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
     maker = made_of(options.field)
     if maker in (Known, Hybrid):
         several = functools.partial(with_several_starts, effort=effort)
-        return [Rung("several starts", several, validated=maker is Hybrid)]
+        return [Rung("several starts", ("starts", "start"), several, validated=maker is Hybrid)]
     if maker is not MLP or not is_plain(options.field):
         return []
+    narrow, prior = ("train.window", "field.width"), ("penalty.ridge",)
     growing = [
-        Rung(GROWING, in_growing_windows),
-        Rung(f"{GROWING}, stronger prior", functools.partial(with_other_prior, stronger=True)),
-        Rung(f"{GROWING}, yet stronger prior", functools.partial(with_other_prior, stronger=True)),
-        Rung(f"{GROWING}, weaker prior", functools.partial(with_other_prior, stronger=False)),
+        Rung(GROWING, narrow, in_growing_windows),
+        Rung(f"{GROWING}, stronger prior", prior, functools.partial(with_other_prior, stronger=True)),
+        Rung(f"{GROWING}, yet stronger prior", prior, functools.partial(with_other_prior, stronger=True)),
+        Rung(f"{GROWING}, weaker prior", prior, functools.partial(with_other_prior, stronger=False)),
     ]
     return [
-        Rung("quadratic", functools.partial(as_polynomial, degree=2)),
-        Rung("cubic", functools.partial(as_polynomial, degree=3)),
+        Rung("quadratic", ("field",), functools.partial(as_polynomial, degree=2)),
+        Rung("cubic", ("field",), functools.partial(as_polynomial, degree=3)),
         *([] if horizon_of(first) else growing),
-        *([Rung("windows", in_short_windows)] if horizon_of(first) else []),
-        Rung("linear", as_linear),
+        *([Rung("windows", ("train.window",), in_short_windows)] if horizon_of(first) else []),
+        Rung("linear", ("field",), as_linear),
     ]
 
 

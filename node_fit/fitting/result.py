@@ -190,7 +190,7 @@ class Fit:
             else simple,
             self.options,
             self.step_excess,
-            [choice.key for choice in self.choices],
+            {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,
             chaos,

@@ -56,6 +56,22 @@ def test_chaos_has_a_verdict_of_its_own(distribution, helps):
     assert of(0 * data.ys).kind == "flat"
 
 
+def test_nothing_is_advised_that_was_tried():
+    """Keys of attempts count as chosen."""
+    data = rotation()
+
+    def of(predicted, options, chosen):
+        return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, {}, options, 0.0, chosen))
+
+    network, still = nf.Options(), np.zeros_like(data.ys)
+    assert "train.window" in of(still, network, ()).sentence
+    assert "train.window" not in of(still, network, {"train.window"}).sentence
+    known = nf.Options(field=nf.Known(equations={"x": "-a*x", "y": "-a*y"}, constants={"a": 1.0}))
+    assert all(key in of(still, known, ()).sentence for key in ("starts=8", "start=fitted"))
+    after = of(still, known, {"starts", "start"}).sentence
+    assert "starts=8" not in after and "start=fitted" not in after and "field=hybrid" in after
+
+
 def test_flat():
     data = rotation()
     flat = said(np.zeros_like(data.ys) + data.ys.mean(axis=(0, 1)))
