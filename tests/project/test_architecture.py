@@ -1,6 +1,7 @@
 """The import order of the package's folders, and size limits for files and functions."""
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 600, 60
 MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 143, 45, 12, 10
 
 
+@functools.cache
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
     """Maps dotted names to the files of the package; an `__init__` has the name of its folder."""
     found = {}
@@ -54,6 +56,7 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
 def imported(path: Path, package: Path = PACKAGE) -> tuple[set[str], set[str]]:
     """The imports of a file, at the top or inside functions: files of the package, and other packages."""
     inside, outside = set(), set()
