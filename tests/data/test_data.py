@@ -14,7 +14,7 @@ DATA = ROOT / "data"
 
 
 def load_script():
-    spec = importlib.util.spec_from_file_location("generate_data", ROOT / "scripts" / "generate_data.py")
+    spec = importlib.util.spec_from_file_location("generate_data", ROOT / "scripts" / "datasets" / "generate_data.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -197,7 +197,7 @@ def test_lynx_follows_hare_year_by_year():
 
 
 def test_the_driven_records_are_those_of_their_script(tmp_path):
-    script = ROOT / "scripts" / "generate_driven.py"
+    script = ROOT / "scripts" / "datasets" / "generate_driven.py"
     subprocess.run([sys.executable, script, "--out", tmp_path], check=True)
     for name in ("duffing", "motor", "house"):
         again = pd.read_csv(tmp_path / f"{name}.csv")

@@ -134,7 +134,9 @@ def test_each_page_of_the_gallery_has_a_command_a_picture_and_figures():
         text, picture = page.read_text(), page.with_suffix(".png")
         assert "\npython -m node_fit " in text and f"]({picture.name})" in text and f"]({page.name})" in index
         assert picture.stat().st_size < 80_000
-        assert re.search(r"<!-- measured by: python scripts/gallery.py \w+ -->\n\| what.*<!-- end -->", text, re.DOTALL)
+        assert re.search(
+            r"<!-- measured by: python scripts/docs/gallery.py \w+ -->\n\| what.*<!-- end -->", text, re.DOTALL
+        )
 
 
 def test_readme_is_short_and_its_links_lead_somewhere():

@@ -14,7 +14,9 @@ from node_fit.solver.fixed_grid import march
 
 
 def load_script():
-    spec = importlib.util.spec_from_file_location("kernel", Path(__file__).parents[2] / "scripts" / "kernel.py")
+    spec = importlib.util.spec_from_file_location(
+        "kernel", Path(__file__).parents[2] / "scripts" / "speed" / "solve_in_one_kernel.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -43,7 +45,8 @@ def driven(t, y):
 def test_it_takes_the_steps_of_the_march(method, derivative):
     rng = np.random.default_rng(0)
     y0 = jnp.asarray(1 + rng.random((11, 3)), jnp.float32)
-    grid = jnp.asarray(np.sort(rng.random((11, 17)), axis=1), jnp.float32)
+    # Steps that suit the Lorenz system: where a solve diverges, two programs round to different numbers.
+    grid = jnp.asarray(0.2 * np.sort(rng.random((11, 17)), axis=1), jnp.float32)
     expected = eqx.filter_jit(march)(method, derivative, grid, y0, None)
     found = jax.jit(lambda grid, y0: march_in_kernel(method, derivative, grid, y0, block=4, interpret=True))(grid, y0)
     np.testing.assert_allclose(found.states[1:], expected.after, rtol=2e-5, atol=1e-6)

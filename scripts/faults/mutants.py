@@ -1,0 +1,692 @@
+"""Removes guards one at a time, and runs the tests that must notice.
+
+python scripts/faults/mutants.py                   # all, about a quarter of an hour on two cores
+python scripts/faults/mutants.py carry "LM gain"   # those whose names contain one of these
+
+Each mutant is applied to a copy of the tree in a temporary folder. Before, the tests must pass there without one. The
+exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run. Those of
+pages need Chromium and its driver.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "outputs", "multirun")
+# Seconds that a mutant's tests may take. A program that no longer ends has been noticed.
+LONGEST = 600
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A guard's removal: in `file`, `old` becomes `new`; one of `tests` (pytest's names) must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+TRAINING, OPTIMIZERS, TEMPLATES = "node_fit/training", "node_fit/optimizers", "node_fit/report/templates"
+MUTANTS = (
+    Mutant(
+        "carry: the loop's check",
+        f"{TRAINING}/programs.py",
+        "keeps = lambda out: check_carry(state, out[0])",
+        "keeps = lambda out: None",
+        ("tests/training/test_pitfalls.py::test_a_fit_refuses_a_chunk_that_changes_its_carry",),
+    ),
+    Mutant(
+        "carry: dtypes and shapes",
+        f"{TRAINING}/state.py",
+        "    if changes:\n",
+        "    if False:\n",
+        ("tests/training/test_pitfalls.py::test_a_changing_carry_is_refused_by_name",),
+    ),
+    Mutant(
+        "committed leaves",
+        "node_fit/runtime/placement.py",
+        "jax.device_put(eqx.filter(copied, is_array), device or jax.local_devices()[0])",
+        "jax.tree.map(jnp.asarray, eqx.filter(copied, is_array))",
+        ("tests/runtime/test_precision.py::test_leaves_are_strong_and_committed",),
+    ),
+    Mutant(
+        "dtype: leaves are cast",
+        "node_fit/runtime/placement.py",
+        "dtype=dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype",
+        "dtype=x.dtype",
+        ("tests/runtime/test_precision.py",),
+    ),
+    Mutant(
+        "dtype: mixed leaves",
+        "node_fit/runtime/placement.py",
+        "    if len(kinds) > 1:\n",
+        "    if False:\n",
+        ("tests/training/test_pitfalls.py::test_mixed_dtypes_are_refused_by_name",),
+    ),
+    Mutant(
+        "digest",
+        "node_fit/storage/archive.py",
+        "    if expected != digest(content, arrays):\n",
+        "    if False:\n",
+        ("tests/storage/test_model_file.py::test_a_flipped_bit",),
+    ),
+    Mutant(
+        "rename",
+        "node_fit/storage/disk.py",
+        "        os.replace(temporary, path)\n",
+        "        path.write_bytes(content)\n        os.unlink(temporary)\n",
+        ("tests/storage/test_disk.py",),
+    ),
+    Mutant(
+        "non-finite steps",
+        f"{OPTIMIZERS}/optimizer.py",
+        "sound = jnp.isfinite(value.value) & jnp.isfinite(norm)",
+        "sound = jnp.ones((), bool)",
+        ("tests/optimizers/test_optimizers.py::test_a_step_that_is_not_finite_is_rejected",),
+    ),
+    Mutant(
+        "best iterate",
+        f"{TRAINING}/decisions.py",
+        "best=replace(after.chosen, loss=judged_loss) if better else before.best",
+        "best=replace(after.chosen, loss=judged_loss)",
+        ("tests/training/test_training.py::test_the_best_parameters_have_the_best_loss",),
+    ),
+    Mutant(
+        "best iterate: the last step",
+        f"{TRAINING}/programs.py",
+        "        new = self._to_the_last(new, run, drawn)\n",
+        "",
+        ("tests/training/test_judging.py::test_the_last_step_of_minibatches_counts",),
+    ),
+    Mutant(
+        "best iterate: the same sample",
+        f"{TRAINING}/programs.py",
+        "if sampled is not None:",
+        "if False:",
+        ("tests/training/test_judging.py::test_on_minibatches_the_best_is_judged_on_the_same_data",),
+    ),
+    Mutant(
+        "prior on minibatches",
+        "node_fit/objectives/objective.py",
+        "weights * target.share",
+        "weights",
+        ("tests/training/test_judging.py::test_a_prior_weighs_as_much_on_minibatches",),
+    ),
+    Mutant(
+        "splits: training rows by time",
+        "node_fit/data/splits.py",
+        "return Splits(data.until(fitted), validation, test)",
+        "return Splits(data, validation, test)",
+        (
+            "tests/data/test_splits.py::test_every_row_is_scored_in_exactly_one_part",
+            "tests/data/test_splits.py::test_a_forecast_is_simulated_from_the_start_of_the_record",
+        ),
+    ),
+    Mutant(
+        "splits: trajectories drawn once",
+        "node_fit/data/splits.py",
+        "            validation, free = free[:size], free[size:]\n",
+        "            validation = free[:size]\n",
+        ("tests/data/test_splits.py::test_by_trajectory_whole_trajectories_are_drawn",),
+    ),
+    Mutant(
+        "scaler: training rows alone",
+        "node_fit/data/scaling.py",
+        "states = np.where(data.mask, scaler.scale_states(data.ys), np.nan)",
+        "states = scaler.scale_states(data.ys)",
+        ("tests/data/test_scaling.py::test_what_does_not_count_has_no_say",),
+    ),
+    Mutant(
+        "scaler: not trained",
+        "node_fit/model/parameters.py",
+        "fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]",
+        "fixed = [*freeze]",
+        ("tests/model/test_parameters.py",),
+    ),
+    Mutant(
+        "model files: packages of classes",
+        "node_fit/storage/model_file.py",
+        "    check_package(name, (NETWORKS, *packages))\n    try:\n        cls",
+        "    try:\n        cls",
+        ("tests/storage/test_model_file.py::test_no_module_is_imported_because_a_file_says_so",),
+    ),
+    Mutant(
+        "model files: model classes alone",
+        "node_fit/storage/model_file.py",
+        "    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)) or name_stored(cls) != name:\n",
+        "    if False:\n",
+        ("tests/storage/test_model_file.py::test_what_is_no_model_class_is_no_class_of_a_file",),
+    ),
+    Mutant(
+        "targets: allowed packages",
+        "node_fit/app/config/targets.py",
+        "if path not in known:",
+        "if False:",
+        ("tests/app/test_configuration.py::test_targets_outside_the_allowed_packages_are_refused",),
+    ),
+    Mutant(
+        "curvature",
+        f"{OPTIMIZERS}/lbfgs.py",
+        "curved = settled & (way @ change > 0)",
+        "curved = settled",
+        ("tests/optimizers/test_line_search.py::test_memory_holds_no_pair_of_negative_curvature",),
+    ),
+    Mutant(
+        "descent",
+        f"{OPTIMIZERS}/lbfgs.py",
+        "sound = (ascent @ gradient > 0) & jnp.isfinite(ascent).all()",
+        "sound = jnp.isfinite(ascent).all()",
+        (
+            "tests/optimizers/test_line_search.py::test_an_ascent_direction_gives_way_to_the_gradient",
+            "tests/optimizers/test_line_search.py::test_every_line_goes_downhill",
+        ),
+    ),
+    Mutant(
+        "LM gain ratio",
+        f"{OPTIMIZERS}/levenberg_marquardt.py",
+        "taken = jnp.isfinite(total) & (gain > SUFFICIENT)",
+        "taken = jnp.isfinite(total)",
+        ("tests/optimizers/test_levenberg_marquardt.py::test_no_step_goes_uphill",),
+    ),
+    Mutant(
+        "events in padding",
+        "node_fit/solver/problem.py",
+        "jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)",
+        "self.jumps.after(y)",
+        ("tests/data/test_events.py::test_an_event_in_the_last_row_happens_once",),
+    ),
+    Mutant(
+        "events in predictions",
+        "node_fit/solver/row_by_row.py",
+        "y, watch, sound = interval.begun(front.y), front.watch, front.sound",
+        "y, watch, sound = front.y, front.watch, front.sound",
+        ("tests/data/test_events.py::test_predictions_jump_where_the_doses_are",),
+    ),
+    Mutant(
+        "implicit: the first step",
+        "node_fit/solver/row_by_row.py",
+        "chosen = jnp.where(end - t0 > least, end - t0, least)",
+        "chosen = t1 - t0",
+        ("tests/solver/test_stiff.py::test_easy_stiff_data_are_solved[kvaerno5-solve-0-x64]",),
+    ),
+    Mutant(
+        "implicit: the first step after a jump",
+        "node_fit/solver/row_by_row.py",
+        "jnp.where((before == after).all(axis=1), step, 0)",
+        "step",
+        ("tests/solver/test_stiff.py::test_the_first_step_is_chosen_again_where_states_jump",),
+    ),
+    Mutant(
+        "implicit: the first step after a row",
+        "node_fit/solver/row_by_row.py",
+        "jnp.where((before == after).all(axis=1), step, 0)",
+        "jnp.zeros_like(step)",
+        ("tests/solver/test_stiff.py::test_easy_stiff_data_are_solved[kvaerno5-forecast-1-x64]",),
+    ),
+    Mutant(
+        "implicit: steps that are not finite",
+        "node_fit/solver/row_by_row.py",
+        "finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(y1_candidate)]).all()",
+        "finite = jnp.ones((), bool)",
+        ("tests/solver/test_stiff.py::test_a_step_to_states_that_are_not_finite_is_rejected",),
+    ),
+    Mutant(
+        "implicit: derivatives that are not finite",
+        "node_fit/solver/row_by_row.py",
+        "sound = jnp.isfinite(value).all()",
+        "sound = jnp.ones((), bool)",
+        (
+            "tests/solver/test_stiff.py::test_a_step_out_of_the_domain_of_a_field_is_rejected_and_its_gradient_is_finite",
+        ),
+    ),
+    Mutant(
+        "implicit: roots that fail",
+        "node_fit/solver/row_by_row.py",
+        "jnp.where(result == optx.RESULTS.successful, x, 0)",
+        "x",
+        ("tests/solver/test_stiff.py",),
+    ),
+    Mutant(
+        "implicit: roots in single precision",
+        "node_fit/solver/row_by_row.py",
+        "jnp.maximum(self.atol, least)",
+        "self.atol",
+        ("tests/solver/test_stiff.py::test_easy_stiff_data_are_solved[kvaerno5-forecast-0-x32]",),
+    ),
+    Mutant(
+        "events in the data's fingerprint",
+        "node_fit/app/run_directory.py",
+        "events = () if data.events is None else (data.events.factor, data.events.shift)",
+        "events = ()",
+        ("tests/data/test_events.py::test_another_dose_is_other_data",),
+    ),
+    Mutant(
+        "triggers: zero itself counts",
+        "node_fit/solver/triggers.py",
+        "due, zero = watch.armed & (self.levels(t, y) <= 0)",
+        "due, zero = watch.armed & (self.levels(t, y) < 0)",
+        ("tests/solver/test_triggers.py::test_a_dose_carries_a_level_through_zero",),
+    ),
+    Mutant(
+        "triggers: armed at the start beyond zero alone",
+        "node_fit/solver/triggers.py",
+        "return TriggerWatch(look.level > look.clear, at_zero",
+        "return TriggerWatch(look.level >= 0, at_zero",
+        ("tests/solver/test_triggers.py::test_a_level_that_is_zero_at_the_start_acts_when_it_has_been_away",),
+    ),
+    Mutant(
+        "triggers: what has acted is disarmed",
+        "node_fit/solver/triggers.py",
+        "armed = (armed & ~due) | (jnp",
+        "armed = armed | (jnp",
+        ("tests/solver/test_triggers.py::test_triggers_of_one_instant_act_in_their_order",),
+    ),
+    Mutant(
+        "triggers: armed again",
+        "node_fit/solver/triggers.py",
+        "armed = watch.armed | (look.level > look.clear)",
+        "armed = watch.armed",
+        ("tests/solver/test_triggers.py::test_an_event_is_counted_once",),
+    ),
+    Mutant(
+        "triggers: armed when clearly away",
+        "node_fit/solver/triggers.py",
+        "armed = watch.armed | (look.level > look.clear)",
+        "armed = watch.armed | (look.level > -look.clear)",
+        ("tests/solver/test_triggers.py::test_an_event_is_counted_once",),
+    ),
+    Mutant(
+        "triggers: the order written",
+        "node_fit/solver/triggers.py",
+        "for which in range(due.shape[1]):",
+        "for which in reversed(range(due.shape[1])):",
+        ("tests/solver/test_triggers.py::test_triggers_of_one_instant_act_in_their_order",),
+    ),
+    Mutant(
+        "triggers: cascades",
+        "node_fit/solver/triggers.py",
+        "MOST_CASCADES = 8\n",
+        "MOST_CASCADES = 1\n",
+        ("tests/solver/test_triggers.py::test_triggers_of_one_instant_act_in_their_order",),
+    ),
+    Mutant(
+        "triggers: without end",
+        "node_fit/solver/triggers.py",
+        "watch.endless | due.any(axis=1))",
+        "watch.endless)",
+        ("tests/solver/test_triggers.py::test_triggers_that_set_each_other_off_without_end_are_a_failure",),
+    ),
+    Mutant(
+        "triggers: dips within a step",
+        "node_fit/solver/triggers.py",
+        "falls = (ready & below) | (dips & ~above)",
+        "falls = ready & below",
+        ("tests/solver/test_triggers.py::test_an_event_is_counted_once",),
+    ),
+    Mutant(
+        "triggers: what leaves zero",
+        "node_fit/solver/triggers.py",
+        "ready, below = (watch.armed | watch.leaving)",
+        "ready, below = watch.armed",
+        ("tests/solver/test_triggers.py::test_a_level_that_is_zero_at_the_start_acts_when_it_has_been_away",),
+    ),
+    Mutant(
+        "triggers: rows that fill up",
+        "node_fit/solver/triggers.py",
+        " & (h > 0)[:, None], last",
+        " , last",
+        ("tests/solver/test_triggers.py::test_rows_that_fill_up_a_trajectory_hold_no_event",),
+    ),
+    Mutant(
+        "triggers: the sign before a jump, in predictions",
+        "node_fit/solver/row_by_row.py",
+        "        y, watch = triggers.settle(interval.begin, y, watch, length > 0)\n",
+        "",
+        ("tests/solver/test_triggers.py::test_a_dose_carries_a_level_through_zero",),
+    ),
+    Mutant(
+        "triggers: the sign before a jump, over held steps",
+        "node_fit/solver/row_by_row.py",
+        "                y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)\n",
+        "                pass\n",
+        ("tests/solver/test_triggers.py::test_a_dose_carries_a_level_through_zero",),
+    ),
+    Mutant(
+        "conformal count",
+        "node_fit/model/ensemble.py",
+        "math.ceil((scores.size + 1) * p)",
+        "math.ceil((ordered.size + 1) * p)",
+        ("tests/model/test_ensemble.py::test_scores_that_are_not_finite_count",),
+    ),
+    Mutant(
+        "few validation data",
+        "node_fit/fitting/multistart.py",
+        "    if flattered <= error(best, validation):\n",
+        "    if True:\n",
+        ("tests/training/test_judging.py::test_few_validation_data_do_not_favour_a_model_that_misses_training_data",),
+    ),
+    Mutant(
+        "a constant under a strong prior",
+        "node_fit/uncertainty/linearization.py",
+        "return widening if redrawn is None else",
+        "return widening if True else",
+        ("tests/uncertainty/test_confidence.py::test_a_constant_that_only_the_prior_determines_is_said",),
+    ),
+    Mutant(
+        "noise of held-out rows",
+        "node_fit/evaluation/advice.py",
+        " or any(self.errors[name] != 0 for name in self.held):",
+        ":",
+        ("tests/evaluation/test_diagnosis.py::test_errors_held_out_that_exceed_the_noise_are_no_noise",),
+    ),
+    Mutant(
+        "starts: a hidden state's is ignored",
+        "node_fit/model/initial_state/rule.py",
+        "return jnp.concatenate([measured, jnp.tile(absent[:, count:], (rows, 1))], axis=1)",
+        "return jnp.concatenate([measured, jnp.zeros_like(jnp.tile(absent[:, count:], (rows, 1)))], axis=1)",
+        ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
+    ),
+    Mutant(
+        "starts: in the order of their names in the option",
+        "node_fit/model/initial_state/rule.py",
+        "for at, name in enumerate(system.states):\n            value, bounds",
+        "for at, name in enumerate([*given, *(each for each in system.states if each not in given)]):\n"
+        "            value, bounds",
+        ("tests/model/test_hidden_states.py::test_each_known_start_is_that_of_its_state_and_the_others_are_trained",),
+    ),
+    Mutant(
+        "starts: trained all the same",
+        "node_fit/model/initial_state/rule.py",
+        "if at >= self.measured and not told)",
+        "if at >= self.measured)",
+        ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
+    ),
+    Mutant(
+        "starts: fitted all the same",
+        "node_fit/model/initial_state/trained.py",
+        "return self.guess.shows(batch) | ~jnp.array(self.guess.told)[None]",
+        "return self.guess.shows(batch) | True",
+        ("tests/model/test_hidden_states.py::test_a_known_start_of_a_hidden_state_is_where_it_starts",),
+    ),
+    Mutant(
+        "starts: not frozen",
+        "node_fit/model/parameters.py",
+        "fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]",
+        "fixed = [*(name(path) for path, _ in parameter_nodes(model, Scaler))]",
+        ("tests/model/test_hidden_states.py::test_each_known_start_is_that_of_its_state_and_the_others_are_trained",),
+    ),
+    Mutant(
+        "starts: outside of a state's bounds",
+        "node_fit/model/initial_state/rule.py",
+        "            if name in lacking:\n",
+        "            if False:\n",
+        ("tests/model/test_hidden_states.py::test_a_known_start_that_can_t_be_is_refused",),
+    ),
+    Mutant(
+        "starts: windows of a trajectory's start",
+        "node_fit/model/initial_state/rule.py",
+        "return not self.guess.knows_hidden",
+        "return True",
+        ("tests/model/test_hidden_states.py::test_a_window_refuses_the_known_start_of_a_hidden_state",),
+    ),
+    Mutant(
+        "starts: a hidden one in older model files",
+        "node_fit/storage/archive.py",
+        "value if told and at < count else None",
+        "value if told else None",
+        ("tests/storage/test_golden.py::test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs",),
+    ),
+    Mutant(
+        "hidden=auto: threads in the first search",
+        "node_fit/sysid/linear_model.py",
+        "    import scipy.linalg  # noqa: F401\n",
+        "",
+        ("tests/sysid/test_linear_model.py::test_the_search_has_one_thread_in_every_blas_from_its_first_product",),
+    ),
+    Mutant(
+        "hidden=auto: the best and not the fewest",
+        "node_fit/fitting/auto.py",
+        "limit = min(model.judged for model in models) * (1 + WORTH)",
+        "limit = min(model.judged for model in models)",
+        ("tests/sysid/test_linear_model.py",),
+    ),
+    Mutant(
+        "hidden=auto: one more that does not help ends the search",
+        "node_fit/sysid/linear_model.py",
+        "WORTH, TRIES = 0.03, 2",
+        "WORTH, TRIES = 0.03, 1",
+        ("tests/sysid/test_linear_model.py",),
+    ),
+    Mutant(
+        "hidden=auto: judged on the data that are fitted",
+        "node_fit/sysid/linear_model.py",
+        "crossed = cross_validate(found, record)",
+        "crossed = nrmse_on(found, record)",
+        ("tests/sysid/test_linear_model.py",),
+    ),
+    Mutant(
+        "hidden=auto: constants do not compete",
+        "node_fit/sysid/linear_model.py",
+        "candidates = [found, *(constant_systems(record, us.shape[2]) if count == 0 else [])]",
+        "candidates = [found]",
+        ("tests/sysid/test_linear_model.py",),
+    ),
+    Mutant(
+        "weights of integers in a model file",
+        "node_fit/storage/model_file.py",
+        "if isinstance(leaf, Array) and not jnp.issubdtype(leaf.dtype, jnp.floating):",
+        "if False:",
+        ("tests/faults/test_hostile_models.py",),
+    ),
+    Mutant(
+        "classes of a script in a model file",
+        "node_fit/storage/model_file.py",
+        "        check_importable(type(part), name)\n",
+        "",
+        ("tests/storage/test_model_file.py::test_a_class_that_no_other_process_can_import_is_refused",),
+    ),
+    Mutant(
+        "extensions that a run names for its page",
+        "node_fit/report/run_page.py",
+        'find_field(folder / "model.safetensors", predictions, extensions)',
+        'find_field(folder / "model.safetensors", predictions, config.get("extensions") or [])',
+        ("tests/app/test_trust.py::test_a_page_imports_nothing_that_a_run_directory_names",),
+    ),
+    Mutant(
+        "text that a Parquet file holds once for many rows",
+        "node_fit/data/tables/formats.py",
+        "if longest > LONGEST_TEXT:",
+        "if False:",
+        ("tests/faults/test_absurd_tables.py::test_a_text_that_a_file_holds_once_for_many_rows_is_not_unpacked",),
+    ),
+    Mutant(
+        "derived: directions that the data do not determine",
+        "node_fit/uncertainty/confidence.py",
+        "    if lost.any() or (information",
+        "    if (information",
+        ("tests/model/test_derived.py::test_a_product_is_determined_where_its_factors_are_not",),
+    ),
+    Mutant(
+        "derived: a logarithm where it may be negative",
+        "node_fit/model/fields/known.py",
+        "ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left",
+        "ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), left=left",
+        ("tests/model/test_derived.py::test_what_can_t_be_negative_is_known_by_its_form",),
+    ),
+    Mutant(
+        "a stage that had ended",
+        f"{TRAINING}/loop.py",
+        "if any(end is None for end in self.outcomes(run)):",
+        "if True:",
+        ("tests/storage/test_golden.py::test_a_run_that_had_ended_says_so",),
+    ),
+    Mutant(
+        "page: texts are escaped",
+        "node_fit/report/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        ("tests/report/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: data beside a script",
+        "node_fit/report/page.py",
+        'data=squeeze(json.dumps(data, allow_nan=False, separators=(",", ":")).encode())',
+        'data=__import__("markupsafe").Markup(json.dumps(data))',
+        ("tests/report/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: content security policy",
+        f"{TEMPLATES}/base.html",
+        "default-src 'none'; ",
+        "",
+        ("tests/report/test_report.py::test_nothing_is_loaded_and_names_are_texts",),
+    ),
+    Mutant(
+        "page: less-than in pictures",
+        f"{TEMPLATES}/charts.js",
+        '.replace(/</g, "&lt;")',
+        "",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: ampersands in pictures",
+        f"{TEMPLATES}/charts.js",
+        '.replace(/&/g, "&amp;")',
+        "",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: texts of events",
+        f"{TEMPLATES}/run.js",
+        "record.events.map(([, text]) => esc(text))",
+        "record.events.map(([, text]) => text)",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: names of trajectories",
+        f"{TEMPLATES}/run.js",
+        "points.map(p => esc(p[2]))",
+        "points.map(p => p[2])",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: names and units",
+        f"{TEMPLATES}/run.js",
+        "esc(units[name] ? `${name} [${units[name]}]` : name)",
+        "units[name] ? `${name} [${units[name]}]` : esc(name)",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "page: list of trajectories",
+        f"{TEMPLATES}/charts.js",
+        "made.textContent = text",
+        "made.innerHTML = text",
+        ("tests/report/test_browser.py::test_all_texts_are_shown_as_they_are",),
+    ),
+    Mutant(
+        "index: links of jobs",
+        f"{TEMPLATES}/index.html",
+        "{{ job.page | urlencode }}",
+        "{{ job.page }}",
+        ("tests/report/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: links in pictures",
+        f"{TEMPLATES}/index.js",
+        '.split("/").map(encodeURIComponent).join("/")',
+        "",
+        ("tests/report/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: names in attributes",
+        f"{TEMPLATES}/index.html",
+        'data-value="{{ job.name }}"',
+        'data-value="{{ job.name | safe }}"',
+        ("tests/report/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "index: what is varied, in pictures",
+        f"{TEMPLATES}/index.js",
+        ": esc(value)}`",
+        ": value}`",
+        ("tests/report/test_browser.py::test_a_job_with_a_hostile_name_is_a_text_and_a_link",),
+    ),
+    Mutant(
+        "page: width of pictures",
+        f"{TEMPLATES}/charts.js",
+        "  boxes.observe($(id));\n",
+        "",
+        ("tests/report/test_browser.py::test_pictures_follow_the_width_at_once",),
+    ),
+)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("names", nargs="*", help="parts of the names of the mutants to try; all if absent")
+    wanted = options.parse_args().names
+    chosen = [mutant for mutant in MUTANTS if not wanted or any(part in mutant.name for part in wanted)]
+    if not chosen:
+        print(f"no mutant is named {' or '.join(wanted)}; they are: {', '.join(each.name for each in MUTANTS)}")
+        return 1
+    with tempfile.TemporaryDirectory(prefix="node_fit-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
+        code, test = tested(tree, tuple(dict.fromkeys(name for mutant in chosen for name in mutant.tests)), None)
+        if code != PASSED:
+            print(f"without a mutant, the tests do not pass: {test or f'pytest ended with {code}'}")
+            return 1
+        width = max(len(mutant.name) for mutant in chosen)
+        print(f"{'mutant':<{width}}  {'seconds':>7}  result", flush=True)
+        lost = 0
+        for mutant in chosen:
+            began = time.perf_counter()
+            killed, result = tried(tree, mutant)
+            lost += not killed
+            print(f"{mutant.name:<{width}}  {time.perf_counter() - began:7.0f}  {result}", flush=True)
+    print(f"{len(chosen) - lost} of {len(chosen)} mutants killed")
+    return 1 if lost else 0
+
+
+def tried(tree: Path, mutant: Mutant) -> tuple[bool, str]:
+    """Whether the tests notice a mutant, and by which of them, in words."""
+    path = tree / mutant.file
+    original = path.read_text()
+    count = original.count(mutant.old)
+    if count != 1:
+        return False, f"error: {mutant.file} has its old text {count} times, not once"
+    try:
+        path.write_text(original.replace(mutant.old, mutant.new))
+        code, test = tested(tree, mutant.tests)
+    except subprocess.TimeoutExpired:
+        return True, f"killed: the tests take more than {LONGEST} s"
+    finally:
+        path.write_text(original)
+    if code == FAILED and test:
+        return True, f"killed by {test}"
+    return False, "survived" if code == PASSED else f"error: pytest ended with {code}"
+
+
+def tested(tree: Path, tests: tuple[str, ...], longest: float | None = LONGEST) -> tuple[int, str]:
+    """Pytest's exit code for some tests of a tree, and the first that failed."""
+    # No bytecode is written: it would outlive a mutant of the same size and second.
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=longest)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
+    return ran.returncode, found.group(1) if found else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
