@@ -30,7 +30,7 @@ from .options.options import Training as Training
 from .fitting.result import Fit as Fit
 from .options.recipes import Plan as Plan
 from .options.recipes import Recipe as Recipe
-from .fitting.batch_fit import fit_several as fit_several
+from .fitting.fit import fit_several as fit_several
 from .model.ensemble import Ensemble as Ensemble
 from .model.fields.field import AbstractVectorField as AbstractVectorField
 from .model.fields.known import Hybrid as Hybrid

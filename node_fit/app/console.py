@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..fitting.multistart import Starts
 from ..fitting.result import Fit
+from ..fitting.selection import Restarts
 from ..report.page import explain_term
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, shown_with_interval
@@ -152,7 +152,7 @@ def print_residuals(console: Console, summary: dict[str, Any]) -> None:
             console.print(sentence, soft_wrap=True, markup=False)
 
 
-def print_results(console: Console, summary: dict[str, Any], starts: Starts | None) -> None:
+def print_results(console: Console, summary: dict[str, Any], starts: Restarts | None) -> None:
     """Prints scores, bands, constants, what residuals depend on, and what came of several starts."""
     print_scores(console, summary)
     if starts is not None and starts.fits[0].constants:

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from ..fitting.batch_fit import fit_several
+from ..fitting.fit import fit_several
 from ..fitting.progress import Display, ShowProgress
 from ..fitting.result import Fit
 from ..options.options import Options

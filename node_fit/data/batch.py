@@ -112,8 +112,8 @@ class Batch(eqx.Module):
             past=history,
             index=np.arange(len(data.trajectories), dtype=np.int32),
             joint=data.shares_grid,
-            driven=is_driven(data) or data.events is not None,
-            weight=noise_weights(data, scaler),
+            driven=data.is_driven or data.events is not None,
+            weight=None if data.sigma is None else noise_weights(data, scaler),
             jumps=None if data.events is None or jumps is None else jumps(data.events),
         )
 
@@ -137,12 +137,6 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         weight=None if batch.weight is None else part(batch.weight, True),
         jumps=batch.jumps and jax.tree.map(lambda x: part(x, True), batch.jumps),
     )
-
-
-def is_driven(data: Dataset) -> bool:
-    """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
-    changes = data.valid[:, 1:, None] & (np.diff(data.us, axis=1) != 0)
-    return bool(changes.any())
 
 
 def start_rows(data: Dataset, past: int, washout: int = 0) -> Int[np.ndarray, " trajectory"]:

@@ -6,6 +6,7 @@ The rules of a `Dataset` are here too, and what makes one from arrays of differe
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -367,6 +368,11 @@ class Dataset:
     def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
         """Where a state was measured and its row is scored, shape `(trajectory, time, state)`."""
         return np.isfinite(self.ys) & self.scored[..., None]
+
+    @cached_property
+    def is_driven(self) -> bool:
+        """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
+        return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
 
     @property
     def shares_grid(self) -> bool:

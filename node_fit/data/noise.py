@@ -166,11 +166,9 @@ def distances(t: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"], reach:
     return (y[middle] - guess) / np.sqrt(1 + sum(factor**2 for factor in factors))
 
 
-def noise_weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"] | None:
-    """The weights of residuals, proportional to one over the standard deviation; None where that is not known.
+def noise_weights(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
+    """The weights of residuals, proportional to one over their standard deviation, which is known.
 
     Their mean square is 1, so losses stay of order one, and penalties keep their meaning.
     """
-    if data.sigma is None:
-        return None
     return noise_unit(data, scaler) / is_relative(data, scaler)

@@ -1,5 +1,6 @@
-"""`fit`: from measured trajectories to a fitted model."""
+"""`fit`: from measured trajectories to a fitted model; and several fits that share their programs."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,16 +21,16 @@ from ..runtime.placement import Precision, scope
 from ..runtime.validation import check_argument
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from ..training.callback import Callback, Callbacks, RunState
-from ..training.decisions import Outcome
-from ..training.loop import Loop
+from ..training.callback import Callback, Callbacks
 from ..training.members import Members, as_members
 from ..training.stage import Stage
 from .ladder import Effort, climb, is_open
+from .problem import Problem, build, check_model_given
 from .progress import progress_bar
 from .result import Fit
-from .run import Run, keep_members, starts_of
-from .setup import PreparedFit, check_model_given
+from .train import train as solve
+
+FIT_LOG = logging.getLogger(__name__)
 
 
 @says_where
@@ -161,47 +162,94 @@ def fit_with(
         check_data(validation, "validation")
     check_argument("progress", progress, bool | None)
     check_argument("effort", effort, Effort, "quick, normal or thorough")
-    mark = options.scaling.marked if model is None else check_model_given(model).scaler.marked
-    train, validation = mark(train), None if validation is None else mark(validation)
+    model = model if model is None else check_model_given(model)
     asked = as_members(ensemble)
     ensemble = asked.trained
     options = options if ensemble.size == 1 else with_one_start(options)
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
-        run = Run(train, validation, callback)
-        prepared = run.prepare(options, model)
-        ensemble.check(train, prepared.options.training.budget.window)
-        callback.on_fit_start(prepared.model, prepared.said)
-        result = run_fit(run, prepared, ensemble)
+        problem = build(options, train, validation, earlier=model, ensemble=ensemble, callback=callback)
+        warn_of_data([problem])
+        callback.on_fit_start(problem.model, problem.said)
+        result = solve([problem], [callback])[0]
         if model is None and ensemble.size == 1 and is_open(options, effort) and jax.process_count() == 1:
             steps = [result.steps]
 
             def again(changed: Options, rows: int | None, validated: bool) -> Fit:
                 parts = [
-                    part if rows is None or part is None else part.windows(rows, rows) for part in (train, validation)
+                    part if rows is None or part is None else part.windows(rows, rows)
+                    for part in (problem.train, problem.validation)
                 ]
-                run = Run(parts[0] or train, parts[1] if validated else None, callback, offset=steps[-1])
-                steps.append((found := run_fit(run, run.prepare(changed), ensemble)).steps)
-                held = {} if parts[1] is None else {"validation": parts[1]}
-                return replace(found, data=found.data | held)
+                held = parts[1] if validated else None
+                other = build(changed, parts[0] or train, held, callback=callback, offset=steps[-1])
+                steps.append((found := solve([other], [callback])[0]).steps)
+                return replace(found, data=found.data | ({} if parts[1] is None else {"validation": parts[1]}))
 
             result = climb(options, result, again, effort, callback)
         return result.with_laplace(asked.size) if asked.vary == "laplace" else result
 
 
-def run_fit(run: Run, prepared: PreparedFit, ensemble: Members) -> Fit:
-    """Trains what was prepared."""
-    callback, members = run.callback, prepared.members(run.train, ensemble)
-    loop = run.loop(prepared.options, members, starts_well=prepared.linear is not None)
-    outcomes, state = run_until_interrupted(loop, callback)
-    found, outcome, best = keep_members(loop, outcomes, state, ensemble, run)
-    several, excess = ensemble.size > 1, loop.step_excess(state)
-    ends = tuple(outcomes) if several else ()
-    fits = None if several else starts_of(loop, state, range(len(members)), prepared, run)
-    worst = max(excess) if several and ensemble.keep == "all" else excess[best]
-    best_member = None if several else best
-    return run.result(prepared, loop, found, outcome, state, ends, best=best_member, step_excess=worst, starts=fits)
+def fit_several(
+    train: Dataset,
+    options: Sequence[Options],
+    *,
+    validation: Dataset | None = None,
+    callbacks: Sequence[Callback] | None = None,
+    overview: Callback | None = None,
+) -> list[Fit | ValueError]:
+    """Makes several fits to the same data; those that differ only in seeds and numbers run in one program.
+
+    **Arguments:**
+
+    - `train`, `validation`: as in `fit`.
+    - `options`: the options of each fit, all of one precision.
+    - `callbacks`: one for each fit, called for that fit only.
+    - `overview`: a callback for all fits together.
+
+    **Returns:** a fit for each of the options, in their order, or the `ValueError` that `fit` would raise for it. The
+    compilations of a program are counted in its first fit.
+
+    **Raises:** `ValueError` if an argument has the wrong type, or the precisions differ.
+    """
+    check_data(train, "train")
+    if validation is not None:
+        check_data(validation, "validation")
+    check_argument("options", options, Sequence[Options], "a list of node_fit.Options")
+    check_argument("callbacks", callbacks, Sequence[Callback] | None, "a list of node_fit.Callback objects")
+    check_argument("overview", overview, Callback | None)
+    callbacks = callbacks or [Callback() for _ in options]
+    if not options:
+        raise ValueError("options is empty; pass a node_fit.Options for each fit.")
+    if len(callbacks) != len(options):
+        raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
+    if len({each.kind for each in options}) > 1:
+        raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
+    if any(each.scaling.turns != options[0].scaling.turns for each in options):
+        raise ValueError("fits with different angles can't run together; pass those with the same angles.")
+    with scope(options[0].kind), ExitStack() as stack:
+        for each in callbacks:
+            stack.callback(each.on_fit_end)
+        problems: dict[int, Problem] = {}
+        fits: dict[int, Fit | ValueError] = {}
+        for index, (each, callback) in enumerate(zip(options, callbacks, strict=True)):
+            try:
+                problem = build(each, train, validation)
+                callback.on_fit_start(problem.model, problem.said)
+                problems[index] = problem
+            except ValueError as error:
+                fits[index] = error
+        if problems:
+            warn_of_data(list(problems.values()))
+            found = solve(list(problems.values()), [callbacks[index] for index in problems], overview or Callback())
+            fits |= dict(zip(problems, found, strict=True))
+        return [fits[index] for index in range(len(options))]
+
+
+def warn_of_data(problems: Sequence[Problem]) -> None:
+    """Says once what looks wrong in the data."""
+    for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
+        FIT_LOG.warning("%s", odd)
 
 
 def with_one_start(options: Options) -> Options:
@@ -209,16 +257,6 @@ def with_one_start(options: Options) -> Options:
     if options.starts not in ("auto", 1):
         raise ValueError("starts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
     return replace(options, starts=1)
-
-
-def run_until_interrupted(loop: Loop, callback: Callback) -> tuple[list[Outcome], RunState]:
-    """Runs the loop; Ctrl-C ends it with the state at the end of the last chunk, if there was one."""
-    try:
-        return loop.run(callback)
-    except KeyboardInterrupt:
-        if loop.latest is None:
-            raise
-        return [Outcome("interrupted", "by Ctrl-C") for _ in loop.latest.members], loop.latest
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:

@@ -30,10 +30,9 @@ from ..options.options import Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
-from .auto import Choice, has_angles
 from .relevance import log_evidence, thin_out
+from .resolve import SHORT, Choice
 from .result import Fit
-from .setup import SHORT
 
 LADDER_LOG = logging.getLogger(__name__)
 Effort = Literal["quick", "normal", "thorough"]
@@ -343,7 +342,7 @@ def is_plain(maker: Any) -> bool:
 def is_measured(options: Options, fit: Fit) -> bool:
     """Whether all states are measured, and none is an angle."""
     hidden = options.hidden not in ("auto", 0, ()) or fit.options.hidden not in (0, ())
-    return not hidden and made_of(options.observation) is MeasuredStates and not has_angles(options, fit.data["train"])
+    return not hidden and made_of(options.observation) is MeasuredStates and not fit.data["train"].angles
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:

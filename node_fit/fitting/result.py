@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..data.dataset import Dataset, check_data
+from ..data.facts import Facts
 from ..evaluation import metrics
 from ..evaluation.advice import Case
 from ..evaluation.baselines import baselines
@@ -34,10 +35,10 @@ from ..uncertainty.confidence import Confidence, ConfidenceInterval, Method, fin
 from ..uncertainty.laplace import Likelihood, compute_likelihood, draw_laplace
 from ..uncertainty.linearization import Evidence, Information, Unsure
 from ..uncertainty.profile import profile
-from .auto import Choice
-from .multistart import Starts
+from .problem import stages_of
 from .readable import equations_of, notebook_page
-from .setup import stages_of
+from .resolve import Choice
+from .selection import Restarts
 
 FIT_LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class Fit:
     train_seconds: float
     members: tuple[Outcome, ...] = ()
     devices: int = 1
-    starts: Starts | None = None
+    starts: Restarts | None = None
     data: Mapping[str, Dataset] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     choices: tuple[Choice, ...] = ()
@@ -289,7 +290,7 @@ class Fit:
         if self.status == "failed" or "train" not in self.data:
             raise Unsure("the fit has failed." if self.status == "failed" else "the fit does not hold its data.")
         train = self.marked(self.data["train"])
-        return Evidence(model, self.options, stages_of(self.options, model, train)[0], train)
+        return Evidence(model, self.options, stages_of(self.options, model, Facts.of(train))[0], train)
 
     def plot(self, **splits: Dataset) -> Any:
         """Data and curves against time.

@@ -196,3 +196,14 @@ def as_field(field: Any) -> Any:
 def made_of(maker: Callable) -> Callable:
     """The class or function behind partials."""
     return made_of(maker.func) if isinstance(maker, functools.partial) else maker
+
+
+def says(maker: Any, name: str, default: Any) -> Any:
+    """What the class of a part says of its instances before there is one; the default of a function or an instance."""
+    found = made_of(maker)
+    return getattr(found, name, default) if isinstance(found, type) else default
+
+
+def keyword(maker: Any, name: str) -> Any:
+    """The keyword argument of a partial by this name; None if it has none."""
+    return maker.keywords.get(name) if isinstance(maker, functools.partial) else None

@@ -1,6 +1,7 @@
 """Observations: the measured channels as functions of the states, which are states, linear or a network."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,7 +17,13 @@ class AbstractObservation(eqx.Module, metaclass=Part):
     """An observation: the measured channels as a function of the states, both in scaled units.
 
     A subclass is created with `(system, key=...)`.
+
+    - `is_direct`: whether the channels are states.
+    - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
     """
+
+    is_direct: ClassVar[bool] = False
+    is_nonlinear: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
@@ -30,6 +37,7 @@ class MeasuredStates(AbstractObservation):
     **Arguments:** `system`: gives the number of channels. `key`: not used.
     """
 
+    is_direct: ClassVar[bool] = True
     channels: int = eqx.field(static=True)
 
     def __init__(self, system: System, *, key: PRNGKeyArray | None = None):
@@ -68,6 +76,7 @@ class NetworkReadout(AbstractObservation):
     - `key`: PRNG key of the initial weights.
     """
 
+    is_nonlinear: ClassVar[bool] = True
     linear: LinearReadout
     network: Layers
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 from ..data.dataset import Dataset, cut
+from ..data.facts import Facts
 from ..data.interpolation import FEWEST_SMOOTHED, smooth
 from ..model.neural_ode import NeuralODE
 from ..runtime.validation import check_fields
@@ -50,12 +51,12 @@ class DerivativeMatching(AbstractLeastSquares):
     def __check_init__(self):
         check_fields(self)
 
-    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
+    def why_not(self, model: NeuralODE, facts: Facts) -> str | None:
         if not model.is_measured:
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
-        if data.events is not None or has_triggers(model.field):
+        if facts.events or has_triggers(model.field):
             return "no derivative stage, since splines do not jump at events"
-        if not (data.mask.sum(axis=1) >= FEWEST_SMOOTHED).all(axis=1).any():
+        if not facts.smoothable:
             return f"no derivative stage, since no trajectory has {FEWEST_SMOOTHED} measurements of every state"
         return None
 

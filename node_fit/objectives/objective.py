@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
+from ..data.facts import Facts
 from ..model.neural_ode import NeuralODE
 from ..runtime.validation import check_fields
 from ..solver.held_steps import Shares
@@ -154,7 +155,7 @@ class AbstractObjective(eqx.Module):
     ```
     """
 
-    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
+    def why_not(self, model: NeuralODE, facts: Facts) -> str | None:
         """Why a stage with this objective does not apply, in words for the log; None if it does."""
         return None
 

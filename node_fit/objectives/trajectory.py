@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset, cut
+from ..data.facts import Facts
 from ..data.interpolation import smooth
 from ..data.noise import typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
@@ -332,9 +333,8 @@ class MultipleShooting(AbstractSimulation):
         if all(isinstance(w, float | int) for w in weights) and not 0 < self.least <= self.most:
             raise ValueError(f"least must be positive and at most as large as most, got {self.least} and {self.most}.")
 
-    def why_not(self, model: NeuralODE, data: Dataset) -> str | None:
-        longest = int(data.lengths.max()) - 1
-        if longest > self.rows:
+    def why_not(self, model: NeuralODE, facts: Facts) -> str | None:
+        if facts.longest - 1 > self.rows:
             return None
         return f"no shooting stage, since no trajectory is longer than a segment of {self.rows} intervals"
 

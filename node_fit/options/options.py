@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import optax
 
-from ..data.dataset import Dataset
 from ..data.scaling import Scaling
 from ..model.fields.known import quantities
 from ..model.fields.network import MLP
@@ -25,9 +24,7 @@ from ..model.make_model import (
     MakeObservation,
     MakeStart,
     as_field,
-    make_model,
 )
-from ..model.neural_ode import NeuralODE
 from ..model.observation import MeasuredStates
 from ..objectives.losses import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
 from ..objectives.trajectory import TrajectoryMatching
@@ -203,19 +200,18 @@ class Options:
             return Placement(self.kind, kind)
         return Placement(self.kind, kind, None, fewest=1 if members > 1 else EACH)
 
-    def model(self, data: Dataset) -> NeuralODE:
-        """The model with its initial parameters."""
-        assert not isinstance(self.start, str) and not isinstance(self.hidden, str)
-        return make_model(
-            data,
-            field=self.field,
-            hidden=self.hidden,
-            start=self.start,
-            observation=self.observation,
-            solver=self.evaluation or with_tolerance(self.solver, TIGHT[self.kind]),
-            scaling=self.scaling,
-            key=jax.random.split(jax.random.key(self.seed))[0],
-        )
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The arguments of `make_model`, besides the data."""
+        return {
+            "field": self.field,
+            "hidden": self.hidden,
+            "start": self.start,
+            "observation": self.observation,
+            "solver": self.evaluation or with_tolerance(self.solver, TIGHT[self.kind]),
+            "scaling": self.scaling,
+            "key": jax.random.split(jax.random.key(self.seed))[0],
+        }
 
     def main_stage(self) -> Stage:
         """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
@@ -254,7 +250,7 @@ def says_where(function: Function) -> Function:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        check_keywords(function.__name__, kwargs, signature, place_of)
+        check_keywords(function.__name__, list(kwargs), signature, place_of)
         return function(*args, **kwargs)
 
     return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import optax
 
-from ..data.batch import is_driven
 from ..data.dataset import Dataset
+from ..data.facts import Facts
 from ..model.neural_ode import NeuralODE
 from ..objectives.derivative import DerivativeMatching
 from ..objectives.objective import AbstractObjective
@@ -106,7 +106,7 @@ def growing_windows(train: Dataset) -> Recipe:
     return Recipe(stages)
 
 
-def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, facts: Facts) -> tuple[tuple[Stage, ...], list[str]]:
     """The stages of a recipe that apply to the model and the data, and why others were left out.
 
     If an objective uses windows, a stage on windows comes before one on whole trajectories, since a field that is
@@ -116,7 +116,7 @@ def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -
 
     - `recipe`: plans of stages.
     - `main`: the stage that provides what a plan leaves out; its objective is `TrajectoryMatching`.
-    - `model`, `train`: the model, and the data that it is fitted to.
+    - `model`, `facts`: the model, and the facts of the data that it is fitted to.
     """
     taken: dict[str, Stage] = {}
     notes: list[str] = []
@@ -124,11 +124,11 @@ def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, train: Dataset) -
         if plan.instead_of in taken:
             continue
         stage = make_stage(name, plan, main)
-        reason = stage.objective.why_not(model, train)
+        reason = stage.objective.why_not(model, facts)
         if reason is not None:
             notes.append(reason)
             continue
-        parts, more = ((stage,), []) if has_own_window(plan) else windows_first(stage, train)
+        parts, more = ((stage,), []) if has_own_window(plan) else windows_first(stage, facts)
         taken |= {part.name: part for part in parts}
         notes += more
     return tuple(taken.values()), notes
@@ -172,20 +172,19 @@ def make_objective(plan: Plan, main: AbstractObjective) -> Any:
     return plan.objective(**{key: value for key, value in offered.items() if key in accepted})
 
 
-def windows_first(stage: Stage, train: Dataset) -> tuple[tuple[Stage, ...], list[str]]:
+def windows_first(stage: Stage, facts: Facts) -> tuple[tuple[Stage, ...], list[str]]:
     """The stage or, if it uses windows, a stage on windows and, where that helps, one on whole trajectories."""
     objective = stage.objective.on_whole_trajectories()
     if objective is None:
         return (stage,), []
     windows = replace(stage, name="windows")
-    if is_driven(train):
+    if facts.driven:
         # Inputs make different trajectories converge, so a model that is right on windows stays right over a record;
         # on whole records, the validation loss only rose.
         return (windows,), []
-    longest = int(train.lengths.max())
-    if longest > LONGEST_WINDOW:
+    if facts.longest > LONGEST_WINDOW:
         return (windows,), [
-            f"no stage on whole trajectories, since the longest has {longest} rows, over {LONGEST_WINDOW}"
+            f"no stage on whole trajectories, since the longest has {facts.longest} rows, over {LONGEST_WINDOW}"
         ]
     # Whole trajectories may be fewer than a minibatch of windows.
     return (windows, replace(stage, objective=objective, batch_size=None)), []

@@ -15,10 +15,11 @@ from jaxtyping import Array, Complex, Float
 
 from ..data.batch import past_rows, start_rows
 from ..data.dataset import Dataset, cut
-from ..model.fields.network import MLP, Linear, Polynomial
+from ..model.fields.network import Linear
 from ..model.initial_state.trained import Encoder
 from ..model.neural_ode import NeuralODE
 from ..model.observation import NetworkReadout
+from ..solver.problem import VectorField
 from .linear_model import LinearSystem
 
 
@@ -48,9 +49,14 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
 
 def path(model: NeuralODE) -> Linear:
     """The linear part of a model's field."""
-    found = model.field.path if isinstance(model.field, MLP | Polynomial) else model.field
-    assert isinstance(found, Linear)
+    found = linear_part_of(model.field)
+    assert found is not None
     return found
+
+
+def linear_part_of(field: VectorField) -> Linear | None:
+    """The linear part of a field, which a field of the user's need not have."""
+    return getattr(field, "linear_part", None)
 
 
 # Sets of filters that are drawn, and rows of each trajectory that they are tried on.
@@ -134,7 +140,8 @@ class Tried(NamedTuple):
 def has_place(model: NeuralODE) -> bool:
     """Whether a model can begin with filters."""
     field, start = model.field, model.start
-    linear = isinstance(field, MLP) and field.path is not None and not field.time
+    rest = getattr(field, "has_network", False) and not getattr(field, "time", False)
+    linear = rest and linear_part_of(field) is not None
     return linear and isinstance(start, Encoder) and start.before and isinstance(model.observation, NetworkReadout)
 
 

@@ -4,7 +4,7 @@ This is NumPy in float64 and takes a second; compiling a program for each number
 begins as this model and has to beat it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,8 +13,6 @@ from jaxtyping import Float, Inexact
 from threadpoolctl import threadpool_limits
 
 from ..data.batch import Batch
-from ..data.dataset import Dataset
-from ..data.scaling import Scaler
 from .subspace import Rates, identify_subspace
 
 # Dampings to try in one step of a search, and the relative fall of the error at which it ends.
@@ -268,7 +266,7 @@ class LinearModel:
 
 
 def linear_models(
-    windows: Batch, validation: Batch, train: Dataset, scaler: Scaler, kind: str, hidden: int | None = None
+    windows: Batch, validation: Batch, records: Batch, kind: str, hidden: int | None = None
 ) -> Iterator[LinearModel]:
     """Linear models with 0, 1, 2, ... hidden states until more do not help, or with a given number.
 
@@ -278,7 +276,7 @@ def linear_models(
     **Arguments:**
 
     - `windows`, `validation`: the data to fit, and the data that choose the number of states; on the host.
-    - `train`, `scaler`: the evenly sampled records from which the windows were cut, for the initial guess.
+    - `records`: the evenly sampled records from which the windows were cut, for the initial guess.
     - `kind`: how inputs are interpolated.
     - `hidden`: the number of hidden states; None to search.
     """
@@ -288,15 +286,20 @@ def linear_models(
     # Many small products, in which threads would only wait for each other.
     with threadpool_limits(1):
         yield from search(
-            SimulationRecord.of(windows, kind), SimulationRecord.of(validation, kind), train, scaler, kind, hidden
+            SimulationRecord.of(windows, kind), SimulationRecord.of(validation, kind), records, kind, hidden
         )
 
 
+def simplest_model(models: Sequence[LinearModel]) -> LinearModel:
+    """The model with the fewest states among those that are about as good as the best."""
+    limit = min(model.judged for model in models) * (1 + WORTH)
+    return next(model for model in models if model.judged <= limit)
+
+
 def search(
-    record: SimulationRecord, held_out: SimulationRecord, train: Dataset, scaler: Scaler, kind: str, hidden: int | None
+    record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: str, hidden: int | None
 ) -> Iterator[LinearModel]:
-    known = np.isfinite(train.ys).all(axis=2) & train.valid
-    ys, us = np.nan_to_num(scaler.scale_states(train.ys)), scaler.scale_inputs(train.us)
+    known, ys, us = records.known.all(axis=2), records.ys, records.us
     over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
     channels, best, found, idle = ys.shape[2], np.inf, None, 0
     for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):

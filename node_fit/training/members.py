@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ..data.dataset import Dataset
 from ..model.neural_ode import NeuralODE
 from ..runtime.compilation import fingerprint_program
 from ..runtime.placement import is_key
@@ -54,12 +53,12 @@ class Members:
         """The members that are trained, from which the others are drawn."""
         return replace(self, size=1) if self.vary == "laplace" else self
 
-    def check(self, train: Dataset, window: int | None) -> None:
-        """Refuses to draw from a single trajectory.
+    def check(self, trajectories: int, window: int | None) -> None:
+        """Refuses to draw from a single one of the training trajectories, unless it is cut into windows.
 
         **Raises:** `ValueError` that says what to do.
         """
-        if self.size > 1 and self.vary == "data" and window is None and len(train.trajectories) == 1:
+        if self.size > 1 and self.vary == "data" and window is None and trajectories == 1:
             raise ValueError(
                 "ensemble.vary=data draws trajectories, and there is one; set train.window, or ensemble.vary=seeds."
             )

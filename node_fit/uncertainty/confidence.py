@@ -12,7 +12,6 @@ from ..data.domains import Bounds, from_line, slope, to_line
 from ..evaluation.residuals import neighbours_in_words
 from ..model import parameters
 from ..model.fields.known import Constants, Quantity, quantities
-from ..model.initial_state.rule import First
 from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
 
 # A direction of which less is known is not determined: a standard error of the constants' own size.
@@ -329,7 +328,7 @@ def notes_on(information: Information) -> list[str]:
     for sentence in neighbours_in_words(information.evidence.checked):
         positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())
         notes.append(f"{sentence[:-1]}: the intervals are {'too narrow' if positive else 'off'}.")
-    if isinstance(information.evidence.model.start, First):
+    if information.evidence.model.start.is_first_measurement:
         notes.append(READS_FIRST_ROW)
     return notes
 

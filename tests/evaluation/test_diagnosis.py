@@ -17,7 +17,7 @@ from node_fit.evaluation.baselines import baselines
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import score_predictions
-from node_fit.fitting.setup import CANDIDATES, choose_ridge, is_short
+from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record
 
@@ -276,7 +276,7 @@ def short(data, field, count):
     """Whether the data are short for a model whose field has `count` weights."""
     model = nf.make_model(data, field=field, key=jax.random.key(0))
     assert sum(leaf.size for leaf in network_weights(model.field)) == count
-    return is_short(data, model)
+    return is_short(int(data.mask.sum()), model)
 
 
 def test_what_is_short():

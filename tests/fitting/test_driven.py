@@ -8,7 +8,8 @@ import pytest
 from helpers.problems import A, B
 
 import node_fit as nf
-from node_fit.fitting.auto import choose_options
+from node_fit.data.facts import Facts
+from node_fit.fitting.resolve import resolve
 from node_fit.training.programs import Pace, StagePrograms
 
 ROOT = Path(__file__).parents[2]
@@ -138,5 +139,6 @@ def test_steps_that_are_held_too_long_are_not_taken_for_a_fit(monkeypatch):
 
 def test_a_fit_without_windows_says_that_hidden_states_are_not_chosen():
     data = nf.read_table(ROOT / "data" / "house.csv", time="minutes", states=["room"], inputs=["heater"])
-    options, choices, _ = choose_options(nf.Options(training=nf.Training(window=None)), data, None)
-    assert options.hidden == 0 and any("only chosen for fits in windows" in str(choice) for choice in choices)
+    plan = resolve(nf.Options(training=nf.Training(window=None)), Facts.of(data))
+    assert plan.options.hidden == 0
+    assert any("only chosen for fits in windows" in str(choice) for choice in plan.choices)

@@ -10,7 +10,8 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.batch import Batch
-from node_fit.fitting.auto import choose_options
+from node_fit.data.facts import Facts
+from node_fit.fitting.resolve import resolve
 from node_fit.model.initial_state.rule import describe_known_starts
 from node_fit.runtime.placement import carry, scope
 
@@ -246,7 +247,7 @@ def test_windows_are_not_chosen_where_a_start_is_that_of_a_trajectory():
     known = functools.partial(nf.First, absent={"v": 1.0})
     for start, window in ((nf.First, 128), (known, None), (nf.Steady, None), (nf.Fitted, None)):
         options = nf.Options(field=nf.Linear, hidden=["v"], start=start)
-        assert choose_options(options, driven, None).options.training.window == window, start
+        assert resolve(options, Facts.of(driven)).options.training.window == window, start
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from helpers.commands import node_fit, read_summary
 from helpers.problems import SMALL, fit_to, rotation
 
 import node_fit as nf
-from node_fit.fitting.multistart import Start, Starts
-from node_fit.fitting.setup import SEEDS_APART
+from node_fit.fitting.problem import SEEDS_APART
+from node_fit.fitting.selection import Restart, Restarts
 from node_fit.model.fields.known import Constants
 from node_fit.plots.loss import plot_starts
 
@@ -78,14 +78,14 @@ def test_constants_lie_around_the_given_ones():
 
 
 def test_optima_are_counted():
-    starts = Starts(tuple(Start("completed", loss, {"k": 1.0}) for loss in (2.0, 1.0, 1.005, math.inf, 1.5)))
+    starts = Restarts(tuple(Restart("completed", loss, {"k": 1.0}) for loss in (2.0, 1.0, 1.005, math.inf, 1.5)))
     assert (starts.best, starts.found, starts.next_best) == (1.0, 2, 1.5)
     assert starts.losses == (2.0, 1.0, 1.005, math.inf, 1.5)
     table = json.loads(json.dumps(starts.as_dict(), allow_nan=False))["table"]
     assert table[3]["loss"] is None and table[1] == {
         "start": 1, "status": "completed", "loss": 1.0, "constants": {"k": 1.0},
     }  # fmt: skip
-    lost = Starts((Start("failed", math.inf, {}),))
+    lost = Restarts((Restart("failed", math.inf, {}),))
     assert lost.found == 0 and lost.next_best is None
 
 

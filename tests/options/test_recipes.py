@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 import node_fit as nf
 from node_fit.app.config.instantiate import build
+from node_fit.data.facts import Facts
 from node_fit.options.recipes import RECIPES, make_stages
 from node_fit.runtime.placement import scope
 
@@ -85,7 +86,7 @@ def test_what_a_plan_leaves_out_is_that_of_the_fit():
         }
     )
     model = nf.make_model(rotation(), field=SMALL, key=jax.random.key(0))
-    (derivative, shooting, main), notes = make_stages(recipe, main, model, rotation())
+    (derivative, shooting, main), notes = make_stages(recipe, main, model, Facts.of(rotation()))
     assert not notes
     assert (derivative.steps, derivative.batch_size, type(derivative.optimizer)) == (5, None, nf.LBFGS)
     assert derivative.objective.penalty.ridge == 0.5

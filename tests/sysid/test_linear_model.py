@@ -12,7 +12,6 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.data.batch import Batch
 from node_fit.data.scaling import Scaler
-from node_fit.fitting.auto import simplest_model
 from node_fit.sysid import linear_model
 from node_fit.sysid.linear_model import (
     LinearModel,
@@ -26,6 +25,7 @@ from node_fit.sysid.linear_model import (
     linear_models,
     minimize,
     nrmse_on,
+    simplest_model,
     step_matrix,
 )
 from node_fit.sysid.subspace import identify_subspace
@@ -95,7 +95,9 @@ def test_the_number_of_hidden_states_is_found(held):
     train, validation = record(500, held=held, noise=0.01), record(200, seed=5, held=held, noise=0.01)
     batch, scaler = windows_of(train)
     kind = "hold" if held else "linear"
-    models = list(linear_models(batch, Batch.from_dataset(validation, scaler, ROWS), train, scaler, kind))
+    models = list(
+        linear_models(batch, Batch.from_dataset(validation, scaler, ROWS), Batch.from_dataset(train, scaler), kind)
+    )
     best = simplest_model(models)
     assert best.hidden == 1
     assert best.error < 0.1 < models[0].error
@@ -110,7 +112,7 @@ def test_no_linear_model_is_worse_than_keeping_the_last_value_or_the_mean():
     )
     batch, scaler = windows_of(train)
     held = Batch.from_dataset(other, scaler, ROWS)
-    found = simplest_model(list(linear_models(batch, held, train, scaler, "hold")))
+    found = simplest_model(list(linear_models(batch, held, Batch.from_dataset(train, scaler), "hold")))
     simple = [
         nrmse_on(each, SimulationRecord.of(held, "hold"))
         for each in constant_systems(SimulationRecord.of(batch, "hold"), 1)
@@ -142,7 +144,13 @@ def test_the_search_ends_after_two_states_that_do_not_help(monkeypatch):
     monkeypatch.setattr(linear_model, "cross_validate", lambda *_: next(judged))
     monkeypatch.setattr(linear_model, "nrmse_on", lambda *_: 0.0)
     batch, scaler = windows_of(data := record(120), 30)
-    assert [model.hidden for model in linear_models(batch, batch, data, scaler, "hold")] == [0, 1, 2, 3, 4]
+    assert [model.hidden for model in linear_models(batch, batch, Batch.from_dataset(data, scaler), "hold")] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 # Without SciPy, as in a process whose first fit this is.
@@ -158,7 +166,7 @@ us = np.sin(np.arange(60.0))[:, None]
 data = nf.Dataset.from_arrays(np.arange(60.0), np.cumsum(us, axis=0), us, states=("y",), inputs=("u",))
 scaler = Scaler.from_dataset(data)
 windows = Batch.from_dataset(data.windows(30, 10), scaler, 5)
-models = linear_models(windows, windows, data, scaler, "hold", 0)
+models = linear_models(windows, windows, Batch.from_dataset(data, scaler), "hold", 0)
 next(models)
 print(*[pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"])
 """

@@ -14,7 +14,7 @@ from helpers.callbacks import alone, assert_equal, leaves
 from helpers.problems import SMALL, Quadratic, fit_to, problem, rotation
 
 import node_fit as nf
-from node_fit.fitting.run import select_member
+from node_fit.fitting.selection import select_member
 from node_fit.objectives.objective import Loss
 from node_fit.runtime.placement import carry
 from node_fit.training import programs

@@ -1,6 +1,7 @@
 """The base class of vector fields, and a wrapper for your own, written in your units."""
 
 import abc
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -17,7 +18,25 @@ class AbstractVectorField(eqx.Module, metaclass=Part):
     Your own field need not inherit from this class: any `equinox.Module` with the call signature `(t, y, u)` works.
     It gets scaled states, inputs and time, which are of order one (see `Scaler`). With
     `scaling=node_fit.Scaling(affine=False)` in `fit`, it gets them in your units.
+
+    A class says what `fit` and its advice need to know before a field is made:
+
+    - `has_linear_part`: whether `linear_part` is a linear field to which the rest is added, and which may begin as a
+      linear model of the data; if a keyword `linear` asks for it, only then.
+    - `is_linear`: whether it is linear altogether.
+    - `has_equations`: whether its right-hand sides are equations that the user knows, at least in part.
+    - `has_network`: whether it has a network, which could be smaller.
     """
+
+    has_linear_part: ClassVar[bool] = False
+    is_linear: ClassVar[bool] = False
+    has_equations: ClassVar[bool] = False
+    has_network: ClassVar[bool] = True
+
+    @property
+    def linear_part(self) -> Any:
+        """The linear field that a linear model of the data may set; None if there is none."""
+        return None
 
     @abc.abstractmethod
     def __call__(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -196,6 +196,8 @@ class Known(AbstractVectorField):
     **Raises:** `ValueError` if a state has no equation, or an equation uses an unknown name.
     """
 
+    has_equations: ClassVar[bool] = True
+    has_network: ClassVar[bool] = False
     equations: Equations
     constants: Constants
     system: System
@@ -419,6 +421,7 @@ class Hybrid(AbstractVectorField):
     - `key`: PRNG key of the initial weights.
     """
 
+    has_equations: ClassVar[bool] = True
     known: Known
     network: Layers
     terms: tuple[tuple[str, float], ...] = eqx.field(static=True)

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -28,6 +28,9 @@ class Linear(AbstractVectorField):
     - `key`: PRNG key of the initial coefficients.
     """
 
+    has_linear_part: ClassVar[bool] = True
+    is_linear: ClassVar[bool] = True
+    has_network: ClassVar[bool] = False
     layer: eqx.nn.Linear
 
     def __init__(self, states: int, inputs: int = 0, *, key: PRNGKeyArray):
@@ -37,6 +40,10 @@ class Linear(AbstractVectorField):
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
         return self.layer(jnp.concatenate([y, u]))
+
+    @property
+    def linear_part(self) -> "Linear":
+        return self
 
     def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
         """The coefficients of each variable and the constant, by exponents of states and inputs; in scaled units, shape
@@ -173,6 +180,7 @@ class MLP(AbstractVectorField):
     **Raises:** `ValueError` if a size is out of range or the activation is unknown.
     """
 
+    has_linear_part: ClassVar[bool] = True
     network: Layers
     path: Linear | None
     time: bool = eqx.field(static=True)
@@ -214,6 +222,10 @@ class MLP(AbstractVectorField):
     ) -> Float[Array, " state"]:
         rates = self.network(jnp.concatenate([jnp.atleast_1d(t), y, u] if self.time else [y, u]))
         return rates if self.path is None else rates + self.path(t, y, u)
+
+    @property
+    def linear_part(self) -> Linear | None:
+        return self.path
 
 
 @stored_as("SecondOrder")
@@ -303,6 +315,8 @@ class Polynomial(AbstractVectorField):
     **Raises:** `ValueError` if the degree is out of range, or there would be over 1,000 monomials.
     """
 
+    has_linear_part: ClassVar[bool] = True
+    has_network: ClassVar[bool] = False
     weight: Float[Array, "state term"]
     path: Linear
     # The variables of each monomial, by number and with repetition; the last number stands for a factor of one.
@@ -336,6 +350,10 @@ class Polynomial(AbstractVectorField):
         for column in columns[1:]:
             monomials = monomials * variables[column]
         return self.path(t, y, u) + self.weight @ monomials
+
+    @property
+    def linear_part(self) -> Linear:
+        return self.path
 
     @property
     def exponents(self) -> list[tuple[int, ...]]:

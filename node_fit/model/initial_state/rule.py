@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -131,6 +131,16 @@ class AbstractStart(eqx.Module, metaclass=Part):
     """
 
     guess: eqx.AbstractVar[Guess]
+    # Whether trajectories start at their first measurement as it is, noise included.
+    is_first_measurement: ClassVar[bool] = False
+
+    @classmethod
+    def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
+        """Whether a rule that is still to be made would give the start of any window.
+
+        **Arguments:** `absent`: as it would be given. `hides`: whether there may be hidden states.
+        """
+        return True
 
     @abc.abstractmethod
     def __call__(self, batch: Batch) -> Starts:
@@ -214,8 +224,13 @@ class First(AbstractStart):
     - `key`: not used.
     """
 
+    is_first_measurement: ClassVar[bool] = True
     guess: Guess
     hidden: Float[Array, " unknown"] | None
+
+    @classmethod
+    def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
+        return absent is None or not hides
 
     @checks_arguments
     def __init__(self, system: System, batch: Batch, *, absent: Absent = None, key: PRNGKeyArray | None = None):

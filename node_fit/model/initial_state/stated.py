@@ -88,6 +88,10 @@ class Stated(AbstractStart):
     def given_rows(self) -> int | None:
         return 0 if set(self.system.states[: self.guess.measured]) <= set(self.stated) else 1
 
+    @classmethod
+    def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
+        return False
+
     @property
     def reads_windows(self) -> bool:
         return False
@@ -152,6 +156,10 @@ class Steady(AbstractStart):
     @property
     def given_rows(self) -> int | None:
         return 0
+
+    @classmethod
+    def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
+        return False
 
     @property
     def reads_windows(self) -> bool:

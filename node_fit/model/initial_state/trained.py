@@ -124,6 +124,10 @@ class Fitted(AbstractStart):
         last = int(np.flatnonzero(used)[-1]) + 1 if used.any() else 1
         return first_rows(batch, 1 << (last - 1).bit_length())
 
+    @classmethod
+    def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:
+        return False
+
     @property
     def reads_windows(self) -> bool:
         return False

@@ -1,24 +1,26 @@
-"""What came of several starts: which found the same optimum, and which iterate validation data have judged."""
+"""Selects what a fit keeps: which iterate, which member, which of several restarts, and what came of the others."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..data.dataset import Dataset
 from ..evaluation.metrics import jsonable
 from ..model.neural_ode import NeuralODE
 from ..training.callback import RunState, Status
+from ..training.decisions import Outcome
 from ..training.loop import Loop
+from ..training.state import TrainState
+from .problem import Problem
 
 # Losses that differ by less, relative to the best or absolutely, are of the same optimum.
 SAME, EXACT_LOSS = 1e-2, 1e-10
 
 
 @dataclass(frozen=True)
-class Start:
+class Restart:
     """A fit from one of several starts.
 
     - `status`: how it ended.
@@ -33,13 +35,13 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Starts:
+class Restarts:
     """Fits from several starts, of which the best was kept. The first began at the constants that were given.
 
     - `fits`: a `Start` for each, in their order.
     """
 
-    fits: tuple[Start, ...]
+    fits: tuple[Restart, ...]
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -76,27 +78,26 @@ class Starts:
 
 # Validation data that a model fits better than its own training data by this factor do not stand for them.
 FLATTERED = 3.0
-# Trajectories that are enough to tell.
-ENOUGH_VALUES = 64
 
 
-def select_iterate(loop: Loop, state: RunState, member: int, train: Dataset, validation: Dataset | None) -> NeuralODE:
+def select_iterate(problem: Problem, loop: Loop, state: RunState, member: int) -> NeuralODE:
     """The best iterate of a member, or the last stage's, where few validation data favour one of an earlier stage.
 
     A derivative stage may end at a model that predicts two validation trajectories well and loses a training one. So an
     iterate's error counts as a third of that of the training data at least.
 
-    **Arguments:** `loop`, `state`, `member`: a loop at its end. `train`, `validation`: its data.
+    **Arguments:** `problem`: that was solved. `loop`, `state`, `member`: a loop at its end.
     """
     best, chosen = loop.fitted(state, member), state.members[member].chosen
-    if validation is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
+    if problem.validation is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
         return best
     last = loop.fitted(state, member, chosen)
-    train, validation = train.sample(ENOUGH_VALUES), validation.sample(ENOUGH_VALUES)
-    flattered = error(best, train) / FLATTERED
-    if flattered <= error(best, validation):
+    train, held = problem.errors(best)
+    flattered = train / FLATTERED
+    if flattered <= held:
         return best
-    return last if max(error(last, validation), error(last, train) / FLATTERED) < flattered else best
+    last_train, last_held = problem.errors(last)
+    return last if max(last_held, last_train / FLATTERED) < flattered else best
 
 
 def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
@@ -105,10 +106,45 @@ def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
     return state.stage > 0 and int(last.step) > 0 and int(last.stale) >= -(-int(last.step) // length)
 
 
-def error(model: NeuralODE, data: Dataset) -> float:
-    """The root of the mean squared error in scaled units; infinite where a prediction is not finite."""
-    predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
-    counted = data.mask
-    off = (predicted - scaler.near(scaler.scale_states(data.ys), predicted))[counted]
-    found = float(np.sqrt(np.mean(off**2))) if off.size else 0.0
-    return found if np.isfinite(found) else np.inf
+def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
+    """How a run of several members ended: like the first that was interrupted, else the first that did not fail."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    order: list[Status] = ["interrupted", "completed", "converged", "stopped", "failed"]
+    first = min(outcomes, key=lambda outcome: order.index(outcome.status))
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in order}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
+
+
+def restarts_of(problem: Problem, loop: Loop, state: RunState, among: range) -> Restarts:
+    """What came of each of several restarts.
+
+    **Arguments:** `among`: the problem's members, one for each restart and each weight of the prior.
+    """
+    validated, outcomes, fits = problem.validation is not None, loop.outcomes(state), []
+    weights = len(problem.ridges)
+    for first in among[::weights]:
+        best = select_member(state, range(first, first + weights), validated=validated)
+        unjudged, loss = rank_outcome(state.members[best], validated)
+        outcome, model = outcomes[best], select_iterate(problem, loop, state, best)
+        status = "interrupted" if outcome is None else outcome.status
+        fits.append(Restart(status, math.inf if unjudged else loss, model.constants()))
+    return Restarts(tuple(fits))
+
+
+def select_member(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:
+    """The member that is best, of all or of some."""
+    among = range(len(state.members)) if among is None else among
+    return min(among, key=lambda member: rank_outcome(state.members[member], validated))
+
+
+def rank_outcome(state: TrainState, validated: bool) -> tuple[bool, float]:
+    """What members are ordered by: those without a finite validation loss come last, by their training loss.
+
+    Where held steps were refined in the last chunk, the chosen iterate is the best.
+    """
+    best, chosen = float(state.best.loss), float(state.chosen.loss)
+    if np.isfinite(best):
+        return False, best
+    return validated, chosen if np.isfinite(chosen) else np.inf

@@ -1,18 +1,63 @@
-"""What is odd about training data: what nothing can be learnt from is refused, the rest is said."""
+"""What data tell before a fit: the facts by which options are chosen, and what is odd about them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from .dataset import Dataset
-from .interpolation import FEWEST_SMOOTHED
+from .interpolation import FEWEST_SMOOTHED, detect_input_hold
 from .scaling import Scaling
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
 HUGE = 1e18
 # Maximum number of outliers, and how many times farther from the median they are than all other values.
 LONELY, FAR_AWAY = 3, 10.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the options of a fit are chosen by, and all that the choice sees of the data.
+
+    - `trajectories`, `rows`, `longest`: number of training trajectories, of their rows, and of those of the longest.
+    - `values`: number of measured values that count.
+    - `driven`: whether an input changes within a trajectory; `inputs`, `inputs_reason`: how inputs go on between rows,
+      `hold` or `linear`, and why.
+    - `events`, `angles`: whether states jump at events, and whether some are angles.
+    - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
+    - `validated`: whether there are validation data.
+    """
+
+    trajectories: int
+    rows: int
+    longest: int
+    values: int
+    driven: bool = False
+    inputs: str = "linear"
+    inputs_reason: str = ""
+    events: bool = False
+    angles: bool = False
+    smoothable: bool = True
+    validated: bool = False
+
+    @staticmethod
+    def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
+        """The facts of a fit's data."""
+        inputs, reason = detect_input_hold(train) if train.is_driven else ("linear", "")
+        return Facts(
+            trajectories=len(train),
+            rows=int(train.lengths.sum()),
+            longest=int(train.lengths.max()),
+            values=int(train.mask.sum()),
+            driven=train.is_driven,
+            inputs=inputs,
+            inputs_reason=reason,
+            events=train.events is not None,
+            angles=bool(train.angles),
+            smoothable=bool((train.mask.sum(axis=1) >= FEWEST_SMOOTHED).all(axis=1).any()),
+            validated=validation is not None,
+        )
 
 
 def check_trainable(data: Dataset) -> None:

@@ -12,7 +12,7 @@ from helpers.problems import SMALL, fit_to, rotation
 
 import node_fit as nf
 from node_fit.__main__ import main
-from node_fit.data.quality import find_oddities
+from node_fit.data.facts import find_oddities
 
 
 def with_values(change) -> nf.Dataset:

@@ -1,0 +1,382 @@
+"""Builds the problem that a fit solves: complete options, models, stages and the weights of the prior."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..data.batch import Batch
+from ..data.dataset import Dataset
+from ..data.facts import Facts, check_trainable, find_oddities
+from ..data.interpolation import median_step, sample_evenly
+from ..data.scaling import Scaler
+from ..evaluation.metrics import score_predictions
+from ..model import parameters
+from ..model.fields.known import quantities
+from ..model.make_model import make_model
+from ..model.neural_ode import NeuralODE
+from ..objectives.losses import Number, Penalty
+from ..options.options import Options
+from ..options.recipes import Recipe, make_stages, some
+from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
+from ..sysid.linear_model import LinearModel, linear_models, simplest_model
+from ..training.callback import Callback
+from ..training.loop import Loop
+from ..training.members import Member, Members
+from ..training.stage import Stage
+from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, resolve
+from .screening import choose_beginnings, has_beginnings
+
+# Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
+SEEDS_APART = 1_000
+# Trajectories that are enough to compare two iterates by.
+MOST_COMPARED = 64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a fit solves; `build` makes it, and `train` solves it.
+
+    - `train`, `validation`: the data, with their angles named. `facts`: what is known of them.
+    - `options`: complete options. `ensemble`: the members that are fitted at once.
+    - `model`: the model with its initial parameters.
+    - `ridges`: weights of the prior; if there are several, the validation data choose.
+    - `choices`: what was chosen, and why. `notes`: why stages were left out. `warnings`: what looks wrong in the data.
+    - `linear`: the linear model that the fit begins with, if any.
+    - `began`: when its building began [s of the process]. `trials`: fits that chose the prior's weight.
+    - `offset`: steps of earlier attempts, from which steps are counted.
+    """
+
+    train: Dataset
+    validation: Dataset | None
+    facts: Facts
+    options: Options
+    ensemble: Members
+    model: NeuralODE
+    ridges: tuple[Number, ...]
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    linear: LinearModel | None
+    began: float
+    trials: tuple[Loop, ...] = ()
+    offset: int = 0
+
+    @property
+    def said(self) -> list[str]:
+        """The choices and notes as text."""
+        return [*map(str, self.choices), *self.notes]
+
+    @property
+    def data(self) -> dict[str, Dataset]:
+        """The data by their roles."""
+        return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
+
+    def stages(self, ridge: Number) -> Sequence[Stage]:
+        return stages_of(self.options.with_ridge(ridge), self.model, self.facts)[0]
+
+    @property
+    def middle(self) -> Number:
+        """The weight of the prior in an ensemble."""
+        return self.ridges[len(self.ridges) // 2]
+
+    def settled(self, best: int | None) -> tuple[Options, tuple[Choice, ...]]:
+        """The options and choices with the final weight of the prior: that of the best member, or of an ensemble."""
+        if len(self.ridges) == 1:
+            return self.options.with_ridge(self.ridges[0]), self.choices
+        ridge = self.middle if best is None else self.ridges[best % len(self.ridges)]
+        shown = ", ".join(f"{weight:.2g}" for weight in self.ridges)
+        why = "the middle" if best is None else "the best on the validation data"
+        told = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
+        return self.options.with_ridge(ridge), tuple(told if each.key == told.key else each for each in self.choices)
+
+    def members(self) -> list[Member]:
+        """The members to fit at once: those of an ensemble, or one for each start and weight of the prior."""
+        options, ensemble = self.options, self.ensemble
+        if ensemble.size == 1:
+            assert isinstance(options.starts, int)
+            seeds = [options.seed + SEEDS_APART * start for start in range(options.starts)]
+            return [
+                Member(model, self.stages(ridge), seed)
+                for model, seed in zip(self.models(seeds, constants=True), seeds, strict=True)
+                for ridge in self.ridges
+            ]
+        stages = self.stages(self.middle)
+        seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.size)]
+        return [
+            Member(model, stages, seed, ensemble.resample(options.seed, index))
+            for index, (model, seed) in enumerate(zip(self.models(seeds), seeds, strict=True))
+        ]
+
+    def models(self, seeds: Sequence[int], *, constants: bool = False) -> list[NeuralODE]:
+        """Initial models, of which the first is already made; if `constants`, the others have other constants, too."""
+        options = self.options
+        more = [first_model(replace(options, seed=seed), self.train, self.linear)[0] for seed in seeds[1:]]
+        if constants and more and has_beginnings(self.model):
+            beginnings = choose_beginnings(self.model, self.train, len(more), seeds[0])
+            more = [beginning(model) for model, beginning in zip(more, beginnings, strict=True)]
+        return [options.place.one(model) for model in (self.model, *more)]
+
+    def errors(self, model: NeuralODE) -> tuple[float, float]:
+        """The errors of a model on samples of the training and the validation data, in scaled units."""
+        assert self.validation is not None
+        train, held = (scaled_error(model, part.sample(MOST_COMPARED)) for part in (self.train, self.validation))
+        return train, held
+
+    def loop(self, members: Sequence[Member]) -> Loop:
+        """The training loop of members of this problem, or of others that share its programs."""
+        return make_loop(
+            self.options,
+            members,
+            self.train,
+            self.validation,
+            starts_well=self.linear is not None,
+            offset=self.offset,
+        )
+
+
+def build(
+    options: Options,
+    train: Dataset,
+    validation: Dataset | None,
+    *,
+    earlier: NeuralODE | None = None,
+    ensemble: Members | None = None,
+    callback: Callback | None = None,
+    offset: int = 0,
+) -> Problem:
+    """Resolves the options, and makes the model and its stages.
+
+    **Arguments:**
+
+    - `options`, `train`, `validation`: as in `fit`. `earlier`: a model to continue from.
+    - `ensemble`: the members that are fitted at once; one by default.
+    - `callback`: told of trials. `offset`: as of `Problem`.
+
+    **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
+    """
+    began, ensemble = time.perf_counter(), ensemble or Members()
+    mark = (options.scaling if earlier is None else earlier.scaler).marked
+    train, validation = mark(train), None if validation is None else mark(validation)
+    check_trainable(train)
+    facts = Facts.of(train, validation)
+    model = None
+    if earlier is not None:
+        if options.starts not in ("auto", 1):
+            raise ValueError("starts draws new models, and model continues an earlier one; pass one of the two.")
+        model, options = continue_from(earlier, train, options)
+    plan, linear, more = resolve(options, facts, continued=model is not None), None, []
+    if plan.identify:
+        found = identify(plan.options, train, validation)
+        plan, linear = resolve(options, facts, found), found.model
+    options = plan.options
+    if model is None:
+        model, more = first_model(options, train, linear)
+    _ = quantities(options.derived, tuple(model.constants()))
+    if validation is not None:
+        model.check_channels(validation)
+    ridges, trials = plan.ridges, Trials(train, callback or Callback())
+    if plan.try_ridges and is_short(facts.values, model):
+        # A start that is the first row sees none of the ends, and data of one kind share their programs.
+        hide = model.start.given_rows != 1
+        ridge = choose_ridge(train, lambda part, weight: trials.predict(options.with_ridge(weight), part), hide=hide)
+        ridges = (ridge,)
+        more = [*more, Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
+    ensemble.check(facts.trajectories, options.training.budget.window)
+    window, from_first = options.training.window, model.start.is_first_measurement
+    return Problem(
+        train,
+        validation,
+        facts,
+        options,
+        ensemble,
+        model,
+        ridges,
+        (*plan.choices, *more),
+        tuple(stages_of(options.with_ridge(0.0), model, facts)[1]),
+        tuple(find_oddities(train, options.scaling, window, from_first=from_first)),
+        linear,
+        began,
+        tuple(trials.loops),
+        offset,
+    )
+
+
+# Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
+LINEAR_WINDOWS = 64
+
+
+def identify(options: Options, train: Dataset, validation: Dataset | None) -> Identified:
+    """The linear model that validates best; uneven rows are interpolated for it.
+
+    **Arguments:** `options`: with the window and the kind of inputs.
+    """
+    names = () if isinstance(options.hidden, int | str) else options.hidden
+    limits = options.scaling.limits((*train.states, *names), train.inputs)
+    scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
+    step, kind = median_step(train), options.solver.inputs
+    train = sample_evenly(train, step, kind)
+    validation = None if validation is None else sample_evenly(validation, step, kind)
+    rows = (options.training.budget.window or WINDOWS[0]) + ENCODER_ROWS - 1
+    stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
+    windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ENCODER_ROWS)
+    held = windows if validation is None else Batch.from_dataset(validation, scaler, ENCODER_ROWS)
+    count = None if options.hidden == "auto" else options.hidden if isinstance(options.hidden, int) else len(names)
+    models = list(linear_models(windows, held, Batch.from_dataset(train, scaler), kind, count))
+    if not models:
+        return Identified()
+    best = simplest_model(models)
+    what = "training" if validation is None else "validation"
+    if count is not None:
+        text = f"NRMSE on {what} data of a linear model with {count} hidden states"
+        return Identified(best, "linear", f"{best.error:.2g}", text)
+    tried = ", ".join(f"{model.hidden}: {model.judged:.2g}" for model in models)
+    text = f"NRMSE of linear models by hidden states ({tried}), on {what} data and by cross-validation"
+    return Identified(best, "hidden", best.hidden, text)
+
+
+# Options that the earlier model determines.
+OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
+
+
+def check_model_given(model: Any) -> NeuralODE:
+    """The model to continue from.
+
+    **Raises:** `ValueError` if it is not a single model.
+    """
+    if not isinstance(model, NeuralODE):
+        raise ValueError(
+            "model must be a NeuralODE to continue from, such as fit.model or node_fit.load(path), got a "
+            f"{type(model).__name__}; of an ensemble take one of its members."
+        )
+    return model
+
+
+def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[NeuralODE, Options]:
+    """The earlier model as the initial model of a fit to `train`, with its own scaling, and the options of that fit.
+
+    Starts that are fitted to each trajectory begin at the first measurements again. A ridge of `auto` is 0.
+
+    **Raises:** `ValueError` if options ask for other parts, or the channels differ.
+    """
+    defaults = {each.name: each.default for each in fields(Options)}
+    other = [name for name in OF_THE_MODEL if getattr(options, name) != defaults[name]]
+    if other:
+        raise ValueError(f"{other[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
+    model.check_channels(train)
+    start = model.start.adapted(model.batch(train))
+    assert isinstance(options.penalty, Penalty)
+    return replace(model, start=start), options.with_ridge(0.0) if options.penalty.ridge == "auto" else options
+
+
+def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> tuple[NeuralODE, list[Choice]]:
+    """The model with its initial parameters, which may be those of a linear one or of filters of the inputs."""
+    model = make_model(train, **options.parts)
+    if linear is None and not (has_place(model) and train.is_driven):
+        return model, []
+    rows = median_step(train)
+    step = rows / float(model.scaler.time_scale)
+    if linear is not None:
+        return begin_as_linear(model, linear.system, step), []
+    even = sample_evenly(train, rows, options.solver.inputs)
+    model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
+    return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
+
+
+def stages_of(options: Options, model: NeuralODE, facts: Facts) -> tuple[Sequence[Stage], list[str]]:
+    """The stages of the options' recipe, and why others were left out."""
+    if not isinstance(options.recipe, Recipe):
+        assert not isinstance(options.recipe, str)
+        return options.recipe, []
+    stages, notes = make_stages(options.recipe, options.main_stage(), model, facts)
+    return some(stages), notes
+
+
+def make_loop(
+    options: Options,
+    members: Sequence[Member],
+    train: Dataset,
+    validation: Dataset | None,
+    *,
+    starts_well: bool = False,
+    offset: int = 0,
+) -> Loop:
+    training = options.training
+    return Loop(
+        members,
+        train,
+        validation,
+        options.placed(len(members)),
+        freeze=training.freeze,
+        chunk_steps=training.budget.chunk_steps,
+        patience=training.patience,
+        starts_well=starts_well,
+        offset=offset,
+    )
+
+
+# The share of each trajectory's rows that is held back, and the weights of the prior that are tried.
+PRIOR_HELD_BACK, CANDIDATES = 0.25, (0.0, 0.01, 0.1, 1.0)
+# Steps of the main stage in fits that try a weight of the prior.
+TRIAL_STEPS = 200
+
+
+def is_short(values: int, model: NeuralODE) -> bool:
+    """Whether there are few measured values, and fewer than weights, so that the data do not determine the weights."""
+    return values < SHORT and values < sum(leaf.size for leaf in parameters.network_weights(model.field))
+
+
+def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray], *, hide: bool = True) -> float:
+    """The candidate whose fit to the beginnings of the trajectories predicts their ends best.
+
+    **Arguments:**
+
+    - `data`: the training data.
+    - `predict`: fits the field to data with a given weight of the prior, and predicts at all of their times.
+    - `hide`: whether the beginnings hold no value of the ends; a start may be fitted to rows that do not count.
+
+    **Returns:** one of `CANDIDATES`; the largest if no fit predicts anything.
+    """
+    last = data.lengths - np.maximum((PRIOR_HELD_BACK * data.lengths).astype(int), 1)
+    early = np.arange(data.ts.shape[1])[None, :] < last[:, None]
+    known = np.where(early[..., None], data.ys, np.nan) if hide else data.ys
+    beginning, end = replace(data, ys=known, scored=data.scored & early), replace(data, scored=data.scored & ~early)
+    if not (beginning.mask.any() and end.mask.any()):
+        return 0.0
+    errors = [score_predictions(end, predict(beginning, ridge)).nrmse for ridge in CANDIDATES]
+    best = np.inf if np.isnan(errors).all() else np.nanmin(errors)
+    return max(ridge for ridge, error in zip(CANDIDATES, errors, strict=True) if error <= best or not np.isfinite(best))
+
+
+class Trials:
+    """Short fits to parts of the training data, and their loops.
+
+    **Arguments:** `train`: all training data, whose scales the fits share, so that they share their programs too.
+    `callback`: told of each.
+    """
+
+    def __init__(self, train: Dataset, callback: Callback):
+        self.train = train
+        self.callback = callback
+        self.loops: list[Loop] = []
+
+    def predict(self, options: Options, part: Dataset) -> np.ndarray:
+        """Predictions of a short fit to `part`, at all of its times."""
+        assert isinstance(options.penalty, Penalty)
+        self.callback.on_trial(f"penalty.ridge={options.penalty.ridge:g}")
+        short = options.shortened(TRIAL_STEPS)
+        model = make_model(self.train, **short.parts)
+        stages = stages_of(short, model, Facts.of(part))[0]
+        loop = make_loop(short, [Member(short.place.one(model), stages, short.seed)], part, None)
+        self.loops.append(loop)
+        return loop.fitted(loop.run(Callback())[1]).predict(part)
+
+
+def scaled_error(model: NeuralODE, data: Dataset) -> float:
+    """The root of the mean squared error in scaled units; infinite where a prediction is not finite."""
+    predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
+    off = (predicted - scaler.near(scaler.scale_states(data.ys), predicted))[data.mask]
+    found = float(np.sqrt(np.mean(off**2))) if off.size else 0.0
+    return found if np.isfinite(found) else np.inf

@@ -1,0 +1,254 @@
+"""What `fit` chooses if you do not: every option that is `auto`, from the options and the facts of the data.
+
+`resolve` is pure. What takes a computation is an argument, such as the linear model that was identified, or a later
+decision that the result names, such as trials of the prior's weight.
+"""
+
+import functools
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.facts import Facts
+from ..model.initial_state.rule import First
+from ..model.initial_state.trained import Encoder
+from ..model.make_model import keyword, says
+from ..objectives.losses import Number, Penalty
+from ..options.options import TIGHT, Options, Training, with_tolerance
+from ..options.recipes import Recipe
+from ..sysid.linear_model import LinearModel
+
+# Rows of a window: the first of these of which the longest record holds at least `LONG_RECORD`.
+WINDOWS, LONG_RECORD = (128, 64), 3
+# Windows in a fit: at most the first number, or about the second for short records, whose windows overlap much.
+MOST_WINDOWS, FEWER_WINDOWS = 128, 64
+# Rows between the beginnings of two windows: the minimum, and the maximum for short records.
+NEAREST, FARTHEST_WINDOWS = 8, 32
+# Rows that a start is read from: more of them if the inputs alone tell of it; and rows that it then has to settle in.
+ENCODER_ROWS, MORE_ROWS, WASHOUT = 10, 30, 20
+# Solver tolerance after a linear model: this share of its error [standard deviations], within these limits.
+SMALL_TOLERANCE, TOLERANCES = 1 / 200, (1e-5, 1e-3)
+# The tolerance of predictions is smaller by this factor.
+TIGHTER = 10
+DEFAULT_STEPS, CHUNK = 2000, 100
+STEPS_IN_WINDOWS, CHUNK_IN_WINDOWS = 400, 20
+# Records of so many rows tell of finer details, and filters of the inputs are a rough beginning: both take longer.
+MANY_ROWS, MANY_STEPS = 10_000, 1000
+# Fits of records with so few rows to fit depend much on the initial network: so many are tried.
+FEW_ROWS, STARTS_OF_FEW_ROWS = 1_000, 3
+# A record with fewer measured values is short.
+SHORT = 200
+# Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
+RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A key of the config, the value that was chosen for it, and why."""
+
+    key: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}: {self.reason}"
+
+
+class Identified(NamedTuple):
+    """What an identification has found: a model, or None; and the key, value and reason of what follows from it."""
+
+    model: LinearModel | None = None
+    key: str | None = None
+    value: Any = None
+    reason: str = ""
+
+    @property
+    def hidden(self) -> int:
+        """The number of hidden states."""
+        return 0 if self.model is None else self.model.hidden
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A fit's options without anything open.
+
+    - `options`: complete options.
+    - `choices`: what was chosen, and why.
+    - `identify`: whether a linear model of the data would tell more; then resolve once more, with what was found.
+    - `ridges`: weights of the prior, of which the validation data choose if there are several.
+    - `try_ridges`: whether short fits choose the weight instead, if the model has more weights than there are values.
+    """
+
+    options: Options
+    choices: tuple[Choice, ...] = ()
+    identify: bool = False
+    ridges: tuple[Number, ...] = (0.0,)
+    try_ridges: bool = False
+
+
+def resolve(
+    options: Options, facts: Facts, identified: Identified | None = None, *, continued: bool = False
+) -> Resolved:
+    """Chooses the options that are still open.
+
+    A long record that inputs drive gets a linear state-space model, and a network beside it that begins at zero.
+    Short or autonomous trajectories get fixed defaults.
+
+    **Arguments:**
+
+    - `options`: those of the fit. `facts`: of its data.
+    - `identified`: what an identification has found, once there was one.
+    - `continued`: whether an earlier model goes on, which determines hidden states and start.
+    """
+    inputs, choices = options.solver.inputs, []
+    if inputs == "auto":
+        inputs = facts.inputs
+        choices += [Choice("solver.inputs", inputs, facts.inputs_reason)] if facts.driven else []
+    # A linear model of the whole record knows no jumps.
+    window, looks = window_of(options, facts), facts.driven and not continued and not facts.events
+    if not looks or window is None or facts.longest < LONG_RECORD * window:
+        if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
+            choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (train.window)"))
+        return with_ridges(with_solvers(with_defaults(options), inputs, facts), choices, facts)
+    if options.training.window == "auto":
+        choices.append(Choice("train.window", window, f"the longest record has {facts.longest} rows"))
+    by_filters = says(options.observation, "is_nonlinear", False)
+    many = by_filters or facts.rows >= MANY_ROWS
+    options = replace(options, training=in_windows(options.training, window, facts.rows, many=many))
+    if options.starts == "auto":
+        starts = STARTS_OF_FEW_ROWS if facts.rows <= FEW_ROWS and facts.validated else 1
+        options = replace(options, starts=starts)
+        if starts > 1:
+            why = f"{facts.rows} rows to fit are few; the best on the validation data"
+            choices.append(Choice("starts", starts, why))
+    if identified is None and has_linear_part(options, facts):
+        return Resolved(with_solvers(options, inputs, facts), tuple(choices), identify=True)
+    if identified is not None:
+        options, more = after_identification(options, identified)
+        choices += more
+    options = with_solvers(options, inputs, facts)
+    if options.hidden == "auto":
+        options = replace(options, hidden=0 if identified is None else identified.hidden)
+    if options.start == "auto":
+        rows, washout = (MORE_ROWS, WASHOUT) if by_filters else (ENCODER_ROWS, 0)
+        options = replace(options, start=functools.partial(Encoder, rows=rows, before=True, washout=washout))
+        choices.append(Choice("start", "encoder", f"a start is read from the {rows} rows up to it"))
+    if takes_linear_part(options.field) and not has_angles(options, facts):
+        options = replace(options, field=functools.partial(options.field, linear=True))
+    return with_ridges(options, choices, facts, begun=identified is not None and identified.model is not None)
+
+
+def is_long(facts: Facts) -> bool:
+    """Whether a record holds enough windows of the shortest kind."""
+    return facts.longest >= LONG_RECORD * WINDOWS[-1]
+
+
+def window_of(options: Options, facts: Facts) -> int | None:
+    """The window that was asked for, or the longest of which a record holds enough; None for whole trajectories."""
+    given = options.training.window
+    if given != "auto":
+        return given
+    enough = (rows for rows in WINDOWS if facts.longest >= LONG_RECORD * rows and reads_windows(options))
+    return next(enough, None)
+
+
+def reads_windows(options: Options) -> bool:
+    """Whether the rule for starts gives the start of any window, so that windows may be chosen."""
+    if isinstance(options.start, str):
+        return True
+    asks = says(options.start, "can_read_windows", None)
+    hides = options.hidden not in (0, "auto")
+    return asks is None or asks(absent=keyword(options.start, "absent"), hides=hides)
+
+
+def has_linear_part(options: Options, facts: Facts) -> bool:
+    """Whether the field has a place for a linear model of what is measured; angles are no linear states."""
+    offered = says(options.field, "has_linear_part", False) and keyword(options.field, "linear") is not False
+    return offered and says(options.observation, "is_direct", False) and not has_angles(options, facts)
+
+
+def takes_linear_part(field: Any) -> bool:
+    """Whether a field that is still to be made has a linear part only if that is asked for, and nothing was said."""
+    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(field).parameters
+    return optional and keyword(field, "linear") is None
+
+
+def has_angles(options: Options, facts: Facts) -> bool:
+    return bool(options.scaling.angles) or facts.angles
+
+
+def after_identification(options: Options, identified: Identified) -> tuple[Options, list[Choice]]:
+    """The options after a linear model was looked for: tolerances well below its error."""
+    choices = [] if identified.key is None else [Choice(identified.key, identified.value, identified.reason)]
+    if identified.model is None or options.solver.rtol is not None:
+        return options, choices
+    rtol = float(f"{np.clip(identified.model.error * SMALL_TOLERANCE, *TOLERANCES):.1g}")
+    options = replace(options, solver=replace(options.solver, rtol=rtol))
+    if options.evaluation is None:
+        tight = max(rtol / TIGHTER, TIGHT[options.kind])
+        options = replace(options, evaluation=replace(with_tolerance(options.solver, tight), atol=tight))
+    return options, [*choices, Choice("solver.rtol", rtol, "well below the error of the linear model")]
+
+
+def with_solvers(options: Options, inputs: str, facts: Facts) -> Options:
+    """The options with complete solvers."""
+    solver = options.solver.for_data(driven=facts.driven, inputs=inputs)
+    evaluation = options.evaluation and options.evaluation.for_data(driven=facts.driven, inputs=inputs)
+    return replace(options, solver=solver, evaluation=evaluation)
+
+
+def with_defaults(options: Options) -> Options:
+    """The options with the defaults of short and autonomous trajectories."""
+    training = options.training
+    return replace(
+        options,
+        hidden=0 if options.hidden == "auto" else options.hidden,
+        starts=1 if options.starts == "auto" else options.starts,
+        start=First if options.start == "auto" else options.start,
+        training=replace(
+            training,
+            steps=training.steps or DEFAULT_STEPS,
+            chunk_steps=training.chunk_steps or CHUNK,
+            window=None if training.window == "auto" else training.window,
+        ),
+    )
+
+
+def in_windows(training: Training, window: int, rows: int, *, many: bool) -> Training:
+    """The training of a long driven record in windows of which there are not too many, in few steps or in many."""
+    return replace(
+        training,
+        steps=training.steps or (MANY_STEPS if many else STEPS_IN_WINDOWS),
+        chunk_steps=training.chunk_steps or CHUNK_IN_WINDOWS,
+        window=window,
+        stride=training.stride or stride_of(rows),
+    )
+
+
+def stride_of(rows: int) -> int:
+    """Rows between the beginnings of two windows, in records with this many rows."""
+    return max(NEAREST, min(FARTHEST_WINDOWS, rows // FEWER_WINDOWS), -(-rows // MOST_WINDOWS))
+
+
+def with_ridges(options: Options, choices: list[Choice], facts: Facts, *, begun: bool = False) -> Resolved:
+    """The options with the weights of the prior, of which some may be tried.
+
+    **Arguments:** `begun`: whether the model begins as a linear one.
+    """
+    assert isinstance(options.penalty, Penalty)
+    given = options.penalty.ridge
+    if not isinstance(given, str):
+        return Resolved(options, tuple(choices), ridges=(given,))
+    if not isinstance(options.recipe, Recipe):
+        return Resolved(options, tuple(choices))
+    beside = begun or keyword(options.field, "linear") is True
+    if not beside and (options.training.window is None or not facts.driven):
+        return Resolved(options, tuple(choices), try_ridges=facts.values < SHORT)
+    ridges = tuple(share * min(float(facts.values), MOST_PRIOR_VALUES) for share in RIDGES)
+    if not facts.validated:
+        return Resolved(options, tuple(choices), ridges=ridges[1:2])
+    shown = ", ".join(f"{ridge:.2g}" for ridge in ridges)
+    told = Choice("penalty.ridge", f"[{shown}]", "one of these, by the validation data")
+    return Resolved(options, (*choices, told), ridges=ridges)

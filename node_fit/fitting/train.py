@@ -1,0 +1,200 @@
+"""Trains problems: one fit, the members of an ensemble, or several fits, which share programs where they can."""
+
+import functools
+import itertools
+import logging
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from ..model import parameters
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+from ..training.callback import Callback, Record, RunState, Template
+from ..training.decisions import Outcome
+from ..training.loop import Loop
+from ..training.members import Member, kind_of
+from ..training.state import TrainState
+from .problem import Problem
+from .result import Fit
+from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member
+
+TRAIN_LOG = logging.getLogger(__name__)
+
+
+def train(problems: Sequence[Problem], callbacks: Sequence[Callback], overview: Callback | None = None) -> list[Fit]:
+    """Solves problems; those of the same data that differ only in seeds and numbers run in one program.
+
+    **Arguments:**
+
+    - `problems`: as `build` makes them; an ensemble is one problem, and comes alone.
+    - `callbacks`: one for each, called for its members only. `overview`: called for all.
+
+    **Returns:** a fit for each problem, in their order. Each compilation is counted in one of them. Ctrl-C ends a
+    single problem, and its fit is the one so far.
+    """
+    ledger = Ledger(min(problem.began for problem in problems), [loop for each in problems for loop in each.trials])
+    members = [problem.members() for problem in problems]
+    fits: dict[int, Fit] = {}
+    for group in group_alike(problems, members):
+        own = ranges([len(members[index]) for index in group])
+        loop = ledger.opened(problems[group[0]], [member for index in group for member in members[index]])
+        alone = len(problems) == 1 and overview is None
+        parts = Parts([callbacks[index] for index in group], own, overview or Callback())
+        outcomes, state = run_until_interrupted(loop, callbacks[0] if alone else parts, alone=alone)
+        for index, among in zip(group, own, strict=True):
+            fits[index] = ledger.result(problems[index], loop, outcomes, state, among)
+    return [fits[index] for index in range(len(problems))]
+
+
+def run_until_interrupted(loop: Loop, callback: Callback, *, alone: bool) -> tuple[list[Outcome], RunState]:
+    """Runs the loop; Ctrl-C ends one that is alone with the state at the end of the last chunk, if there was one."""
+    try:
+        return loop.run(callback)
+    except KeyboardInterrupt:
+        if not alone or loop.latest is None:
+            raise
+        return [Outcome("interrupted", "by Ctrl-C") for _ in loop.latest.members], loop.latest
+
+
+class Ledger:
+    """The time and the compilations of fits that are made together.
+
+    **Arguments:** `began`: when the first problem began to be built. `loops`: of the trials.
+    """
+
+    def __init__(self, began: float, loops: list[Loop]):
+        self.began = began
+        self.loops = loops
+        self.counted = 0
+
+    def opened(self, problem: Problem, members: Sequence[Member]) -> Loop:
+        """The training loop of members of a problem, and of others like it."""
+        loop = problem.loop(members)
+        given, used = len(problem.options.placed(len(members)).devices), len(loop.setup.place.devices)
+        if used < given and problem.options.device.count != "auto":
+            TRAIN_LOG.warning("using %d of %d devices, since members or trajectories are spread evenly", used, given)
+        self.loops.append(loop)
+        return loop
+
+    def result(self, problem: Problem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, among: range) -> Fit:
+        """The fit of a problem, whose members are some of the loop's."""
+        several, keep = problem.ensemble.size > 1, problem.ensemble.keep
+        best = select_member(state, among, validated=problem.validation is not None)
+        model, outcome = kept_of(problem, loop, outcomes, state, best)
+        options, choices = problem.settled(None if several else best - among[0])
+        excess = loop.step_excess(state)
+        new = [programs for each in self.loops[self.counted :] for programs in each.compiled]
+        self.counted = len(self.loops)
+        compiling = sum(programs.compile_seconds for each in self.loops for programs in each.compiled)
+        return Fit(
+            model=model,
+            status=outcome.status,
+            reason=outcome.reason,
+            history=[renumber(record, among) for record in loop.history if record.member in among],
+            steps=state.step,
+            parameters=parameters.count_parameters(loop.setup.parts[0].params),
+            compiles=sum(programs.compilations.count for programs in new),
+            cached=sum(programs.compilations.cached for programs in new),
+            compile_seconds=sum((programs.compile_seconds for programs in new), 0.0),
+            train_seconds=time.perf_counter() - self.began - compiling,
+            members=tuple(outcomes) if several else (),
+            devices=len(loop.setup.place.devices),
+            data=problem.data,
+            options=options,
+            choices=choices,
+            warnings=problem.warnings,
+            linear=None if problem.linear is None else problem.options.place.one(problem.model),
+            step_excess=max(excess) if several and keep == "all" else excess[best],
+            starts=None if several else self.restarts(problem, loop, state, among),
+        )
+
+    def restarts(self, problem: Problem, loop: Loop, state: RunState, among: range) -> Restarts | None:
+        """What came of each of several restarts; None for one."""
+        return None if problem.options.starts == 1 else restarts_of(problem, loop, state, among)
+
+
+def kept_of(
+    problem: Problem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, best: int
+) -> tuple[NeuralODE | Ensemble, Outcome]:
+    """The best member, or an ensemble of all that have not failed; and how the run ended."""
+    model = functools.partial(select_iterate, problem, loop, state)
+    if problem.ensemble.size == 1:
+        return model(best), outcomes[best]
+    alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
+    if problem.ensemble.keep == "best" or not alive:
+        return model(best), merge_outcomes(outcomes)
+    members = [model(index) for index in alive]
+    return Ensemble.of(members, problem.train, problem.validation), merge_outcomes(outcomes)
+
+
+def group_alike(problems: Sequence[Problem], members: Sequence[Sequence[Member]]) -> list[list[int]]:
+    """Groups of problems whose members can share one program, by number."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, (problem, own) in enumerate(zip(problems, members, strict=True)):
+        training, begun = problem.options.training, problem.linear is not None
+        host = (tuple(training.freeze), training.chunk_steps, training.patience)
+        groups.setdefault((kind_of(own[0]), host, problem.options.place, begun), []).append(index)
+    return list(groups.values())
+
+
+def ranges(sizes: Sequence[int]) -> list[range]:
+    """Ranges of these sizes, one after another."""
+    ends = list(itertools.accumulate(sizes))
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def part_of(state: RunState, among: range) -> RunState:
+    """The state of a run with only some of its members."""
+    return replace(state, members=tuple(state.members[member] for member in among))
+
+
+def renumber(record: Record, among: range) -> Record:
+    return replace(record, member=record.member - among[0])
+
+
+class Parts(Callback):
+    """Calls each of several callbacks for its own members only.
+
+    **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: called for all.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], own: Sequence[range], overview: Callback):
+        self.callbacks = callbacks
+        self.own = own
+        self.overview = overview
+
+    def restore(self, template: Template) -> RunState | None:
+        found = []
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+
+            @functools.cache
+            def part(index: int, nodes: int, among: range = among) -> tuple[TrainState, ...]:
+                return tuple(template(index, nodes)[member] for member in among)
+
+            found.append(callback.restore(part))
+        if any(state is not None for state in found):
+            raise ValueError("an interrupted fit can't resume together with others; resume it on its own.")
+        return None
+
+    def on_stage_compile(self, stage: str, steps: int) -> None:
+        for callback in (*self.callbacks, self.overview):
+            callback.on_stage_compile(stage, steps)
+
+    def on_stage_start(self, stage: str) -> None:
+        for callback in (*self.callbacks, self.overview):
+            callback.on_stage_start(stage)
+
+    def on_steps(self, step: int, state: RunState) -> str | None:
+        stops = [self.overview.on_steps(step, state)]
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+            stops.append(callback.on_steps(step, part_of(state, among)))
+        return next((stop for stop in stops if stop is not None), None)
+
+    def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
+        stops = [self.overview.on_chunk_end(records, state)]
+        for callback, among in zip(self.callbacks, self.own, strict=True):
+            own = [renumber(record, among) for record in records if record.member in among]
+            if own:
+                stops.append(callback.on_chunk_end(own, part_of(state, among)))
+        return next((stop for stop in stops if stop is not None), None)
