@@ -30,7 +30,7 @@ from .progress import progress_bar
 from .result import Fit
 from .train import train as solve
 
-FIT_LOG = logging.getLogger(__name__)
+ODDITIES_LOG = logging.getLogger(__name__)
 
 
 @says_where
@@ -249,7 +249,7 @@ def fit_several(
 def warn_of_data(problems: Sequence[Problem]) -> None:
     """Says once what looks wrong in the data."""
     for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
-        FIT_LOG.warning("%s", odd)
+        ODDITIES_LOG.warning("%s", odd)
 
 
 def with_one_start(options: Options) -> Options:
