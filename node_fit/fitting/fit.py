@@ -25,7 +25,7 @@ from ..training.callback import Callback, Callbacks
 from ..training.members import Members, as_members
 from ..training.stage import Stage
 from .ladder import Effort, climb, is_open
-from .problem import Problem, build, check_model_given
+from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
 from .result import Fit
 from .train import train as solve
@@ -169,7 +169,7 @@ def fit_with(
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
-        problem = build(options, train, validation, earlier=model, ensemble=ensemble, callback=callback)
+        problem = build_problem(options, train, validation, earlier=model, ensemble=ensemble, callback=callback)
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
         result = solve([problem], [callback])[0]
@@ -182,7 +182,7 @@ def fit_with(
                     for part in (problem.train, problem.validation)
                 ]
                 held = parts[1] if validated else None
-                other = build(changed, parts[0] or train, held, callback=callback, offset=steps[-1])
+                other = build_problem(changed, parts[0] or train, held, callback=callback, offset=steps[-1])
                 steps.append((found := solve([other], [callback])[0]).steps)
                 return replace(found, data=found.data | ({} if parts[1] is None else {"validation": parts[1]}))
 
@@ -230,11 +230,11 @@ def fit_several(
     with scope(options[0].kind), ExitStack() as stack:
         for each in callbacks:
             stack.callback(each.on_fit_end)
-        problems: dict[int, Problem] = {}
+        problems: dict[int, FitProblem] = {}
         fits: dict[int, Fit | ValueError] = {}
         for index, (each, callback) in enumerate(zip(options, callbacks, strict=True)):
             try:
-                problem = build(each, train, validation)
+                problem = build_problem(each, train, validation)
                 callback.on_fit_start(problem.model, problem.said)
                 problems[index] = problem
             except ValueError as error:
@@ -246,7 +246,7 @@ def fit_several(
         return [fits[index] for index in range(len(options))]
 
 
-def warn_of_data(problems: Sequence[Problem]) -> None:
+def warn_of_data(problems: Sequence[FitProblem]) -> None:
     """Says once what looks wrong in the data."""
     for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
         ODDITIES_LOG.warning("%s", odd)

@@ -36,8 +36,8 @@ MOST_COMPARED = 64
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a fit solves; `build` makes it, and `train` solves it.
+class FitProblem:
+    """What a fit solves; `build_problem` makes it, and `train` solves it.
 
     - `train`, `validation`: the data, with their angles named. `facts`: what is known of them.
     - `options`: complete options. `ensemble`: the members that are fitted at once.
@@ -137,7 +137,7 @@ class Problem:
         )
 
 
-def build(
+def build_problem(
     options: Options,
     train: Dataset,
     validation: Dataset | None,
@@ -146,14 +146,14 @@ def build(
     ensemble: Members | None = None,
     callback: Callback | None = None,
     offset: int = 0,
-) -> Problem:
+) -> FitProblem:
     """Resolves the options, and makes the model and its stages.
 
     **Arguments:**
 
     - `options`, `train`, `validation`: as in `fit`. `earlier`: a model to continue from.
     - `ensemble`: the members that are fitted at once; one by default.
-    - `callback`: told of trials. `offset`: as of `Problem`.
+    - `callback`: told of trials. `offset`: as of `FitProblem`.
 
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
@@ -186,7 +186,7 @@ def build(
         more = [*more, Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
     ensemble.check(facts.trajectories, options.training.budget.window)
     window, from_first = options.training.window, model.start.is_first_measurement
-    return Problem(
+    return FitProblem(
         train,
         validation,
         facts,

@@ -111,7 +111,7 @@ def resolve(
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
             choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (train.window)"))
-        return with_ridges(with_solvers(with_defaults(options), inputs, facts), choices, facts)
+        return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
         choices.append(Choice("train.window", window, f"the longest record has {facts.longest} rows"))
     by_filters = says(options.observation, "is_nonlinear", False)
@@ -199,7 +199,7 @@ def with_solvers(options: Options, inputs: str, facts: Facts) -> Options:
     return replace(options, solver=solver, evaluation=evaluation)
 
 
-def with_defaults(options: Options) -> Options:
+def with_plain_defaults(options: Options) -> Options:
     """The options with the defaults of short and autonomous trajectories."""
     training = options.training
     return replace(

@@ -13,7 +13,7 @@ from ..training.callback import RunState, Status
 from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.state import TrainState
-from .problem import Problem
+from .problem import FitProblem
 
 # Losses that differ by less, relative to the best or absolutely, are of the same optimum.
 SAME, EXACT_LOSS = 1e-2, 1e-10
@@ -80,7 +80,7 @@ class Restarts:
 FLATTERED = 3.0
 
 
-def select_iterate(problem: Problem, loop: Loop, state: RunState, member: int) -> NeuralODE:
+def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int) -> NeuralODE:
     """The best iterate of a member, or the last stage's, where few validation data favour one of an earlier stage.
 
     A derivative stage may end at a model that predicts two validation trajectories well and loses a training one. So an
@@ -117,7 +117,7 @@ def merge_outcomes(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome(first.status, f"{len(outcomes)} members: {said}; the first of these {first.reason}")
 
 
-def restarts_of(problem: Problem, loop: Loop, state: RunState, among: range) -> Restarts:
+def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts:
     """What came of each of several restarts.
 
     **Arguments:** `among`: the problem's members, one for each restart and each weight of the prior.

@@ -15,19 +15,19 @@ from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.members import Member, kind_of
 from ..training.state import TrainState
-from .problem import Problem
+from .problem import FitProblem
 from .result import Fit
 from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member
 
 TRAIN_LOG = logging.getLogger(__name__)
 
 
-def train(problems: Sequence[Problem], callbacks: Sequence[Callback], overview: Callback | None = None) -> list[Fit]:
+def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overview: Callback | None = None) -> list[Fit]:
     """Solves problems; those of the same data that differ only in seeds and numbers run in one program.
 
     **Arguments:**
 
-    - `problems`: as `build` makes them; an ensemble is one problem, and comes alone.
+    - `problems`: as `build_problem` makes them; an ensemble is one problem, and comes alone.
     - `callbacks`: one for each, called for its members only. `overview`: called for all.
 
     **Returns:** a fit for each problem, in their order. Each compilation is counted in one of them. Ctrl-C ends a
@@ -40,7 +40,7 @@ def train(problems: Sequence[Problem], callbacks: Sequence[Callback], overview: 
         own = ranges([len(members[index]) for index in group])
         loop = ledger.opened(problems[group[0]], [member for index in group for member in members[index]])
         alone = len(problems) == 1 and overview is None
-        parts = Parts([callbacks[index] for index in group], own, overview or Callback())
+        parts = CallbackParts([callbacks[index] for index in group], own, overview or Callback())
         outcomes, state = run_until_interrupted(loop, callbacks[0] if alone else parts, alone=alone)
         for index, among in zip(group, own, strict=True):
             fits[index] = ledger.result(problems[index], loop, outcomes, state, among)
@@ -68,7 +68,7 @@ class Ledger:
         self.loops = loops
         self.counted = 0
 
-    def opened(self, problem: Problem, members: Sequence[Member]) -> Loop:
+    def opened(self, problem: FitProblem, members: Sequence[Member]) -> Loop:
         """The training loop of members of a problem, and of others like it."""
         loop = problem.loop(members)
         given, used = len(problem.options.placed(len(members)).devices), len(loop.setup.place.devices)
@@ -77,7 +77,9 @@ class Ledger:
         self.loops.append(loop)
         return loop
 
-    def result(self, problem: Problem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, among: range) -> Fit:
+    def result(
+        self, problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, among: range
+    ) -> Fit:
         """The fit of a problem, whose members are some of the loop's."""
         several, keep = problem.ensemble.size > 1, problem.ensemble.keep
         best = select_member(state, among, validated=problem.validation is not None)
@@ -109,13 +111,13 @@ class Ledger:
             starts=None if several else self.restarts(problem, loop, state, among),
         )
 
-    def restarts(self, problem: Problem, loop: Loop, state: RunState, among: range) -> Restarts | None:
+    def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:
         """What came of each of several restarts; None for one."""
         return None if problem.options.starts == 1 else restarts_of(problem, loop, state, among)
 
 
 def kept_of(
-    problem: Problem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, best: int
+    problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, best: int
 ) -> tuple[NeuralODE | Ensemble, Outcome]:
     """The best member, or an ensemble of all that have not failed; and how the run ended."""
     model = functools.partial(select_iterate, problem, loop, state)
@@ -128,7 +130,7 @@ def kept_of(
     return Ensemble.of(members, problem.train, problem.validation), merge_outcomes(outcomes)
 
 
-def group_alike(problems: Sequence[Problem], members: Sequence[Sequence[Member]]) -> list[list[int]]:
+def group_alike(problems: Sequence[FitProblem], members: Sequence[Sequence[Member]]) -> list[list[int]]:
     """Groups of problems whose members can share one program, by number."""
     groups: dict[Hashable, list[int]] = {}
     for index, (problem, own) in enumerate(zip(problems, members, strict=True)):
@@ -144,7 +146,7 @@ def ranges(sizes: Sequence[int]) -> list[range]:
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def part_of(state: RunState, among: range) -> RunState:
+def state_of(state: RunState, among: range) -> RunState:
     """The state of a run with only some of its members."""
     return replace(state, members=tuple(state.members[member] for member in among))
 
@@ -153,7 +155,7 @@ def renumber(record: Record, among: range) -> Record:
     return replace(record, member=record.member - among[0])
 
 
-class Parts(Callback):
+class CallbackParts(Callback):
     """Calls each of several callbacks for its own members only.
 
     **Arguments:** `callbacks`: one for each fit. `own`: the numbers of each fit's members. `overview`: called for all.
@@ -188,7 +190,7 @@ class Parts(Callback):
     def on_steps(self, step: int, state: RunState) -> str | None:
         stops = [self.overview.on_steps(step, state)]
         for callback, among in zip(self.callbacks, self.own, strict=True):
-            stops.append(callback.on_steps(step, part_of(state, among)))
+            stops.append(callback.on_steps(step, state_of(state, among)))
         return next((stop for stop in stops if stop is not None), None)
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
@@ -196,5 +198,5 @@ class Parts(Callback):
         for callback, among in zip(self.callbacks, self.own, strict=True):
             own = [renumber(record, among) for record in records if record.member in among]
             if own:
-                stops.append(callback.on_chunk_end(own, part_of(state, among)))
+                stops.append(callback.on_chunk_end(own, state_of(state, among)))
         return next((stop for stop in stops if stop is not None), None)
