@@ -21,7 +21,6 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..discover.discovery import FoundSystem, discover
-from ..discover.formulas import Tape
 from ..fitting.ladder import Effort
 from ..runtime.serialization import __version__
 from .protocols import (
@@ -54,7 +53,6 @@ PUBLISHED: dict[tuple[float, str], tuple[tuple[str, float | None, float], ...]] 
     (0.05, "all"): (("ODEFormer", None, 36.5), ("PySR", None, 19.0)),
     (0.05, "half"): (("ODEFormer", 66.7, 33.3), ("PySR", 38.1, 14.3)),
 }
-MOST_SOLVER_STEPS = 2000
 DISCOVERY_HEAD = "| system | same start | other start | true terms | s | equations |\n|---|---|---|---|---|---|"
 
 
@@ -191,30 +189,8 @@ def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort,
     data = Dataset.from_arrays(t[taken], noisy[taken], states=equation.states)
     found = discover(data, effort=effort, resamples=0, seed=seed).found
     seconds = time.process_time() - began
-    same, other = (r_squared(true, simulate_found(found, true[0], t)) for true in clean)
+    same, other = (r_squared(true, found.simulate(true[0], t)) for true in clean)
     return Reached(same, other, has_true_terms(equation, found), seconds, "; ".join(found.shown.values()))
-
-
-def simulate_found(found: FoundSystem, start: np.ndarray, t: np.ndarray) -> np.ndarray | None:
-    """States at times, `(time, state)`; None if the solver gives up."""
-    from scipy.integrate import solve_ivp
-
-    rates = Tape(list(found.equations.values()), [*found.equations, *found.constants])
-    constants, evaluations = list(found.constants.values()), 0
-
-    def slope(_: float, y: np.ndarray) -> np.ndarray:
-        nonlocal evaluations
-        evaluations += 1
-        if evaluations > 10 * MOST_SOLVER_STEPS or not np.isfinite(y).all():
-            raise ArithmeticError
-        return np.array(rates([*y, *constants]), float)
-
-    try:
-        with np.errstate(all="ignore"):
-            done = solve_ivp(slope, (t[0], t[-1]), start, t_eval=t, method="LSODA", rtol=1e-7, atol=1e-9)
-    except ArithmeticError:
-        return None
-    return done.y.T if done.success and np.isfinite(done.y).all() else None
 
 
 def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:

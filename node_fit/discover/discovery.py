@@ -2,9 +2,9 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from .candidates import (
     sparse_candidates,
     symbolic_candidates,
 )
-from .formulas import LIBRARIES, Formula, Term, count, make_library
+from .formulas import LIBRARIES, Formula, Tape, Term, count, make_library
 from .judging import Judge, JudgedSystem
 
 DISCOVERY_LOG = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ REPEATS = {"quick": 1, "normal": 2, "thorough": 4}
 # By effort: rounds in which terms are dropped, added and replaced.
 ROUNDS = {"quick": 3, "normal": 6, "thorough": 12}
 RESAMPLES = 20
+# The most evaluations of a simulation, and starts of which the one that tells rivals apart is chosen.
+MOST_EVALUATIONS, EXPERIMENTS = 20_000, 24
 FEWEST_ROWS = 12
 
 
@@ -72,6 +74,54 @@ class FoundSystem:
 
     def __str__(self) -> str:
         return "\n".join(f"d{state}/dt = {text}" for state, text in self.shown.items())
+
+    def simulate(
+        self, start: Sequence[float] | np.ndarray, ts: np.ndarray, us: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray | None:
+        """States at times, `(row, state)`, by LSODA; None if the solver gives up.
+
+        **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`, linear between rows.
+        """
+        from scipy.integrate import solve_ivp
+
+        inputs = dict(us or {})
+        rates = Tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
+        constants, left = list(self.constants.values()), MOST_EVALUATIONS
+
+        def slope(t: float, y: np.ndarray) -> np.ndarray:
+            nonlocal left
+            left -= 1
+            if left < 0 or not np.isfinite(y).all():
+                raise ArithmeticError("the simulation runs away, or its steps become too small.")
+            return np.array(rates([*y, *[np.interp(t, ts, column) for column in inputs.values()], *constants]), float)
+
+        try:
+            with np.errstate(all="ignore"):
+                done = solve_ivp(slope, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
+        except ArithmeticError:
+            return None
+        return done.y.T if done.success and np.isfinite(done.y).all() else None
+
+
+class Bands(NamedTuple):
+    """The mean over systems by their evidence, and the range that holds the central share; each `(row, state)`."""
+
+    mean: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+class Experiment(NamedTuple):
+    """A start from which the best system and a rival differ: by how many standard deviations of the data."""
+
+    start: dict[str, float]
+    rival: FoundSystem
+    difference: float
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
+        far = f"they differ by {self.difference:.2g} standard deviations."
+        return f"a record from {at} would tell the first two apart: {far}"
 
 
 @dataclass
@@ -121,18 +171,93 @@ class Discovery:
         each = self.ranked[place]
         return functools.partial(Known, equations=each.equations, constants=each.constants)
 
+    @property
+    def weights(self) -> np.ndarray:
+        """The probability of the best system and of each rival."""
+        evidence = np.array([each.evidence for each in (self.found, *self.rivals)])
+        weights = np.exp(-(evidence - evidence[0]) / 2)
+        return weights / weights.sum()
+
+    def predict(
+        self,
+        y0: Mapping[str, float],
+        ts: np.ndarray,
+        us: Mapping[str, np.ndarray] | None = None,
+        level: float = 0.9,
+    ) -> Bands:
+        """Simulations of the best system and its rivals, averaged by their probability.
+
+        The bands hold a share `level` of the probability; they show what is not known of the equations, and neither
+        noise nor what is not known of the constants.
+
+        **Arguments:** `y0`: the start by state. `ts`: `(row,)`. `us`: inputs by name, `(row,)`.
+
+        **Raises:** `ValueError` if no system can be simulated from there.
+        """
+        start, ts = [float(y0[name]) for name in self.data.states], np.asarray(ts, float)
+        solved = [each.simulate(start, ts, us) for each in (self.found, *self.rivals)]
+        pairs = [(weight, ys) for weight, ys in zip(self.weights, solved, strict=True) if ys is not None]
+        if not pairs:
+            raise ValueError(f"no system that was found can be simulated from {dict(y0)} to {ts[-1]:g}.")
+        weights, ys = np.array([weight for weight, _ in pairs]), np.stack([each for _, each in pairs])
+        weights = weights / weights.sum()
+        order = np.argsort(ys, axis=0)
+        ranked = np.take_along_axis(ys, order, axis=0)
+        reached = weights[order].cumsum(axis=0)
+
+        def quantile(share: float) -> np.ndarray:
+            place = (reached < share).sum(axis=0, keepdims=True).clip(max=len(ys) - 1)
+            return np.take_along_axis(ranked, place, axis=0)[0]
+
+        return Bands(np.tensordot(weights, ys, 1), quantile((1 - level) / 2), quantile((1 + level) / 2))
+
+    def experiment(self) -> Experiment | None:
+        """The start within the range of the data from which the best system and its first rival differ most.
+
+        None if there is no rival. Inputs are those of the first record.
+        """
+        if not self.rivals:
+            return None
+        data, rival = self.data, self.rivals[0]
+        rows = int(data.lengths[0])
+        ts, values = data.ts[0, :rows], np.concatenate([data.ys[at, :n] for at, n in enumerate(data.lengths)])
+        us = {name: data.us[0, :rows, at] for at, name in enumerate(data.inputs)}
+        low, high, scale = np.nanmin(values, 0), np.nanmax(values, 0), np.nanstd(values, 0)
+        best: tuple[float, np.ndarray] | None = None
+        for start in np.random.default_rng(0).uniform(low, high, (EXPERIMENTS, len(low))):
+            one, other = self.found.simulate(start, ts, us), rival.simulate(start, ts, us)
+            if one is not None and other is not None:
+                gap = float(np.sqrt(np.mean(((one - other) / scale) ** 2)))
+                best = (gap, start) if best is None or gap > best[0] else best
+        if best is None:
+            return None
+        return Experiment(dict(zip(data.states, map(float, best[1]), strict=True)), rival, best[0])
+
+    def sympy(self) -> dict[str, object]:
+        """The best equations as SymPy's expressions, by state (`pip install sympy`)."""
+        import sympy
+
+        names = {name: sympy.Symbol(name) for name in (*self.data.states, *self.data.inputs)}
+        return {state: sympy.parse_expr(text, local_dict=names) for state, text in self.found.shown.items()}
+
     def latex(self) -> str:
         """The best equations in LaTeX, by SymPy (`pip install sympy`)."""
         import sympy
 
-        rows = []
-        for state, text in self.found.shown.items():
-            names = {name: sympy.Symbol(name) for name in (*self.data.states, *self.data.inputs)}
-            rows.append(rf"\dot{{{state}}} = " + sympy.latex(sympy.parse_expr(text, local_dict=names)))
+        rows = [rf"\dot{{{state}}} = {sympy.latex(each)}" for state, each in self.sympy().items()]
         return " \\\\\n".join(rows)
 
     def __str__(self) -> str:
-        return f"{self.verdict}\n{self.found}" if self.explained else self.verdict
+        if not self.explained:
+            return self.verdict
+        lines = [self.verdict, str(self.found)]
+        if self.rivals:
+            shown = str(self.rivals[0]).replace("\n", "\n  ")
+            lines += [
+                f"{len(self.rivals)} rivals explain it about as well ({self.weights[0]:.0%} for the best); the first:"
+            ]
+            lines += [f"  {shown}", *([str(experiment)] if (experiment := self.experiment()) else [])]
+        return "\n".join(lines)
 
 
 def discover(
@@ -182,28 +307,71 @@ def discover(
         screen_state(judge, views, groups, state, clean, SCREENED[effort], required, seed if symbolic else None)
         for state in range(len(states))
     ]
-    first = tuple(each[0] for each in kept)
-    judge.choose_steps(first)
-    terms_of = dict.fromkeys(range(len(states)), flat(library))
-    judged = judge.improve(judge.judge([first, *combine(kept)]), terms_of, kept, ROUNDS[effort], required)
-    for _ in range(0 if clean else REPEATS[effort]):
-        best = judged[0]
-        again = Judge(judge.follow(best), states, inputs)
-        again.steps, again.linked = judge.steps, judge.linked
-        weak = make_views(again.records, weak=True)[1:]
-        others = [
-            screen_state(again, weak, groups, state, clean, SCREENED[effort], required, None)
-            for state in range(len(states))
-        ]
-        judged = judge.improve(judged, terms_of, others, ROUNDS[effort], required)
-        if judged[0] is best:
-            break
+    search = Search(judge, groups, required, effort)
+    search.run(kept, clean)
+    judged = search.judged
     explained, verdict = decide(judge, judged[0])
+    if search.interrupted:
+        verdict += " The search was interrupted."
     options = {"start": Fitted} | options
-    shares = share_terms(judged[0], views[0], flat(library), judge.names, states, clean, resamples, seed)
+    shares = share_terms(judged[0], views[0], flat(library.values()), judge.names, states, clean, resamples, seed)
     return Discovery(
         data, [describe(each, judge.names, states) for each in judged], shares, explained, verdict, options
     )
+
+
+class Search:
+    """Systems that were judged so far, the best first; an interruption keeps them.
+
+    **Arguments:** `judge`: of the records. `groups`: terms that are searched together. `required`: terms that no sum
+    loses. `effort`: how much is tried.
+    """
+
+    def __init__(self, judge: Judge, groups: Sequence[Sequence[Term]], required: Sequence[str], effort: Effort):
+        self.judge, self.groups, self.required, self.effort = judge, groups, required, effort
+        self.judged: list[JudgedSystem] = []
+        self.interrupted = False
+
+    def run(self, kept: Sequence[Sequence[Formula]], clean: bool) -> None:
+        """Combines right-hand sides of each state, and improves the best system."""
+        try:
+            first = tuple(each[0] for each in kept)
+            self.judge.choose_steps(first)
+            self.judged = self.judge.judge([first, *combine(kept)])
+            self.improve(kept)
+            for _ in range(0 if clean else REPEATS[self.effort]):
+                best = self.judged[0]
+                self.improve(self.search_again(best))
+                if self.judged[0] is best:
+                    break
+        except KeyboardInterrupt:
+            if not self.judged:
+                raise
+            self.interrupted = True
+
+    def improve(self, others: Sequence[Sequence[Formula]]) -> None:
+        library = flat(self.groups)
+        terms = dict.fromkeys(range(len(others)), library)
+        for at in range(ROUNDS[self.effort]):
+            best = self.judged[0]
+            DISCOVERY_LOG.info(
+                "round %d: %d systems judged, the best explains %.4g %% of the variance",
+                at + 1, len(self.judged), 100 * (1 - best.error),
+            )  # fmt: skip
+            self.judged = self.judge.improve(self.judged, terms, others, self.required)
+            if self.judged[0] is best:
+                break
+
+    def search_again(self, best: JudgedSystem) -> list[list[Formula]]:
+        """Right-hand sides of each state along the simulation of a system, which is smoother than a spline."""
+        again = Judge(self.judge.follow(best), self.judge.states, self.judge.inputs)
+        again.steps, again.linked = self.judge.steps, self.judge.linked
+        weak = make_views(again.records, weak=True)[1:]
+        most = SCREENED[self.effort]
+        return [
+            screen_state(again, weak, self.groups, state, False, most, self.required, None)
+            for state in range(len(again.states))
+        ]
 
 
 def screen_state(
@@ -269,20 +437,20 @@ def make_terms(
     return {kind: [term for term in every if term.text not in forbidden] for kind, every in found.items()}
 
 
-def flat(libraries: Mapping[str, Sequence[Term]]) -> list[Term]:
+def flat(libraries: Iterable[Sequence[Term]]) -> list[Term]:
     """All terms, each once."""
-    return list({term.text: term for every in libraries.values() for term in every}.values())
+    return list({term.text: term for every in libraries for term in every}.values())
 
 
 def group_terms(libraries: Mapping[str, Sequence[Term]]) -> list[list[Term]]:
     """Sets of terms whose sums are searched: polynomials, and those of low degree with some libraries each."""
-    own = {OWN: libraries[OWN]}
-    low = {kind: libraries.get(kind, []) for kind in ("linear", "quadratic")}
-    groups = [flat(low | {kind: libraries.get(kind, []) for kind in ("cubic", "quintic")} | own)]
+    own = libraries[OWN]
+    low = [libraries.get(kind, []) for kind in ("linear", "quadratic")]
+    groups = [flat([*low, *[libraries.get(kind, []) for kind in ("cubic", "quintic")], own])]
     for kinds in GROUPS:
-        more = {kind: libraries.get(kind, []) for kind in kinds}
-        if any(more.values()):
-            groups.append(flat(low | more | own))
+        more = [libraries.get(kind, []) for kind in kinds]
+        if any(more):
+            groups.append(flat([*low, *more, own]))
     return [group for group in groups if group]
 
 

@@ -19,6 +19,8 @@ PROBES, PROBE_REACH, FARTHEST = 8, 0.15, 10.0
 WINDOW, MOST_CUTS = 15, 12
 # Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
 STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
+# Minus twice the logarithm of the probability of each symbol of a formula, of which one in 4.5 is taken.
+SYMBOL = 3.0
 # Mean squared errors, of whole trajectories relative to noise and to windows, above which windows are compared.
 WHOLE = 4.0
 # Terms that one round adds, and replaces.
@@ -161,7 +163,7 @@ class Judge:
         units = np.concatenate([np.tile(self.scale[list(states)], records), *widths])
         shares = own / units[len(units) - len(own) :]
         found = minus_log_evidence(fitted.left, fitted.jacobian * units, shares)
-        return found + sum(formula.size for formula in formulas)
+        return found + SYMBOL * sum(formula.size for formula in formulas)
 
     def judge(
         self, systems: Sequence[System], starts: np.ndarray | None = None, trials: int = 12
@@ -237,26 +239,19 @@ class Judge:
         known: Sequence[JudgedSystem],
         library: Mapping[int, Sequence[Term]],
         others: Sequence[Sequence[Formula]],
-        rounds: int,
         required: Sequence[str] = (),
     ) -> list[JudgedSystem]:
-        """Drops, adds and replaces terms, and whole right-hand sides, while the evidence rises; the best first.
+        """Known systems, and the best of them with terms dropped, added and replaced, and with other right-hand sides.
 
         **Arguments:** `known`: judged systems, the best first. `library`: terms of each state. `others`: other
         right-hand sides of each state. `required`: terms that no sum loses.
         """
-        found = list(known)
-        for _ in range(rounds):
-            best = found[0]
-            options = [changed(best.formulas, state, each) for state, every in enumerate(others) for each in every]
-            options = unique([*drops(best.formulas), *self.additions(best, library), *options], found)
-            options = [each for each in options if all(set(required) <= set(formula.terms) for formula in each)]
-            if not options:
-                break
-            found = sorted([*found, *self.judge(options, best.starts)], key=lambda each: each.rank)
-            if found[0] is best:
-                break
-        return found
+        best = known[0]
+        options = [changed(best.formulas, state, each) for state, every in enumerate(others) for each in every]
+        options = unique([*drops(best.formulas), *self.additions(best, library), *options], known)
+        options = [each for each in options if all(set(required) <= set(formula.terms) for formula in each)]
+        tried = self.judge(options, best.starts) if options else []
+        return sorted([*known, *tried], key=lambda each: each.rank)
 
     def follow(self, judged: JudgedSystem) -> list[Smoothed]:
         """The records with a system's simulation in place of their splines."""

@@ -1,6 +1,6 @@
 """Counts equations that `discover` claims on records without one: noise, random walks, and delayed systems.
 
-    python scripts/accuracy/discover_false_claims.py [--seed 0] [--effort 10]
+    python scripts/accuracy/discover_false_claims.py [--seed 0] [--effort quick]
 
 The delayed system is that of M. Mackey and L. Glass (1977), of which only the present state is given.
 """

@@ -7,6 +7,7 @@ from scipy.integrate import quad, solve_ivp
 
 import node_fit as nf
 from node_fit.discover.candidates import find_subsets, smooth
+from node_fit.discover.discovery import FoundSystem
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, lift, make_library, sum_of
 from node_fit.discover.judging import Judge, minus_log_evidence
 from node_fit.discover.simulation import Family, least_squares_of
@@ -49,6 +50,47 @@ def test_equations_are_written_in_latex(oscillator):
 def test_without_noise_every_library_together_finds_the_pendulum():
     found = nf.discover(record(lambda t, y: [y[1], -2 * np.sin(y[0])], (2.0, 0.0)), **QUICK)
     assert found.found.shown["x"].endswith("*v") and found.found.shown["v"] == "-2*sin(x)"
+
+
+def test_predictions_are_averaged_over_rivals(oscillator):
+    found = oscillator.predict({"x": 1.0, "v": 0.5}, TS)
+    assert (found.lower <= found.upper).all() and oscillator.weights.sum() == pytest.approx(1)
+    truth = solve_ivp(van_der_pol, (0, 8), (1.0, 0.5), t_eval=TS, rtol=1e-9).y.T
+    assert np.sqrt(np.mean((found.mean - truth) ** 2)) < 0.1 * truth.std()
+
+
+def test_an_experiment_is_where_rivals_differ():
+    """Of linear and cubic springs, after small swings: large ones tell them apart."""
+    text = {"x": "v", "v": "-x"}
+    system = FoundSystem(text, {}, text, 0.1, 6, 0.0, False)
+    cubic = FoundSystem({"x": "v", "v": "-x - 0.1*x**3"}, {}, text, 0.1, 9, 2.0, False)
+    data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.0))
+    found = nf.Discovery(data, [system, cubic], {}, True, "found an equation.")
+    experiment = found.experiment()
+    assert experiment.difference > 0.1 and np.hypot(*experiment.start.values()) > 1
+    assert "would tell the first two apart" in str(found) and found.weights[0] == pytest.approx(1 / (1 + np.exp(-1)))
+
+
+def test_a_simulation_that_runs_away_is_none_and_is_no_prediction():
+    text = {"x": "x**2"}
+    found = nf.Discovery(
+        nf.Dataset.from_arrays(TS, np.ones((80, 1)), states=("x",)),
+        [FoundSystem(text, {}, text, 0.1, 3, 0.0, False)], {}, True, "found an equation.",
+    )  # fmt: skip
+    assert found.found.simulate([1.0], TS) is None
+    assert found.predict({"x": -1.0}, TS).mean[-1] == pytest.approx(-1 / 9, rel=1e-4)
+    with pytest.raises(ValueError, match="can be simulated from"):
+        found.predict({"x": 1.0}, TS)
+
+
+def test_an_interruption_keeps_what_was_found(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Judge, "improve", interrupt)
+    data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.0))
+    found = nf.discover(data, libraries=("linear",), **QUICK)
+    assert "interrupted" in found.verdict and found.found.shown["v"] == "-1*x"
 
 
 @pytest.mark.slow
