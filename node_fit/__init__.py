@@ -74,6 +74,8 @@ from .optimizers.gradient import Adam as Adam
 from .optimizers.gradient import Optax as Optax
 from .optimizers.lbfgs import LBFGS as LBFGS
 from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
+from .petab.fitting import PEtabFit as PEtabFit
+from .petab.fitting import fit_petab as fit_petab
 from .petab.objective import Objective as Objective
 from .petab.objective import objective as objective
 from .petab.tables import read_petab as read_petab

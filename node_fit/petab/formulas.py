@@ -36,7 +36,7 @@ class Operation(NamedTuple):
 Formula = Number | Symbol | Operation
 TIME = "time"
 # Formulas come from files of others. These limits bound the time to parse and to trace them.
-MAX_DEPTH, MAX_NODES = 200, 200_000
+MAX_DEPTH, MAX_NODES = 100, 200_000
 # Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
 MAX_INTEGER_POWER = 64
 

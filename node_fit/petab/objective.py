@@ -402,7 +402,7 @@ class Objective:
         return {
             function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
             for function in (self._evaluate, self._differentiate, self._log_prior)
-        }
+        } | {"prior_gradient": jax.jit(jax.grad(self._log_prior))}
 
     def evaluate(self, x: ArrayLike) -> Evaluation:
         """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
@@ -440,6 +440,11 @@ class Objective:
         """The logarithm of the prior density; zero without priors."""
         with jax.enable_x64(True):
             return float(self._programs["_log_prior"](self._checked(x)))
+
+    def gradient_of_log_prior(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
+        """The gradient of the logarithm of the prior density."""
+        with jax.enable_x64(True):
+            return jax.device_get(self._programs["prior_gradient"](self._checked(x)))
 
     def simulate(self, x: ArrayLike) -> Float[np.ndarray, " measurement"]:
         """The simulated value of each measurement, in the order of the problem, not transformed."""

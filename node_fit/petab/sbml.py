@@ -51,7 +51,7 @@ def read_sbml(path: str | Path) -> Model:
     document = libsbml.readSBMLFromString(content.decode("utf-8", errors="replace"))
     for at in range(document.getNumErrors()):
         error = document.getError(at)
-        if error.getSeverity() >= libsbml.LIBSBML_SEV_ERROR:
+        if error.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and error.getErrorId() != libsbml.MissingXMLEncoding:
             reason = " ".join(error.getMessage().split())
             raise SBMLError(f"{path.name}, line {error.getLine()}: {reason[:300]}")
     if document.getModel() is None:

@@ -124,7 +124,7 @@ class Simulation:
 
     def modes(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Bool[Array, " comparison"]:
         """The outcomes of comparisons just after a moment."""
-        scope = self.system.scope(jnp.nextafter(time, jnp.inf), state, self.constants)
+        scope = self.system.scope(jnp.nextafter(jax.lax.stop_gradient(time), jnp.inf), state, self.constants)
         return stack_outcomes([evaluate(formula, scope) for formula in self.system.comparisons])
 
     @property

@@ -52,6 +52,7 @@ class TableParameter(NamedTuple):
     nominal: float
     is_estimated: bool
     prior: Prior | None
+    row: Mapping[str, str]
 
 
 class Observable(NamedTuple):
@@ -268,7 +269,7 @@ class PEtabReader:
                 raise PEtabError(f"{row.place}: lowerBound must be positive on the scale {scale}, got {lower:g}.")
             nominal = row.number("nominalValue", math.nan if is_estimated else None)
             prior = prior_of_version_2(row) if version == 2 else prior_of_version_1(row)
-            yield TableParameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior)
+            yield TableParameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior, row.cells)
 
     # Observables and measurements
 

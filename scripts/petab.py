@@ -1,0 +1,87 @@
+"""Published PEtab problems: log-likelihoods at the stored parameters, times, and fits from random starts.
+
+    python scripts/petab.py ../shared/petab/problems             # likelihoods and times
+    python scripts/petab.py ../shared/petab/problems --starts 20 # fits as well
+    python scripts/petab.py ../shared/petab/problems --only Boehm
+
+The folder has one folder for each problem, as in https://github.com/Benchmarking-Initiative/Benchmark-Models-PEtab.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import node_fit
+
+# Log-likelihoods at the stored parameters, as the collection of problems publishes them.
+PUBLISHED = {
+    "Boehm_JProteomeRes2014": -138.2220,
+    "Crauste_CellSystems2017": -190.9652,
+    "Fiedler_BMCSystBiol2016": 58.5839,
+    "Bruno_JExpBot2016": 46.6882,
+    "Elowitz_Nature2000": 63.2028,
+    "Borghans_BiophysChem1997": 83.3237,
+    "Brannmark_JBC2010": -141.8891,
+}
+
+
+def seconds(call: Callable[[], object], times: int = 1) -> float:
+    """The shortest of several times of a call."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def measure(path: Path) -> str:
+    """A row of the table of likelihoods and times."""
+    objective = node_fit.objective(node_fit.read_petab(path))
+    x = objective.nominal
+    compile_value = seconds(lambda: objective.log_likelihood(x))
+    compile_gradient = seconds(lambda: objective.gradient(x))
+    value = seconds(lambda: objective.log_likelihood(x), 10)
+    gradient = seconds(lambda: objective.gradient(x), 10)
+    found = objective.log_likelihood(x)
+    published = PUBLISHED.get(path.stem, np.nan)
+    return (
+        f"| {path.stem} | {found:.4f} | {published:.4f} | {1e3 * value:.1f} ms | {1e3 * gradient:.1f} ms | "
+        f"{compile_value:.1f} s | {compile_gradient:.1f} s |"
+    )
+
+
+def fit_from_starts(path: Path, starts: int, seed: int) -> str:
+    """A row of the table of fits."""
+    begin = time.perf_counter()
+    fit = node_fit.fit_petab(node_fit.read_petab(path), starts=starts, seed=seed)
+    values = np.array([each.log_likelihood for each in fit.attempts])
+    near = int(np.sum(values >= values.max() - 0.1))
+    minutes = (time.perf_counter() - begin) / 60
+    return f"| {path.stem} | {values.max():.4f} | {near} of {starts} | {minutes:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="a part of a problem's name")
+    parser.add_argument("--starts", type=int, default=0, help="how many random starts to fit from")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    paths = [path for path in sorted(arguments.folder.glob("*/*.yaml")) if arguments.only in path.stem]
+    if arguments.starts:
+        print("| problem | best log-likelihood | within 0.1 of it | minutes |\n|---|---|---|---|")
+    else:
+        print("| problem | log-likelihood | published | objective | gradient | first objective | first gradient |")
+        print("|---|---|---|---|---|---|---|")
+    for path in paths:
+        print(
+            fit_from_starts(path, arguments.starts, arguments.seed) if arguments.starts else measure(path), flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

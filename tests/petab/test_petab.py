@@ -1,0 +1,208 @@
+"""PEtab problems: gradients, events, fits and what they write, and files that are hostile or wrong."""
+
+import csv
+import math
+
+import jax
+import numpy as np
+import pytest
+from helpers.petab import FILES, TIME, mathml, quantities, sbml, write_problem
+
+import node_fit
+from node_fit.petab.formulas import evaluate, parse_formula
+from node_fit.petab.rosenbrock import take_step
+from node_fit.petab.sbml import read_sbml
+
+
+@pytest.fixture(scope="module")
+def objective(tmp_path_factory):
+    return node_fit.objective(node_fit.read_petab(write_problem(tmp_path_factory.mktemp("petab") / "decay")))
+
+
+def test_the_gradient_agrees_with_finite_differences_through_an_event(objective):
+    x, steps = objective.nominal + 0.01, 1e-4 * np.eye(5)
+    values = [(objective.log_likelihood(x + step), objective.log_likelihood(x - step)) for step in steps]
+    expected = [(above - below) / 2e-4 for above, below in values]
+    np.testing.assert_allclose(objective.gradient(x), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_event_happens_when_the_level_is_reached(objective):
+    """x = 2 exp(-k t) falls to 1 at t = log(2)/k, decays on from 1 + dose to 1, and so forth."""
+    k, c, dose = 0.5, 1.0, {"low": 0.5, "high": 1.0}
+    simulated = objective.simulate(objective.nominal)
+    for measurement, found in zip(objective.problem.measurements, simulated, strict=True):
+        if measurement.observable == "plain":
+            begin, x = 0.0, 2.0
+            while (hit := begin + math.log(x / c) / k) < measurement.time:
+                begin, x = hit, c + dose[measurement.experiment]
+            assert found == pytest.approx(x * math.exp(-k * (measurement.time - begin)), rel=1e-7)
+
+
+def test_the_fisher_information_is_the_expected_curvature(objective):
+    """For the noise's own scale, of which ten measurements tell 2 * log(10)^2 each."""
+    at = objective.names.index("sigma")
+    assert objective.fisher_information(objective.nominal)[at, at] == pytest.approx(20 * math.log(10) ** 2)
+
+
+@pytest.mark.slow
+def test_the_likelihood_can_be_traced_and_differentiated(objective):
+    with jax.enable_x64(True):
+        value, gradient = jax.value_and_grad(objective.log_likelihood)(jax.numpy.asarray(objective.nominal))
+    assert float(value) == pytest.approx(objective.log_likelihood(objective.nominal))
+    np.testing.assert_allclose(gradient, objective.gradient(objective.nominal), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_fit_is_at_a_maximum_and_is_read_back(tmp_path):
+    """Without the event, which makes the likelihood jump, and without Laplace's noise, which gives it kinks."""
+    rows = FILES["parameters.tsv"].replace("c\tlin\t0.1\t1.9\t1.0\t1", "c\tlin\t-2\t2\t-1\t0")
+    smooth = {
+        "parameters_tsv": rows.replace("dose\tlog\t0.1\t10\t1.0\t1", "dose\tlog\t0.1\t10\t1.0\t0"),
+        "observables_tsv": FILES["observables.tsv"].replace("laplace", "normal"),
+    }
+    objective = node_fit.objective(node_fit.read_petab(write_problem(tmp_path / "smooth", **smooth)))
+    fit = node_fit.fit_petab(objective, starts=2)
+    assert fit.log_likelihood > objective.log_likelihood(objective.nominal)
+    lower, upper = objective.bounds
+    inside = (fit.x > lower) & (fit.x < upper)
+    assert np.abs(objective.gradient(fit.x)[inside]).max() < 0.1
+    fit.write(tmp_path / "out")
+    written = (tmp_path / "out" / "parameters.tsv").read_text()
+    again = write_problem(tmp_path / "again", **{**smooth, "parameters_tsv": written})
+    again = node_fit.objective(node_fit.read_petab(again))
+    np.testing.assert_allclose(again.nominal, fit.x, rtol=1e-12)
+    with (tmp_path / "out" / "simulations.tsv").open() as file:
+        simulated = [float(row["simulation"]) for row in csv.DictReader(file, delimiter="\t")]
+    np.testing.assert_allclose(simulated, objective.simulate(fit.x))
+    interval = fit.intervals()["sigma"]
+    assert interval.is_determined and interval.lower < fit.parameters["sigma"] < interval.upper
+
+
+def test_the_step_has_order_five():
+    def rates(time, state):
+        return -10 * (state - jax.numpy.sin(time)) + jax.numpy.cos(time)
+
+    errors = []
+    with jax.enable_x64(True):
+        step = jax.jit(lambda t, y, h: take_step(rates, t, y, h, True)[0])
+        for count in (8, 16):
+            state = jax.numpy.zeros(1)
+            for at in range(count):
+                state = step(jax.numpy.asarray(at / count), state, jax.numpy.asarray(1 / count))
+            errors.append(abs(float(state[0]) - math.sin(1.0)))
+    assert 4.5 < math.log2(errors[0] / errors[1]) < 6.5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2^3^2", 512.0), ("-2^2", -4.0), ("1 - 2 - 3", -4.0), ("piecewise(1, a < 2, 5)", 1.0), ("min(a, 3) / 4", 0.25),
+     ("log(8, 2)", 3.0), ("a > 0 && !(a > 5)", 1.0), ("1e-3 * 2E2", 0.2)],
+)  # fmt: skip
+def test_a_formula_is_evaluated_by_its_precedence(text, value):
+    assert float(evaluate(parse_formula(text, "here"), {"a": 1.0})) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("__import__('os')", "'__import__' is not a function"), ("a.b", "'.' is not expected"), ("(1", "not closed"),
+     ("", "it ends"), ("sin(1, 2)", "has 2 arguments"), ("(" * 500 + "1", "nested more than")],
+)  # fmt: skip
+def test_a_wrong_formula_is_refused(text, reason):
+    with pytest.raises(ValueError, match=r"here: .*column \d+") as caught:
+        parse_formula(text, "here")
+    assert reason in str(caught.value)
+
+
+RULE = "<listOfRules>{}</listOfRules>"
+WRONG_MODELS = {
+    "document type": '<?xml version="1.0"?><!DOCTYPE s [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><sbml>&b;</sbml>',
+    "in a circle": sbml(
+        quantities(x=1, y=1)
+        + RULE.format(
+            f"<assignmentRule variable='x'>{mathml('<ci>y</ci>')}</assignmentRule>"
+            f"<assignmentRule variable='y'>{mathml('<ci>x</ci>')}</assignmentRule>"
+        )
+    ),
+    "algebraic rule": sbml(quantities(x=1) + RULE.format(f"<algebraicRule>{mathml('<ci>x</ci>')}</algebraicRule>")),
+    "delay of a state": sbml(
+        quantities(x=1)
+        + RULE.format(
+            "<rateRule variable='x'>"
+            + mathml(
+                "<apply><csymbol encoding='text' definitionURL='http://www.sbml.org/sbml/symbols/delay'>d</csymbol>"
+                "<ci>x</ci><cn>1</cn></apply>"
+            )
+            + "</rateRule>"
+        )
+    ),
+    "names 'nobody'": sbml(
+        quantities(x=1) + RULE.format(f"<rateRule variable='x'>{mathml('<ci>nobody</ci>')}</rateRule>")
+    ),
+    "elements are nested": "<sbml>" + "<a>" * 500 + "</a>" * 500 + "</sbml>",
+    "mismatched tag": "<sbml><a></b></sbml>",
+}
+
+
+@pytest.mark.parametrize("reason", WRONG_MODELS)
+def test_a_hostile_or_wrong_model_is_refused_with_a_sentence(reason, tmp_path):
+    path = tmp_path / "model.xml"
+    path.write_text(WRONG_MODELS[reason])
+    with pytest.raises(ValueError, match=r"^model.xml.*\.$") as caught:
+        read_sbml(path)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"problem_yaml": FILES["problem.yaml"].replace("model.xml", "../model.xml")}, "outside the problem's folder"),
+        ({"problem_yaml": FILES["problem.yaml"].replace("model.xml", "https://a.b/c.xml")}, "not the path of a file"),
+        ({"problem_yaml": "format_version: 7"}, "format_version must be 1 or 2"),
+        ({"problem_yaml": "a: [1"}, "is not YAML"),
+        ({"conditions_tsv": "conditionId\td\nlow\t0.5\n"}, "line 7: the condition 'high'"),
+        ({"conditions_tsv": "conditionId\td\nlow\topen('x')\nhigh\t1\n"}, "conditions.tsv, line 2, column 'd'"),
+        ({"observables_tsv": FILES["observables.tsv"].replace("scaled\t", "b\t")}, "line 12: the observable 'scaled'"),
+        ({"parameters_tsv": FILES["parameters.tsv"].replace("0.01", "much")}, "'much' is not a number"),
+        ({"parameters_tsv": FILES["parameters.tsv"].replace("0.01", "-1")}, "must be positive on the scale log10"),
+        ({"parameters_tsv": FILES["parameters.tsv"].replace("scale\tlog10", "other\tlog10")}, "names 'scale'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_problem_is_refused_with_a_sentence(changed, reason, tmp_path):
+    with pytest.raises(ValueError, match=r".") as caught:
+        node_fit.read_petab(write_problem(tmp_path / "wrong", **changed))
+    assert reason in str(caught.value)
+
+
+def test_delays_and_priorities_of_events(tmp_path):
+    """At t = 1 two events act on x, doubling it first by priority; a third adds its value of t = 1 at t = 1.5."""
+
+    def event(name: str, formula: str, priority: int, delay: str = "") -> str:
+        assignment = f"<eventAssignment variable='x'>{mathml(formula)}</eventAssignment>"
+        return (
+            f"<event id='{name}' useValuesFromTriggerTime='{'true' if delay else 'false'}'>"
+            "<trigger initialValue='true' persistent='true'>"
+            f"{mathml(f'<apply><geq/>{TIME}<cn>1</cn></apply>')}</trigger>"
+            f"{delay}<priority>{mathml(f'<cn>{priority}</cn>')}</priority>"
+            f"<listOfEventAssignments>{assignment}</listOfEventAssignments></event>"
+        )
+
+    model = sbml(
+        quantities(x=3.0)
+        + RULE.format(f"<rateRule variable='x'>{mathml('<cn>0</cn>')}</rateRule>")
+        + "<listOfEvents>"
+        + event("add", "<apply><plus/><ci>x</ci><cn>1</cn></apply>", 1)
+        + event("double", "<apply><times/><cn>2</cn><ci>x</ci></apply>", 2)
+        + event("later", "<ci>x</ci>", 3, f"<delay>{mathml('<cn>0.5</cn>')}</delay>")
+        + "</listOfEvents>"
+    )
+    path = write_problem(
+        tmp_path / "events",
+        model_xml=model,
+        conditions_tsv="conditionId\nonly\n",
+        observables_tsv="observableId\tobservableFormula\tnoiseFormula\nplain\tx\ts\n",
+        parameters_tsv="parameterId\tparameterScale\tlowerBound\tupperBound\tnominalValue\testimate\ns\tlin\t0\t9\t1\t1\n",
+        measurements_tsv="observableId\tsimulationConditionId\ttime\tmeasurement\n"
+        + "".join(f"plain\tonly\t{time}\t0\n" for time in (0.5, 1.0, 1.4, 1.5, 2.0)),
+    )
+    problem = node_fit.objective(node_fit.read_petab(path))
+    np.testing.assert_allclose(problem.simulate(problem.nominal), [3.0, 7.0, 7.0, 3.0, 3.0])
