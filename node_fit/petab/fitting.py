@@ -20,10 +20,10 @@ from .tables import Problem
 
 MAX_EVALUATIONS = 500
 # Each start is the best of so many points, which costs little beside the fit.
-SCREENED = 20
+POINTS_FOR_A_START = 20
 # Fisher scoring: the first damping, the most trials of a step, its longest move of a parameter on its scale, and how
 # many steps in a row may gain less than so much before a fit has converged.
-FIRST_DAMPING, MAX_TRIALS, MAX_MOVE, MOST_STILL, ACCURATE_VALUE = 1e-2, 20, 2.0, 3, 1e-6
+DAMPING_AT_START, MAX_TRIALS, MAX_MOVE, MOST_STILL, ACCURATE_VALUE = 1e-2, 20, 2.0, 3, 1e-6
 # Of a parameter without bounds, starts are drawn within so many units of its stored value on its scale.
 WIDTH_WITHOUT_BOUNDS = 3.0
 # A step of a profile, in standard errors or in shares of the range between the bounds, and the most of them.
@@ -32,7 +32,7 @@ PROFILE_STEP, MAX_PROFILE_STEPS, PROFILE_HALVINGS = 0.5, 40, 12
 Vector = Float[np.ndarray, " parameter"]
 
 
-class Attempt(NamedTuple):
+class FitFromStart(NamedTuple):
     """A fit from one start: both points on the parameters' scales."""
 
     start: Vector
@@ -55,7 +55,7 @@ class Local(NamedTuple):
         )
 
 
-class Interval(NamedTuple):
+class ParameterInterval(NamedTuple):
     """A confidence interval of a parameter, not transformed; ends at a bound are those of the bound."""
 
     lower: float
@@ -71,7 +71,7 @@ class PEtabFit:
     """
 
     objective: Objective
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[FitFromStart, ...]
 
     @property
     def x(self) -> Vector:
@@ -88,7 +88,7 @@ class PEtabFit:
         values = self.objective.values(self.x)
         return {name: values[name] for name in self.objective.names}
 
-    def intervals(self, level: float = 0.95) -> dict[str, Interval]:
+    def intervals(self, level: float = 0.95) -> dict[str, ParameterInterval]:
         """Confidence intervals from the Fisher information; quick, and exact for a likelihood without bends."""
         quantile = normal_quantile(level)
         lower, upper = self.objective.bounds
@@ -96,7 +96,7 @@ class PEtabFit:
         ends = np.clip(self.x - quantile * errors, lower, upper), np.clip(self.x + quantile * errors, lower, upper)
         return self.as_intervals(*ends)
 
-    def profiles(self, names: Iterable[str] | None = None, level: float = 0.95) -> dict[str, Interval]:
+    def profiles(self, names: Iterable[str] | None = None, level: float = 0.95) -> dict[str, ParameterInterval]:
         """Confidence intervals from profiles of the likelihood: each parameter is held, and all others are fitted.
 
         **Arguments:** `names`: of parameters; all if `None`.
@@ -112,13 +112,13 @@ class PEtabFit:
             found[name] = self.as_intervals(*ends)[name]
         return found
 
-    def as_intervals(self, lowest: Vector, highest: Vector) -> dict[str, Interval]:
+    def as_intervals(self, lowest: Vector, highest: Vector) -> dict[str, ParameterInterval]:
         bounds, found = self.objective.bounds, {}
         with jax.enable_x64(True):
             for at, each in enumerate(self.objective.estimated):
                 ends = (float(from_scale(jnp.asarray(end[at]), each.scale)) for end in (lowest, highest))
                 is_determined = bool(lowest[at] > bounds[0][at] and highest[at] < bounds[1][at])
-                found[each.name] = Interval(*ends, is_determined)
+                found[each.name] = ParameterInterval(*ends, is_determined)
         return found
 
     def write(self, folder: str | Path) -> None:
@@ -207,13 +207,15 @@ class Optimizer:
         curvature = found.fisher + np.diag(slope**2)  # the expected curvature of a density's logarithm
         return Local(float(found.value) + self.objective.log_prior(x), found.gradient + slope, curvature)
 
-    def maximise(self, start: Vector, held: Sequence[int] = (), evaluations: int = MAX_EVALUATIONS) -> Attempt | None:
+    def maximise(
+        self, start: Vector, held: Sequence[int] = (), evaluations: int = MAX_EVALUATIONS
+    ) -> FitFromStart | None:
         """The best point near a start, or `None` where nothing can be simulated."""
         x = np.clip(start, *self.objective.bounds)
         here = self.model(x)
         if not here.is_finite:
             return None
-        damping, count, still = FIRST_DAMPING, 1, 0
+        damping, count, still = DAMPING_AT_START, 1, 0
         while count < evaluations and still < MOST_STILL:
             free = self.is_free(x, here.gradient)
             free[list(held)] = False
@@ -226,7 +228,7 @@ class Optimizer:
                 break
             still = still + 1 if there.value - here.value < ACCURATE_VALUE else 0
             x, here = trial, there
-        return Attempt(start, x, float(self.objective.log_likelihood(x)), count)
+        return FitFromStart(start, x, float(self.objective.log_likelihood(x)), count)
 
     def is_free(self, x: Vector, gradient: Vector) -> np.ndarray:
         lower, upper = self.objective.bounds
@@ -265,7 +267,7 @@ def draw_starts(objective: Objective, count: int, seed: int) -> Iterator[Vector]
     lower = np.where(np.isfinite(lower), lower, np.minimum(middle, upper) - WIDTH_WITHOUT_BOUNDS)
     upper = np.where(np.isfinite(upper), upper, np.maximum(middle, lower) + WIDTH_WITHOUT_BOUNDS)
     sequence = qmc.Sobol(len(lower), rng=np.random.default_rng(seed))
-    drawn = lower + (upper - lower) * sequence.random_base2(math.ceil(math.log2(max(1, count) * SCREENED)))
+    drawn = lower + (upper - lower) * sequence.random_base2(math.ceil(math.log2(max(1, count) * POINTS_FOR_A_START)))
     for points in np.array_split(drawn, max(1, count)):
         yield max(points, key=objective.log_likelihood)
 
@@ -295,7 +297,7 @@ def fit_petab(
     if not objective.names:
         raise ValueError(f"{objective.problem.path.name} has no parameter to estimate.")
     optimizer = Optimizer(objective)
-    attempts: list[Attempt] = []
+    attempts: list[FitFromStart] = []
     if nominal and np.isfinite(objective.nominal).all():
         attempts += filter(None, [optimizer.maximise(objective.nominal, evaluations=evaluations)])
     for start in draw_starts(objective, starts, seed) if starts else ():

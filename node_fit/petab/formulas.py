@@ -26,14 +26,14 @@ class Symbol(NamedTuple):
     name: str
 
 
-class Operation(NamedTuple):
+class Application(NamedTuple):
     """An operator or a function of `OPERATIONS`, and its arguments."""
 
     function: str
     arguments: tuple["Formula", ...]
 
 
-Formula = Number | Symbol | Operation
+Formula = Number | Symbol | Application
 TIME = "time"
 # Formulas come from files of others. These limits bound the time to parse and to trace them.
 MAX_DEPTH, MAX_NODES = 100, 200_000
@@ -199,7 +199,7 @@ class Parser:
             name = self.token
             self.advance()
             right = self.expression(BINDING[name] - (name == "^"))
-            left = Operation(NAMES.get(name, name), (left, right))
+            left = Application(NAMES.get(name, name), (left, right))
         self.depth -= 1
         return left
 
@@ -212,7 +212,7 @@ class Parser:
         if kind == "operator" and token in ("-", "+", "!"):
             self.advance()
             inside = self.expression(SIGN)
-            return inside if token == "+" else Operation("negative" if token == "-" else "not", (inside,))
+            return inside if token == "+" else Application("negative" if token == "-" else "not", (inside,))
         if self.take("("):
             inside = self.expression(0)
             if not self.take(")"):
@@ -243,7 +243,7 @@ class Parser:
         if not fewest <= len(arguments) <= most:
             self.column = start
             raise self.refusal(f"{token!r} has {len(arguments)} arguments")
-        return Operation(name, tuple(arguments))
+        return Application(name, tuple(arguments))
 
 
 def parse_formula(text: str | float, place: str) -> Formula:
@@ -266,16 +266,16 @@ def symbols(formula: Formula) -> Iterator[str]:
         node = stack.pop()
         if isinstance(node, Symbol):
             yield node.name
-        elif isinstance(node, Operation):
+        elif isinstance(node, Application):
             stack.extend(reversed(node.arguments))
 
 
-def calls(formula: Formula) -> Iterator[Operation]:
+def calls(formula: Formula) -> Iterator[Application]:
     """The calls in a formula, outer ones first."""
     stack = [formula]
     while stack:
         node = stack.pop()
-        if isinstance(node, Operation):
+        if isinstance(node, Application):
             yield node
             stack.extend(reversed(node.arguments))
 
@@ -284,8 +284,8 @@ def substitute(formula: Formula, replacements: Mapping[str, Formula]) -> Formula
     """The formula with names replaced by formulas."""
     if isinstance(formula, Symbol):
         return replacements.get(formula.name, formula)
-    if isinstance(formula, Operation):
-        return Operation(formula.function, tuple(substitute(each, replacements) for each in formula.arguments))
+    if isinstance(formula, Application):
+        return Application(formula.function, tuple(substitute(each, replacements) for each in formula.arguments))
     return formula
 
 
@@ -311,7 +311,7 @@ def evaluate(
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
-def comparisons(formula: Formula) -> Iterator[Operation]:
+def comparisons(formula: Formula) -> Iterator[Application]:
     """The comparisons in a formula."""
     return (call for call in calls(formula) if call.function in COMPARISONS)
 

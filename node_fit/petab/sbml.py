@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Formula, Number, Operation, Symbol, substitute
+from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Application, Formula, Number, Symbol, substitute
 from .system import Event, Model
 
 if TYPE_CHECKING:
@@ -179,11 +179,11 @@ class SBMLReader:
         if kind == "FUNCTION":
             return self.expand(node.getName(), element, children)
         if kind == "MINUS":
-            return Operation("negative", children) if len(children) == 1 else Operation("-", children)
+            return Application("negative", children) if len(children) == 1 else Application("-", children)
         if kind == "FUNCTION_LOG":
-            return Operation("log", (children[1], children[0]))
+            return Application("log", (children[1], children[0]))
         if kind == "LOGICAL_IMPLIES":
-            return Operation("or", (Operation("not", children[:1]), children[1]))
+            return Application("or", (Application("not", children[:1]), children[1]))
         if kind in ("FUNCTION_DELAY", "FUNCTION_RATE_OF"):
             self.refuse(element, f"{'delay' if kind == 'FUNCTION_DELAY' else 'rateOf'} of a state is not carried out")
         if kind not in MATHML:
@@ -191,7 +191,7 @@ class SBMLReader:
         fewest, most = OPERATIONS[MATHML[kind]][1:]
         if not fewest <= len(children) <= most:
             self.refuse(element, f"{MATHML[kind]!r} has {len(children)} arguments")
-        return Operation(MATHML[kind], children)
+        return Application(MATHML[kind], children)
 
     def read_function(self, definition: "libsbml.FunctionDefinition") -> None:
         names = [definition.getArgument(at).getName() for at in range(definition.getNumArguments())]
@@ -206,7 +206,7 @@ class SBMLReader:
         names, body = self.functions[name]
         if len(names) != len(arguments):
             self.refuse(element, f"the function {name!r} takes {len(names)} arguments, not {len(arguments)}")
-        self.nodes += count_parts(body) + sum(count_parts(each) for each in arguments)
+        self.nodes += count_nodes(body) + sum(count_nodes(each) for each in arguments)
         if self.nodes > MAX_NODES:
             self.refuse(element, f"its functions expand to over {MAX_NODES:,} parts")
         return substitute(body, dict(zip(names, arguments, strict=True)))
@@ -231,10 +231,10 @@ class SBMLReader:
             self.containers[name] = compartment
         if species.isSetInitialAmount():
             amount = Number(species.getInitialAmount())
-            self.initial[name] = amount if is_amount else Operation("/", (amount, Symbol(compartment)))
+            self.initial[name] = amount if is_amount else Application("/", (amount, Symbol(compartment)))
         elif species.isSetInitialConcentration():
             content = Number(species.getInitialConcentration())
-            self.initial[name] = Operation("*", (content, Symbol(compartment))) if is_amount else content
+            self.initial[name] = Application("*", (content, Symbol(compartment))) if is_amount else content
         else:
             self.initial[name] = Number(math.nan)
 
@@ -255,9 +255,9 @@ class SBMLReader:
             if container in self.rules:
                 self.refuse(rule, f"the rate of {name!r} is of a concentration in a compartment that has a rule")
             if container is not None:  # of an amount
-                rate = Operation("*", (rate, Symbol(container)))
+                rate = Application("*", (rate, Symbol(container)))
                 if container in sizes:
-                    rate = Operation("+", (rate, Operation("*", (Symbol(name), sizes[container]))))
+                    rate = Application("+", (rate, Application("*", (Symbol(name), sizes[container]))))
             self.rates[name] = rate
 
     # Reactions and events
@@ -291,11 +291,11 @@ class SBMLReader:
         factor = species.getConversionFactor() or self.model.getConversionFactor()
         if factor:
             factors.append(Symbol(factor))
-        flow = factors[0] if len(factors) == 1 else Operation("*", tuple(factors))
-        term = Operation(sign, (flow,)) if sign == "negative" else flow
+        flow = factors[0] if len(factors) == 1 else Application("*", tuple(factors))
+        term = Application(sign, (flow,)) if sign == "negative" else flow
         before = self.rates.get(name)
         terms = () if before is None else before.arguments if is_sum(before) else (before,)
-        self.rates[name] = Operation("+", (*terms, term)) if terms else term
+        self.rates[name] = Application("+", (*terms, term)) if terms else term
 
     def stoichiometry(self, reference: "libsbml.SpeciesReference") -> Formula:
         if self.document.getLevel() == 2:
@@ -329,9 +329,9 @@ class SBMLReader:
 
 
 def is_sum(formula: Formula) -> bool:
-    return isinstance(formula, Operation) and formula.function == "+"
+    return isinstance(formula, Application) and formula.function == "+"
 
 
-def count_parts(formula: Formula) -> int:
+def count_nodes(formula: Formula) -> int:
     """The number of parts of a formula."""
-    return 1 + sum(count_parts(each) for each in formula.arguments) if isinstance(formula, Operation) else 1
+    return 1 + sum(count_nodes(each) for each in formula.arguments) if isinstance(formula, Application) else 1

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .formulas import Formula, Number, Operation, Value, as_float, evaluate, stack_scalars
+from .formulas import Application, Formula, Number, Value, as_float, evaluate, stack_scalars
 from .rosenbrock import ERROR_ORDER, take_step
 from .system import Change, Constants, ReactionSystem
 
@@ -86,24 +86,24 @@ def first_memory(system: ReactionSystem) -> Memory:
 
 def level(trigger: Formula) -> Formula:
     """A formula that is positive where a trigger holds, and negative elsewhere."""
-    if not isinstance(trigger, Operation):
+    if not isinstance(trigger, Application):
         return Number(1.0 if trigger == Number(True) else -1.0)
     inside = trigger.arguments
     match trigger.function:
         case ">" | ">=":
-            return Operation("-", inside)
+            return Application("-", inside)
         case "<" | "<=":
-            return Operation("-", inside[::-1])
+            return Application("-", inside[::-1])
         case "==":
-            return Operation("negative", (Operation("abs", (Operation("-", inside),)),))
+            return Application("negative", (Application("abs", (Application("-", inside),)),))
         case "!=":
-            return Operation("abs", (Operation("-", inside),))
+            return Application("abs", (Application("-", inside),))
         case "and":
-            return Operation("minimum", tuple(level(each) for each in inside))
+            return Application("minimum", tuple(level(each) for each in inside))
         case "or":
-            return Operation("maximum", tuple(level(each) for each in inside))
+            return Application("maximum", tuple(level(each) for each in inside))
         case "not":
-            return Operation("negative", (level(inside[0]),))
+            return Application("negative", (level(inside[0]),))
     return Number(1.0)
 
 

@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float
 
 from .formulas import (
     TIME,
+    Application,
     Formula,
     Number,
-    Operation,
     Value,
     as_float,
     comparisons,
@@ -289,7 +289,7 @@ class ReactionSystem:
         targets = {name for event in model.events for name in event.assignments}
         moving = frozenset((*model.rates, *model.rules, *model.reactions, *targets))
         of_events = (call for event in model.events for call in comparisons(event.trigger))
-        differences = {Operation("-", call.arguments): None for call in (*self.comparisons, *of_events)}
+        differences = {Application("-", call.arguments): None for call in (*self.comparisons, *of_events)}
         return tuple(d for d in differences if TIME in symbols(d) and is_affine_in_time(d, moving))
 
     def break_times(self, state: Float[Array, " state"], constants: Constants) -> Float[Array, " break"]:
