@@ -25,6 +25,8 @@ from omegaconf import OmegaConf
 
 import node_fit as nf
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {"rmse", "nrmse", "r2"}
 COLUMNS = [
     "step", "stage", "train_loss", "validation_loss", "gradient_norm", "learning_rate", "evaluations",

@@ -10,6 +10,8 @@ from helpers.reports import by_trajectory, spirals, write_run
 
 from node_fit.report.run_page import make_run_page
 
+pytestmark = pytest.mark.slow
+
 TIMES = np.linspace(0.0, 3.0, 15)
 DATA = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "data.split.by=time")
 SPLIT = ("data.split.validation=0", "data.split.test=0")

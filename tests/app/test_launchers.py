@@ -13,6 +13,8 @@ from helpers.commands import DIRECT, begun, in_process, node_fit, read_summary, 
 from node_fit.__main__ import main
 from node_fit.app.leaderboard import Leaderboard
 
+pytestmark = pytest.mark.slow
+
 LONG = (*DIRECT, "optimizer=adam", "train.steps=40", "train.chunk_steps=1", "train.patience=999")
 
 

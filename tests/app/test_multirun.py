@@ -14,6 +14,8 @@ from node_fit.app.launching import CheckedLoader, register
 from node_fit.app.leaderboard import publish
 from node_fit.app.leaderboard import row as row_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):

@@ -9,6 +9,8 @@ import pytest
 from helpers.commands import Ran, at_once, read_summary, write_table
 from scipy.integrate import solve_ivp
 
+pytestmark = pytest.mark.slow
+
 
 def german(folder: Path) -> list[str]:
     """A room that is heated by day: semicolons, decimal commas, a day before its month, and units in names."""

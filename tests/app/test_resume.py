@@ -9,6 +9,8 @@ from safetensors import safe_open
 
 import node_fit as nf
 
+pytestmark = pytest.mark.slow
+
 # With minibatches and a schedule, a resumed run must restore its PRNG keys and its step. Chunks of one step leave time
 # for a signal.
 LONG = (*DIRECT, "optimizer=adam", "train.batch_size=2", "train.steps=40", "train.chunk_steps=1", "train.patience=999")

@@ -17,6 +17,8 @@ import node_fit.__main__
 from node_fit.app.config.targets import ConfigError
 from node_fit.tune import Parameter, main, read_space, word
 
+pytestmark = pytest.mark.slow
+
 optuna = pytest.importorskip("optuna")
 
 ADAM = (*DIRECT, "optimizer=adam")

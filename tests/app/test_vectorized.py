@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers.commands import DIRECT, node_fit, read_summary, read_table, spirals, write_table
 
+pytestmark = pytest.mark.slow
+
 SWEEP = ("-m", *DIRECT, "optimizer=adam", "optimizer.learning_rate=0.01,0.001", "seed=0,1")
 
 

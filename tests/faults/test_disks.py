@@ -18,6 +18,8 @@ from node_fit.storage.archive import unpack
 from node_fit.storage.checkpoint import CheckpointError, Checkpoints
 from node_fit.storage.disk import check_room, explain_disk
 
+pytestmark = pytest.mark.slow
+
 
 def disk(folder: Path, *options: str):
     """A small separate disk; the tests are skipped where mounting is not allowed."""

@@ -11,6 +11,8 @@ import node_fit as nf
 from faults.runs import LONG, chunks, copy_of, folder_in, killed, last_step, metrics_of, model_of, unheard
 from node_fit.storage.checkpoint import steps_in
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):

@@ -6,8 +6,12 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from faults.moments import content, moved, on_host, restore, save_without_end, state_at
 from node_fit.training.callback import RunState
+
+pytestmark = pytest.mark.slow
 
 KILLS = 25
 

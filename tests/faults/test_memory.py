@@ -10,6 +10,8 @@ from helpers.commands import DIRECT, ENVIRONMENT, node_fit, read_summary, spiral
 from node_fit.app.launching import print_error
 from node_fit.runtime.placement import explain_memory
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_network_without_room_is_refused_and_the_sweep_goes_on(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())

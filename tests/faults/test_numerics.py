@@ -20,6 +20,8 @@ from node_fit.runtime.placement import carry
 from node_fit.storage.model_file import save
 from node_fit.training.step import CAUTION, HOPELESS_STEPS, RESTARTS
 
+pytestmark = pytest.mark.slow
+
 
 class Edge(eqx.Module):
     """A rotation whose rates and gradients are NaN if its parameter is below a threshold; the data need a lower

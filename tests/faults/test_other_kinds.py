@@ -9,6 +9,8 @@ import node_fit as nf
 from faults.moments import content, fill, moment_at, restore
 from node_fit.storage.checkpoint import CheckpointError, to_arrays
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("saved", "mine"), [("x32", "x64"), ("x64", "x32")])
 @pytest.mark.parametrize("optimizer", [nf.Adam(), nf.LBFGS(memory=3)], ids=["adam", "lbfgs"])

@@ -12,6 +12,8 @@ from helpers.commands import DIRECT, ENVIRONMENT, begun, read_summary, spirals, 
 
 from node_fit.app.run_logger import Interruption
 
+pytestmark = pytest.mark.slow
+
 SWALLOWS = """
 import os, signal, sys
 # Their values while `python -m node_fit` locates the module.

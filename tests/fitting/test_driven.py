@@ -12,6 +12,8 @@ from node_fit.data.facts import Facts
 from node_fit.fitting.resolve import resolve
 from node_fit.training.programs import Pace, StagePrograms
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ import node_fit as nf
 from node_fit.fitting import ladder
 from node_fit.fitting.relevance import log_evidence, thin_out
 
+pytestmark = pytest.mark.slow
+
 FEW = 50
 
 
@@ -200,7 +202,6 @@ def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_di
     assert ladder.with_other_prior(given, first, tried, stronger=True) is None
 
 
-@pytest.mark.slow
 def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out():
     """By-time validation rows, where nobody is infected, validate equations that die out at once."""
     ts = np.linspace(0, 60, 61)

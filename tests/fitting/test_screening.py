@@ -14,6 +14,8 @@ from node_fit.model.initial_state.trained import Fitted
 from node_fit.model.make_model import make_model
 from node_fit.runtime.placement import carry
 
+pytestmark = pytest.mark.slow
+
 EQUATIONS = {"x": "a*x - b*x*z", "z": "-m*z + d*x*z"}
 TRUE = {"a": 0.55, "b": 0.028, "m": 0.84, "d": 0.026}
 
@@ -86,7 +88,6 @@ def test_a_network_has_no_other_beginnings():
     assert not has_beginnings(make_model(data, key=jax.random.key(0)))
 
 
-@pytest.mark.slow
 def test_hidden_predators_are_found_from_constants_that_are_far_off():
     data, ys = prey(noise=0.03)
     field = nf.Known(equations=EQUATIONS, constants={"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1})

@@ -10,6 +10,8 @@ from helpers.problems import SMALL, Quadratic, fit_to, grouped, rotation
 
 import node_fit as nf
 
+pytestmark = pytest.mark.slow
+
 
 def chosen(rate: float = 1e-2, seed: int = 0, width: int = 8, **options) -> nf.Options:
     recipe = [nf.Stage(Quadratic(), nf.Adam(rate), 10)]

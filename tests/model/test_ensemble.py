@@ -17,6 +17,8 @@ from node_fit.evaluation.metrics import coverage
 from node_fit.model.ensemble import BAND_LEVELS, conformal
 from node_fit.storage.model_file import ModelFileError, check_model
 
+pytestmark = pytest.mark.slow
+
 OPTIMIZERS = {"adam": nf.Adam(), "lbfgs": nf.LBFGS(), "lm": nf.LevenbergMarquardt()}
 OBJECTIVES = {
     "trajectories": nf.TrajectoryMatching(),
@@ -55,7 +57,6 @@ def test_a_member_is_the_fit_with_its_seed(name):
         assert mine.evaluations == alone.evaluations
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_has_members(name):
     stage = nf.Stage(OBJECTIVES[name], nf.LBFGS(), 4)
@@ -77,7 +78,6 @@ class Edge(eqx.Module):
         return jnp.stack([-y[1], y[0]]) * jnp.where(self.rate > 0, self.rate, jnp.nan)
 
 
-@pytest.mark.slow
 def test_a_member_that_fails_holds_no_other_up():
     fit = fit_to(rotation(), field=Edge, ensemble=nf.Members(6), scale=False, **{**QUICK, "steps": 60})
     drawn = [fit_to(rotation(), field=Edge, seed=seed, scale=False, **{**QUICK, "steps": 1}) for seed in range(6)]
@@ -154,7 +154,6 @@ def fresh() -> nf.Dataset:
     return noisy(rotation(40), seed=2)
 
 
-@pytest.mark.slow
 def test_predictions_are_the_members_mean():
     fit, data = turned(), fresh()
     each = [member.predict(data) for member in fit.model.members]

@@ -15,6 +15,8 @@ from node_fit.fitting.resolve import resolve
 from node_fit.model.initial_state.rule import describe_known_starts
 from node_fit.runtime.placement import carry, scope
 
+pytestmark = pytest.mark.slow
+
 SMALL = functools.partial(nf.MLP, width=16, depth=1)
 
 

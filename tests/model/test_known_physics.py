@@ -15,6 +15,8 @@ import node_fit as nf
 from node_fit.model.parameters import network_weights, partition
 from node_fit.runtime.placement import carry, scope
 
+pytestmark = pytest.mark.slow
+
 GRAVITY, DAMPING = 4.0, 0.3
 PENDULUM = {"angle": "velocity", "velocity": "-g*sin(angle) - d*velocity"}
 CONSTANTS = {"g": [2.0, 0.0, None], "d": [0.1, 0.0, 1.0]}

@@ -12,6 +12,8 @@ from helpers.commands import node_fit, read_summary
 import node_fit as nf
 from node_fit.runtime.placement import carry
 
+pytestmark = pytest.mark.slow
+
 DECAY = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": [0.5, 0.0, None]})
 
 

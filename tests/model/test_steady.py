@@ -11,6 +11,8 @@ from helpers.commands import node_fit, read_summary
 import node_fit as nf
 from node_fit.runtime.placement import carry, scope
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 EQUATIONS = {"level": "s*(1 + u) - k*level", "effect": "q*(level - effect)"}
 CONSTANTS = {"s": [0.8, 0.0, None], "k": [0.4, 0.0, None], "q": [0.3, 0.0, None]}

@@ -20,6 +20,8 @@ from node_fit.objectives.objective import Target
 from node_fit.objectives.trajectory import UNSOLVED, misfit
 from node_fit.runtime.placement import carry, scope
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "conf"
 LOSSES = [nf.Squares(), nf.Huber(), nf.Huber(threshold=0.5), nf.StudentT(), nf.StudentT(degrees=1.0)]
 RATES = {"a": 1.5, "b": 0.4}

@@ -18,6 +18,8 @@ from node_fit.runtime.placement import scope
 from node_fit.training.state import Params
 from node_fit.training.step import StageLoss
 
+pytestmark = pytest.mark.slow
+
 TINY = functools.partial(nf.MLP, width=4, depth=1)
 KINDS = {
     "trajectory": nf.TrajectoryMatching(),

@@ -23,6 +23,8 @@ from node_fit.optimizers.lbfgs import (
 from node_fit.runtime.placement import dtype_of, scope
 from node_fit.training.step import transition
 
+pytestmark = pytest.mark.slow
+
 
 def run(function, start, evaluations, memory=10, tries=20):
     """Runs the search; returns trial points, their values, and the state after each evaluation."""

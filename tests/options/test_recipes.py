@@ -17,6 +17,8 @@ from node_fit.data.facts import Facts
 from node_fit.options.recipes import RECIPES, make_stages
 from node_fit.runtime.placement import scope
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"field": SMALL, "chunk_steps": 10, "precision": "x64"}
 SHOOTING = functools.partial(nf.MultipleShooting, rows=4)
 

@@ -19,6 +19,8 @@ from node_fit.plots.fit import phase_points
 from node_fit.report.index_page import make_index
 from node_fit.report.run_page import make_run_page
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars"

@@ -12,6 +12,8 @@ from helpers.problems import SMALL, fit_to, rotation
 import node_fit as nf
 from node_fit.runtime.placement import Placement
 
+pytestmark = pytest.mark.slow
+
 # Prints the losses of all chunks, which are compared in float64 with those of one device to 1e-6.
 PROGRAM = """
 import numpy as np
@@ -43,7 +45,6 @@ def run(body: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SPREAD)
 def test_eight_devices_give_the_losses_of_one(name):
     run(f"""
@@ -54,7 +55,6 @@ def test_eight_devices_give_the_losses_of_one(name):
     """)
 
 
-@pytest.mark.slow
 def test_gradients_of_all_devices_are_added_once():
     """Added up in every step of a solve, they made gradients on two devices fifteen times slower than on one."""
     run("""
@@ -83,7 +83,6 @@ def test_gradients_of_all_devices_are_added_once():
     """)
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_with_another_count():
     run("""
     import tempfile
@@ -96,7 +95,6 @@ def test_a_run_goes_on_with_another_count():
     """)
 
 
-@pytest.mark.slow
 def test_devices_that_stay_idle_are_told_of():
     run("""
     import logging
@@ -110,7 +108,6 @@ def test_devices_that_stay_idle_are_told_of():
     """)
 
 
-@pytest.mark.slow
 def test_the_command_makes_its_devices(tmp_path):
     write_table(tmp_path / "mine.csv", spirals())
     ran = node_fit(tmp_path, *DIRECT, "device=cpu", "device.count=2", "ensemble.size=2", "hydra.run.dir=run")

@@ -19,6 +19,8 @@ from node_fit.plots.curves import Curves, collect
 from node_fit.plots.fit import plot_fit
 from node_fit.runtime.placement import carry
 
+pytestmark = pytest.mark.slow
+
 
 def rotations(count: int, times: int = 8, seed: int = 0) -> nf.Dataset:
     """Points that rotate around the origin, with random initial phases."""
@@ -39,7 +41,6 @@ class Watch(nf.Callback):
         self.state = state.members[0]
 
 
-@pytest.mark.slow
 def test_minibatches_of_thousands_of_trajectories_find_the_dynamics():
     data = rotations(2000)
     seen = Watch()
@@ -51,7 +52,6 @@ def test_minibatches_of_thousands_of_trajectories_find_the_dynamics():
     assert seen.state.grid.shape[0] == 1
 
 
-@pytest.mark.slow
 def test_windows_of_a_long_record_are_all_that_is_solved():
     data = record(4_000)
     windows = data.windows(20)
@@ -68,7 +68,6 @@ def test_windows_of_a_long_record_are_all_that_is_solved():
     assert fit.score(windows.sample(50)).nrmse < 0.05
 
 
-@pytest.mark.slow
 def test_late_in_a_record_float32_is_as_exact_as_early():
     """At a time of 3e6, float32 has a resolution of 0.25, and the rows are 0.05 apart."""
     early = rotation(2, times=40)
@@ -108,7 +107,6 @@ def test_a_field_of_time_sees_the_time_of_the_record():
         np.testing.assert_allclose(model.predict(late), truth, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_predictions_in_slices_are_those_of_one_solve(monkeypatch):
     data = rotations(10)
     model = made(data)
@@ -119,7 +117,6 @@ def test_predictions_in_slices_are_those_of_one_solve(monkeypatch):
     np.testing.assert_allclose(ensemble.bands(data).upper, whole[1], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_pictures_of_many_trajectories_are_of_some(monkeypatch, tmp_path):
     monkeypatch.setattr(simulation, "MOST_PICTURED", 5)
     splits = {"train": rotations(20), "test": rotations(4, seed=1)}

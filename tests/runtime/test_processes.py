@@ -12,6 +12,8 @@ from helpers.commands import DIRECT, Ran, begun, node_fit, read_table, spirals, 
 
 from node_fit.runtime.placement import join_processes_of
 
+pytestmark = pytest.mark.slow
+
 
 def free_port() -> int:
     with socket.socket() as held:

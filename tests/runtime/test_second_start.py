@@ -14,6 +14,8 @@ from helpers.commands import DIRECT, ENVIRONMENT, Ran, node_fit, read_summary, r
 
 from node_fit.runtime.compilation import LARGEST_CACHE, OURS, keep_programs, prune, user_folder
 
+pytestmark = pytest.mark.slow
+
 # The environment of a user's process, unlike that of the other tests.
 USER = {"JAX_ENABLE_COMPILATION_CACHE": "true", "PYTHONWARNINGS": "error::UserWarning", "XLA_FLAGS": ""}
 PROGRAMS = 3

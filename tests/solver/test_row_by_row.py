@@ -17,6 +17,8 @@ from node_fit.solver.methods import error_order
 from node_fit.solver.problem import InitialValueProblem, between_rows
 from node_fit.solver.row_by_row import march_rows
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 TS = np.cumsum(RNG.uniform(0.5, 1.5, 12)) - 0.7
 US = RNG.normal(size=(12, 1))

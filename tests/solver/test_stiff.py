@@ -21,6 +21,8 @@ from node_fit.solver import row_by_row
 from node_fit.solver.problem import InitialValueProblem
 from node_fit.solver.row_by_row import next_step
 
+pytestmark = pytest.mark.slow
+
 STIFFNESS, END, START = 50.0, 20.0, np.array([2.0, 0.0])
 DENSITIES = (5, 10, 21, 200)
 # Intervals between rows of which Diffrax solves each alone where states jump: those of training include padding.

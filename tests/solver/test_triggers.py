@@ -14,6 +14,8 @@ from node_fit.evaluation import diagnosis
 from node_fit.model import rollout
 from node_fit.runtime.placement import carry, dtype_of, scope
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 BALL = {"height": "speed", "speed": "-g"}
 BOUNCE = [{"when": "height", "set": {"height": "0", "speed": "-e*speed"}}]

@@ -13,6 +13,8 @@ from node_fit.model.make_model import make_model
 from node_fit.sysid.initialize import Filters, begin_with_filters, has_place
 from node_fit.sysid.linear_model import step_matrix
 
+pytestmark = pytest.mark.slow
+
 ROWS = 500
 
 

@@ -30,6 +30,8 @@ from node_fit.sysid.linear_model import (
 )
 from node_fit.sysid.subspace import identify_subspace
 
+pytestmark = pytest.mark.slow
+
 ROWS = 5
 
 

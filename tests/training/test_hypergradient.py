@@ -4,12 +4,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers.problems import SMALL, Quadratic, problem
 
 import node_fit as nf
 from node_fit.objectives.objective import Target
 from node_fit.runtime.placement import scope
 from node_fit.training.step import unroll
+
+pytestmark = pytest.mark.slow
 
 
 def numbers(fixed):

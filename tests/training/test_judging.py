@@ -22,6 +22,8 @@ from node_fit.training.callback import RunState
 from node_fit.training.decisions import judge_chunk
 from node_fit.training.step import restart
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DESCENT = nf.Optax(optax.sgd(0.05))
 

@@ -22,6 +22,8 @@ from node_fit.training.members import share
 from node_fit.training.state import check_carry
 from node_fit.training.step import check_scan, chunk, unroll
 
+pytestmark = pytest.mark.slow
+
 OPTIMIZERS = {
     "adam": lambda: nf.Adam(1e-2),
     "adamw": lambda: nf.Adam(1e-2, weight_decay=1e-3, schedule="warmup_cosine"),
@@ -206,7 +208,6 @@ def test_equinox_640_each_part_is_traced_once():
     run_chunks(nf.LBFGS(memory=5), field=Counting(jnp.eye(2)), chunks=3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lbfgs", "backtracking", "optax.lbfgs", "lm"])
 def test_optax_1017_modules_with_leaves_that_are_no_arrays(name):
     """https://github.com/google-deepmind/optax/issues/1017, 1304, 1399: a neural ODE with an activation, a solver and
@@ -253,7 +254,6 @@ def test_clipping_before_lbfgs_in_a_chain_is_refused(wrap):
         fit_to(rotation(), field=SMALL, optimizer=wrap(chain), steps=1)
 
 
-@pytest.mark.slow
 def test_sweeps_compile_once_for_three_seeds_and_three_learning_rates():
     compiles = [
         fit_to(

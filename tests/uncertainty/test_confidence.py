@@ -17,6 +17,8 @@ import node_fit as nf
 from node_fit.model.fields.known import Constants
 from node_fit.uncertainty.confidence import ConfidenceInterval, shown_with_interval
 
+pytestmark = pytest.mark.slow
+
 TS = np.linspace(0.0, 2.0, 12)
 
 
@@ -60,7 +62,6 @@ def test_a_first_row_that_counts_as_exact_is_said():
     assert "start=fitted" in found.notes[0]
 
 
-@pytest.mark.slow
 def test_intervals_of_a_line_cover_its_slope():
     inside = 0
     for seed in range(60):
@@ -69,7 +70,6 @@ def test_intervals_of_a_line_cover_its_slope():
     assert 52 <= inside <= 60, "57 are expected; fewer than 52 have a probability of 0.5 %"
 
 
-@pytest.mark.slow
 def test_the_information_is_the_hessian_by_finite_differences():
     evidence = decay(1e-4).evidence
     found, x = evidence.best, evidence.x
@@ -92,7 +92,6 @@ def test_intervals_stay_within_bounds():
     assert found["a"].upper / found["a"].estimate == pytest.approx(found["a"].estimate / found["a"].lower)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "term, only, precision",
     [("a*c*x", "product", "x64"), ("a*c*x", "product", "x32"), ("a/c*x", "ratio", "x64")],
@@ -112,7 +111,6 @@ def test_a_constant_that_hardly_acts_is_named_alone():
     assert found.undetermined == ("c is not determined by these data.",)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("ridge", "why"), [(0.0, ", since what is"), (1e-6, ": what is fitted beside it")])
 def test_a_network_that_makes_up_for_a_constant_is_said(ridge, why):
     hybrid = functools.partial(
@@ -131,7 +129,6 @@ def test_a_network_that_makes_up_for_a_constant_is_said(ridge, why):
     assert found.constants["b"].upper == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ridge", [0.01, 0.1, 1.0])
 def test_a_constant_that_only_the_prior_determines_is_said(ridge):
     """The network sees what the constant acts on, a prior weighs the two, and an interval would be narrow and wrong."""
@@ -174,7 +171,6 @@ def test_a_fit_that_is_cut_short_is_said():
     assert "standard errors from its optimum" in found.notes[0]
 
 
-@pytest.mark.slow
 def test_what_has_no_confidence_says_why():
     fit = fit_to(line(), field=functools.partial(nf.MLP, width=2, depth=1), **{**OPTIONS, "steps": 1})
     with pytest.raises(ValueError, match="no constants"):
@@ -230,7 +226,6 @@ def test_a_profile_ends_where_the_best_fit_with_the_constant_held_is_worse_by_th
     assert abs(squares(linear.upper) - best - rise) > 0.02 * rise, "the problem is not linear"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["x32", "x64"])
 def test_a_profile_without_an_upper_end_is_said(precision):
     ts = np.linspace(0.0, 3.0, 15)
@@ -248,7 +243,6 @@ def test_a_profile_without_an_upper_end_is_said(precision):
     assert 0.5 < found.constants["half"].lower < found.constants["half"].estimate
 
 
-@pytest.mark.slow
 def test_implicit_methods_give_the_same_intervals():
     implicit = nf.Solver("kvaerno3", rtol=1e-6)
     found = decay(0.1, solver=implicit, optimizer=nf.LevenbergMarquardt(), steps=15).confidence().constants

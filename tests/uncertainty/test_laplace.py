@@ -9,6 +9,8 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 
+pytestmark = pytest.mark.slow
+
 SMALL = functools.partial(nf.MLP, width=16, depth=2)
 
 
