@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import Counter
 from importlib.metadata import version
 
 import jax
@@ -32,21 +33,14 @@ OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
 os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
 
 
-# Files that take a minute or more begin first, so that all workers end at about the same time.
-LONG = (
-    "test_application.py", "test_docs.py", "test_processes.py", "test_tune.py", "test_interrupted_runs.py",
-    "test_resume.py", "test_multirun.py", "test_report.py", "test_trust.py", "test_experiments.py", "test_driven.py",
-    "test_triggers.py", "test_stiff.py", "test_newcomers.py", "test_launchers.py", "test_second_start.py",
-    "test_vectorized.py", "test_filters.py", "test_training.py",
-)  # fmt: skip
-
-
 def pytest_configure(config):
     config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests.
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    """Files with the most slow tests begin first, and the quick ones fill the time until all workers end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_unconfigure(config):
