@@ -196,10 +196,9 @@ HIDDEN: Mapping[str, Hidden] = {
 
 def few_rows(kind: str, asked: float) -> Record:
     """The published protocols of few noisy rows, with other draws of their noise; draw 0 is the published one."""
-    from node_fit.benchmark import problems
-    from node_fit.benchmark.protocols import PROTOCOLS
+    from node_fit.benchmark import protocols
 
-    protocol = PROTOCOLS[kind]
+    protocol = protocols.PROTOCOLS[kind]
     neuron = kind == "fitzhugh_nagumo"
 
     def write(path: Path, draw: int) -> Words:
@@ -209,19 +208,19 @@ def few_rows(kind: str, asked: float) -> Record:
             times = pd.read_csv(path)["t"].to_numpy()
             rng = np.random.default_rng(draw)
             if neuron:
-                _, states, hidden = problems.neuron_states()
-                states = states + rng.normal(size=states.shape) * problems.NEURON_VARIANCE**0.5
+                _, states, hidden = protocols.neuron_states()
+                states = states + rng.normal(size=states.shape) * protocols.NEURON_VARIANCE**0.5
                 states[hidden] = np.nan
             else:
-                states = problems.solve_exactly(problems.van_der_pol_data, (-1.5, 2.5), times)
-                rows = problems.ROWS_OF_PROBLEM
-                states[:rows] += rng.normal(size=(rows, 2)) * problems.VARIANCE**0.5
-            problems.write_columns(path, times, states)
+                states = protocols.solve_exactly(protocols.van_der_pol_data, (-1.5, 2.5), times)
+                rows = protocols.ROWS_OF_PROBLEM
+                states[:rows] += rng.normal(size=(rows, 2)) * protocols.VARIANCE**0.5
+            protocols.write_columns(path, times, states)
         return ()
 
     def measure(run: Path, draw: int) -> float:
         if neuron:
-            found = problems.judge_neuron(run)["mse"]
+            found = protocols.judge_neuron(run)["mse"]
             return np.inf if found is None else found
         found = read_summary(run)["metrics"]["test"]["rmse"]
         return np.inf if found is None else found**2
