@@ -46,7 +46,7 @@ MOST_VARIABLES = 3
 POLYNOMIAL_RIDGE = 1.0
 # The prior on a network beside a linear path: its weight for each fitted value, and at the most; and the factors of a
 # weaker and of a stronger one.
-NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 7.0
+NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 3.0
 # A network needs a stronger prior if its validation error is larger than that of training by this factor.
 MUCH_WORSE_HELD = 1.5
 # Units of the network beside a linear path.
