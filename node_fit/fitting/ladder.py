@@ -353,7 +353,7 @@ def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree
         return None
     field = functools.partial(Polynomial, degree=degree)
     return replace(
-        with_grown_windows(options, fit),
+        with_grown_windows(options, fit, derivatives=True),
         field=field,
         start=start_for(options, train),
         penalty=with_ridge(options, POLYNOMIAL_RIDGE),
@@ -370,7 +370,11 @@ def in_growing_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> O
     share, most = NETWORK_RIDGE
     penalty = with_ridge(options, min(share * int(train.mask.sum()), most))
     return replace(
-        with_grown_windows(options, fit), field=field, start=start_for(options, train), penalty=penalty, starts=1
+        with_grown_windows(options, fit, derivatives=False),
+        field=field,
+        start=start_for(options, train),
+        penalty=penalty,
+        starts=1,
     )
 
 
@@ -401,11 +405,11 @@ def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | 
     return replace(options, field=Linear, start=start_for(options, fit.data["train"]), starts=1)
 
 
-def with_grown_windows(options: Options, fit: Fit) -> Options:
+def with_grown_windows(options: Options, fit: Fit, *, derivatives: bool) -> Options:
     """The options with windows that grow, or with whole trajectories of few rows, whose starts are fitted."""
     train = fit.data["train"]
     short = has_few_values(train) or horizon_of(fit) is not None
-    recipe = options.recipe if short else growing_windows(train)
+    recipe = options.recipe if short else growing_windows(train, derivatives=derivatives)
     return replace(options, recipe=recipe, optimizer=LevenbergMarquardt(), training=Training(window=None))
 
 

@@ -85,18 +85,19 @@ SHORTEST_WINDOW, WINDOW_GROWTH, MOST_WINDOW_STAGES = 10, 2.5, 3
 STEPS_IN_GROWING, MOST_GROWING_WINDOWS = 15, 150
 
 
-def growing_windows(train: Dataset) -> Recipe:
-    """Derivatives, windows that grow, and whole trajectories, unless these are long.
+def growing_windows(train: Dataset, *, derivatives: bool) -> Recipe:
+    """Derivatives, if they are asked for, windows that grow, and whole trajectories, unless these are long.
 
     Short windows leave the errors of a simulation no time to grow, so that a field that is far off still improves; each
     stage begins where the last one ended (multiple shooting without its continuity: H. G. Bock, 1983).
 
-    **Arguments:** `train`: the data that will be fitted.
+    **Arguments:** `train`: the data that will be fitted. `derivatives`: whether they are fitted first. They begin a
+    polynomial well; a network that follows noisy ones is far from any that predicts.
     """
     longest = int(train.lengths.max())
     first = max(SHORTEST_WINDOW, round(longest / 2 / WINDOW_GROWTH**MOST_WINDOW_STAGES))
     sizes = [size for power in range(MOST_WINDOW_STAGES) if (size := round(first * WINDOW_GROWTH**power)) < longest / 2]
-    stages = {"derivative": Plan(DerivativeMatching, LBFGS(), 300, next_from="last")}
+    stages = {"derivative": Plan(DerivativeMatching, LBFGS(), 300, next_from="last")} if derivatives else {}
     for size in sizes:
         stride = max(size // 2, int(train.lengths.sum()) // MOST_GROWING_WINDOWS)
         objective = functools.partial(TrajectoryMatching, window=size, stride=stride)

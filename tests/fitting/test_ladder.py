@@ -16,6 +16,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.fitting import ladder
 from node_fit.fitting.relevance import log_evidence, thin_out
+from node_fit.options.recipes import growing_windows
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +201,13 @@ def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_di
             assert found is None
     given = replace(options, penalty=nf.Penalty(ridge=0.1))
     assert ladder.with_other_prior(given, first, tried, stronger=True) is None
+
+
+@pytest.mark.parametrize("derivatives", [False, True])
+def test_windows_grow_up_to_half_a_record(derivatives):
+    recipe = growing_windows(rotation(times=300), derivatives=derivatives)
+    growing = ["windows of 10", "windows of 25", "windows of 62", "main"]
+    assert list(recipe.stages) == (["derivative", *growing] if derivatives else growing)
 
 
 def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out():
