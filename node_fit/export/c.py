@@ -71,6 +71,11 @@ def templates_with(filters: Mapping[str, Callable[[str], str]]) -> Any:
     return found
 
 
+def one_line(text: str) -> str:
+    """A name in the first line of a CSV file, which holds no line breaks."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
 def c_string(text: str) -> str:
     """A string literal of C, whatever the text: bytes other than letters, digits and spaces as octal numbers."""
     plain = string.ascii_letters + string.digits + " "
@@ -115,11 +120,12 @@ def c_facts(exported: Exported) -> dict[str, Any]:
         "digest": exported.digest,
         "real": exported.precision,
         "members": count,
-        "states": state_names(exported),
-        "channels": one.states,
-        "inputs": one.inputs,
-        "columns": exported.columns,
-        "time": one.system.time,
+        "states": tuple(map(one_line, state_names(exported))),
+        "latent": one.latent,
+        "channels": tuple(map(one_line, one.states)),
+        "inputs": tuple(map(one_line, one.inputs)),
+        "columns": tuple(map(one_line, exported.columns)),
+        "time": one_line(one.system.time),
         "combined": exported.combined is not None,
         "triggers": len(getattr(one.field, "triggers", ())),
         "hold": one.solver.interpolation == "hold",

@@ -20,8 +20,11 @@ from ..storage.disk import write_file
 from . import running
 from .c import COMPILE, render_c, state_names, templates_with
 from .fmu import refusals_of_fmu, render_fmu, run_fmu
+from .formulas import refusals_of_formulas, render_formulas, run_formulas
 from .functions import Exported, Precision, Steps, export_functions
 from .numpy_target import render_numpy
+from .onnx_target import refusals_of_onnx, render_onnx, run_onnx
+from .stablehlo import refusals_of_stablehlo, render_stablehlo, run_stablehlo
 from .tracing import CannotExport
 from .trials import (
     CheckRecord,
@@ -86,9 +89,38 @@ HOW_FMU = """\
 Co-Simulation. The variables `state NAME` hold the states at the start as parameters; by default they are those of the
 first record. In Co-Simulation inputs are held within a step, unless the importer gives their derivatives (2.0)."""
 
+HOW_STABLEHLO = """\
+    import jax
+    jax.config.update("jax_enable_x64", True)  # of programs in double precision
+    program = jax.export.deserialize(open("simulate.stablehlo", "rb").read())
+    program.call(t, channels, inputs, factor, shift)
+
+The arguments have an axis for trajectories in front, of any length, and `simulate` takes any number of rows: `t` of
+shape (batch, row), `channels` (NaN where not measured), `inputs`, and the factors (1) and shifts (0) of the states
+just after a row. `field`, `step` and `observe` take single rows. The first row has to be measured."""
+
+HOW_ONNX = """\
+    import onnxruntime
+    step = onnxruntime.InferenceSession("step.onnx")
+    step.run(None, {"t": t, "h": h, "y": y, "u": u, "v": v})
+
+Every argument has an axis for a batch in front, of any length: `t` and `h` of shape (batch, 1), the states `y` of shape
+(batch, state), and the inputs `u` at the beginning of a step and `v` at its end. `step` goes on by `h`, which should be
+no longer than the steps below; `field` gives the time derivatives, and `observe` what is predicted at some states."""
+HOW_FORMULAS = """\
+    from formulas import CONSTANTS, RATES
+
+`RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants; `formulas.tex` shows the
+equations."""
+
 TARGETS: dict[str, ExportTarget] = {
     "c": ExportTarget(lambda e, _: render_c(e), running.run_c, nothing_refused, ("double", "float"), HOW_C),
     "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), HOW_FMU),
+    "stablehlo": ExportTarget(
+        render_stablehlo, run_stablehlo, refusals_of_stablehlo, ("double", "float"), HOW_STABLEHLO
+    ),
+    "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, ("double", "float"), HOW_ONNX),
+    "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), HOW_FORMULAS),
     "numpy": ExportTarget(lambda e, _: render_numpy(e), running.run_numpy, nothing_refused, ("double",), HOW_NUMPY),
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..runtime.serialization import __version__
 from .c import c_string, render_c, state_names, templates_with
 from .functions import Exported
-from .running import FLAGS, compiler, starts_of
+from .running import FLAGS, compiler, record_starts
 from .tracing import CannotExport
 from .trials import CheckRecord, difference
 
@@ -40,8 +40,8 @@ def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[s
     found = []
     if exported.has_triggers:
         found.append("triggers, at which its states jump")
-    if any(each.factor is not None for each in trials):
-        found.append("events at known times, which are no part of a unit; use c or numpy")
+    if any(each.factor is not None and (each.factor != 1).any() for each in trials):
+        found.append("events that set or multiply a state; use c or numpy")
     if exported.one.solver.interpolation == "cubic":
         found.append("inputs on a cubic, of which a unit sees too few rows; use c or numpy")
     if exported.horizon is not None:
@@ -51,7 +51,7 @@ def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[s
 
 def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
     """The units by their names."""
-    start = starts_of(exported, trials[:1])[0][1]
+    start = record_starts(exported, trials[:1])[0][1]
     sources = {name: text for name, text in render_c(exported).items() if name != "main.c"}
     return {f"model_fmi{version[0]}.fmu": unit(exported, version, sources, start, trials[0]) for version in VERSIONS}
 
@@ -64,12 +64,17 @@ def unit(exported: Exported, version: str, sources: dict[str, str], start: np.nd
     numbers = lambda values: ", ".join(repr(float(each)) for each in values)  # noqa: E731
     scale = np.tile(np.asarray(one.system.scaler.state_scale, np.float64), len(exported.members))
     scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
-    facts = {"start": numbers(start), "nominal": numbers(scale), "first_inputs": numbers(inputs)}
+    facts = {
+        "start": numbers(start),
+        "nominal": numbers(scale),
+        "first_inputs": numbers(inputs),
+        "doses": has_doses(trial),
+    }
     whole = sources | {"fmu.c": text.render(facts, version_of_fmi=version)}
     folder, name = platform_names(version)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.writestr("modelDescription.xml", description(exported, version, start, inputs))
+        zipped.writestr("modelDescription.xml", describe_unit(exported, version, start, trial))
         for each, content in whole.items():
             zipped.writestr(f"sources/{each}", content)
         if version == "3.0":
@@ -100,7 +105,7 @@ def binary(sources: dict[str, str], name: str) -> bytes:
         return (Path(place) / name).read_bytes()
 
 
-def description(exported: Exported, version: str, start: np.ndarray, inputs: np.ndarray) -> bytes:
+def describe_unit(exported: Exported, version: str, start: np.ndarray, trial: CheckRecord) -> bytes:
     """The model description, in which ElementTree escapes all names."""
     second = version == "2.0"
     root = XML.Element("fmiModelDescription", fmiVersion=version, modelName="model")
@@ -122,7 +127,7 @@ def description(exported: Exported, version: str, start: np.ndarray, inputs: np.
             files = XML.SubElement(place, "SourceFiles")
             for name in SOURCES:
                 XML.SubElement(files, "File", name=name)
-    variables = variables_of(exported, start, inputs)
+    variables = variables_of(exported, start, trial)
     units = sorted({each["unit"] for each in variables if "unit" in each})
     if units:
         definitions = XML.SubElement(root, "UnitDefinitions")
@@ -136,7 +141,7 @@ def description(exported: Exported, version: str, start: np.ndarray, inputs: np.
     return XML.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def variables_of(exported: Exported, start: np.ndarray, inputs: np.ndarray) -> list[dict[str, Any]]:
+def variables_of(exported: Exported, start: np.ndarray, trial: CheckRecord) -> list[dict[str, Any]]:
     """The variables: their attributes, with numbers as text; `derivative` is the state's place among them, from 1."""
     one, states = exported.one, state_names(exported)
     units = exported.units
@@ -144,9 +149,13 @@ def variables_of(exported: Exported, start: np.ndarray, inputs: np.ndarray) -> l
     variability = "discrete" if one.solver.interpolation == "hold" else "continuous"
     predicted = exported.columns
     # What is predicted has the names of the columns; states get others where they would have the same.
+    inputs = trial.inputs[0]
     own_names = [name if name not in predicted else f"state {name}" for name in states]
-    taken = unique_names([*predicted, *one.inputs, "time", *own_names, *(f"der({name})" for name in own_names)])
-    outputs, others = taken[: len(predicted)], taken[len(predicted) :]
+    doses = [f"add {name}" for name in states] if has_doses(trial) else []
+    derived = [f"der({name})" for name in own_names]
+    taken = unique_names([*predicted, *one.inputs, "time", *own_names, *derived, *doses])
+    outputs, others = taken[: len(predicted)], taken[len(predicted) : len(taken) - len(doses)]
+    added = taken[len(taken) - len(doses) :]
     taken = [others[len(one.inputs)], *others[len(one.inputs) + 1 :], *others[: len(one.inputs)], *outputs]
     found: list[dict[str, Any]] = [{"name": taken[0], "causality": "independent", "variability": "continuous"}]
     for at, name in enumerate(states):
@@ -163,9 +172,17 @@ def variables_of(exported: Exported, start: np.ndarray, inputs: np.ndarray) -> l
         place = {"name": taken[1 + 2 * len(states) + len(one.inputs) + at], "variability": "continuous"}
         base = one.states[at % len(one.states)]
         found.append({**place, "causality": "output", "initial": "calculated", **with_unit(base)})
+    for at in range(len(doses)):
+        place = {"name": added[at], "causality": "input", "variability": "discrete", "start": 0.0}
+        found.append({**place, **with_unit(states[at])})
     for reference, each in enumerate(found):
         each["valueReference"] = reference
     return found
+
+
+def has_doses(trial: CheckRecord) -> bool:
+    """Whether something is added to states at known times."""
+    return trial.shift is not None
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -233,7 +250,7 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
         import fmpy
     except ImportError:
         raise CannotExport('an FMU is checked by FMPy; install it: pip install "node_fit[export]".') from None
-    begun = starts_of(exported, trials)
+    begun = record_starts(exported, trials)
     together, alone = [], []
     for trial, start in zip(trials, begun, strict=True):
         together.append(step_unit(fmpy, folder / "model_fmi2.fmu", exported, trial, start))
@@ -287,6 +304,8 @@ def step_unit(
         length = trial.t[row + 1] - trial.t[row]
         if inputs:
             own.setReal(inputs, list(trial.inputs[row]))
+        if trial.shift is not None:
+            own.setReal([columns[-1] + 1 + at for at in range(len(states))], list(trial.shift[row]))
         if inputs and exported.one.solver.interpolation == "linear":
             slopes = (trial.inputs[row + 1] - trial.inputs[row]) / length
             own.setRealInputDerivatives(inputs, [1] * len(inputs), list(slopes))
@@ -294,6 +313,15 @@ def step_unit(
     own.terminate()
     own.freeInstance()
     return rows
+
+
+def dosed(own: Any, states: Sequence[int], columns: Sequence[int], doses: np.ndarray) -> np.ndarray:
+    """The states after an event in which doses are given."""
+    own.enterEventMode()
+    own.setFloat64([columns[-1] + 1 + at for at in range(len(states))], list(doses))
+    own.updateDiscreteStates()
+    own.enterContinuousTimeMode()
+    return np.array(own.getFloat64(states))
 
 
 def integrate_unit(
@@ -330,6 +358,7 @@ def integrate_unit(
         place_at(trial.t[row], y, min(row, len(trial.t) - 2))
         rows[row] = own.getFloat64(columns)
         if row + 1 < len(trial.t):
+            y = y if trial.shift is None else dosed(own, states, columns, trial.shift[row])
             ends = trial.t[row : row + 2]
             size = 1e-13 * np.maximum(np.abs(y), 1e-6)
             y = solve_ivp(field, ends, y, method, ends[1:], args=(row,), rtol=1e-9, atol=size).y[:, -1]

@@ -207,8 +207,8 @@ def member_functions(model: NeuralODE) -> dict[str, tuple[Callable, *tuple[tuple
     return found
 
 
-def scale_inputs(model: NeuralODE, u: Float[Array, "*rows input"]) -> Float[Array, "*rows input"]:
-    """Inputs in scaled units."""
+def scale_inputs(model: NeuralODE, u: Float[Array, " input"]) -> Float[Array, " input"]:
+    """A row of inputs in scaled units."""
     s = model.system.scaler
     return (columns_by_name(to_line, u, s.input_bounds) - s.input_shift) / s.input_scale
 
@@ -242,7 +242,7 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
             channels(first[None], scaler.bounds),
         )
         known = jnp.isfinite(scaled) & (there > 0)[:, None]
-        inputs, since = scale_inputs(model, us[None]), (ts / scaler.time_scale)[None]
+        inputs, since = jax.vmap(lambda u: scale_inputs(model, u))(us)[None], (ts / scaler.time_scale)[None]
         filled = filled_rows(scaled)
         table = jnp.concatenate([filled, known.astype(filled.dtype), inputs[0], since[0][:, None]], axis=1)
         seen = jnp.isfinite(begun)

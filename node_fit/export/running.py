@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .c import state_names
+from .c import one_line, state_names
 from .functions import Exported
 from .numpy_target import render_numpy
 from .tracing import CannotExport
@@ -71,7 +71,7 @@ def as_csv(exported: Exported, trials: Sequence[CheckRecord]) -> str:
     head += [f"{action} {name}" for action in ("multiply", "add") for name in states] if jumps else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
+    writer.writerow([one_line(name) for name in head])
     for number, trial in enumerate(trials):
         for row in range(len(trial.t)):
             cells: list[Any] = [f"r{number}", trial.t[row], *trial.channels[row], *trial.inputs[row]]
@@ -110,7 +110,7 @@ def simulate_all(module: Any, trials: Sequence[CheckRecord]) -> list[np.ndarray]
     ]
 
 
-def starts_of(exported: Exported, trials: Sequence[CheckRecord]) -> list[tuple[int, np.ndarray]]:
+def record_starts(exported: Exported, trials: Sequence[CheckRecord]) -> list[tuple[int, np.ndarray]]:
     """The row at which each record starts, and the states of all members there, as the module in NumPy finds them."""
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
         path = Path(name) / "model.py"

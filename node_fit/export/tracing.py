@@ -78,6 +78,10 @@ ELEMENTWISE = frozenset(
 ALIASES = {"add_any": "add"}
 UNCHANGED = frozenset({"copy", "copy_p", "stop_gradient", "reduce_precision", "optimization_barrier", "pvary"})
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
+NO_PROGRAM = (
+    "the model uses {name!r} of JAX, which no exported program holds; write that part with arithmetic and functions "
+    "such as jnp.where, without loops."
+)
 # Primitives that hold a function, with the names of the parameter that holds it.
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
@@ -190,6 +194,8 @@ class Tracer:
         shapes = [tuple(var.aval.shape) for var in equation.outvars]
         if name == "split":
             return self.split(inputs[0], parameters, shapes)
+        if is_loop(name):
+            raise CannotExport(NO_PROGRAM.format(name=name))
         (shape,), dtype = shapes, equation.outvars[0].aval.dtype
         if name in ELEMENTWISE:
             power = int(parameters.get("y", 0)) if name == "integer_pow" else 0
@@ -207,10 +213,7 @@ class Tracer:
             return [self.take(inputs, ids.reshape(shape))]
         if name in BY_INDEX:
             return [self.by_index(equation.primitive, inputs, parameters, shape)]
-        raise CannotExport(
-            f"the model uses {name!r} of JAX, which no exported program holds; write that part with arithmetic and "
-            "functions such as jnp.where, without loops."
-        )
+        raise CannotExport(NO_PROGRAM.format(name=name))
 
     def add(self, operation: Operation) -> Value:
         self.operations.append(operation)
@@ -233,12 +236,12 @@ class Tracer:
         if places.size == 0:
             return np.zeros(places.shape, sources[0].dtype)
         if all(isinstance(each, np.ndarray) for each in sources):
-            return np.concatenate([np.asarray(each).ravel() for each in sources])[places]
+            return np.asarray(np.concatenate([np.asarray(each).ravel() for each in sources])[places])
         if len(sources) == 1 and places.shape == sources[0].shape and is_identity(places):
             return sources[0]
         before = self.made.get(id(sources[0])) if len(sources) == 1 else None
         if before is not None and before.name == TAKE:
-            return self.take(before.inputs, before.places.ravel()[places])
+            return self.take(before.inputs, np.asarray(before.places.ravel()[places]))
         kept, places = without_unread(sources, places)
         dtype = next(each.dtype for each in kept)
         return self.add(Operation(TAKE, tuple(kept), Value(places.shape, dtype), places))
@@ -315,7 +318,9 @@ def is_identity(places: np.ndarray) -> bool:
 def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
     """For each input an array of its shape, in which all numbers of all inputs are counted."""
     starts = np.cumsum([0, *(each.size for each in inputs)])
-    return [start + np.arange(each.size).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)]
+    return [
+        np.arange(start, start + each.size).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)
+    ]
 
 
 def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list[Operand], np.ndarray]:

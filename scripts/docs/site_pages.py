@@ -45,6 +45,7 @@ FOLDERS = {
     "data": "Data",
     "fitting": "Fitting",
     "discover": "Discovery of equations",
+    "export": "Exports",
     "options": "Options and recipes",
     "model": "Models",
     "solver": "Solvers",

@@ -1,7 +1,7 @@
 /* The model as a functional mock-up unit, version {{ version_of_fmi }}, for Model Exchange and Co-Simulation.
 
    Written for the interface of the FMI standard (https://fmi-standard.org). Value references: 0 is the time; then come
-   the states, their derivatives, the inputs, and what is predicted. */
+   the states, their derivatives, the inputs, what is predicted{{ ', and doses, which are added to the states once' if doses else '' }}. */
 #include "model.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@
 #define FIRST_RATE (1 + N)
 #define FIRST_INPUT (1 + 2 * N)
 #define FIRST_COLUMN (1 + 2 * N + I)
-#define END (FIRST_COLUMN + MODEL_COLUMNS)
+#define FIRST_DOSE (FIRST_COLUMN + MODEL_COLUMNS)
+#define END (FIRST_DOSE + {{ "N" if doses else "0" }})
 
 #if defined _WIN32
 #define EXPORT __declspec(dllexport)
@@ -29,6 +30,7 @@ typedef unsigned int Reference;
 typedef struct {
     double time;
     double states[N], inputs[ROOM], slopes[ROOM];
+    double doses[N]; /* what is added to the states at the next event, or at the beginning of a step */
 } Instance;
 
 static const double start[N] = { {{ start }} }, nominal[N] = { {{ nominal }} };
@@ -66,11 +68,13 @@ static Status get(const Instance *own, const Reference *at, size_t count, double
             values[i] = rates[place - FIRST_RATE];
         } else if (place < FIRST_COLUMN) {
             values[i] = own->inputs[place - FIRST_INPUT];
-        } else if (place < END) {
+        } else if (place < FIRST_DOSE) {
             if (!has_columns)
                 model_observe(own->states, columns);
             has_columns = 1;
             values[i] = columns[place - FIRST_COLUMN];
+        } else if (place < END) {
+            values[i] = own->doses[place - FIRST_DOSE];
         } else {
             return ERROR;
         }
@@ -86,10 +90,24 @@ static Status set(Instance *own, const Reference *at, size_t count, const double
             own->states[place - 1] = values[i];
         else if (place >= FIRST_INPUT && place < FIRST_COLUMN)
             own->inputs[place - FIRST_INPUT] = values[i];
+        else if (place >= FIRST_DOSE && place < END)
+            own->doses[place - FIRST_DOSE] = values[i];
         else
             return ERROR;
     }
     return OK;
+}
+
+/* Adds what is due to the states; whether that was something. */
+static int add_doses(Instance *own)
+{
+    int found = 0;
+    for (int i = 0; i < N; i++) {
+        found |= own->doses[i] < 0 || own->doses[i] > 0;
+        own->states[i] += own->doses[i];
+        own->doses[i] = 0;
+    }
+    return found;
 }
 
 /* Derivatives by the states, of their derivatives. */
@@ -114,6 +132,7 @@ static Status directional(Instance *own, const Reference *unknown, size_t unknow
 static Status do_step(Instance *own, double time, double length)
 {
     double ends[ROOM];
+    add_doses(own);
     for (int i = 0; i < I; i++)
         ends[i] = own->inputs[i] + length * own->slopes[i];
     model_step(time, length, own->inputs, ends, own->states);
@@ -219,8 +238,8 @@ typedef struct {
 } Events;
 EXPORT Status fmi2NewDiscreteStates(void *c, Events *events)
 {
-    (void)c;
     memset(events, 0, sizeof *events);
+    events->states_changed = add_doses(c);
     return OK;
 }
 EXPORT Status fmi2CompletedIntegratorStep(void *c, int no_set, int *enter_events, int *terminate)
@@ -422,9 +441,9 @@ EXPORT Status fmi3{{ name }}(void *c, const Reference *at, size_t n, unsigned lo
 EXPORT Status fmi3UpdateDiscreteStates(void *c, _Bool *again, _Bool *terminate, _Bool *nominals_changed,
                                        _Bool *states_changed, _Bool *has_next, double *next)
 {
-    (void)c;
-    *again = *terminate = *nominals_changed = *states_changed = *has_next = 0;
+    *again = *terminate = *nominals_changed = *has_next = 0;
     *next = 0;
+    *states_changed = add_doses(c) != 0;
     return OK;
 }
 EXPORT Status fmi3CompletedIntegratorStep(void *c, _Bool no_set, _Bool *enter_events, _Bool *terminate)

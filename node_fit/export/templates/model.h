@@ -6,8 +6,8 @@ typedef {{ real }} model_real;
 
 #define MODEL_DIGEST "{{ digest }}"
 #define MODEL_MEMBERS {{ members }} /* models of an ensemble */
-#define MODEL_STATES {{ states|length }} /* states of each of them */
-#define MODEL_ALL_STATES {{ members * states|length }}
+#define MODEL_STATES {{ latent|length }} /* states of each of them */
+#define MODEL_ALL_STATES {{ states|length }}
 #define MODEL_CHANNELS {{ channels|length }} /* what was measured */
 #define MODEL_INPUTS {{ inputs|length }}
 #define MODEL_COLUMNS {{ columns|length }} /* what is predicted: channels{% if combined %}, lower edges, upper edges{% endif %} */

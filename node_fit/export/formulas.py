@@ -1,0 +1,130 @@
+"""The target `sympy`: known equations as formulas of SymPy and as LaTeX."""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..model.fields.equations import normalize, parse
+from ..model.fields.known import Known
+from ..runtime.serialization import __version__
+from .c import templates_with
+from .functions import Exported
+from .running import load_module, record_starts
+from .tracing import CannotExport
+from .trials import CheckRecord
+
+# Functions of equations, as SymPy writes them.
+SYMPY_NAMES = {
+    "abs": "sp.Abs({})",
+    "log10": "sp.log({}, 10)",
+    "minimum": "sp.Min({}, {})",
+    "maximum": "sp.Max({}, {})",
+    "sigmoid": "(1/(1 + sp.exp(-({}))))",
+    **{
+        name: f"sp.{name}({{}})" for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")
+    },
+}
+SYMPY_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.USub: "-", ast.UAdd: "+"}
+
+
+def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
+    """What formulas can't carry."""
+    found = []
+    if not isinstance(exported.one.field, Known):
+        found.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
+    if len(exported.members) > 1:
+        found.append("an ensemble")
+    if exported.has_triggers:
+        found.append("triggers, at which its states jump")
+    return found
+
+
+def as_sympy(node: ast.expr, symbols: dict[str, str]) -> str:
+    """An expression of equations in Python with SymPy's functions; names become those of symbols."""
+    match node:
+        case ast.Constant(value=value):
+            return f"sp.Integer({value})" if isinstance(value, int) else f"sp.Float({value!r})"
+        case ast.Name(id=name):
+            return symbols[name]
+        case ast.UnaryOp(op=op, operand=operand):
+            return f"({SYMPY_SIGNS[type(op)]}{as_sympy(operand, symbols)})"
+        case ast.BinOp(left=left, op=op, right=right):
+            return f"({as_sympy(left, symbols)} {SYMPY_SIGNS[type(op)]} {as_sympy(right, symbols)})"
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            return SYMPY_NAMES[name].format(*(as_sympy(each, symbols) for each in arguments))
+    raise CannotExport(f"an equation has {type(node).__name__}, which is no formula.")
+
+
+def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, str]:
+    """The module of formulas, and their LaTeX."""
+    one, field = exported.one, exported.one.field
+    assert isinstance(field, Known)
+    constants = field.constants.as_dict()
+    names = [*one.latent, *one.inputs, one.system.time, *constants]
+    symbols = {normalize(name): f"SYMBOLS[{name!a}]" for name in names}
+    rates = [as_sympy(parse(state, text), symbols) for state, text in by_state(field, one.latent)]
+    facts = {
+        "version": __version__,
+        "digest": exported.digest,
+        "names": names,
+        "states": one.latent,
+        "inputs": one.inputs,
+        "time": one.system.time,
+        "constants": constants,
+        "rates": rates,
+    }
+    module = templates_with({"py": ascii}).get_template("formulas.py.txt").render(facts)
+    return {"formulas.py": module, "formulas.tex": latex(module)}
+
+
+def by_state(field: Known, states: Sequence[str]) -> list[tuple[str, str]]:
+    texts = dict(field.equations.texts)
+    return [(state, texts[state]) for state in states]
+
+
+def latex(module: str) -> str:
+    """The equations in LaTeX, as SymPy prints them."""
+    try:
+        import sympy
+    except ImportError:
+        raise CannotExport('formulas need sympy; install it: pip install "node_fit[export]".') from None
+    space: dict[str, object] = {}
+    exec(module, space)  # written above from a checked syntax tree
+    rates, symbols = space["RATES"], space["SYMBOLS"]
+    assert isinstance(rates, dict) and isinstance(symbols, dict)
+    show = sympy.printing.latex
+    rows = [
+        rf"\frac{{d}}{{d{show(symbols[space['TIME']])}}} {show(symbols[name])} &= {show(rate)}"
+        for name, rate in rates.items()
+    ]
+    return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}\n"
+
+
+def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
+    """What the formulas predict, evaluated by NumPy and solved by SciPy; the channels are states."""
+    from scipy.integrate import solve_ivp
+
+    module = load_module(folder / "formulas.py")
+    rates, count = module.as_function(), len(exported.one.states)
+    method = "Radau" if exported.steps.method == "radau5" else "DOP853"
+    found = []
+    for trial, (at, y) in zip(trials, record_starts(exported, trials), strict=True):
+        rows = np.full((len(trial.t), count), np.nan)
+        for row in range(at, len(trial.t)):
+            rows[row] = y[:count]
+            if row + 1 == len(trial.t):
+                break
+            if trial.factor is not None and trial.shift is not None:
+                y = trial.factor[row] * y + trial.shift[row]
+            ends, left = trial.t[row : row + 2], trial.inputs[row]
+            rise = (trial.inputs[row + 1] - left) * (exported.one.solver.interpolation != "hold")
+
+            def field(t: float, y: np.ndarray, ends: np.ndarray = ends, left=left, rise=rise) -> np.ndarray:
+                return rates(t, y, left + rise * (t - ends[0]) / (ends[1] - ends[0]))
+
+            size = 1e-12 * np.maximum(np.abs(y), 1e-9)
+            y = solve_ivp(field, ends, y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]
+        found.append(rows)
+    return found

@@ -1,0 +1,275 @@
+"""The target `stablehlo`: the field, a step and the simulation of a model, for any batch and number of rows."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.domains import near
+from ..model.ensemble import Ensemble
+from ..model.neural_ode import NeuralODE
+from ..runtime.placement import scope
+from ..solver.problem import polynomials
+from .c import RADAU_A, RADAU_C, tsitouras
+from .functions import PRECISIONS, Exported, band_of_members, member_functions, scale_inputs
+from .tracing import CannotExport
+from .trials import CheckRecord
+
+# Newton iterations of an implicit step; they converge quadratically.
+NEWTON_TRIALS = 8
+LONGEST_CHECK = 600  # [s]
+SUFFIX = ".stablehlo"
+READ_BACK = """\
+import sys
+import numpy as np
+import jax
+program = jax.export.deserialize(open(sys.argv[1], "rb").read())
+given = np.load(sys.argv[2])
+kinds = [kind for kind in ("t", "y", "u", "factor", "shift", "start") if kind + "0" in given.files]
+count = len([name for name in given.files if name[1:].isdigit() and name[0] == "t"])
+found = [program.call(*(given[f"{kind}{k}"] for kind in kinds)) for k in range(count)]
+np.savez(sys.argv[3], *map(np.asarray, found))
+assert not any(name.startswith("node_fit") for name in sys.modules)
+"""
+
+
+def refusals_of_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
+    """What these programs can't carry."""
+    found = []
+    if exported.has_triggers:
+        found.append("triggers, at which its states jump")
+    if exported.is_steady:
+        found.append("a steady start, which a root finder gives")
+    return found
+
+
+class Whole:
+    """The functions of all members of a model in JAX, of one trajectory and in the user's units."""
+
+    def __init__(self, exported: Exported):
+        self.exported, self.steps = exported, exported.steps
+        model: NeuralODE | Ensemble = exported.model
+        self.members = model.members if isinstance(model, Ensemble) else (model,)
+        self.functions = [{name: each[0] for name, each in member_functions(m).items()} for m in self.members]
+        self.one, self.size = exported.one, len(exported.one.latent)
+        self.inputs, self.channels = len(self.one.inputs), len(self.one.states)
+
+    def each(self, name: str, ys: Float[Array, " all"], *before: Any) -> list[Any]:
+        """What a function of each member gives for its own states."""
+        return [
+            own[name](*before[:1], y, *before[1:]) if before else own[name](y)
+            for own, y in zip(self.functions, jnp.split(ys, len(self.members)), strict=True)
+        ]
+
+    def field(self, t: Array, y: Float[Array, " all"], u: Float[Array, " input"]) -> Float[Array, " all"]:
+        return jnp.concatenate(self.each("field", y, t, u))
+
+    def observe(self, y: Float[Array, " all"]) -> Float[Array, " column"]:
+        return self.observe_scaled(jnp.concatenate(self.each("line", y)))
+
+    def observe_scaled(self, z: Float[Array, " all"]) -> Float[Array, " column"]:
+        if isinstance(self.exported.model, Ensemble):
+            outputs = jnp.stack(self.each("outputs", z))
+            return jnp.concatenate(band_of_members(self.exported.model, outputs, self.exported.level))
+        return self.each("channels", z)[0]
+
+    def step(
+        self, t: Array, h: Array, y: Float[Array, " all"], u: Float[Array, " input"], v: Float[Array, " input"]
+    ) -> Float[Array, " all"]:
+        """One step of the method, of length `h`; the inputs are `u` at its beginning and `v` at its end."""
+        scaler = self.one.system.scaler
+        first = scale_inputs(self.one, u)
+        hold = self.one.solver.interpolation == "hold"
+        between = (first,) if hold or not self.inputs else (first, scale_inputs(self.one, v) - first)
+        z = jnp.concatenate(self.each("line", y))
+        begin, length = (t - scaler.time_shift) / scaler.time_scale, h / scaler.time_scale
+        return jnp.concatenate(self.each("states", self.one_step(begin, length, z, between, 0.0, 1.0)))
+
+    def one_step(self, t: Array, h: Array, z: Float[Array, " all"], between: tuple, share: Any, part: Any) -> Array:
+        """A step in scaled units; the inputs are a polynomial in the share of the way between two rows."""
+        advance = implicit_step if self.steps.method == "radau5" else explicit_step
+        inputs = lambda c: inputs_at(between, share + c * part)  # noqa: E731
+        parts = jnp.split(z, len(self.members))
+        return jnp.concatenate(
+            [advance(own["rates"], t, h, own_z, inputs) for own, own_z in zip(self.functions, parts, strict=True)]
+        )
+
+    def simulate(
+        self,
+        t: Float[Array, " row"],
+        y: Float[Array, "row channel"],
+        u: Float[Array, "row input"],
+        factor: Float[Array, "row all"],
+        shift: Float[Array, "row all"],
+        start: Float[Array, " all"] | None = None,
+    ) -> Float[Array, "row column"]:
+        """What is predicted in each row; arguments as of the module in NumPy."""
+        scaler, rows = self.one.system.scaler, self.exported.rows_read
+        at = rows - 1 if self.exported.reads_past else 0
+        begun = self.start(t, y, u, at) if start is None else jnp.concatenate(self.each("line", start))
+        ts = (t - t[at]) / scaler.time_scale
+        origin = (t[at] - scaler.time_shift) / scaler.time_scale
+        kind = self.one.solver.interpolation
+        between = tuple(
+            each[0] for each in polynomials(ts[None], jax.vmap(lambda row: scale_inputs(self.one, row))(u)[None], kind)
+        )
+        between = between if self.inputs else between[:1]
+        horizon = self.exported.horizon
+
+        def through(z: Array, interval: tuple) -> tuple[Array, Array]:
+            number, begin, length, times, plus, own = interval
+            now = self.observe_scaled(z)
+            users = jnp.concatenate(self.each("states", z))
+            changes = (times != 1) | (plus != 0)
+            jumped = jnp.concatenate(self.each("line", jnp.where(changes, times * users + plus, users)))
+            z = jnp.where(number < at, z, self.march(origin + begin, length, jnp.where(changes, jumped, z), own))
+            return z, now
+
+        gaps, numbers = ts[1:] - ts[:-1], jnp.arange(t.shape[0] - 1)
+        end, found = jax.lax.scan(through, begun, (numbers, ts[:-1], gaps, factor[:-1], shift[:-1], between))
+        columns = jnp.concatenate([found, self.observe_scaled(end)[None]])
+        edge = jnp.arange(columns.shape[1]) >= self.channels
+        if horizon is not None:
+            columns = jnp.where((t - t[0] > horizon)[:, None] & edge[None], jnp.nan, columns)
+        return jnp.where((jnp.arange(t.shape[0]) < at)[:, None], jnp.nan, columns)
+
+    def march(self, t: Array, length: Array, z: Float[Array, " all"], between: tuple) -> Float[Array, " all"]:
+        """Goes through an interval in equal steps."""
+        longest = self.steps.longest / self.one.system.scaler.time_scale
+        count = jnp.maximum(jnp.ceil(length / longest * (1 - 1e-9)), self.steps.fewest).astype(int)
+        part = 1 / count.astype(z.dtype)
+
+        def step(n: Array, z: Array) -> Array:
+            share = n.astype(z.dtype) * part
+            return self.one_step(t + share * length, length * part, z, between, share, part)
+
+        return jax.lax.fori_loop(jnp.zeros_like(count), count, step, z)
+
+    def start(
+        self, t: Float[Array, " row"], y: Float[Array, "row channel"], u: Float[Array, "row input"], at: int
+    ) -> Float[Array, " all"]:
+        """The scaled states in the row `at`, from the rows that the rule reads."""
+        rows, scaler = self.exported.rows_read, self.one.system.scaler
+        ys = jnp.stack([unwrapped(y[:rows, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
+        known = jnp.isfinite(y[at:])
+        first = jnp.take_along_axis(y[at:], jnp.argmax(known, axis=0)[None], axis=0)[0]
+        turns = [turn or 1.0 for turn in self.exported.turns]
+        wrapped = first - jnp.asarray(turns, y.dtype) * jnp.floor(first / jnp.asarray(turns, y.dtype) + 0.5)
+        first = jnp.where(jnp.asarray([bool(turn) for turn in self.exported.turns]), wrapped, first)
+        first = jnp.where(jnp.isfinite(ys[at]), ys[at], first)
+        given = first, ys, u[:rows], t[:rows] - t[at], jnp.ones(rows, y.dtype)
+        origin = (t[at] - scaler.time_shift) / scaler.time_scale
+        return jnp.concatenate([own["start"](*given, origin) for own in self.functions])
+
+
+def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, " row"]:
+    """An angle without jumps, the first within half a turn of zero."""
+    if not turn:
+        return column
+    found, last = [], jnp.zeros((), column.dtype)
+    for row in range(column.shape[0]):
+        found.append(near(column[row], last, turn))
+        last = jnp.where(jnp.isfinite(column[row]), found[-1], last)
+    return jnp.stack(found)
+
+
+def inputs_at(between: tuple[Array, ...], share: Any) -> Array:
+    found = between[-1]
+    for coefficient in between[-2::-1]:
+        found = coefficient + share * found
+    return found
+
+
+def explicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callable) -> Array:
+    """A step of Tsitouras' method."""
+    a, b, c = tsitouras()
+    stages: list[Array] = []
+    for row, node in zip(a, c, strict=True):
+        there = z + h * sum((float(w) * k for w, k in zip(row, stages, strict=False)), jnp.zeros_like(z))
+        stages.append(rates(t + float(node) * h, there, inputs(float(node))))
+    return z + h * sum((float(w) * k for w, k in zip(b, stages, strict=True)), jnp.zeros_like(z))
+
+
+def implicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callable) -> Array:
+    """A step of Radau IIA of order 5."""
+    weights, size = jnp.asarray(RADAU_A, z.dtype), z.shape[0]
+    slopes = jax.jacfwd(rates, argnums=1)
+
+    def better(_: Any, d: Array) -> Array:
+        here = [(t + float(c) * h, z + d[k], inputs(float(c))) for k, c in enumerate(RADAU_C)]
+        rest = -d + h * weights @ jnp.stack([rates(*each) for each in here])
+        blocks = jnp.stack([slopes(*each) for each in here])
+        matrix = jnp.eye(3 * size, dtype=z.dtype) - h * (
+            weights[:, None, :, None] * blocks.transpose(1, 0, 2)[None]
+        ).reshape(3 * size, 3 * size)
+        return d + jnp.linalg.solve(matrix, rest.reshape(-1)).reshape(3, size)
+
+    return z + jax.lax.fori_loop(0, NEWTON_TRIALS, better, jnp.zeros((3, size), z.dtype))[2]
+
+
+def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
+    """The programs by their names, each as `jax.export` serialises it."""
+    from jax import export as jax_export
+
+    try:
+        import flatbuffers as _  # noqa: F401 pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise CannotExport('jax.export needs flatbuffers; install it: pip install "node_fit[export]".') from None
+    whole, dtype = Whole(exported), exported.dtype
+    states, inputs, channels = len(whole.members) * whole.size, whole.inputs, whole.channels
+    with scope(PRECISIONS[exported.precision]):
+        least = max(2, exported.rows_read)
+        batch, rows = jax_export.symbolic_shape("batch, rows", constraints=[f"rows >= {least}"])
+        (single,) = jax_export.symbolic_shape("batch")
+        shapes = {
+            "field": ((), (states,), (inputs,)),
+            "step": ((), (), (states,), (inputs,), (inputs,)),
+            "observe": ((states,),),
+            "simulate": ((rows,), (rows, channels), (rows, inputs), (rows, states), (rows, states)),
+        }
+        if exported.needs_given_start:
+            shapes["simulate"] = (*shapes["simulate"], (states,))
+        found = {}
+        for name, each in shapes.items():
+            several = batch if name == "simulate" else single
+            given = [jax.ShapeDtypeStruct((several, *shape), dtype) for shape in each]
+            program = jax_export.export(jax.jit(jax.vmap(getattr(whole, name))))(*given)
+            found[name + SUFFIX] = bytes(program.serialize())
+    return found
+
+
+def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
+    """What the program predicts of some records in a process that imports JAX alone."""
+    lengths = sorted({len(trial.t) for trial in trials})
+    states, arrays = len(exported.members) * len(exported.one.latent), {}
+    groups = [[at for at, trial in enumerate(trials) if len(trial.t) == length] for length in lengths]
+    for number, group in enumerate(groups):
+        some = [trials[at] for at in group]
+        parts = {
+            "t": [each.t for each in some],
+            "y": [each.channels for each in some],
+            "u": [each.inputs for each in some],
+            "factor": [np.ones((len(each.t), states)) if each.factor is None else each.factor for each in some],
+            "shift": [np.zeros((len(each.t), states)) if each.shift is None else each.shift for each in some],
+        }
+        if some[0].start is not None:
+            parts["start"] = [each.start for each in some]
+        arrays |= {f"{name}{number}": np.stack(part).astype(exported.dtype) for name, part in parts.items()}
+    np.savez(folder / "given.npz", **arrays)
+    words = [sys.executable, "-c", READ_BACK, f"simulate{SUFFIX}", "given.npz", "found.npz"]
+    environment = os.environ | {"JAX_ENABLE_X64": str(int(exported.precision == "double")), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_CHECK)
+    if done.returncode:
+        raise RuntimeError(f"the program can't be read back: {done.stderr[-2000:]}")
+    saved = np.load(folder / "found.npz")
+    by_place = {
+        at: saved[f"arr_{number}"][place] for number, group in enumerate(groups) for place, at in enumerate(group)
+    }
+    return [np.asarray(by_place[at], np.float64) for at in range(len(trials))]
