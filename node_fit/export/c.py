@@ -71,7 +71,7 @@ def templates_with(filters: Mapping[str, Callable[[str], str]]) -> Any:
     return found
 
 
-def one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     """A name in the first line of a CSV file, which holds no line breaks."""
     return "".join(c if c.isprintable() else " " for c in text)
 
@@ -120,12 +120,12 @@ def c_facts(exported: Exported) -> dict[str, Any]:
         "digest": exported.digest,
         "real": exported.precision,
         "members": count,
-        "states": tuple(map(one_line, state_names(exported))),
+        "states": tuple(map(on_one_line, state_names(exported))),
         "latent": one.latent,
-        "channels": tuple(map(one_line, one.states)),
-        "inputs": tuple(map(one_line, one.inputs)),
-        "columns": tuple(map(one_line, exported.columns)),
-        "time": one_line(one.system.time),
+        "channels": tuple(map(on_one_line, one.states)),
+        "inputs": tuple(map(on_one_line, one.inputs)),
+        "columns": tuple(map(on_one_line, exported.columns)),
+        "time": on_one_line(one.system.time),
         "combined": exported.combined is not None,
         "triggers": len(getattr(one.field, "triggers", ())),
         "hold": one.solver.interpolation == "hold",

@@ -64,7 +64,7 @@ def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[s
     constants = field.constants.as_dict()
     names = [*one.latent, *one.inputs, one.system.time, *constants]
     symbols = {normalize(name): f"SYMBOLS[{name!a}]" for name in names}
-    rates = [as_sympy(parse(state, text), symbols) for state, text in by_state(field, one.latent)]
+    rates = [as_sympy(parse(state, text), symbols) for state, text in equations_by_state(field, one.latent)]
     facts = {
         "version": __version__,
         "digest": exported.digest,
@@ -79,7 +79,7 @@ def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[s
     return {"formulas.py": module, "formulas.tex": latex(module)}
 
 
-def by_state(field: Known, states: Sequence[str]) -> list[tuple[str, str]]:
+def equations_by_state(field: Known, states: Sequence[str]) -> list[tuple[str, str]]:
     texts = dict(field.equations.texts)
     return [(state, texts[state]) for state in states]
 

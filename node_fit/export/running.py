@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .c import one_line, state_names
+from .c import on_one_line, state_names
 from .functions import Exported
 from .numpy_target import render_numpy
 from .tracing import CannotExport
@@ -71,7 +71,7 @@ def as_csv(exported: Exported, trials: Sequence[CheckRecord]) -> str:
     head += [f"{action} {name}" for action in ("multiply", "add") for name in states] if jumps else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([one_line(name) for name in head])
+    writer.writerow([on_one_line(name) for name in head])
     for number, trial in enumerate(trials):
         for row in range(len(trial.t)):
             cells: list[Any] = [f"r{number}", trial.t[row], *trial.channels[row], *trial.inputs[row]]

@@ -25,7 +25,7 @@ from .trials import CheckRecord
 # Newton iterations of an implicit step; they converge quadratically.
 NEWTON_TRIALS = 8
 LONGEST_CHECK = 600  # [s]
-SUFFIX = ".stablehlo"
+PROGRAM_SUFFIX = ".stablehlo"
 READ_BACK = """\
 import sys
 import numpy as np
@@ -241,7 +241,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
             several = batch if name == "simulate" else single
             given = [jax.ShapeDtypeStruct((several, *shape), dtype) for shape in each]
             program = jax_export.export(jax.jit(jax.vmap(getattr(whole, name))))(*given)
-            found[name + SUFFIX] = bytes(program.serialize())
+            found[name + PROGRAM_SUFFIX] = bytes(program.serialize())
     return found
 
 
@@ -263,7 +263,7 @@ def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord
             parts["start"] = [each.start for each in some]
         arrays |= {f"{name}{number}": np.stack(part).astype(exported.dtype) for name, part in parts.items()}
     np.savez(folder / "given.npz", **arrays)
-    words = [sys.executable, "-c", READ_BACK, f"simulate{SUFFIX}", "given.npz", "found.npz"]
+    words = [sys.executable, "-c", READ_BACK, f"simulate{PROGRAM_SUFFIX}", "given.npz", "found.npz"]
     environment = os.environ | {"JAX_ENABLE_X64": str(int(exported.precision == "double")), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_CHECK)
     if done.returncode:
