@@ -1,8 +1,13 @@
 """The command `python -m node_fit.discover`: finds equations in the training data, and fits their constants."""
 
+import dataclasses
+import json
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..app.application import run_command
@@ -16,7 +21,16 @@ USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
 
 Find equations in the training data, and write the run of a fit of their constants. The keys are those of
-`python -m node_fit`, except field; effort=quick, normal or thorough says how many candidates are simulated."""
+`python -m node_fit`, except field; effort=quick, normal or thorough says how many candidates are simulated.
+
+  'discover.libraries=[linear,cubic,trigonometric]'   libraries of terms
+  'discover.terms=[x^2/(1 + x)]'                      further terms; also discover.required, discover.forbidden
+  discover.symbolic=false                             no symbolic regression, even if pyoperon is installed
+  discover.resamples=20                               resamples for the share of each term
+
+The run directory also has discovery.json (all systems, the front, rivals, shares of terms), and
+experiment/discovered.yaml: python -m node_fit --config-dir RUN experiment=discovered fits the equations again."""
+SEARCH_KEYS = ("libraries", "terms", "required", "forbidden", "symbolic", "resamples")
 
 
 def main() -> None:
@@ -31,9 +45,14 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         register()
         try:
-            found = search(config)
+            found = search(config, options)
             print(found, flush=True)
-            codes.append(run_command(with_equations(config, found), imported, tracebacks) if found.explained else 1)
+            if not found.explained:
+                codes.append(1)
+                return 1
+            codes.append(run_command(with_equations(config, found), imported, tracebacks))
+            if codes[-1] == 0:
+                write_discovery(Path(HydraConfig.get().runtime.output_dir), config, found)
         except Exception as error:  # Hydra would add its own text.
             if tracebacks:
                 raise
@@ -42,6 +61,7 @@ def main() -> None:
         return codes[-1]
 
     check_field_words(sys.argv[1:])
+    options = take_options(sys.argv)
     launch("node_fit.discover", "config", job, tracebacks)
     sys.exit(max(codes, default=0))
 
@@ -54,11 +74,23 @@ def check_field_words(words: list[str]) -> None:
             sys.exit(1)
 
 
-def search(config: DictConfig) -> Discovery:
+def take_options(words: list[str]) -> dict[str, Any]:
+    """Removes the words of the search, `discover.KEY=VALUE`, from the command line, and returns their values."""
+    mine = [word for word in words if word.lstrip("+").startswith("discover.")]
+    words[:] = [word for word in words if word not in mine]
+    options = OmegaConf.from_dotlist([word.lstrip("+").removeprefix("discover.") for word in mine])
+    for key in options:
+        if key not in SEARCH_KEYS:
+            print_error(ConfigError(f"discover.{key} is not known; the keys are {', '.join(SEARCH_KEYS)}."))
+            sys.exit(1)
+    return {str(key): value for key, value in dict(OmegaConf.to_object(options)).items()}
+
+
+def search(config: DictConfig, options: dict[str, Any]) -> Discovery:
     """The equations of the training data that a config describes."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()
-    return discover(splits.train, effort=config.effort, seed=int(config.seed))
+    return discover(splits.train, effort=config.effort, seed=int(config.seed), **options)
 
 
 def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
@@ -70,6 +102,31 @@ def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
         if config.start == "auto" or (OmegaConf.is_config(config.start) and "_target_" not in config.start):
             config.start = OmegaConf.create({"_target_": "node_fit.Fitted", "_partial_": True, "given": 10})
     return config
+
+
+def write_discovery(run: Path, config: DictConfig, found: Discovery) -> None:
+    """Writes what was found beside the fit of the best equations, and an experiment that fits them again."""
+    listed = {"ranked": found.ranked, "front": found.front, "rivals": found.rivals}
+    systems = {name: [dataclasses.asdict(each) for each in every] for name, every in listed.items()}
+    told = {"verdict": found.verdict, "shares": found.shares, "weights": found.weights.tolist()}
+    (run / "discovery.json").write_text(json.dumps(told | systems, indent=1), encoding="utf-8")
+    (run / "experiment").mkdir(exist_ok=True)
+    (run / "experiment" / "discovered.yaml").write_text(experiment_text(config, found), encoding="utf-8")
+
+
+def experiment_text(config: DictConfig, found: Discovery) -> str:
+    """An experiment with the data, the equations, and the constants that the fit begins with."""
+    kept = OmegaConf.create({"data": config.data, "field": config.field})
+    if isinstance(kept.data.get("path"), str) and Path(kept.data.path).exists():
+        kept.data.path = str(Path(kept.data.path).absolute())
+    for group in kept.values():
+        for key in ("_target_", "_partial_"):
+            group.pop(key, None)
+    groups = ["override /data: table", "override /field: known"]
+    if str(config.start.get("_target_", "")).endswith("Fitted"):
+        groups.append("override /start: fitted")
+    chosen = "\n".join(f"  - {group}" for group in groups)
+    return f"# @package _global_\n# {found.verdict}\ndefaults:\n{chosen}\n\n{OmegaConf.to_yaml(kept)}"
 
 
 if __name__ == "__main__":

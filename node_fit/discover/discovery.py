@@ -254,7 +254,7 @@ class Discovery:
         if self.rivals:
             shown = str(self.rivals[0]).replace("\n", "\n  ")
             lines += [
-                f"{len(self.rivals)} rivals explain it about as well ({self.weights[0]:.0%} for the best); the first:"
+                f"rivals that explain it about as well: {len(self.rivals)} ({self.weights[0]:.0%} for the best); the first:"
             ]
             lines += [f"  {shown}", *([str(experiment)] if (experiment := self.experiment()) else [])]
         return "\n".join(lines)
@@ -314,7 +314,7 @@ def discover(
     if search.interrupted:
         verdict += " The search was interrupted."
     options = {"start": Fitted} | options
-    shares = share_terms(judged[0], views[0], flat(library.values()), judge.names, states, clean, resamples, seed)
+    shares = share_terms(judged[0], views[0], groups, judge.names, states, clean, resamples, seed)
     return Discovery(
         data, [describe(each, judge.names, states) for each in judged], shares, explained, verdict, options
     )
@@ -497,7 +497,7 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, str]:
 def share_terms(
     judged: JudgedSystem,
     view,
-    library: Sequence[Term],
+    groups: Sequence[Sequence[Term]],
     names: Sequence[str],
     states: Sequence[str],
     clean: bool,
@@ -510,11 +510,13 @@ def share_terms(
         terms = judged.formulas[state].terms
         if not terms or resamples < 1:
             continue
+        own = [group for group in groups if set(terms) <= {term.text for term in group}]
+        group = min(own, key=len, default=flat(groups))
         counts = dict.fromkeys(terms, 0)
         for _ in range(resamples):
             rows = draw.integers(0, len(view.values), len(view.values))
             resampled = type(view)(view.values[rows], view.rates[rows], None)
-            found = sparse_candidates([resampled], [library], names, state, clean, 1)
+            found = sparse_candidates([resampled], [group], names, state, clean, 1)
             for term in found[0].terms if found else ():
                 if term in counts:
                     counts[term] += 1

@@ -1,11 +1,14 @@
 """Equations that are found in measurements: known systems, their terms, and data without an equation."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.commands import node_fit, read_summary
 from scipy.integrate import quad, solve_ivp
 
 import node_fit as nf
+from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import find_subsets, smooth
 from node_fit.discover.discovery import FoundSystem
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, lift, make_library, sum_of
@@ -248,11 +251,25 @@ def test_few_rows_are_refused():
         nf.discover(nf.Dataset.from_arrays(TS[:8], np.ones((8, 1))))
 
 
+def test_words_of_the_search_are_taken_from_the_command_line(capsys):
+    words = ["discover", "data=spiral", "discover.libraries=[linear,cubic]", "+discover.symbolic=false"]
+    assert take_options(words) == {"libraries": ["linear", "cubic"], "symbolic": False} and len(words) == 2
+    with pytest.raises(SystemExit):
+        take_options(["discover.library=[linear]"])
+    assert "discover.library is not known; the keys are libraries" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     """The hares and lynxes of the Hudson Bay company, to 1914; constants from the years after 1900 lie near."""
     done = node_fit(tmp_path, "data=lynx_hare", "report=false", "effort=quick", module="node_fit.discover")
     assert done.code == 0, done.err
     assert "hare*lynx" in done.out.split("run:")[0]
-    summary = read_summary(next(tmp_path.glob("outputs/*/*")))
+    run = next(tmp_path.glob("outputs/*/*"))
+    told = json.loads((run / "discovery.json").read_text())
+    assert told["ranked"][0]["equations"].keys() == {"hare", "lynx"} and told["front"] and told["shares"]["hare"]
+    again = node_fit(tmp_path, "--config-dir", str(run), "experiment=discovered", "report=false", "hydra.run.dir=again")
+    assert again.code == 0, again.err
+    summary = read_summary(run)
+    assert read_summary(tmp_path / "again")["constants"].keys() == summary["constants"].keys()
     assert len(summary["constants"]) == 4 and summary["metrics"]["test"]["nrmse"] < 1.2
