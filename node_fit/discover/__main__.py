@@ -83,7 +83,10 @@ def take_options(words: list[str]) -> dict[str, Any]:
         if key not in SEARCH_KEYS:
             print_error(ConfigError(f"discover.{key} is not known; the keys are {', '.join(SEARCH_KEYS)}."))
             sys.exit(1)
-    return {str(key): value for key, value in dict(OmegaConf.to_object(options)).items()}
+    return {
+        str(key): OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        for key, value in options.items()
+    }
 
 
 def search(config: DictConfig, options: dict[str, Any]) -> Discovery:

@@ -253,9 +253,8 @@ class Discovery:
         lines = [self.verdict, str(self.found)]
         if self.rivals:
             shown = str(self.rivals[0]).replace("\n", "\n  ")
-            lines += [
-                f"rivals that explain it about as well: {len(self.rivals)} ({self.weights[0]:.0%} for the best); the first:"
-            ]
+            share = f"{self.weights[0]:.0%} for the best"
+            lines.append(f"rivals that explain it about as well: {len(self.rivals)} ({share}); the first:")
             lines += [f"  {shown}", *([str(experiment)] if (experiment := self.experiment()) else [])]
         return "\n".join(lines)
 
