@@ -15,10 +15,11 @@ from .app.config.composition import read_config
 from .app.config.instantiate import build, check_value
 from .app.config.targets import ConfigError
 from .app.console import pluralize
-from .app.run_directory import RunDirectory, predictions_frame
+from .app.run_directory import RunDirectory
 from .data.dataset import Dataset
 from .data.table_source import Table
 from .evaluation.diagnosis import describe_divergence, where_not_finite
+from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
 from .runtime.serialization import __version__

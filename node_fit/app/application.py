@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..data.dataset import Dataset
 from ..data.splits import Splits
-from ..evaluation.simulation import Simulated, simulate_splits
+from ..evaluation.diagnosis import Assessment
 from ..fitting.fit import fit_with
 from ..fitting.progress import Display
 from ..fitting.result import Fit
@@ -143,6 +143,7 @@ class Job:
         self.began, self.imported, self.trial = began, imported, trial
         self.hydra = HydraConfig.get()
         self.splits: Splits
+        self.given: dict[str, int] = {}
         self.notes: list[str] = []
 
     def run(self) -> int:
@@ -202,6 +203,8 @@ class Job:
         # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
         # the end for their score.
         self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
+        # Rows that the run has said it was given.
+        self.given = {name: int(part.scored.sum()) for name, part in self.splits.named().items()}
         if self.config.resume:
             self.files.check_data(self.splits.named())
         else:
@@ -250,46 +253,39 @@ class Job:
 
     def finish(self, fit: Fit) -> None:
         """Writes, plots and prints the results."""
-        named = self.named(fit.horizon)
-        fit.save(self.files.model)
-        simulated = simulate_splits(fit.model, named, self.config.evaluation.level)
-        judged = {name: fit.scored(part) for name, part in named.items()}
-        self.files.write_predictions(named, simulated.at_rows, simulated.bands, judged)
-        simple = {name: fit.simple_scores(named["train"], part) for name, part in named.items()}
         chaos = fit.score_chaos(list(self.splits.named().values())[-1])
-        diagnosis = fit.diagnose(named, simulated.at_rows, simple, chaos)
-        page = self.draw(fit, simulated)
-        given = {name: int(part.scored.sum()) for name, part in self.splits.named().items()}
-        summary = summarise(
-            fit, judged, given, simulated, simple, diagnosis, placement_of(self.config), self.config.confidence, chaos
-        )
+        report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos)
+        fit.save(self.files.model)
+        self.files.write_predictions(report.frame())
+        page = self.draw(fit, report)
+        summary = summarise(fit, report, self.given, placement_of(self.config), self.config.confidence)
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.starts)
-        linear = [LINEAR_IS_BEST] if fit.is_linear else []
         for line in (
             f"start: {summary['start']}",
-            describe_end(fit),
-            *linear,
-            *described_attempts(fit),
-            diagnosis.sentence,
+            describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
+            *([LINEAR_IS_BEST] if fit.is_linear else []),
+            *described_attempts(fit.attempts, fit.horizon),
+            report.verdict.sentence,
         ):
             self.console.print(line, soft_wrap=True, markup=False)
         if self.config.report and page is not None:
             self.draw_page(page)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
-    def draw(self, fit: Fit, simulated: Simulated) -> Page | None:
+    def draw(self, fit: Fit, report: Assessment) -> Page | None:
         """Draws the plots; a multirun in this process draws them in background processes.
 
         **Returns:** what the run's page shows, or `None` if it can't be had.
         """
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were"):
-            curves = Curves.of(simulated)
+            assert report.simulated is not None
+            curves = Curves.of(report.simulated)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))

@@ -4,6 +4,7 @@ import io
 import math
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..fitting.result import Fit
+from ..fitting.ladder import Attempt
 from ..fitting.selection import Restarts
 from ..report.page import explain_term
 from ..training.callback import ENDED
@@ -162,20 +163,20 @@ def print_results(console: Console, summary: dict[str, Any], starts: Restarts | 
     print_residuals(console, summary)
 
 
-def describe_end(fit: Fit) -> str:
+def describe_end(status: str, reason: str, *, took_steps: bool) -> str:
     """How a fit ended; one that was resumed after its end has taken no step."""
-    whole = fit.status in ENDED and not fit.history
-    return f"{fit.status}: {fit.reason}" + ("; it had ended before, and took no further step" if whole else "")
+    whole = status in ENDED and not took_steps
+    return f"{status}: {reason}" + ("; it had ended before, and took no further step" if whole else "")
 
 
-def described_attempts(fit: Fit) -> list[str]:
+def described_attempts(attempts: Sequence[Attempt], horizon: int | None) -> list[str]:
     """What was tried, and what it has brought."""
-    if len(fit.attempts) < 2:
+    if len(attempts) < 2:
         return []
-    lines = [f"tried {pluralize(len(fit.attempts), 'fit')}:"]
-    lines += [f"  {'*' if each.kept else '-'} {each}" for each in fit.attempts]
-    if fit.horizon is not None:
-        lines.append(f"scores are of forecasts over windows of {fit.horizon} rows: no whole trajectory is predicted")
+    lines = [f"tried {pluralize(len(attempts), 'fit')}:"]
+    lines += [f"  {'*' if each.kept else '-'} {each}" for each in attempts]
+    if horizon is not None:
+        lines.append(f"scores are of forecasts over windows of {horizon} rows: no whole trajectory is predicted")
     return lines
 
 

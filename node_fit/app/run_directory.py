@@ -19,8 +19,6 @@ from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
 from .resuming import RECORD
 
-Edges = tuple[np.ndarray, np.ndarray]
-SIDES = ("lower", "upper")
 PREDICTION_COLUMNS = [field.name for field in fields(Record)]
 
 
@@ -188,24 +186,9 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_file(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
-    def write_predictions(
-        self,
-        splits: dict[str, Dataset],
-        predicted: dict[str, np.ndarray],
-        bands: dict[str, Edges],
-        scored: dict[str, Dataset],
-    ) -> None:
-        """Writes a row for each time of a split: trajectory, time, inputs, each state measured and predicted, and
-        whether the row counts in the score (`scored`), or the start was read from it."""
-        import pandas as pd
-
-        frames = []
-        for name, part in splits.items():
-            frame = predictions_frame(part, predicted[name], bands.get(name), name)
-            frame["scored"] = scored[name].scored[part.valid & part.scored].astype(int)
-            frames.append(frame)
-
-        write_file(self.predictions, pd.concat(frames).to_csv(index=False).encode())
+    def write_predictions(self, frame: Any) -> None:
+        """Writes a row for each time of a split; see `Assessment.frame`."""
+        write_file(self.predictions, frame.to_csv(index=False).encode())
 
 
 def is_summary(path: Path) -> bool:
@@ -242,23 +225,6 @@ def shorten_list(digest: dict[str, Any] | None) -> str:
     channels = ", ".join(digest["states"] + digest["inputs"])
     count = len(digest["trajectories"])
     return f"{digest['rows']} rows of {channels} in {count} trajectories (sha256 {digest['sha256'][:12]})"
-
-
-def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None = None, split: str | None = None):
-    """A data frame with one row for each scored row of `data`, and with the band edges if they are given."""
-    import pandas as pd
-
-    at = data.valid & data.scored
-    columns: dict[str, Any] = {} if split is None else {"split": [split] * int(at.sum())}
-    columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
-    columns[data.time] = data.ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], data.ts[at])
-    columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}
-    for index, name in enumerate(data.states):
-        columns[name] = data.ys[at][:, index]
-        columns[f"{name}_predicted"] = predicted[at][:, index]
-        if edges is not None:
-            columns |= {f"{name}_{side}": edge[at][:, index] for side, edge in zip(SIDES, edges, strict=True)}
-    return pd.DataFrame(columns)
 
 
 def csv_text(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +13,9 @@ from ..model.fields.known import Known
 from ..model.fields.network import Linear
 from ..training.callback import Record
 from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, maker, outside_in_words, past_predicts, stands_still
-from .metrics import Score, prediction_errors
+from .metrics import Score, coverage, prediction_errors
+from .residuals import ResidualChecks, check_residuals
+from .simulation import Simulated, predictions_frame
 
 # Times the largest measurement: a state beyond that has run away.
 FAR_OFF = 10.0
@@ -96,6 +99,73 @@ class Diagnosis:
 
     kind: Kind
     sentence: str
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What a fit is worth on some data: all that is shown of it is read from here.
+
+    - `case`: the data with the rows that count, predictions of them, and how the fit went.
+    - `verdict`: a sentence that says what to try next.
+    - `given`: the data as they were given, with the rows that starts are read from.
+    - `simulated`: curves and bands, if they were asked for.
+    """
+
+    case: Case
+    verdict: Diagnosis
+    given: Mapping[str, Dataset]
+    simulated: Simulated | None = None
+
+    @property
+    def splits(self) -> Mapping[str, Dataset]:
+        """The data by their roles, with the rows that count."""
+        return self.case.splits
+
+    @property
+    def scores(self) -> Mapping[str, Score]:
+        """The scores of the fit by roles of data."""
+        return self.case.scores
+
+    @property
+    def baselines(self) -> Mapping[str, Mapping[str, Score]]:
+        """The scores of simple models by roles of data."""
+        return self.case.simple
+
+    @cached_property
+    def residuals(self) -> dict[str, ResidualChecks]:
+        """Whether the residuals are independent noise, weighed by their known deviations."""
+        scaler = self.case.scaler
+        assert scaler is not None
+        return {
+            name: check_residuals(scaler.marked(part), self.case.predicted[name], scaler)
+            for name, part in self.splits.items()
+        }
+
+    @property
+    def coverage(self) -> dict[str, float | None]:
+        """The share of the measurements that bands cover, by roles of data; empty without bands."""
+        bands = {} if self.simulated is None else self.simulated.bands
+        return {name: coverage(self.splits[name], *edges) for name, edges in bands.items()}
+
+    def frame(self) -> Any:
+        """A `pandas.DataFrame` with a row for each time of a split: trajectory, time, inputs, each state measured and
+        predicted, with its band, and whether the row counts in the score (`scored`), or the start was read from it."""
+        import pandas as pd
+
+        bands, frames = {} if self.simulated is None else self.simulated.bands, []
+        for name, part in self.given.items():
+            frame = predictions_frame(part, self.case.predicted[name], bands.get(name), name)
+            frame["scored"] = self.splits[name].scored[part.valid & part.scored].astype(int)
+            frames.append(frame)
+        return pd.concat(frames)
+
+
+def assess(case: Case, given: Mapping[str, Dataset], simulated: Simulated | None = None) -> Assessment:
+    """Judges a fit, and keeps what it was judged by."""
+    found = diagnose(case)
+    if case.status in ("interrupted", "pruned"):
+        found = Diagnosis(found.kind, f"so far {found.sentence}")
+    return Assessment(case, found, given, simulated)
 
 
 def diagnose(case: Case) -> Diagnosis:

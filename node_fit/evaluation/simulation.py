@@ -9,6 +9,8 @@ from ..data.events import Events
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 
+Edges = tuple[np.ndarray, np.ndarray]
+SIDES = ("lower", "upper")
 DENSE = 300
 # Most trajectories per split whose curves are drawn, or ranked for drawing.
 MOST_PICTURED = 300
@@ -123,3 +125,20 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         sigma=None if any_part.sigma is None else sigma,
         events=Events.joined([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
     )
+
+
+def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None = None, split: str | None = None):
+    """A data frame with one row for each scored row of `data`, and with the band edges if they are given."""
+    import pandas as pd
+
+    at = data.valid & data.scored
+    columns: dict[str, Any] = {} if split is None else {"split": [split] * int(at.sum())}
+    columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
+    columns[data.time] = data.ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], data.ts[at])
+    columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}
+    for index, name in enumerate(data.states):
+        columns[name] = data.ys[at][:, index]
+        columns[f"{name}_predicted"] = predicted[at][:, index]
+        if edges is not None:
+            columns |= {f"{name}_{side}": edge[at][:, index] for side, edge in zip(SIDES, edges, strict=True)}
+    return pd.DataFrame(columns)

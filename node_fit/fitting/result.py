@@ -17,7 +17,7 @@ from ..evaluation import metrics
 from ..evaluation.advice import Case
 from ..evaluation.baselines import baselines
 from ..evaluation.chaos import ChaosScores, score_chaos
-from ..evaluation.diagnosis import Diagnosis, diagnose
+from ..evaluation.diagnosis import Assessment, Diagnosis, assess
 from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
@@ -161,34 +161,30 @@ class Fit:
         train = self.marked(self.data["train"])
         return score_chaos(self.model, train, self.marked(self.data.get("validation", train) if data is None else data))
 
-    def diagnose(
+    def assess(
         self,
         data: Dataset | Mapping[str, Dataset] | None = None,
-        predicted: Mapping[str, Float[np.ndarray, "trajectory time state"]] | None = None,
-        simple: Mapping[str, Mapping[str, Score]] | None = None,
+        level: float | None = None,
         chaos: ChaosScores | None = None,
-    ) -> Diagnosis:
-        """Judges the fit, and says what to try next.
+    ) -> Assessment:
+        """Scores, scores of simple models, verdict and residuals, of one simulation of the data.
 
         **Arguments:**
 
         - `data`: the training data, or data by their roles, `train`, `validation` and `test`; by default the fit's own
           training and validation data.
-        - `predicted`, `simple`: predictions of them, and scores of simple models (`simple_scores`), if they are made
-          already.
+        - `level`: the share of measurements that bands should cover; curves and bands are left out if None.
         - `chaos`: scores of a chaotic system (`score_chaos`).
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
-        splits = {name: self.scored(part) for name, part in given.items()}
+        simulated = None if level is None else simulate_splits(self.model, dict(given), level)
         typical = self.model.typical
         case = Case(
             self.status,
             self.history,
-            splits,
-            {name: self.predict(part) for name, part in given.items()} if predicted is None else predicted,
-            {name: self.simple_scores(given["train"], part) for name, part in given.items()}
-            if simple is None
-            else simple,
+            {name: self.scored(part) for name, part in given.items()},
+            {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows,
+            {name: self.simple_scores(given["train"], part) for name, part in given.items()},
             self.options,
             self.step_excess,
             {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
@@ -196,9 +192,11 @@ class Fit:
             typical.scaler,
             chaos,
         )
-        found = diagnose(case)
-        is_cut = self.status in ("interrupted", "pruned")
-        return replace(found, sentence=f"so far {found.sentence}") if is_cut else found
+        return assess(case, given, simulated)
+
+    def diagnose(self, data: Dataset | Mapping[str, Dataset] | None = None) -> Diagnosis:
+        """Judges the fit, and says what to try next: the verdict of `assess`."""
+        return self.assess(data).verdict
 
     @property
     def constants(self) -> dict[str, float]:
@@ -328,6 +326,7 @@ class Fit:
                 f"  {self.reason}",
                 f"  {self.steps} steps, {self.parameters} parameters; {loss}",
                 f"  {self.train_seconds:.1f} s of training, {self.compile_seconds:.1f} s of compiling",
+                *(f"  chosen: {choice}" for choice in self.choices),
                 f"  .score(data), .predict(data),{sure} .diagnose(), .plot(), .save(path)",
             )
         )

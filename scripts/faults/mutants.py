@@ -371,8 +371,8 @@ MUTANTS = (
     ),
     Mutant(
         "few validation data",
-        "node_fit/fitting/multistart.py",
-        "    if flattered <= error(best, validation):\n",
+        "node_fit/fitting/selection.py",
+        "    if flattered <= held:\n",
         "    if True:\n",
         ("tests/training/test_judging.py::test_few_validation_data_do_not_favour_a_model_that_misses_training_data",),
     ),
@@ -456,7 +456,7 @@ MUTANTS = (
     ),
     Mutant(
         "hidden=auto: the best and not the fewest",
-        "node_fit/fitting/auto.py",
+        "node_fit/sysid/linear_model.py",
         "limit = min(model.judged for model in models) * (1 + WORTH)",
         "limit = min(model.judged for model in models)",
         ("tests/sysid/test_linear_model.py",),

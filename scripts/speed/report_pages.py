@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from node_fit.app.run_directory import predictions_frame
 from node_fit.data.dataset import Dataset
+from node_fit.evaluation.simulation import predictions_frame
 from node_fit.plots.curves import Curves
 from node_fit.plots.fit import phase_points
 from node_fit.report.run_page import make_run_page

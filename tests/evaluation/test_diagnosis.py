@@ -495,7 +495,10 @@ def test_a_verdict_has_one_door():
     data = rotation()
     fit = fit_to(data, field=nf.Linear, steps=30, precision="x64")
     splits = {"train": data, "test": rotation(rate=1.1)}
-    made = {name: fit.predict(part) for name, part in splits.items()}
-    simple = {name: fit.simple_scores(data, part) for name, part in splits.items()}
-    assert fit.diagnose(splits) == fit.diagnose(splits, made, simple)
+    report = fit.assess(splits, level=0.9)
+    assert fit.diagnose(splits) == report.verdict
+    for name, part in splits.items():
+        assert report.scores[name].nrmse == pytest.approx(fit.score(part).nrmse, rel=1e-6)
+        assert report.baselines[name] == fit.simple_scores(data, part)
+        assert report.residuals[name].as_dict() == fit.check_residuals(part).as_dict()
     assert "test data" in fit.diagnose(splits).sentence and fit.diagnose(data) == fit.diagnose()

@@ -116,6 +116,6 @@ def test_facts_are_read_from_data():
 
 
 def test_the_docs_show_what_is_chosen():
-    script = runpy.run_path(str(ROOT / "scripts" / "choices.py"))
+    script = runpy.run_path(str(ROOT / "scripts" / "docs" / "choices.py"))
     page = (ROOT / "docs" / "recipes.md").read_text()
-    assert script["with_table"](page) == page, "run python scripts/choices.py --write"
+    assert script["with_table"](page) == page, "run python scripts/docs/choices.py --write"

@@ -10,8 +10,8 @@ import pandas as pd
 import yaml
 
 import node_fit as nf
-from node_fit.app.run_directory import predictions_frame
 from node_fit.evaluation.metrics import score_predictions
+from node_fit.evaluation.simulation import predictions_frame
 from node_fit.plots.curves import Curves
 
 METRICS = "step,stage,train_loss,validation_loss,gradient_norm,learning_rate,evaluations,failed_solves,seconds,member"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +22,7 @@ import pytest
 from helpers.problems import SMALL, rotation
 
 import node_fit as nf
+from node_fit.fitting.resolve import Choice
 from node_fit.objectives.objective import CustomLoss
 from node_fit.runtime.placement import dtype_of, scope
 
@@ -279,7 +281,7 @@ def test_a_fit_goes_on_from_an_earlier_model(fitted):
         nf.fit(nf.Dataset.from_arrays(data.ts, data.ys, states=("a", "b")), model=fitted.model)
 
 
-def test_a_fit_shows_itself_in_five_lines(fitted):
+def test_a_fit_shows_itself_and_its_choices(fitted):
     head, reason, counts, seconds, methods = repr(fitted).splitlines()
     assert head == "Fit of x, y: completed"
     assert reason.strip() == fitted.reason == "took all 6 steps of stage main"
@@ -287,6 +289,8 @@ def test_a_fit_shows_itself_in_five_lines(fitted):
     assert re.fullmatch(r"  [\d.]+ s of training, [\d.]+ s of compiling", seconds)
     for name in re.findall(r"\.(\w+)\(", methods):
         assert callable(getattr(fitted, name))
+    chosen = replace(fitted, choices=(Choice("hidden", 1, "it validates best"),))
+    assert "  chosen: hidden=1: it validates best" in repr(chosen).splitlines()
 
 
 def test_a_fit_is_drawn_with_an_axis_for_each_state(fitted):

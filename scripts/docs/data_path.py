@@ -1,7 +1,7 @@
 """Lists the modules that data are handed through, on the way of a fit and at the end of a run.
 
-    python scripts/data_path.py           # both fits and the end of a run
-    python scripts/data_path.py driven    # one of short, driven, end
+    python scripts/docs/data_path.py           # both fits and the end of a run
+    python scripts/docs/data_path.py driven    # one of short, driven, end
 
 A module counts if one of its functions is called with a `Dataset` (on the way of a fit), or with a `Dataset`, a `Fit`
 or an `Assessment` (at the end of a run), alone or in a list, a tuple or a mapping. Properties and methods of these
@@ -22,6 +22,7 @@ import numpy as np
 
 import node_fit
 from node_fit.data.dataset import Dataset
+from node_fit.evaluation.diagnosis import Assessment
 from node_fit.fitting.result import Fit
 
 PACKAGE = Path(node_fit.__file__).parent
@@ -111,10 +112,16 @@ def walk_fit(name: str) -> None:
 def walk_end() -> None:
     from node_fit.__main__ import main
 
-    kinds = (Dataset, Fit, *((node_fit.Assessment,) if hasattr(node_fit, "Assessment") else ()))
-    path = Route(kinds, between="Job.finish")
+    path = Route((Dataset, Fit, Assessment), between="Job.finish")
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv = ["node-fit", "data=spiral", "train.steps=4", "train.chunk_steps=2", f"hydra.run.dir={folder}"]
+        sys.argv = [
+            "node-fit",
+            "data=spiral",
+            "recipe=direct",
+            "train.steps=4",
+            "train.chunk_steps=2",
+            f"hydra.run.dir={folder}",
+        ]
         path.walk(main)
     path.show("the end of a run")
 

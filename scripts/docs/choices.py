@@ -1,7 +1,7 @@
 """Prints the table of docs/recipes.md of what `fit` chooses for some kinds of data.
 
-python scripts/choices.py            # prints the table
-python scripts/choices.py --write    # and puts it into the page
+python scripts/docs/choices.py            # prints the table
+python scripts/docs/choices.py --write    # and puts it into the page
 """
 
 import sys
@@ -14,7 +14,7 @@ from node_fit.data.facts import Facts
 from node_fit.fitting.resolve import Identified, Resolved, resolve
 from node_fit.model.make_model import made_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BEGIN, END = "<!-- choices -->\n", "<!-- end of choices -->\n"
 COLUMNS = ("hidden", "start", "window", "steps", "starts", "ridge", "inputs", "beside the network")
 FREE = Facts(trajectories=3, rows=600, longest=200, values=1200)
