@@ -18,7 +18,8 @@ from .app.console import pluralize
 from .app.run_directory import RunDirectory
 from .data.dataset import Dataset
 from .data.table_source import Table
-from .evaluation.diagnosis import describe_divergence, where_not_finite
+from .evaluation.diagnosis import describe_divergence
+from .evaluation.metrics import score_rows, where_not_finite
 from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
@@ -107,7 +108,7 @@ def predict(
         dataset = table.read(list(data) if len(data) > 1 else data[0], unit)
     check_starts(model.typical, dataset)
     predicted = model.bands(dataset, level=level)
-    gone = where_not_finite(model.typical.start.scored(dataset), predicted.ys)
+    gone = where_not_finite(score_rows(model.typical.start, dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
     told = sys.stderr if is_stream(out) else sys.stdout

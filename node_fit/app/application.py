@@ -143,7 +143,9 @@ class Job:
         self.began, self.imported, self.trial = began, imported, trial
         self.hydra = HydraConfig.get()
         self.splits: Splits
-        self.given: dict[str, int] = {}
+        # The data by their roles: as they were given, and in windows if the config asks for them.
+        self.whole: dict[str, Dataset] = {}
+        self.windows: dict[str, Dataset] = {}
         self.notes: list[str] = []
 
     def run(self) -> int:
@@ -203,8 +205,7 @@ class Job:
         # Windows for the scores. The training data stay whole here, since the fit cuts its own windows, and are cut at
         # the end for their score.
         self.splits = loaded.windows(self.config.evaluation.window)._replace(train=loaded.train)
-        # Rows that the run has said it was given.
-        self.given = {name: int(part.scored.sum()) for name, part in self.splits.named().items()}
+        self.whole, self.windows = self.splits.named(), self.splits.windows(self.config.evaluation.window).named()
         if self.config.resume:
             self.files.check_data(self.splits.named())
         else:
@@ -249,16 +250,20 @@ class Job:
 
     def named(self, horizon: int | None = None) -> dict[str, Dataset]:
         """The data to predict, in windows if the config asks for them, or the model predicts nothing longer."""
-        return self.splits.windows(self.config.evaluation.window or horizon).named()
+        if horizon is None or self.config.evaluation.window:
+            return self.windows
+        return {name: part.windows(horizon, horizon) for name, part in self.windows.items()}
 
     def finish(self, fit: Fit) -> None:
         """Writes, plots and prints the results."""
-        chaos = fit.score_chaos(list(self.splits.named().values())[-1])
+        chaos = fit.score_chaos(list(self.whole.values())[-1])
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos)
         fit.save(self.files.model)
         self.files.write_predictions(report.frame())
         page = self.draw(fit, report)
-        summary = summarise(fit, report, self.given, placement_of(self.config), self.config.confidence)
+        # Rows that the run has said it was given.
+        given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
+        summary = summarise(fit, report, given, placement_of(self.config), self.config.confidence)
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes

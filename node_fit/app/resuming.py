@@ -9,7 +9,7 @@ from typing import Any
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from .config.build import CONFIG_PARTS
+from .config.build import CONFIG_PARTS, WORDS
 from .config.composition import read_config, shipped, shipped_config, shipped_option
 from .config.targets import ConfigError
 
@@ -217,15 +217,21 @@ def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: P
 
 def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, Any, Any]]:
     """The keys in which two configs differ, of those that may not change, with both values."""
-    then = flatten(OmegaConf.to_container(before, resolve=True))
+    then = with_words(flatten(OmegaConf.to_container(before, resolve=True)))
     # In the form that a YAML file gives back.
-    this = flatten(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True))
+    this = with_words(flatten(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True)))
     keys = [*then, *(key for key in this if key not in then)]
     return [
         (key, then.get(key), this.get(key))
         for key in keys
         if then.get(key) != this.get(key) and not key.startswith((*CHANGEABLE, "resume"))
     ]
+
+
+def with_words(flat: dict[str, Any]) -> dict[str, Any]:
+    """Flat keys with the words for which earlier versions wrote null."""
+    words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
+    return {key: words.get(key) if value is None else value for key, value in flat.items()}
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

@@ -460,6 +460,14 @@ class Dataset:
             raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
         return found
 
+    def labelled(self, name: str) -> str:
+        """A channel's name with its unit; of the time of timestamps, with the instant that it counts from."""
+        dates = self.dates if name == self.time else None
+        if dates is not None and not (dates.zero != dates.zero[0]).any():
+            return f"{name} [{dates.unit} since {dates.first}]"
+        unit = self.units.get(name)
+        return f"{name} [{unit}]" if unit else name
+
     @property
     def valid(self) -> Bool[np.ndarray, "trajectory time"]:
         """Rows that are not padding, shape `(trajectory, time)`."""

@@ -54,6 +54,7 @@ class Case:
     - `penalised`: whether the model has a network, on which a prior would act.
     - `scaler`: that of the model; None leaves out the checks of residuals.
     - `chaos`: scores of a chaotic system, of which only windows are predicted.
+    - `given`: the data as they were given, with the rows that starts are read from.
     """
 
     status: Status
@@ -67,6 +68,7 @@ class Case:
     penalised: bool = True
     scaler: Scaler | None = None
     chaos: ChaosScores | None = None
+    given: Mapping[str, Dataset] = field(default_factory=dict)
 
     @property
     def coarse(self) -> str | None:

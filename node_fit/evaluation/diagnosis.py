@@ -6,44 +6,18 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..model.fields.known import Known
 from ..model.fields.network import Linear
 from ..training.callback import Record
 from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, maker, outside_in_words, past_predicts, stands_still
-from .metrics import Score, coverage, prediction_errors
+from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
 
-# Times the largest measurement: a state beyond that has run away.
-FAR_OFF = 10.0
 # Trajectories besides the first that a sentence names.
 MOST_NAMED = 4
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A trajectory that can't be simulated to its end: its `name`, the last `time` at which it can, and whether it
-    has run `away` by then."""
-
-    name: str
-    time: float
-    away: bool
-
-
-def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> list[Divergence]:
-    """The trajectories with a prediction that is not finite, among the rows that count."""
-    lost = ~np.isfinite(predicted).all(axis=2) & data.valid & data.scored
-    measured = np.abs(np.where(np.isfinite(data.ys), data.ys, 0)).max(axis=(0, 1))
-    found = []
-    for row in np.flatnonzero(lost.any(axis=1)):
-        first = int(lost[row].argmax())
-        last = max(first - 1, 0)
-        away = bool(np.isinf(predicted[row, first]).any() | (np.abs(predicted[row, last]) > FAR_OFF * measured).any())
-        found.append(Divergence(data.trajectories[row], float(data.ts[row, last]), away))
-    return found
 
 
 def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: bool = False) -> str:
@@ -107,13 +81,11 @@ class Assessment:
 
     - `case`: the data with the rows that count, predictions of them, and how the fit went.
     - `verdict`: a sentence that says what to try next.
-    - `given`: the data as they were given, with the rows that starts are read from.
     - `simulated`: curves and bands, if they were asked for.
     """
 
     case: Case
     verdict: Diagnosis
-    given: Mapping[str, Dataset]
     simulated: Simulated | None = None
 
     @property
@@ -153,19 +125,19 @@ class Assessment:
         import pandas as pd
 
         bands, frames = {} if self.simulated is None else self.simulated.bands, []
-        for name, part in self.given.items():
+        for name, part in self.case.given.items():
             frame = predictions_frame(part, self.case.predicted[name], bands.get(name), name)
             frame["scored"] = self.splits[name].scored[part.valid & part.scored].astype(int)
             frames.append(frame)
         return pd.concat(frames)
 
 
-def assess(case: Case, given: Mapping[str, Dataset], simulated: Simulated | None = None) -> Assessment:
+def assess(case: Case, simulated: Simulated | None = None) -> Assessment:
     """Judges a fit, and keeps what it was judged by."""
     found = diagnose(case)
     if case.status in ("interrupted", "pruned"):
         found = Diagnosis(found.kind, f"so far {found.sentence}")
-    return Assessment(case, found, given, simulated)
+    return Assessment(case, found, simulated)
 
 
 def diagnose(case: Case) -> Diagnosis:

@@ -1,17 +1,22 @@
 """Prediction errors and scores of a model: root mean square errors per channel and over the horizon."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..data.batch import start_rows
 from ..data.dataset import Dataset, check_data
 from ..data.domains import gather_turns
 from ..model.ensemble import Ensemble
+from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE
 
 Predicted = Float[np.ndarray, "trajectory time state"]
+
+# Times the largest measurement: a state beyond that has run away.
+FAR_OFF = 10.0
 
 
 @dataclass(frozen=True)
@@ -236,4 +241,44 @@ def score(model: NeuralODE | Ensemble, data: Dataset) -> Score:
 def score_values(model: NeuralODE | Ensemble, data: Dataset) -> Dataset:
     """The data, of which the rows that starts are read from do not count."""
     check_data(data, "data")
-    return model.typical.start.scored(model.typical.scaler.marked(data))
+    return score_rows(model.typical.start, model.typical.scaler.marked(data))
+
+
+def score_rows(start: AbstractStart, data: Dataset) -> Dataset:
+    """The data, in which the rows that give the starts do not count, since they do not test the model.
+
+    If a trajectory has rows before the first that counts, those give its start. A dataset in which no row would count
+    is returned unchanged.
+    """
+    given = start.past or start.given_rows
+    rows = np.arange(data.ts.shape[1])[None, :]
+    if start.past:
+        last = start_rows(data, start.past, start.washout)
+    else:
+        opens = data.mask[:, 0].any(axis=1) | ~(data.valid & ~data.scored).any(axis=1)
+        last = np.where(opens, data.ts.shape[1] if given is None else given - 1, -1)
+    part = replace(data, scored=data.scored & (rows > last[:, None]))
+    return part if part.mask.any() else data
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A trajectory that can't be simulated to its end: its `name`, the last `time` at which it can, and whether it
+    has run `away` by then."""
+
+    name: str
+    time: float
+    away: bool
+
+
+def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> list[Divergence]:
+    """The trajectories with a prediction that is not finite, among the rows that count."""
+    lost = ~np.isfinite(predicted).all(axis=2) & data.valid & data.scored
+    measured = np.abs(np.where(np.isfinite(data.ys), data.ys, 0)).max(axis=(0, 1))
+    found = []
+    for row in np.flatnonzero(lost.any(axis=1)):
+        first = int(lost[row].argmax())
+        last = max(first - 1, 0)
+        away = bool(np.isinf(predicted[row, first]).any() | (np.abs(predicted[row, last]) > FAR_OFF * measured).any())
+        found.append(Divergence(data.trajectories[row], float(data.ts[row, last]), away))
+    return found

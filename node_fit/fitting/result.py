@@ -191,8 +191,9 @@ class Fit:
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,
             chaos,
+            given,
         )
-        return assess(case, given, simulated)
+        return assess(case, simulated)
 
     def diagnose(self, data: Dataset | Mapping[str, Dataset] | None = None) -> Diagnosis:
         """Judges the fit, and says what to try next: the verdict of `assess`."""

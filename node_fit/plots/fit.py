@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..data.dataset import Dataset
 from .curves import CONTEXT, RANKS, TRAIN, Curves, Trajectory, collect, rank_trajectories
 from .style import (
     ACCENTS,
@@ -19,12 +18,10 @@ from .style import (
     entry,
     label_of,
     marker,
-    named_time,
     new_figure,
     plain_label,
     save_figure,
     use_style,
-    with_unit,
 )
 
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
@@ -44,10 +41,14 @@ def headline(
     figure: Any,
     records: list[Trajectory],
     shown: list[tuple[Trajectory, str]],
-    data: Dataset,
+    sizes: tuple[int, int],
     left_out: int = 0,
 ) -> None:
-    """Notes which part is shown, if it is not everything."""
+    """Notes which part is shown, if it is not everything.
+
+    **Arguments:** `sizes`: number of states and inputs.
+    """
+    states, inputs = sizes
     parts = []
     if len(shown) < len(records):
         counts = [
@@ -60,10 +61,10 @@ def headline(
         parts.append(f"{len(shown)} of {len(records)} trajectories: {', and '.join(kinds)}")
     if left_out:
         parts.append(f"sampled evenly from {len(records) + left_out}")
-    if len(data.states) > PANELS:
-        parts.append(f"first {PANELS} of {len(data.states)} states")
-    if len(data.inputs) > INPUTS:
-        parts.append(f"first {INPUTS} of {len(data.inputs)} inputs")
+    if states > PANELS:
+        parts.append(f"first {PANELS} of {states} states")
+    if inputs > INPUTS:
+        parts.append(f"first {INPUTS} of {inputs} inputs")
     if parts:
         lines = textwrap.wrap("; ".join(parts), int(13 * figure.get_figwidth()))
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9, color=QUIET)
@@ -127,13 +128,13 @@ def fit_figure(curves: Curves) -> Any:
             for down in range(len(inputs)):
                 draw_input(grid[len(states) + down, across], record, down)
             grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
-            grid[-1, across].set_xlabel(named_time(first))
+            grid[-1, across].set_xlabel(plain_label(first.labelled(first.time)))
         for down, name in enumerate((*states, *inputs)):
-            grid[down, 0].set_ylabel(with_unit(first, name))
+            grid[down, 0].set_ylabel(plain_label(first.labelled(name)))
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
-        headline(figure, records, shown, first, curves.left_out)
+        headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
         legend(figure, shown)
         return figure
 
@@ -289,9 +290,9 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
             draw_field(axes, slopes)
         for record in chosen:
             draw_orbit(axes, record)
-        axes.set_xlabel(with_unit(first, first.states[0]))
-        axes.set_ylabel(with_unit(first, first.states[1]))
-        headline(figure, records, shown, first, curves.left_out)
+        axes.set_xlabel(plain_label(first.labelled(first.states[0])))
+        axes.set_ylabel(plain_label(first.labelled(first.states[1])))
+        headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
         orbit_legend(figure, chosen, slopes is not None)
         return save_figure(figure, path)
 

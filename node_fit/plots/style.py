@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..data.dataset import Dataset
 from .curves import CONTEXT, TRAIN
 
 # Paul Tol's bright palette (technical note SRON/EPS/TN/09-002), readable by the colour-blind.
@@ -74,19 +73,6 @@ def png(figure: Any) -> bytes:
             figure.set_layout_engine("none")
             figure.savefig(content, format="png", dpi=DPI, bbox_inches="tight")
     return content.getvalue()
-
-
-def with_unit(data: Dataset, name: str) -> str:
-    unit = data.units.get(name)
-    return plain_label(f"{name} [{unit}]" if unit else name)
-
-
-def named_time(data: Dataset) -> str:
-    """The label of the time axis; of timestamps, with the instant that it counts from."""
-    dates = data.dates
-    if dates is None or (dates.zero != dates.zero[0]).any():
-        return with_unit(data, data.time)
-    return plain_label(f"{data.time} [{dates.unit} since {dates.first}]")
 
 
 def plain_label(text: str) -> str:

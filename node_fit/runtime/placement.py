@@ -281,7 +281,7 @@ class Placement:
         """Puts a tree on the first device of this process."""
         mine = [device for device in self.devices if device.process_index == jax.process_index()]
         if not mine:
-            raise ValueError(f"device.count={self.count} leaves a process without a device; use device.count=null.")
+            raise ValueError(f"device.count={self.count} leaves a process without a device; use device.count=all.")
         return carry(tree, dtype_of(self.precision), mine[0])
 
     def host(self, tree: PyTree) -> PyTree:

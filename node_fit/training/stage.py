@@ -93,7 +93,7 @@ class Stage(eqx.Module):
         if self.batch_size is not None and self.optimizer.full_batch:
             kind = type(self.optimizer).__name__
             raise ValueError(
-                f"batch_size can't be combined with {kind}: it needs every step on the same data. Set batch_size=null, "
+                f"batch_size can't be combined with {kind}: it needs every step on the same data. Set batch_size=all, "
                 "or use Adam."
             )
         if self.batch_size is not None and not self.objective.takes_minibatches:

@@ -105,7 +105,7 @@ ENDLESS = 30.0
 # Points of a constant's interval at which a quantity that follows from it is looked at.
 POINTS = 2001
 READS_FIRST_ROW = (
-    "The first row of each trajectory counts as exact (start=first); start=fitted start.given=null lets its noise into "
+    "The first row of each trajectory counts as exact (start=first); start=fitted start.given=all lets its noise into "
     "the intervals."
 )
 

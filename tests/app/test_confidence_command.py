@@ -45,7 +45,7 @@ def test_the_line_of_constants_has_their_intervals(folder):
     a = summary["confidence"]["constants"]["a"]
     assert a["lower"] < 1.0 < a["upper"] and summary["constants"]["a"] == a["estimate"]
     assert f"constants: a = {a['estimate']:.3g} [{a['lower']:.3g}, {a['upper']:.3g}] (intervals at 95%)" in out
-    assert "start=fitted start.given=null lets its noise" in out
+    assert "start=fitted start.given=all lets its noise" in out
     assert summary["likelihood"]["values"] == 14 and summary["likelihood"]["noise"] == "estimated"
 
 

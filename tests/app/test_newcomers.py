@@ -159,7 +159,7 @@ def test_twelve_subjects_who_were_dosed(ran):
     said, out = last(ran, "doses"), ran[1]["doses"].out
     assert constants(ran, "doses") == pytest.approx({"ka": 1.4, "ke": 0.12, "V": 30.0}, rel=0.02)
     assert said.startswith("good: ") and "only more data" not in said
-    assert "Neighbouring residuals depend on each other" in out and "start=fitted start.given=null" in out
+    assert "Neighbouring residuals depend on each other" in out and "start=fitted start.given=all" in out
 
 
 def test_an_epidemic_whose_susceptible_nobody_counts(ran):

@@ -12,7 +12,7 @@ from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import Curves, collect
 from node_fit.plots.fit import choose_trajectories, fit_figure, limits, phase_points, plot_fit, plot_phase
 from node_fit.plots.loss import plot_loss
-from node_fit.plots.style import EVENT, named_time
+from node_fit.plots.style import EVENT
 
 
 def split_by_time(data: Dataset) -> Curves:
@@ -128,10 +128,10 @@ def test_missing_values_and_ragged_trajectories_are_drawn(tmp_path):
 def test_timestamps_are_counted_from_an_instant_on_the_axis():
     days = pd.date_range("2024-03-01", periods=4)
     record = pd.DataFrame({"date": days, "x": np.arange(4.0)})
-    assert named_time(from_frame(record, time="date", states=["x"])) == "date [d since 2024-03-01]"
+    assert from_frame(record, time="date", states=["x"]).labelled("date") == "date [d since 2024-03-01]"
     two = from_frame(pd.concat([record.assign(id=name) for name in "AB"]), time="date", states=["x"], trajectory="id")
     apart = two.dates._replace(zero=two.dates.zero + np.array([0, 1], "timedelta64[D]"))
-    assert named_time(replace(two, dates=apart)) == "date [d]"
+    assert replace(two, dates=apart).labelled("date") == "date [d]"
 
 
 def test_names_are_not_read_as_mathematics(tmp_path):

@@ -10,6 +10,7 @@ from helpers.problems import SMALL, fit_to, record
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.evaluation.metrics import score_rows
 from node_fit.model.rollout import ROOMS
 from node_fit.runtime.compilation import Compilations, count_calls
 from node_fit.solver.held_steps import settle_between_rows
@@ -133,13 +134,13 @@ def test_long_records_in_pieces_are_the_short_ones_and_compile_nothing():
 def test_rows_that_a_start_is_read_from_do_not_count():
     data = record(200)
     model = nf.make_model(data, start=nf.Encoder, key=jax.random.key(0))
-    scored = model.start.scored(data)
+    scored = score_rows(model.start, data)
     assert model.start.before and model.start.rows == 10
     assert not scored.mask[:, :10].any() and scored.mask[:, 10:].all()
     later = data.scored_after(99.0)
-    assert (model.start.scored(later).mask == later.mask).all()
+    assert (score_rows(model.start, later).mask == later.mask).all()
     first = nf.make_model(data, key=jax.random.key(0))
-    assert first.start.scored(data).mask.sum() == data.mask.sum() - 1
+    assert score_rows(first.start, data).mask.sum() == data.mask.sum() - 1
 
 
 def test_predictions_begin_at_the_last_row_that_the_start_is_read_from():

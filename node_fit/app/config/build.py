@@ -42,6 +42,16 @@ CONFIG_PARTS = (
 )
 
 
+# Words of the config that stand for a constructor's None, by group and key: `auto` is chosen, `all` leaves nothing out.
+# Configs of earlier versions have null there.
+WORDS = {
+    "train": {"steps": "auto", "stride": "auto", "batch_size": "all", "chunk_steps": "auto"},
+    "solver": {"rtol": "auto", "atol": "auto", "stepping": "auto"},
+    "evaluation": {"rtol": "auto", "atol": "auto"},
+    "field": {"width": "auto", "depth": "auto", "linear": "auto", "rest": "auto", "sees": "all"},
+    "start": {"given": "all", "before": "auto"},
+    "device": {"count": "all"},
+}
 # Of more trajectories, those that are held out are hardly missed.
 FEW_TO_HOLD_OUT = 50
 
@@ -65,6 +75,7 @@ def build_parts(config: DictConfig) -> Parts:
     **Raises:** `ConfigError` that names the key of the object that can't be built.
     """
     nodes = {key: config[key] for key in CONFIG_PARTS} | {"start": start_of(config)}
+    nodes = {key: without_words(node, key) for key, node in nodes.items()}
     parts = {key: build(node, key, extensions=list(config.extensions)) for key, node in nodes.items()}
     data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "train"))
     options = Options(
@@ -74,13 +85,21 @@ def build_parts(config: DictConfig) -> Parts:
         evaluation=evaluation_solver(config, parts["solver"]),
         scaling=data.scaling,
         precision=config.precision,
-        device=Devices(config.device.kind, config.device.count),
+        device=Devices(**{key: without_words(config.device, "device")[key] for key in ("kind", "count")}),
         starts=config.starts,
         derived=derived_quantities(config),
         seed=config.seed,
     )
     check_scaling(data, options)
     return Parts(data, options, ensemble)
+
+
+def without_words(node: Any, group: str) -> Any:
+    """A group of the config with None in place of its words."""
+    plain, words = to_plain(node), WORDS.get(group, {})
+    if not isinstance(plain, dict):
+        return node
+    return {key: None if value == words.get(key) else value for key, value in plain.items()}
 
 
 def start_of(config: DictConfig) -> Any:
@@ -206,7 +225,7 @@ def errors_of_training() -> Iterator[None]:
 
 def evaluation_solver(config: DictConfig, solver: Solver) -> Solver | None:
     """The solver for predictions with the tolerances of the config; None if it has none."""
-    chosen = build(config.evaluation, "evaluation")
+    chosen = build(without_words(config.evaluation, "evaluation"), "evaluation")
     if chosen["rtol"] is None and chosen["atol"] is None:
         return None
     rtol = chosen["rtol"] or TIGHT[config.precision]
@@ -246,7 +265,7 @@ def placement_of(config: DictConfig) -> Placement:
     """
     device = config.device
     if OmegaConf.is_config(device):
-        count = device.count
+        count = None if device.count == WORDS["device"]["count"] else device.count
         cores = (os.cpu_count() or 1) if count == "auto" else count
         if isinstance(cores, int) and cores > 1 and device.kind != "gpu":
             with suppress(RuntimeError):  # JAX is already initialised, and its devices are fixed.
@@ -255,7 +274,7 @@ def placement_of(config: DictConfig) -> Placement:
             placement = Placement(config.precision, device.kind, 1 if count == "auto" else count)
             _ = placement.devices
             return placement
-        raise ConfigError(f"device.count must be auto, an integer or null, got {count!r}.")
+        raise ConfigError(f"device.count must be auto, all or an integer, got {count!r}.")
     raise ConfigError(f"device is a group of keys; choose device=auto, cpu or gpu on the command line, got {device!r}.")
 
 

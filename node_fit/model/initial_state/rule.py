@@ -2,7 +2,6 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -10,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ...data.batch import Batch, first_rows, start_rows
-from ...data.dataset import Dataset
+from ...data.batch import Batch, first_rows
 from ...data.domains import check_inside, is_inside, is_real
 from ...runtime.serialization import stored_as
 from ...runtime.validation import Part, checks_arguments
@@ -168,22 +166,6 @@ class AbstractStart(eqx.Module, metaclass=Part):
     def given_rows(self) -> int | None:
         """Number of rows that give a start, and so do not test the model; all rows if None."""
         return 1
-
-    def scored(self, data: Dataset) -> Dataset:
-        """The data, in which the rows that give the starts do not count, since they do not test the model.
-
-        If a trajectory has rows before the first that counts, those give its start. A dataset in which no row would
-        count is returned unchanged.
-        """
-        given = self.past or self.given_rows
-        rows = np.arange(data.ts.shape[1])[None, :]
-        if self.past:
-            last = start_rows(data, self.past, self.washout)
-        else:
-            opens = data.mask[:, 0].any(axis=1) | ~(data.valid & ~data.scored).any(axis=1)
-            last = np.where(opens, data.ts.shape[1] if given is None else given - 1, -1)
-        part = replace(data, scored=data.scored & (rows > last[:, None]))
-        return part if part.mask.any() else data
 
     def needed(self, batch: Batch) -> Batch:
         """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
