@@ -495,10 +495,12 @@ def test_a_verdict_has_one_door():
     data = rotation()
     fit = fit_to(data, field=nf.Linear, steps=30, precision="x64")
     splits = {"train": data, "test": rotation(rate=1.1)}
-    report = fit.assess(splits, level=0.9)
+    report = fit.assess(splits)
     assert fit.diagnose(splits) == report.verdict
+    assert len(report.frame()) == sum(part.lengths.sum() for part in splits.values())
+    assert fit.assess(splits, level=0.9).simulated.level == 0.9
     for name, part in splits.items():
-        assert report.scores[name].nrmse == pytest.approx(fit.score(part).nrmse, rel=1e-6)
+        assert report.scores[name] == fit.score(part)
         assert report.baselines[name] == fit.simple_scores(data, part)
         assert report.residuals[name].as_dict() == fit.check_residuals(part).as_dict()
     assert "test data" in fit.diagnose(splits).sentence and fit.diagnose(data) == fit.diagnose()
