@@ -244,6 +244,7 @@ def test_nothing_is_loaded_and_names_are_texts(tmp_path):
     assert data_of(page)["states"][0] == NASTY
 
 
+@pytest.mark.slow
 def test_thousands_of_trajectories_fit_in(tmp_path):
     count = 3000
     data = spirals(count, times=60)
@@ -385,12 +386,14 @@ def test_open_says_what_is_no_run(name, words, tmp_path):
     assert ran.code == 1 and words in ran.sentence and "outputs/DATE/TIME" in ran.sentence
 
 
+@pytest.mark.slow
 def test_open_is_a_word_of_the_main_command(tmp_path):
     run = write_run(tmp_path / "run", by_time(spirals(1)))
     ran = node_fit(tmp_path, "open", "run", "--no-show")
     assert (ran.code, ran.out, ran.err) == (0, f"report: {run / 'report.html'}\n", "")
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_made_is_a_warning(tmp_path, caplog):
     drawing, splits = Drawing(), by_time(spirals(1))
     run = write_run(tmp_path / "run", splits)

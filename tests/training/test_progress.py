@@ -1,10 +1,12 @@
 """The progress of a fit in a terminal, in a notebook, and nowhere else."""
 
+import contextlib
 import io
 import os
 import pty
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -23,63 +25,84 @@ FIT = """
 import numpy as np, node_fit as nf
 t = np.linspace(0, 3, 12)
 data = nf.Dataset.from_arrays(t, np.stack([np.cos(t), np.sin(t)], axis=-1))
-nf.fit(data, field=nf.MLP(width=8, depth=2), recipe="direct", training=nf.Training(steps=20, chunk_steps=10){more})
+
+
+def fit(**more):
+    training = nf.Training(steps=20, chunk_steps=10)
+    nf.fit(data, field=nf.MLP(width=8, depth=2), recipe="direct", training=training, **more)
 """
 
 
-def run(more: str = "", **streams) -> tuple[bytes, bytes]:
-    code = FIT.format(more=more)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300, **streams)
-    return done.stdout, done.stderr
+def fit(**more):
+    """The fit, in this process."""
+    names = {}
+    exec(FIT, names)
+    names["fit"](**more)
 
 
-def on_terminal(more: str = "", *, out: bool = True, err: bool = True) -> tuple[str, str]:
-    """What a fit shows on a terminal 80 columns wide, and what it writes to a stream that is none."""
+@contextlib.contextmanager
+def terminal():
+    """The number of a terminal's file, and a list that afterwards holds what it has shown."""
     mine, its = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
-    streams = {"stdout": its if out else subprocess.PIPE, "stderr": its if err else subprocess.PIPE}
-    code = FIT.format(more=more)
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment, **streams) as process:
-        os.close(its)
-        shown = b""
-        while True:
-            try:
-                part = os.read(mine, 65536)
-            except OSError:  # The process has closed its end.
-                break
-            if not part:
-                break
-            shown += part
-        rest = b"".join(stream.read() for stream in (process.stdout, process.stderr) if stream)
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # Linux raises it once the other side is closed.
+            while part := os.read(mine, 65536):
+                shown.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    yield its, shown
+    reader.join()
     os.close(mine)
-    assert process.returncode == 0
-    return shown.decode(), rest.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_each_phase_from_the_first_second():
-    shown, _ = on_terminal()
+    """In a process of its own."""
+    with terminal() as (its, shown):
+        environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
+        command = [sys.executable, "-c", f"{FIT}\nfit()"]
+        subprocess.run(command, cwd=ROOT, env=environment, stdout=its, stderr=its, check=True, timeout=300)
+        os.close(its)
+    shown = b"".join(shown).decode()
     order = ["preparing", "trying penalty.ridge=0 ", "trying penalty.ridge=1 ", "compiling main", "20/20 loss"]
     found = [shown.find(words) for words in order]
     assert -1 not in found and found == sorted(found), shown
     assert "…" not in shown, "the bar is wider than a terminal"
 
 
-def test_progress_goes_to_the_stream_that_is_a_terminal():
-    shown, rest = on_terminal(out=False)
+def streams_of_fit(monkeypatch, *on_terminal, **more) -> tuple[str, str]:
+    """What a fit shows where the streams of these names are a terminal, and what it writes to the others."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    rest = io.StringIO()
+    with terminal() as (its, shown), open(its, "w") as screen, monkeypatch.context() as patch:
+        for name in ("stdout", "stderr"):
+            patch.setattr(sys, name, screen if name in on_terminal else rest)
+        fit(**more)
+    return b"".join(shown).decode(), rest.getvalue()
+
+
+def test_progress_goes_to_the_stream_that_is_a_terminal(monkeypatch):
+    shown, rest = streams_of_fit(monkeypatch, "stderr")
     assert "compiling main" in shown and rest == ""
 
 
-def test_progress_is_turned_off():
-    assert on_terminal(", progress=False") == ("", "")
+def test_progress_is_turned_off(monkeypatch):
+    assert streams_of_fit(monkeypatch, "stdout", "stderr", progress=False) == ("", "")
 
 
-def test_nothing_is_printed_where_there_is_no_terminal_and_no_notebook():
-    assert run(capture_output=True) == (b"", b"")
+def test_nothing_is_printed_where_there_is_no_terminal_and_no_notebook(capfd):
+    fit()
+    assert capfd.readouterr() == ("", "")
 
 
-def test_plain_lines_are_printed_on_request():
-    out, err = run(", progress=True", capture_output=True)
-    assert err == b"" and b"compiling main: up to 20 steps\nmain" in out and b"step     20 of 20" in out
+def test_plain_lines_are_printed_on_request(capfd):
+    fit(progress=True)
+    out, err = capfd.readouterr()
+    assert err == "" and "compiling main: up to 20 steps\nmain" in out and "step     20 of 20" in out
 
 
 class Handle:
