@@ -16,10 +16,11 @@ from helpers.pictures import ROWS, pictures, pixels
 
 from node_fit.app.background import PROCESSES, Drawing, Pictures
 
+pytestmark = pytest.mark.slow
+
 NAMES = {"loss.png", "fit.png", "phase.png"}
 
 
-@pytest.mark.slow
 def test_what_is_drawn_beside_is_what_is_drawn_here(tmp_path):
     drawing, folders = Drawing(), [tmp_path / str(number) for number in range(3)]
     for folder in folders:
@@ -61,7 +62,6 @@ def test_what_no_process_has_begun_is_drawn_here_at_the_end(tmp_path):
     assert here == sorted(here) and {*here} == {False, True}  # Processes draw the first ones, and this one the last.
 
 
-@pytest.mark.slow
 def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
     drawing = Drawing()
     (tmp_path / "in the way").write_text("")
@@ -76,7 +76,6 @@ def test_what_cannot_be_drawn_is_said_and_holds_nothing_up(tmp_path, caplog):
     assert (tmp_path / "later" / "phase.png").exists()
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_takes_no_later_picture_with_it(tmp_path, caplog):
     drawing = Drawing()
     drawing.draw(pictures(tmp_path / "first"))
@@ -105,7 +104,6 @@ def test_ctrl_c_on_the_terminal_is_for_the_parent_alone(tmp_path, caplog):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_nothing_stays_behind_a_process_that_is_killed(tmp_path):
     program = """

@@ -11,6 +11,8 @@ from node_fit.__main__ import main as run
 from node_fit.predict import main
 from node_fit.storage.archive import peek
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

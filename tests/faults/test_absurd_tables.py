@@ -75,6 +75,7 @@ def test_values_that_no_one_can_compute_with_are_refused_in_a_sentence(name, tmp
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_odd_tables_are_fitted(name, tmp_path):
     data = data_of(tmp_path, FITTED[name])
@@ -91,6 +92,7 @@ def test_a_model_refuses_data_that_floats_cannot_hold():
         fit_to(data, validation=nf.Dataset.from_arrays([0.0, 1.0], [[1.0], [1e200]]), field=nf.Linear)
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_read(tmp_path):
     rows, trajectories = 1_000_000, 100
     t = np.tile(np.arange(rows // trajectories) / 8, trajectories)

@@ -23,6 +23,7 @@ def flipped(whole: bytes, byte: int, bit: int) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.slow
 def test_no_damage_passes(tmp_path, record_property):
     fill(tmp_path, moment_at(10))
     path = tmp_path / "10.safetensors"
@@ -69,6 +70,7 @@ def test_the_one_before_is_used_and_the_damaged_one_is_named_and_deleted(tmp_pat
     assert content(restore(tmp_path)) == content(newest)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_any_leaf_is_found(tmp_path, monkeypatch, record_property):
     """Flips a bit of each leaf in turn, before the arrays are packed."""
     older, newest = moment_at(5), moment_at(10)

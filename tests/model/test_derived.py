@@ -83,6 +83,7 @@ def test_a_product_is_determined_where_its_factors_are_not():
     assert (ratio.lower, ratio.upper) == (0.0, math.inf) and math.isinf(ratio.standard_error)
 
 
+@pytest.mark.slow
 def test_a_quantity_that_is_not_monotone_has_what_it_can_be_in_between():
     found = fit_growing(
         "s - k*x", {"s": [1.0, 0.0, None], "k": [0.5, 0.0, None]}, {"far": "(s - 3)**2", "bad": "log(s - 3)"}

@@ -19,6 +19,8 @@ from node_fit.fitting.selection import Restart, Restarts
 from node_fit.model.fields.known import Constants
 from node_fit.plots.loss import plot_starts
 
+pytestmark = pytest.mark.slow
+
 TS = np.linspace(0.0, 5.0, 60)
 RATE = 3.0
 EQUATIONS = {"x": "v", "v": "-w**2*x"}
