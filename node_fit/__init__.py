@@ -78,6 +78,7 @@ from .petab.fitting import PEtabFit as PEtabFit
 from .petab.fitting import fit_petab as fit_petab
 from .petab.objective import Objective as Objective
 from .petab.objective import objective as objective
+from .petab.tables import PEtab as PEtab
 from .petab.tables import read_petab as read_petab
 from .solver.solver import Solver as Solver
 from .storage.model_file import load as load

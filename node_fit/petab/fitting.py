@@ -138,6 +138,34 @@ class PEtabFit:
         (folder / "parameters.tsv").write_text(as_table(parameters))
         (folder / "simulations.tsv").write_text(as_table(simulations))
 
+    def plot(self, folder: str | Path) -> list[Path]:
+        """Draws each observable: measurements as dots, simulations as crosses, by the time and the experiment."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        problem, simulated, paths = self.objective.problem, self.objective.simulate(self.x), []
+        for name, observable in problem.observables.items():
+            figure = Figure(figsize=(6, 4), layout="constrained")
+            FigureCanvasAgg(figure)
+            axes = figure.add_subplot(xlabel="time", ylabel=name)
+            for color, experiment in enumerate(problem.experiments):
+                found = [
+                    (each.time, each.value, y)
+                    for each, y in zip(problem.measurements, simulated, strict=True)
+                    if (each.observable, each.experiment) == (name, experiment) and math.isfinite(each.time)
+                ]
+                if found:
+                    times, measured, values = np.array(sorted(found)).T
+                    axes.plot(times, measured, "o", color=f"C{color}", label=experiment or "measured")
+                    axes.plot(times, values, "x-", color=f"C{color}", linewidth=1)
+            axes.set_yscale("linear" if observable.scale == "lin" else "log")
+            axes.legend(title="dots: measured, crosses: simulated", fontsize="small")
+            paths.append(folder / f"{name}.png")
+            figure.savefig(paths[-1], dpi=120)
+        return paths
+
     def __repr__(self) -> str:
         values = [each.log_likelihood for each in self.attempts]
         near = sum(value >= values[0] - 0.1 for value in values)

@@ -115,6 +115,16 @@ class Problem:
         )
 
 
+@dataclass(frozen=True)
+class PEtab:
+    """Where a PEtab problem is: `data=petab` of the command.
+
+    **Arguments:** `path`: the problem's YAML file.
+    """
+
+    path: str
+
+
 class Row(NamedTuple):
     """A row of a table, and how to name it in an error."""
 

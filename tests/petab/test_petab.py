@@ -1,11 +1,13 @@
 """PEtab problems: gradients, events, fits and what they write, and files that are hostile or wrong."""
 
 import csv
+import json
 import math
 
 import jax
 import numpy as np
 import pytest
+from helpers.commands import node_fit as run_node_fit
 from helpers.petab import FILES, TIME, mathml, quantities, sbml, write_problem
 
 import node_fit
@@ -206,3 +208,19 @@ def test_delays_and_priorities_of_events(tmp_path):
     )
     problem = node_fit.objective(node_fit.read_petab(path))
     np.testing.assert_allclose(problem.simulate(problem.nominal), [3.0, 7.0, 7.0, 3.0, 3.0])
+
+
+@pytest.mark.slow
+def test_the_command_fits_a_problem_and_writes_its_tables(tmp_path):
+    rows = FILES["parameters.tsv"].replace("c\tlin\t0.1\t1.9\t1.0\t1", "c\tlin\t-2\t2\t-1\t0")
+    path = write_problem(tmp_path / "problem", parameters_tsv=rows.replace("1.0\t1\nsigma", "1.0\t0\nsigma"))
+    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "starts=1", "hydra.run.dir=run")
+    assert ran.code == 0, ran.err
+    assert "log-likelihood" in ran.out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "converged" and len(summary["attempts"]) == 2
+    found = node_fit.read_petab(
+        write_problem(tmp_path / "problem", parameters_tsv=(tmp_path / "run" / "parameters.tsv").read_text())
+    )
+    assert found.parameters["k"].nominal == summary["parameters"]["k"]["value"]
+    assert (tmp_path / "run" / "plots" / "plain.png").exists()

@@ -1,8 +1,8 @@
 """Published PEtab problems: log-likelihoods at the stored parameters, times, and fits from random starts.
 
-    python scripts/petab.py ../shared/petab/problems             # likelihoods and times
-    python scripts/petab.py ../shared/petab/problems --starts 20 # fits as well
-    python scripts/petab.py ../shared/petab/problems --only Boehm
+    python scripts/accuracy/petab.py ../shared/petab/problems             # likelihoods and times
+    python scripts/accuracy/petab.py ../shared/petab/problems --starts 20 # fits as well
+    python scripts/accuracy/petab.py ../shared/petab/problems --only Boehm
 
 The folder has one folder for each problem, as in https://github.com/Benchmarking-Initiative/Benchmark-Models-PEtab.
 """
