@@ -26,7 +26,7 @@ class Tolerances:
     """
 
     rtol: float = 1e-8
-    atol: float = 1e-10
+    atol: float = 1e-14
     steady: float = 1e-9
     max_steps: int = 20_000
 

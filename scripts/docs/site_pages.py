@@ -46,6 +46,7 @@ FOLDERS = {
     "fitting": "Fitting",
     "discover": "Discovery of equations",
     "export": "Exports",
+    "petab": "PEtab problems and SBML models",
     "options": "Options and recipes",
     "model": "Models",
     "solver": "Solvers",
