@@ -15,7 +15,7 @@ from .resuming import write_config
 from .run_directory import RunDirectory
 
 TARGET = "node_fit.PEtab"
-STARTS = 10
+DEFAULT_PETAB_STARTS = 10
 
 
 def is_petab(config: DictConfig) -> bool:
@@ -42,7 +42,9 @@ def run_petab(
     write_file(files.config, write_config(config).encode())
     console.print(f"run: {files.path}", soft_wrap=True, markup=False)
     console.print(repr(problem), soft_wrap=True, markup=False)
-    fit = fit_petab(problem, starts=STARTS if config.starts == "auto" else int(config.starts), seed=config.seed)
+    fit = fit_petab(
+        problem, starts=DEFAULT_PETAB_STARTS if config.starts == "auto" else int(config.starts), seed=config.seed
+    )
     intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict}[config.confidence]()
     fit.write(files.path)
     fit.plot(files.plots)
@@ -54,7 +56,7 @@ def run_petab(
             "log_likelihood": fit.log_likelihood,
             "chi2": fit.objective.chi2(fit.x),
             "measurements": len(problem.measurements),
-            "parameters": {name: describe(value, intervals.get(name)) for name, value in fit.parameters.items()},
+            "parameters": {name: parameter_row(value, intervals.get(name)) for name, value in fit.parameters.items()},
             "attempts": values,
             "seconds": {"total": round(time.perf_counter() - began, 3)},
         }
@@ -64,7 +66,7 @@ def run_petab(
     return 0
 
 
-def describe(value: float, interval: ParameterInterval | None) -> dict[str, float | bool | None]:
+def parameter_row(value: float, interval: ParameterInterval | None) -> dict[str, float | bool | None]:
     """A parameter as `summary.json` has it; ends that the data do not give are null."""
     if interval is None:
         return {"value": value}
