@@ -259,7 +259,7 @@ class Job:
 
     def finish(self, fit: Fit) -> None:
         """Writes, plots and prints the results."""
-        chaos = fit.score_chaos(list(self.whole.values())[-1])
+        chaos = fit.score_chaos(self.whole["train"], list(self.whole.values())[-1])
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos)
         fit.save(self.files.model)
         self.files.write_predictions(report.frame())

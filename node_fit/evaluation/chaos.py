@@ -88,6 +88,8 @@ def score_chaos(model: NeuralODE, train: Dataset, held: Dataset) -> ChaosScores:
     longest = int(held.scored.sum(axis=1).max())
     rows = max(int(FORECAST_SHARE * longest), 2)
     windows = held.windows(rows, max((longest - rows) // FORECASTS, 1))
+    whole = np.flatnonzero(windows.scored[:, 1])  # Others begin before the rows that count.
+    windows = windows.select(whole.tolist()) if whole.size else windows
     simulated = model.predict(train)
     distances = [(distance_of_values, simulated), (distance_of_spectra, simulated)]
     lost = not np.isfinite(simulated[train.valid]).all()
@@ -158,7 +160,7 @@ def distance_of_spectra(data: Dataset, simulated: Float[np.ndarray, "trajectory 
     longest = int(data.lengths.argmax())
     rows = slice(0, int(data.lengths[longest]))
     steps = np.diff(data.ts[longest, rows])
-    if not np.allclose(steps, steps.mean(), rtol=1e-2) or not data.mask[longest, rows].all(axis=1)[1:].all():
+    if not np.allclose(steps, steps.mean(), rtol=1e-2) or not data.mask[longest, rows][1:].all():
         return math.nan
     pairs = zip(data.ys[longest, rows].T, simulated[longest, rows].T, strict=True)
     shared = [np.sqrt(spectrum(own[1:]) * spectrum(other[1:])).sum() for own, other in pairs]

@@ -151,15 +151,15 @@ class Fit:
         """Whether the result is the linear model that the fit began with, since nothing validated better."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
-    def score_chaos(self, data: Dataset | None = None) -> ChaosScores | None:
+    def score_chaos(self, train: Dataset, data: Dataset | None = None) -> ChaosScores | None:
         """Scores of a fit to a chaotic system, of which it predicts windows only (`horizon`); None of other fits.
 
-        **Arguments:** `data`: what is forecast; the data that the fit was chosen by by default.
+        **Arguments:** `train`: the whole records that were fitted; the fit itself holds windows of them. `data`: whole
+        records to forecast; `train` by default.
         """
         if self.horizon is None or isinstance(self.model, Ensemble):
             return None
-        train = self.marked(self.data["train"])
-        return score_chaos(self.model, train, self.marked(self.data.get("validation", train) if data is None else data))
+        return score_chaos(self.model, self.marked(train), self.marked(train if data is None else data))
 
     def assess(
         self,
