@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 import node_fit as nf
-from node_fit.app.config.build import build_parts, check_top
+from node_fit.app import resuming
+from node_fit.app.config.build import build_parts, check_top, without_words
 from node_fit.app.config.composition import RENAMED, explain
 from node_fit.app.config.instantiate import build, check_value
 from node_fit.app.config.targets import ConfigError, constructor_hints, constructors, locate, parameters_of
@@ -466,7 +467,7 @@ def read(name: str) -> dict[str, Any]:
     path = CONF / ("config.yaml" if group == "config" else f"{name}.yaml")
     node = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(node, dict)
-    return node[option] if group == "config" else node
+    return without_words(node[option], option) if group == "config" else without_words(node, group)
 
 
 def differences(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -583,3 +584,17 @@ def test_numbers_of_training_that_are_out_of_range_are_refused_before_data_are_r
 def test_a_seed_that_no_key_can_be_made_of_is_refused(shipped, seed):
     with pytest.raises(ConfigError, match="seed must be an integer from 0 to 4294967295, got"):
         check_top(shipped(f"seed={seed}"))
+
+
+def test_a_word_stands_for_null_in_its_own_key_alone():
+    given = {"steps": "auto", "batch_size": "all", "stride": "all", "window": "auto", "patience": 10}
+    assert without_words(given, "train") == {**given, "steps": None, "batch_size": None}
+    assert without_words({"given": "all", "absent": None}, "start") == {"given": None, "absent": None}
+    assert without_words({"states": "auto"}, "data") == {"states": "auto"}
+
+
+def test_null_in_the_config_of_an_earlier_run_is_the_word_of_now():
+    before = OmegaConf.create({"train": {"stride": None, "batch_size": None}})
+    assert resuming.differences(before, OmegaConf.create({"train": {"stride": "auto", "batch_size": "all"}})) == []
+    now = OmegaConf.create({"train": {"stride": 4, "batch_size": "all"}})
+    assert resuming.differences(before, now) == [("train.stride", "auto", 4)]

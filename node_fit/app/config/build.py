@@ -96,8 +96,9 @@ def build_parts(config: DictConfig) -> Parts:
 
 def without_words(node: Any, group: str) -> Any:
     """A group of the config with None in place of its words."""
-    plain, words = to_plain(node), WORDS.get(group, {})
-    if not isinstance(plain, dict):
+    words = WORDS.get(group)
+    plain = to_plain(node) if words else None
+    if not words or not isinstance(plain, dict):
         return node
     return {key: None if value == words.get(key) else value for key, value in plain.items()}
 
