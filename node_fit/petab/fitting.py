@@ -116,9 +116,9 @@ class PEtabFit:
         bounds, found = self.objective.bounds, {}
         with jax.enable_x64(True):
             for at, each in enumerate(self.objective.estimated):
-                ends = (float(from_scale(jnp.asarray(end[at]), each.scale)) for end in (lowest, highest))
+                first, last = (float(from_scale(jnp.asarray(end[at]), each.scale)) for end in (lowest, highest))
                 is_determined = bool(lowest[at] > bounds[0][at] and highest[at] < bounds[1][at])
-                found[each.name] = ParameterInterval(*ends, is_determined)
+                found[each.name] = ParameterInterval(first, last, is_determined)
         return found
 
     def write(self, folder: str | Path) -> None:
@@ -230,10 +230,10 @@ class Optimizer:
         """Value, gradient and curvature at a point."""
         found = self.objective.differentiate(x)
         if not self.has_prior:
-            return Local(float(found.value), found.gradient, found.fisher)
+            return Local(float(found.value), np.asarray(found.gradient), np.asarray(found.fisher))
         slope = self.objective.gradient_of_log_prior(x)
-        curvature = found.fisher + np.diag(slope**2)  # the expected curvature of a density's logarithm
-        return Local(float(found.value) + self.objective.log_prior(x), found.gradient + slope, curvature)
+        curvature = np.asarray(found.fisher) + np.diag(slope**2)  # the expected curvature of a density's logarithm
+        return Local(float(found.value) + self.objective.log_prior(x), np.asarray(found.gradient) + slope, curvature)
 
     def maximise(
         self, start: Vector, held: Sequence[int] = (), evaluations: int = MAX_EVALUATIONS

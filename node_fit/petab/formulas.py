@@ -102,8 +102,8 @@ def factorial(value: Array) -> Array:
 ANY = 1000
 # Each function: what computes it, and the fewest and the most arguments that it takes.
 OPERATIONS: dict[str, tuple[Callable[..., Value], int, int]] = {
-    "+": (reduce_by(operator.add, 0.0), 0, ANY),
-    "*": (reduce_by(operator.mul, 1.0), 0, ANY),
+    "+": (reduce_by(lambda a, b: a + b, 0.0), 0, ANY),
+    "*": (reduce_by(lambda a, b: a * b, 1.0), 0, ANY),
     "-": (operator.sub, 2, 2),
     "negative": (operator.neg, 1, 1),
     "/": (divide, 2, 2),

@@ -320,7 +320,7 @@ class Objective:
 
         state, constants = system.start(parameters, changes_of(0, plain), begins[0])
         simulation = Simulation(system, constants, self.tolerances)
-        memory, recorded = first_memory(system), []
+        memory, recorded, end = first_memory(system), [], begins[0]
         for at, to_rest in enumerate(kind.before_equilibrium):
             if at:
                 scope = system.scope(begins[at], state, constants)
@@ -346,7 +346,7 @@ class Objective:
             states, constants = self._simulate(group, parameters)
             for block in group.blocks:
                 own = {name: overrides[index] for name, index in block.overrides.items()}
-                here = {name: value[block.experiment] for name, value in constants.items()}
+                here = {name: as_float(value)[block.experiment] for name, value in constants.items()}
                 scope = self.system.scope(jnp.asarray(block.time), states[block.experiment, block.row], here | own)
                 observable = self.problem.observables[block.observable]
                 count = (len(block.places),)
@@ -423,18 +423,18 @@ class Objective:
         (`jax.config.update("jax_enable_x64", True)`).
         """
         if isinstance(x, jax.core.Tracer):
-            if x.dtype != np.float64:
+            if jnp.result_type(x) != np.float64:
                 raise ValueError('a traced x must be float64: jax.config.update("jax_enable_x64", True).')
             return self._differentiable(x)
         return float(self.evaluate(x).value)
 
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """The gradient of the log-likelihood."""
-        return self.differentiate(x).gradient
+        return np.asarray(self.differentiate(x).gradient)
 
     def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:
         """The expected Fisher information."""
-        return self.differentiate(x).fisher
+        return np.asarray(self.differentiate(x).fisher)
 
     def log_prior(self, x: ArrayLike) -> float:
         """The logarithm of the prior density; zero without priors."""
@@ -470,8 +470,8 @@ def finite_or_worst(value: Float[Array, ""]) -> Float[Array, ""]:
 
 def group_targets(group: Group) -> dict[str, bool]:
     """What the first condition changes, and whether it does in all experiments."""
-    given = dict(zip(group.targets[0], group.given[0].all(0), strict=True)) if group.targets[0] else {}
-    return {name: bool(each) for name, each in given.items()} | {name: True for name, _ in group.kind.formulas[0]}
+    given = {name: bool(group.given[0][:, at].all()) for at, name in enumerate(group.targets[0])}
+    return given | {name: True for name, _ in group.kind.formulas[0]}
 
 
 def objective(problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES) -> Objective:
