@@ -42,7 +42,7 @@ from .model.fields.network import Polynomial as Polynomial
 from .model.fields.network import SecondOrder as SecondOrder
 from .model.make_model import make_model as make_model
 from .model.neural_ode import NeuralODE as NeuralODE
-from .model.neural_ode import Prediction as Prediction
+from .model.rollout import Prediction as Prediction
 from .model.observation import LinearReadout as LinearReadout
 from .model.observation import MeasuredStates as MeasuredStates
 from .model.observation import NetworkReadout as NetworkReadout

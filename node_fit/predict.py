@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from .evaluation.metrics import score_rows, where_not_finite
 from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
-from .runtime.serialization import __version__
+from .runtime.serialization import Json, __version__
 from .solver.triggers import has_triggers
 from .storage.disk import is_stream, write_output
 from .storage.model_file import load
@@ -138,7 +137,7 @@ def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
         raise ValueError(f"--out {out} exists; choose another name, or add --overwrite to replace it.")
 
 
-def stored_table(config: dict[str, Any], path: Path) -> Table:
+def stored_table(config: Json, path: Path) -> Table:
     """The description of a run's columns, without its split; for new data with the same columns.
 
     **Arguments:**
@@ -181,12 +180,12 @@ def with_own_events(table: Table, events: str | None) -> Table:
     return table
 
 
-def holds_target(node: Any) -> bool:
+def holds_target(node: object) -> bool:
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return (isinstance(node, dict) and "_target_" in node) or any(holds_target(child) for child in children)
 
 
-def stored_level(config: dict[str, Any]) -> float:
+def stored_level(config: Json) -> float:
     """The level of an ensemble's bands."""
     evaluation = config.get("evaluation")
     found = evaluation.get("level", 0.9) if isinstance(evaluation, dict) else 0.9

@@ -30,10 +30,11 @@ from .app.config.composition import explain
 from .app.config.targets import ConfigError, nearest_name
 from .app.console import format_number, make_console
 from .app.launching import launch, print_error, wants_tracebacks
-from .app.leaderboard import publish, row
+from .app.leaderboard import JobRow, publish, row
 from .app.resuming import command_record, flatten, plain_runtime, quote_override
 from .app.run_logger import Interruption
 from .data.table_source import Table
+from .runtime.serialization import Json
 from .startup import BEGAN
 from .storage.disk import lock as locked
 from .storage.disk import write_file
@@ -51,6 +52,38 @@ class Suggests(Protocol):
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
     def suggest_int(self, name: str, low: int, high: int) -> int: ...
     def suggest_categorical(self, name: str, choices: list[str]) -> str: ...
+
+
+@runtime_checkable
+class OptunaRecord(Protocol):
+    """What is read of Optuna's record of a trial."""
+
+    number: int
+    value: float | None
+    params: dict[str, Any]
+    user_attrs: dict[str, Any]
+    intermediate_values: dict[int, float]
+    state: object
+    _trial_id: int
+
+
+@runtime_checkable
+class OptunaTrial(Suggests, Protocol):
+    """What is read of an Optuna trial."""
+
+    study: Any
+
+    @property
+    def number(self) -> int: ...
+    def report(self, value: float, step: int) -> None: ...
+    def should_prune(self) -> bool: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """What is read of Optuna's samplers."""
+
+    def reseed_rng(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +128,7 @@ class Parameter:
         return [f"{self.key}={word(value)}" for value in self.values]
 
 
-def read_space(node: Any) -> list[Parameter]:
+def read_space(node: object) -> list[Parameter]:
     """Reads the parameters of `tune.space`, which nests like the config or has dotted keys.
 
     **Raises:** `ConfigError` if it is malformed or empty.
@@ -106,7 +139,7 @@ def read_space(node: Any) -> list[Parameter]:
     return space
 
 
-def parameters(node: Any, key: str) -> Iterator[Parameter]:
+def parameters(node: object, key: str) -> Iterator[Parameter]:
     if not isinstance(node, dict):
         raise ConfigError(f"tune.space.{key} must be {FORMS}, got {node!r}.")
     for name, child in node.items():
@@ -122,7 +155,7 @@ def parameters(node: Any, key: str) -> Iterator[Parameter]:
             raise ConfigError(f"tune.space.{key and f'{key}.'}{name} must be {FORMS}, got {child!r}.")
 
 
-def word(value: Any) -> str:
+def word(value: object) -> str:
     """Formats a value for Hydra's command line."""
     if isinstance(value, str):
         return value if PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
@@ -147,7 +180,7 @@ class Trial:
     - `words`: the overrides that set its values.
     """
 
-    def __init__(self, trial: Any, words: Sequence[str], directory: Path, interruption: Interruption):
+    def __init__(self, trial: OptunaTrial, words: Sequence[str], directory: Path, interruption: Interruption):
         self.trial = trial
         self.number: int = trial.number
         self.words = list(words)
@@ -174,7 +207,7 @@ class Study:
     - `interruption`: the signal that may end a trial.
     """
 
-    def __init__(self, path: Path, sampler: Any, pruner: Any, interruption: Interruption):
+    def __init__(self, path: Path, sampler: Sampler, pruner: object, interruption: Interruption):
         optuna = importlib.import_module("optuna")  # An optional dependency, which type checkers may not find.
         journals = importlib.import_module("optuna.storages.journal")
 
@@ -209,7 +242,7 @@ class Study:
         with locked(self.path / ".lock", wait=True):
             yield
 
-    def check_facts(self, facts: Mapping[str, Any]) -> None:
+    def check_facts(self, facts: Mapping[str, object]) -> None:
         """Stores what all trials share, or checks it against the stored values.
 
         **Arguments:** `facts`: plain values by key.
@@ -236,9 +269,9 @@ class Study:
             with self.exclusive():
                 found = self.unfinished(held) or self.create(held, most)
                 words = [parameter.suggest(found) for parameter in space] if found else []
-            yield found and Trial(found, words, self.directory(found.number), self.interruption)
+            yield None if found is None else Trial(found, words, self.directory(found.number), self.interruption)
 
-    def unfinished(self, held: ExitStack) -> Any:
+    def unfinished(self, held: ExitStack) -> OptunaTrial | None:
         """An unfinished trial that no process holds the lock of, or `None`."""
         for record in self.records(self.optuna.trial.TrialState.RUNNING):
             try:
@@ -256,7 +289,7 @@ class Study:
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
         return None
 
-    def create(self, held: ExitStack, most: int) -> Any:
+    def create(self, held: ExitStack, most: int) -> OptunaTrial | None:
         if self.is_exhausted or len(self.study.trials) >= most:
             return None
         trial = self.study.ask()
@@ -271,7 +304,7 @@ class Study:
     def directory(self, number: int) -> Path:
         return self.path / str(number)
 
-    def records(self, *states: Any) -> list[Any]:
+    def records(self, *states: object) -> list[OptunaRecord]:
         return self.study.get_trials(deepcopy=False, states=states or None)
 
     def tell(self, trial: Trial, code: int) -> None:
@@ -287,18 +320,20 @@ class Study:
             else:
                 self.study.tell(trial.trial, score)
 
-    def best(self) -> Any:
+    def best(self) -> OptunaRecord | None:
         """The record of the completed trial with the lowest score, or `None` if no trial has completed."""
-        return min(self.records(self.optuna.trial.TrialState.COMPLETE), key=lambda each: each.value, default=None)
+        return min(
+            self.records(self.optuna.trial.TrialState.COMPLETE), key=lambda each: each.value or 0.0, default=None
+        )
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[JobRow]:
         """The leaderboard rows of all trials."""
         states = self.optuna.trial.TrialState
         instead = {states.RUNNING: "running", states.FAIL: "failed"}
         return [row(self.directory(record.number), instead.get(record.state)) for record in self.records()]
 
 
-def optuna_record(trial: Any) -> Any:
+def optuna_record(trial: OptunaTrial) -> OptunaRecord:
     """Optuna's record of a trial."""
     return trial.study.trials[trial.number]
 
@@ -407,7 +442,7 @@ class Search:
     def is_timed_out(self) -> bool:
         return time.perf_counter() - BEGAN > (self.config.tune.timeout or float("inf"))
 
-    def tools(self) -> tuple[Any, Any]:
+    def tools(self) -> tuple[Sampler, object]:
         """Builds Optuna's sampler and pruner."""
         from .app.config.instantiate import build
 
@@ -415,11 +450,12 @@ class Search:
             raise ConfigError("a search needs Optuna; install it with pip install 'node_fit[tune]'.")
         settings = self.config.tune
         # Optuna's other modules open databases and files.
-        return tuple(
+        sampler, pruner = (
             build(settings[key], f"tune.{key}", extensions=[f"optuna.{key}s"]) for key in ("sampler", "pruner")
         )
+        return sampler, pruner
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> Json:
         """Checks the settings that every trial needs, before any trial runs.
 
         **Returns:** what all trials share: config values and digests of the data, by key.
@@ -537,7 +573,7 @@ class Search:
 class Replay:
     """A stand-in for an Optuna trial that returns earlier suggestions."""
 
-    def __init__(self, values: dict[str, Any]):
+    def __init__(self, values: Mapping[str, Any]):
         self.values = values
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:

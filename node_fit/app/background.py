@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ..plots.fit import plot_fit, plot_phase
 from ..plots.loss import plot_loss, plot_starts
 from ..report.index_page import make_member_index, refresh_index
 from ..report.run_page import PAGE_NAME, make_run_page
+from ..runtime.serialization import Json
 from ..training.callback import Callback, Record, RunState
 
 BACKGROUND_LOG = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Pictures:
     """
 
     folder: Path
-    rows: Sequence[dict[str, Any]]
+    rows: Sequence[Json]
     curves: Curves
     slopes: np.ndarray | None
     starts: Sequence[float] = ()
@@ -170,7 +171,8 @@ def exit_with_parent() -> None:
     threading.Thread(target=exit_after, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 
-def exit_after(parent: Any) -> None:
+def exit_after(parent: BaseProcess | None) -> None:
+    assert parent is not None
     parent.join()
     os._exit(1)
 

@@ -4,7 +4,7 @@ import io
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from ..fitting.ladder import Attempt
 from ..fitting.selection import Restarts
 from ..report.page import explain_term
+from ..report.run_files import Figures, Summary
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, shown_with_interval
 from .summary import NOT_ASKED
@@ -52,9 +53,8 @@ def make_console(stderr: bool = False) -> Console:
     if isinstance(stream, io.TextIOWrapper):  # One of Python's own.
         stream.reconfigure(errors="backslashreplace")
     # Names of states may hold brackets, which are no markup.
-    options: dict[str, Any] = {"highlight": False, "markup": False, "stderr": stderr}
-    console = TolerantConsole(**options)
-    return console if console.is_terminal else TolerantConsole(**options, width=120)
+    console = TolerantConsole(highlight=False, markup=False, stderr=stderr)
+    return console if console.is_terminal else TolerantConsole(highlight=False, markup=False, stderr=stderr, width=120)
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -74,7 +74,7 @@ def print_table(console: Console, table: RichTable) -> None:
         console.print(Text(", ".join(words)), soft_wrap=True)
 
 
-def print_scores(console: Console, summary: dict[str, Any]) -> None:
+def print_scores(console: Console, summary: Summary) -> None:
     """Prints the run's scores next to those of the baselines; of many channels, those that are predicted worst."""
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("split")
@@ -105,7 +105,7 @@ def print_scores(console: Console, summary: dict[str, Any]) -> None:
         )
 
 
-def find_worst(channels: dict[str, Any]) -> list[str]:
+def find_worst(channels: Mapping[str, Figures]) -> list[str]:
     """The channels to show: all, or, if there are many, those with the highest NRMSE, the highest first."""
     if len(channels) <= MOST_PRINTED_CHANNELS:
         return list(channels)
@@ -117,7 +117,7 @@ def find_worst(channels: dict[str, Any]) -> list[str]:
     return sorted(channels, key=error, reverse=True)[:MOST_PRINTED_CHANNELS]
 
 
-def with_intervals(values: dict[str, float | None], intervals: dict[str, Any]) -> str:
+def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Any]) -> str:
     """Names with their values, and with their intervals if there are some."""
     shown = []
     for name, value in values.items():
@@ -127,7 +127,7 @@ def with_intervals(values: dict[str, float | None], intervals: dict[str, Any]) -
     return ", ".join(shown)
 
 
-def print_constants(console: Console, summary: dict[str, Any]) -> None:
+def print_constants(console: Console, summary: Summary) -> None:
     """Prints the fitted constants of known equations, what follows from them, and how sure they are."""
     constants, derived, confidence = (summary[key] for key in ("constants", "derived", "confidence"))
     if not constants:
@@ -143,7 +143,7 @@ def print_constants(console: Console, summary: dict[str, Any]) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def print_residuals(console: Console, summary: dict[str, Any]) -> None:
+def print_residuals(console: Console, summary: Summary) -> None:
     """Prints what the residuals of the training data depend on, unless the diagnosis or an interval's note says it."""
     if summary["diagnosis"]["kind"] in SAYS_ENOUGH:
         return
@@ -153,7 +153,7 @@ def print_residuals(console: Console, summary: dict[str, Any]) -> None:
             console.print(sentence, soft_wrap=True, markup=False)
 
 
-def print_results(console: Console, summary: dict[str, Any], starts: Restarts | None) -> None:
+def print_results(console: Console, summary: Summary, starts: Restarts | None) -> None:
     """Prints scores, bands, constants, what residuals depend on, and what came of several starts."""
     print_scores(console, summary)
     if starts is not None and starts.fits[0].constants:
@@ -180,7 +180,7 @@ def described_attempts(attempts: Sequence[Attempt], horizon: int | None) -> list
     return lines
 
 
-def print_bands(console: Console, ensemble: dict[str, Any] | None) -> None:
+def print_bands(console: Console, ensemble: Mapping[str, Any] | None) -> None:
     """Prints the share of measurements that the bands of an ensemble cover, if there are bands."""
     if not ensemble or not ensemble["coverage"]:
         return

@@ -16,7 +16,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.core.utils import run_job
+from hydra.core.utils import JobReturn, run_job
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
@@ -113,7 +113,7 @@ def launch(
         sys.exit(1)
 
 
-def run_checked_job(*arguments: Any, **keywords: Any) -> Any:
+def run_checked_job(*arguments: Any, **keywords: Any) -> JobReturn:
     """Hydra's `run_job`, once the equations are checked: what is told here leaves no folder of a run."""
     check_equations(keywords["config"])
     return run_job(*arguments, **keywords)
@@ -200,7 +200,7 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     return made, f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)
 
 
-def value_of(word: str) -> Any:
+def value_of(word: str) -> object:
     """The value of an override, or `None` if it can't be read."""
     try:
         return OverridesParser.create().parse_override(word).value()
@@ -208,7 +208,7 @@ def value_of(word: str) -> Any:
         return None
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from texts_in(each)
     if isinstance(value, str):
@@ -300,14 +300,14 @@ def exists(config: DictConfig, key: str) -> bool:
     return OmegaConf.is_dict(node) and name in node
 
 
-def may_add(config: DictConfig, key: str, value: Any) -> bool:
+def may_add(config: DictConfig, key: str, value: object) -> bool:
     """Whether the constructor of the nearest node takes a key, as an argument or within one that is a mapping."""
     names = split_key(key)
     if names[0] == "hydra":
         return False
     if config.get(names[0]) == "auto" and len(names) > 1 and names[0] == "start":  # A rule that the keys complete.
         return True
-    node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
+    node = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
     target, rest = None, []
     for name in names:
         if isinstance(node, dict) and "_target_" in node:

@@ -9,14 +9,14 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
 from ..report.index_page import make_index
-from ..report.run_files import read_summary
+from ..report.run_files import Summary, read_summary
 from ..storage.disk import write_file as write_whole
 from .background import DRAWING, warn_on_error
 from .console import format_number, make_console
@@ -44,6 +44,21 @@ TICK = 0.05
 CLEARLY = 0.9
 
 
+class JobRow(TypedDict):
+    """A row of the leaderboard; None where a job has no such figure."""
+
+    job: str
+    overrides: str
+    status: str
+    ranked_by: str | None
+    validation_nrmse: float | None
+    train_nrmse: float | None
+    test_nrmse: float | None
+    steps: int | None
+    compiles: int | None
+    seconds: float | None
+
+
 class Leaderboard(Callback):
     """Writes `leaderboard.csv` into the directory of a multirun and prints it, sorted by validation NRMSE."""
 
@@ -57,7 +72,7 @@ class Leaderboard(Callback):
         self.directory = Path()
         self.report = True
 
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+    def on_multirun_start(self, config: DictConfig, **_: object) -> None:
         self.directory = Path(config.hydra.sweep.dir).absolute()
         self.report = bool(config.get("report", True))
         Leaderboard.under_way = self
@@ -67,7 +82,7 @@ class Leaderboard(Callback):
             # The launcher ends its worker processes when it gets a KeyboardInterrupt.
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+    def on_multirun_end(self, config: DictConfig, **_: object) -> None:
         self.finish()
 
     @staticmethod
@@ -94,7 +109,7 @@ def runs_here(hydra: Any) -> bool:
     return hydra.launcher._target_.endswith("BasicLauncher")
 
 
-def publish(directory: Path, rows: Iterable[dict[str, Any]], *, report: bool) -> None:
+def publish(directory: Path, rows: Iterable[JobRow], *, report: bool) -> None:
     """Writes and prints the rows of a leaderboard, best first, and makes the jobs' page if `report` is true."""
     ranked = sorted(rows, key=rank_entry)
     if is_foreign(directory / "leaderboard.csv"):
@@ -116,7 +131,7 @@ def is_foreign(path: Path) -> bool:
     return path.exists() and not path.read_bytes().startswith(LEADERBOARD_COLUMNS[0].encode() + b",")
 
 
-def row(job: Path, status: str | None = None) -> dict[str, Any]:
+def row(job: Path, status: str | None = None) -> JobRow:
     """Builds the leaderboard row of one job.
 
     **Arguments:**
@@ -128,28 +143,31 @@ def row(job: Path, status: str | None = None) -> dict[str, Any]:
         summary = read_summary(job)
     else:
         words = job / ".hydra" / "overrides.yaml"
-        summary = {"status": status, "overrides": list(OmegaConf.load(words)) if words.is_file() else []}
+        given = list(OmegaConf.load(words)) if words.is_file() else []
+        summary = cast(Summary, {"status": status, "overrides": given})
     metrics = summary.get("metrics", {})
-    nrmse = {f"{name}_nrmse": (metrics.get(name) or {}).get("nrmse") for name in ("validation", "train", "test")}
+    validation, train, test = ((metrics.get(name) or {}).get("nrmse") for name in ("validation", "train", "test"))
     return {
         "job": job.name,
         "overrides": " ".join(word for word in summary.get("overrides", []) if word != "resume=auto"),
         "status": summary.get("status", "lost"),
-        "ranked_by": next((key for key in ("validation_nrmse", "train_nrmse") if nrmse[key] is not None), None),
-        **nrmse,
+        "ranked_by": "validation_nrmse" if validation is not None else "train_nrmse" if train is not None else None,
+        "validation_nrmse": validation,
+        "train_nrmse": train,
+        "test_nrmse": test,
         "steps": summary.get("steps"),
         "compiles": summary.get("compiles"),
         "seconds": summary.get("seconds", {}).get("total"),
     }
 
 
-def rank_entry(entry: dict[str, Any]) -> tuple[int, float, float]:
+def rank_entry(entry: JobRow) -> tuple[int, float, float]:
     """Sorts by validation NRMSE, or by training NRMSE if there are no validation data; failures come last."""
-    validation, train = (math.inf if entry[key] is None else entry[key] for key in ("validation_nrmse", "train_nrmse"))
+    validation, train = (math.inf if x is None else x for x in (entry["validation_nrmse"], entry["train_nrmse"]))
     return (RANKED_LAST.index(entry["status"]) + 1 if entry["status"] in RANKED_LAST else 0), validation, train
 
 
-def describe_winner(rows: list[dict[str, Any]]) -> str:
+def describe_winner(rows: list[JobRow]) -> str:
     """By what the jobs are ranked."""
     kinds = {entry["ranked_by"] for entry in rows} - {None}
     if kinds == {"train_nrmse"}:
@@ -161,7 +179,7 @@ def describe_winner(rows: list[dict[str, Any]]) -> str:
     return f"ranked by validation NRMSE{without}{describe_alternatives(rows)}"
 
 
-def describe_alternatives(rows: list[dict[str, Any]]) -> str:
+def describe_alternatives(rows: list[JobRow]) -> str:
     """What to know where another job than the first does clearly better on the test data."""
     tested = [entry for entry in rows if entry["test_nrmse"] is not None and entry["status"] not in RANKED_LAST]
     best = min(tested, key=lambda entry: entry["test_nrmse"], default=None)
@@ -174,7 +192,7 @@ def describe_alternatives(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def write_leaderboard(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_leaderboard(path: Path, rows: list[JobRow]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(LEADERBOARD_COLUMNS), lineterminator="\n")
     writer.writeheader()
@@ -182,7 +200,7 @@ def write_leaderboard(path: Path, rows: list[dict[str, Any]]) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+def show(rows: list[JobRow]) -> None:
     """Prints the jobs with the overrides in which they differ."""
     console = make_console()
     given = [set(entry["overrides"].split()) for entry in rows]
@@ -195,6 +213,6 @@ def show(rows: list[dict[str, Any]]) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     for entry in rows:
         apart = "\n".join(word for word in entry["overrides"].split() if word not in common)
-        figures = (entry[key] for key in ("validation_nrmse", "train_nrmse", "test_nrmse", "seconds"))
+        figures = (entry["validation_nrmse"], entry["train_nrmse"], entry["test_nrmse"], entry["seconds"])
         table.add_row(entry["job"], apart, entry["status"], *(format_number(number) for number in figures))
     console.print(table)

@@ -9,6 +9,7 @@ from typing import Any
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from ..runtime.serialization import Json
 from .config.build import CONFIG_PARTS, WORDS
 from .config.composition import read_config, shipped, shipped_config, shipped_option
 from .config.targets import ConfigError
@@ -32,7 +33,7 @@ RECORD = ".run.json"
 CONFIG = "config.yaml"
 
 
-def command_record(hydra: Any) -> dict[str, Any]:
+def command_record(hydra: Any) -> Json:
     """Records how a run was started, from Hydra's node of its config; `with_resumed` needs it to resume the run."""
     runtime = plain_runtime(hydra)
     return {
@@ -42,7 +43,7 @@ def command_record(hydra: Any) -> dict[str, Any]:
     }
 
 
-def plain_runtime(hydra: Any) -> dict[str, Any]:
+def plain_runtime(hydra: Any) -> Json:
     """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
     runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
     assert isinstance(runtime, dict)
@@ -106,7 +107,7 @@ def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
     return [] if cache in (False, "auto") or "compile_cache" in given else ["compile_cache=auto"]
 
 
-def read_record(directory: Path, name: str) -> dict[str, Any]:
+def read_record(directory: Path, name: str) -> Json:
     """Reads the `command_record` of a run.
 
     **Raises:** `ConfigError` if there is none, or no stored config.
@@ -124,7 +125,7 @@ def read_record(directory: Path, name: str) -> dict[str, Any]:
     raise ConfigError(f"resume={name} is not a run: {fault}; name a directory such as outputs/DATE/TIME.")
 
 
-def check_words(record: dict[str, Any]) -> None:
+def check_words(record: Json) -> None:
     """Checks that a record holds overrides and folders, and nothing that Hydra would take as an option of its own.
 
     **Raises:** `ValueError` otherwise.
@@ -163,7 +164,7 @@ def unchangeable(key: str, before: str = "") -> ConfigError:
 def write_config(config: DictConfig) -> str:
     """A config as YAML that composes to the same values: resolved, with each `${` as text."""
 
-    def escaped(node: Any) -> Any:
+    def escaped(node: object) -> object:
         if isinstance(node, dict):
             return {key: escaped(value) for key, value in node.items()}
         if isinstance(node, list):
@@ -215,7 +216,7 @@ def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: P
         )
 
 
-def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, Any, Any]]:
+def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, object, object]]:
     """The keys in which two configs differ, of those that may not change, with both values."""
     then = with_words(flatten(OmegaConf.to_container(before, resolve=True)))
     # In the form that a YAML file gives back.
@@ -228,13 +229,13 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
     ]
 
 
-def with_words(flat: dict[str, Any]) -> dict[str, Any]:
+def with_words(flat: Json) -> Json:
     """Flat keys with the words for which earlier versions wrote null."""
     words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
     return {key: words.get(key) if value is None else value for key, value in flat.items()}
 
 
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: object, prefix: str = "") -> Json:
     """Flattens nested dicts into one dict with dotted keys."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}

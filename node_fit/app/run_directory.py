@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..runtime.serialization import Json
 from ..storage.checkpoint import steps_in
 from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
@@ -113,7 +114,7 @@ class RunDirectory:
         """Whether there is a run to resume."""
         return bool(steps_in(self.checkpoints))
 
-    def write_record(self, command: Mapping[str, Any], data: Mapping[str, Dataset]) -> None:
+    def write_record(self, command: Mapping[str, object], data: Mapping[str, Dataset]) -> None:
         """Writes a new identity, how the run was started, and the fingerprints of its data."""
         content = {
             "run": secrets.token_hex(16),
@@ -150,7 +151,7 @@ class RunDirectory:
         here = steps_in(self.checkpoints_of(attempt))
         return max((step for step in later if step > max(here, default=0)), default=None)
 
-    def begin_metrics(self, until: int) -> list[dict[str, Any]]:
+    def begin_metrics(self, until: int) -> list[Json]:
         """Drops the rows of `metrics.csv` after step `until`, and returns the remaining rows."""
         rows = [row for row in self.read_metrics() if row["step"] <= until]
         file = io.StringIO(newline="")
@@ -165,7 +166,7 @@ class RunDirectory:
             rows = ({key: csv_text(value) for key, value in asdict(record).items()} for record in records)
             csv.DictWriter(file, PREDICTION_COLUMNS).writerows(rows)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
+    def read_metrics(self) -> list[Json]:
         """Reads the rows of `metrics.csv` and parses their numbers; skips a row that a full disk or kill truncated."""
         if not self.metrics.is_file():
             return []
@@ -183,7 +184,7 @@ class RunDirectory:
                 "elsewhere, or choose another hydra.run.dir."
             ) from None
 
-    def write_summary(self, summary: dict[str, Any]) -> None:
+    def write_summary(self, summary: Mapping[str, object]) -> None:
         write_file(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
     def write_predictions(self, frame: Any) -> None:
@@ -200,7 +201,7 @@ def is_summary(path: Path) -> bool:
     return isinstance(content, dict) and {"status", "overrides"} <= set(content)
 
 
-def fingerprint_data(data: Dataset) -> dict[str, Any]:
+def fingerprint_data(data: Dataset) -> Json:
     """The identity of a dataset: names, sizes, and a SHA-256 digest of its numbers."""
     total = hashlib.sha256()
     sigma = () if data.sigma is None else (data.sigma,)
@@ -218,7 +219,7 @@ def fingerprint_data(data: Dataset) -> dict[str, Any]:
     }
 
 
-def shorten_list(digest: dict[str, Any] | None) -> str:
+def shorten_list(digest: Json | None) -> str:
     """A short text for a fingerprint."""
     if digest is None:
         return "none"
@@ -227,13 +228,13 @@ def shorten_list(digest: dict[str, Any] | None) -> str:
     return f"{digest['rows']} rows of {channels} in {count} trajectories (sha256 {digest['sha256'][:12]})"
 
 
-def csv_text(value: Any) -> str:
+def csv_text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-def csv_number(key: str, value: str) -> Any:
+def csv_number(key: str, value: str) -> str | float | None:
     if key == "stage":
         return value
     if value == "":

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -44,7 +44,7 @@ class Interruption:
     - `number`: the signal's number, or `None` before the first signal.
     """
 
-    def __init__(self, say: Callable[[str], Any]):
+    def __init__(self, say: Callable[[str], object]):
         self.say = say
         self.number: int | None = None
 
@@ -53,7 +53,7 @@ class Interruption:
         self._before = {kind: signal.signal(kind, lambda number, _: self.note(number)) for kind in heard}
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for kind, old in self._before.items():
             signal.signal(kind, old)
 

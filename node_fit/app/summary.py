@@ -14,12 +14,13 @@ from ..model.ensemble import Ensemble
 from ..model.fields.known import quantities
 from ..model.initial_state.rule import describe_known_starts
 from ..runtime.placement import Placement, explain_memory
+from ..runtime.serialization import Json
 
 EVERY = ("train", "validation", "test")
 NOT_ASKED = "confidence=none."
 
 
-def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Placement, method: str) -> dict[str, Any]:
+def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Placement, method: str) -> Json:
     """Summarises a fit: its status, costs, scores, baseline scores and diagnosis.
 
     **Arguments:**
@@ -66,7 +67,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
     }
 
 
-def derived_values(fit: Fit) -> dict[str, float]:
+def derived_values(fit: Fit) -> dict[str, Any]:
     """The quantities that follow from the constants, at their fitted values."""
     values = fit.model.constants()
     return {each.name: each.of(values) for each in quantities(fit.options.derived)}
@@ -83,10 +84,10 @@ def sureness(fit: Fit, method: Any) -> dict[str, Any]:
             return {"likelihood": asdict(fit.likelihood()), "confidence": fit.confidence(method).as_dict()}
         except (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError) as error:
             reason = explain_memory(error) or str(error)
-    return {key: {"left_out": reason} for key in ("likelihood", "confidence")}
+    return {"likelihood": {"left_out": reason}, "confidence": {"left_out": reason}}
 
 
-def describe_ensemble(fit: Fit, report: Assessment) -> dict[str, Any] | None:
+def describe_ensemble(fit: Fit, report: Assessment) -> Json | None:
     """How the members ended, and what share of each split's measurements their bands cover; `None` of a single fit."""
     ensemble = fit.model if isinstance(fit.model, Ensemble) else None
     if ensemble is None and not fit.members:

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -26,6 +26,8 @@ from .run_logger import Interruption, RunLogger, make_loggers
 
 PreparedJob = tuple[Job, Options]
 
+Result = TypeVar("Result")
+
 
 def run_jobs(jobs: Sequence[Job]) -> list[int]:
     """Runs jobs, writes their directories, and returns the exit code of each."""
@@ -42,7 +44,7 @@ def run_jobs(jobs: Sequence[Job]) -> list[int]:
         return [ends.get(job, 1) for job in jobs]
 
 
-def attempt(job: Job, task: Callable[[], Any]) -> Any:
+def attempt(job: Job, task: Callable[[], Result]) -> Result | None:
     """Returns the task's result, or reports the job as failed and returns `None`."""
     try:
         return task()
@@ -101,7 +103,7 @@ class Vectorized(Callback):
     """Runs the jobs of a multirun with `sweep=vectorized`."""
 
     # The collected jobs of this process's multirun, and later their exit codes.
-    waiting: list[Any] = []  # noqa: RUF012
+    waiting: list[Job] = []  # noqa: RUF012
     codes: list[int] = []  # noqa: RUF012
 
     @staticmethod
@@ -120,7 +122,7 @@ class Vectorized(Callback):
         files = RunDirectory(plain_runtime(hydra)["output_dir"])
         Vectorized.waiting.append(Job(config, files, make_console(), time.perf_counter(), imported))
 
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+    def on_multirun_end(self, config: DictConfig, **_: object) -> None:
         jobs, Vectorized.waiting = Vectorized.waiting, []
         if jobs:
             Vectorized.codes += run_jobs(jobs)

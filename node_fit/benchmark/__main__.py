@@ -22,7 +22,7 @@ import numpy as np
 from ..data.dataset import Dataset
 from ..discover.discovery import FoundSystem, discover
 from ..fitting.ladder import Effort
-from ..runtime.serialization import __version__
+from ..runtime.serialization import Json, __version__
 from .protocols import (
     EQUATIONS,
     GOOD_R2_SHARE,
@@ -32,7 +32,6 @@ from .protocols import (
     ROWS_OF_EQUATION,
     Equation,
     Protocol,
-    Summary,
     odebench_lines,
     read_equations,
     solve_equation,
@@ -134,7 +133,7 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
     return failed
 
 
-def run_problem(protocol: Protocol, data: Path, words: Sequence[str]) -> Summary:
+def run_problem(protocol: Protocol, data: Path, words: Sequence[str]) -> Json:
     """Runs the command of a protocol in a process and a folder of its own; returns its `summary.json`.
 
     **Raises:** `ValueError` with what the command said if it fails.

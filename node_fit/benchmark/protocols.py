@@ -14,13 +14,14 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..model.fields.equations import Equations
+from ..runtime.serialization import Json
 
 ROWS_OF_PROBLEM = 25
 # Of the oscillator and of the neuron, each for its measured rows [squared units].
@@ -28,15 +29,17 @@ VARIANCE, NEURON_VARIANCE = 0.05, 0.025
 LAST_TIME, NEURON_END = 7.0, 5.0
 
 
-def van_der_pol_data(t: float, y: Any) -> list[float]:
+def van_der_pol_data(t: float, y: Sequence[float] | np.ndarray) -> list[float]:
     return [y[1], 0.5 * (1 - y[0] ** 2) * y[1] - y[0]]
 
 
-def neuron(t: float, y: Any) -> list[float]:
+def neuron(t: float, y: Sequence[float] | np.ndarray) -> list[float]:
     return [3 * (y[0] - y[0] ** 3 / 3 + y[1]), (0.2 - 3 * y[0] - 0.2 * y[1]) / 3]
 
 
-def solve_exactly(rates: Any, start: Sequence[float], times: np.ndarray) -> np.ndarray:
+def solve_exactly(
+    rates: Callable[..., Sequence[float] | np.ndarray], start: Sequence[float], times: np.ndarray
+) -> np.ndarray:
     """States at times from 0 on, shape `(time, state)`."""
     from scipy.integrate import solve_ivp
 
@@ -100,12 +103,12 @@ STEP, LORENZ_ROWS, SIMULATED = 0.02, 1000, 10_000
 DIVERGENCE_BINS, SMOOTHING = 30, 1e-5
 
 
-def rates(t: float, y: Any) -> list[float]:
+def rates(t: float, y: Sequence[float] | np.ndarray) -> list[float]:
     """E. N. Lorenz, "Deterministic nonperiodic flow", J. Atmos. Sci. 20 (1963), with its constants."""
     return [10 * (y[1] - y[0]), y[0] * (28 - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]]
 
 
-def orbit(start: Any, rows: int) -> np.ndarray:
+def orbit(start: Sequence[float] | np.ndarray, rows: int) -> np.ndarray:
     from scipy.integrate import solve_ivp
 
     times = np.arange(rows) * STEP
@@ -234,9 +237,8 @@ def write_table(equation: Equation, path: Path) -> None:
     pd.concat(frames).to_csv(path, index=False)
 
 
-Summary = dict[str, Any]
 # None stands for what is not finite, as in `summary.json`.
-Read = Callable[[Summary], float | None]
+Read = Callable[[Json], float | None]
 TANKS_TABLE = "table 2 of doi.org/10.1155/2021/6613425, on the rig's second record"
 SAME_RUN = "the same run, same rows"
 
@@ -252,7 +254,7 @@ class Figure:
     whose: str
     comparable: bool = True
 
-    def of(self, summary: Summary) -> float | None:
+    def of(self, summary: Json) -> float | None:
         return self.value(summary) if callable(self.value) else self.value
 
 
@@ -306,14 +308,14 @@ def judge_run(key: str) -> Read:
 def mean_square(split: str) -> Read:
     """The mean squared error, from its root."""
 
-    def read(summary: Summary) -> float | None:
+    def read(summary: Json) -> float | None:
         root = read_score(split, "rmse")(summary)
         return None if root is None else root**2
 
     return read
 
 
-def van_der_pol_protocol(times: Callable[[], Any], what: str, published: float) -> Protocol:
+def van_der_pol_protocol(times: Callable[[], np.ndarray], what: str, published: float) -> Protocol:
     """Fits 25 rows with noise, and forecasts as many."""
     return Protocol(
         ("data=table", "data.time=t", "data.states=[x,y]", "data.split.test=0.5", "data.split.validation=0"),
@@ -431,7 +433,7 @@ ODEFORMER = (66.4, 32.8)
 GOOD_R2_SHARE = 0.9
 
 
-def table_rows(name: str, protocol: Protocol, summary: Summary) -> list[str]:
+def table_rows(name: str, protocol: Protocol, summary: Json) -> list[str]:
     """The lines of a table for a finished run."""
     lines = []
     for measure in protocol.measures:
@@ -441,7 +443,7 @@ def table_rows(name: str, protocol: Protocol, summary: Summary) -> list[str]:
     return lines
 
 
-def line(name: str, measure: Measure, ours: float | None, figure: Figure | None, summary: Summary) -> str:
+def line(name: str, measure: Measure, ours: float | None, figure: Figure | None, summary: Json) -> str:
     cells = [name, measure.what, show_value(ours)]
     if figure is None:
         return f"| {' | '.join([*cells, '-', '-', '-'])} |"
@@ -462,7 +464,7 @@ def outcome(ours: float | None, other: float | None, lower: bool) -> str:
     return "equal" if mine == theirs else "win" if (mine < theirs) == lower else "loss"
 
 
-def odebench_lines(summaries: Iterable[Summary]) -> list[str]:
+def odebench_lines(summaries: Iterable[Json]) -> list[str]:
     """How many of the equations of ODEBench that were run have an R² above 0.9, beside ODEFormer on all of them."""
     found = list(summaries)
     lines = []

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..runtime.placement import AnyArray
 from .dataset import Dataset, cut
 from .domains import rebase_to_end
 from .events import Events, Jumps
@@ -50,28 +50,30 @@ class Batch(eqx.Module):
     - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None if there are no events.
     """
 
-    ts: Float[Any, "trajectory time"]
-    ys: Float[Any, "trajectory time channel"]
-    us: Float[Any, "trajectory time input"]
-    mask: Bool[Any, "trajectory time channel"]
-    known: Bool[Any, "trajectory time channel"]
-    first: Float[Any, "trajectory channel"]
-    seen: Bool[Any, "trajectory channel"]
-    past: Float[Any, "trajectory row feature"]
-    index: Int[Any, " trajectory"]
-    origin: Float[Any, " trajectory"]
+    ts: Float[AnyArray, "trajectory time"]
+    ys: Float[AnyArray, "trajectory time channel"]
+    us: Float[AnyArray, "trajectory time input"]
+    mask: Bool[AnyArray, "trajectory time channel"]
+    known: Bool[AnyArray, "trajectory time channel"]
+    first: Float[AnyArray, "trajectory channel"]
+    seen: Bool[AnyArray, "trajectory channel"]
+    past: Float[AnyArray, "trajectory row feature"]
+    index: Int[AnyArray, " trajectory"]
+    origin: Float[AnyArray, " trajectory"]
     joint: bool = eqx.field(static=True)
     driven: bool = eqx.field(static=True)
-    weight: Float[Any, "trajectory time channel"] | None = None
-    deviation: Float[Any, "trajectory 1 channel"] | None = None
+    weight: Float[AnyArray, "trajectory time channel"] | None = None
+    deviation: Float[AnyArray, "trajectory 1 channel"] | None = None
     jumps: Jumps | None = None
 
-    def weighted(self, residuals: Float[Any, "trajectory time channel"]) -> Float[Any, "trajectory time channel"]:
+    def weighted(
+        self, residuals: Float[AnyArray, "trajectory time channel"]
+    ) -> Float[AnyArray, "trajectory time channel"]:
         """Residuals over what is known of their standard deviations."""
         return residuals if self.weight is None else residuals * self.weight
 
     @property
-    def times(self) -> Float[Any, "trajectory time"]:
+    def times(self) -> Float[AnyArray, "trajectory time"]:
         """Times as the field sees them."""
         return self.origin[:, None] + self.ts
 
@@ -108,7 +110,7 @@ class Batch(eqx.Module):
             mask=data.mask,
             known=known,
             first=np.nan_to_num(scaler.scale_states(data.first), nan=0.0),
-            seen=known.any(axis=1),
+            seen=np.asarray(known.any(axis=1)),
             past=history,
             index=np.arange(len(data.trajectories), dtype=np.int32),
             joint=data.shares_grid,
@@ -122,8 +124,8 @@ def first_rows(batch: Batch, rows: int) -> Batch:
     """The first so many rows of each trajectory, on the host; a trajectory that is shorter repeats its last one."""
     missing = max(rows - batch.ts.shape[1], 0)
 
-    def part(x: np.ndarray, fill: bool) -> np.ndarray:
-        kept = x[:, :rows]
+    def part(x: AnyArray, fill: bool) -> np.ndarray:
+        kept = np.asarray(x)[:, :rows]
         more = np.repeat(kept[:, -1:], missing, axis=1)
         return np.concatenate([kept, more if fill else np.zeros_like(more)], axis=1)
 
@@ -202,7 +204,7 @@ SLICE = 1 << 19
 
 
 def in_slices(
-    solve: Callable[[Batch, Float[Any, "trajectory saved"]], Any],
+    solve: Callable[[Batch, np.ndarray], AnyArray],
     batch: Batch,
     saved: Float[np.ndarray, "trajectory saved"],
     axis: int = 0,

@@ -7,21 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument, nearest_choice
 from .dates import Dates
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
 
+if TYPE_CHECKING:
+    import pandas
+
 # The column of a data frame that names the trajectory.
 TRAJECTORY = "trajectory"
 
 
-def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
+# Values of channels as a user gives them: by name, or with an axis for the channels; None for none.
+GivenStates = ArrayLike | Mapping[str, ArrayLike] | None
+
+
+def as_series(arrays: ArrayLike, rank: int, name: str) -> list[np.ndarray]:
     """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
     if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
         series = [np.asarray(a, dtype=np.float64) for a in arrays]
@@ -38,7 +46,7 @@ def as_series(arrays: Any, rank: int, name: str) -> list[np.ndarray]:
     return series
 
 
-def with_column(arrays: Any, ts: Any) -> Any:
+def with_column(arrays: ArrayLike, ts: ArrayLike) -> ArrayLike:
     """Adds the axis of a single column to arrays that lack it; returns others unchanged.
 
     They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
@@ -46,12 +54,14 @@ def with_column(arrays: Any, ts: Any) -> Any:
     rank = rank_of(arrays)
     if rank == 1:
         return np.asarray(arrays, np.float64)[:, None]
-    if rank == 2 and rank_of(ts) == 2 and [np.shape(each) for each in arrays] == [np.shape(t) for t in ts]:
-        return [np.asarray(each, np.float64)[:, None] for each in arrays]
+    if rank == 2 and rank_of(ts) == 2:
+        series, grids = cast(Iterable[ArrayLike], arrays), cast(Iterable[ArrayLike], ts)
+        if [np.shape(each) for each in series] == [np.shape(t) for t in grids]:
+            return [np.asarray(each, np.float64)[:, None] for each in series]
     return arrays
 
 
-def rank_of(arrays: Any) -> int:
+def rank_of(arrays: ArrayLike) -> int:
     """The number of axes of an array, or of a list of arrays that may differ in length."""
     if isinstance(arrays, list | tuple):
         return 1 + (np.ndim(arrays[0]) if arrays else 0)
@@ -81,7 +91,7 @@ def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray
     return whole
 
 
-def as_deviations(sigma: Any, ys: np.ndarray) -> np.ndarray:
+def as_deviations(sigma: ArrayLike, ys: np.ndarray) -> np.ndarray:
     """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
     if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
         return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
@@ -94,7 +104,7 @@ def as_deviations(sigma: Any, ys: np.ndarray) -> np.ndarray:
         ) from None
 
 
-def as_frame(data: Any, ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray) -> Any:
+def as_frame(data: "Dataset", ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray) -> "pandas.DataFrame":
     """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
 
     **Arguments:**
@@ -120,7 +130,7 @@ def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[
     return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}
 
 
-def check_names(data: Any) -> None:
+def check_names(data: "Dataset") -> None:
     for kind, names, size in (
         ("states", data.states, data.ys.shape[2]),
         ("inputs", data.inputs, data.us.shape[2]),
@@ -149,7 +159,7 @@ def check_known_values(key: str, names: Iterable[str], known: Sequence[str], wha
             raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
 
 
-def invalid_trajectories(data: Any) -> list[int]:
+def invalid_trajectories(data: "Dataset") -> list[int]:
     """Indices of trajectories that break a rule of `Dataset`."""
     valid = data.valid
     both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
@@ -157,7 +167,7 @@ def invalid_trajectories(data: Any) -> list[int]:
     return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
 
 
-def check_trajectory(data: Any, row: int, name: str) -> None:
+def check_trajectory(data: "Dataset", row: int, name: str) -> None:
     length = data.lengths[row]
     t, u = data.ts[row, :length], data.us[row, :length]
     if not np.isfinite(t).all():
@@ -185,7 +195,7 @@ def check_trajectory(data: Any, row: int, name: str) -> None:
         )
 
 
-def check_sigma(data: Any) -> None:
+def check_sigma(data: "Dataset") -> None:
     """Refuses standard deviations that are not positive numbers where something was measured."""
     if data.sigma is None:
         return
@@ -200,7 +210,7 @@ def check_sigma(data: Any) -> None:
         )
 
 
-def check_events(data: Any) -> None:
+def check_events(data: "Dataset") -> None:
     if data.events is not None and not data.events.factor.shape[:2] == data.events.shift.shape[:2] == data.ts.shape:
         raise ValueError(f"events have the shape {data.events.factor.shape}, but the times have {data.ts.shape}.")
 
@@ -276,9 +286,9 @@ class Dataset:
 
     @staticmethod
     def from_arrays(
-        ts: Any,
-        ys: Any,
-        us: Any = None,
+        ts: ArrayLike,
+        ys: ArrayLike,
+        us: ArrayLike | None = None,
         *,
         states: Sequence[str] | None = None,
         inputs: Sequence[str] | None = None,
@@ -286,7 +296,7 @@ class Dataset:
         time: str = "t",
         units: dict[str, str] | None = None,
         angles: dict[str, float] | None = None,
-        sigma: Any = None,
+        sigma: ArrayLike | None = None,
     ) -> "Dataset":
         """Builds a dataset from arrays.
 
@@ -306,8 +316,9 @@ class Dataset:
         for name, given in (("states", states), ("inputs", inputs), ("trajectories", trajectories)):
             check_argument(name, given, Sequence[str] | None, "a list of names")
         check_argument("units", units, Mapping | None, "a dict of units by name")
-        sigma = with_column(sigma, ts) if with_column(ys, ts) is not ys else sigma
-        ys, us = with_column(ys, ts), with_column(us, ts)
+        lacks_axis = with_column(ys, ts) is not ys
+        sigma = with_column(sigma, ts) if lacks_axis and sigma is not None else sigma
+        ys, us = with_column(ys, ts), None if us is None else with_column(us, ts)
         series = as_series(ys, rank=2, name="ys")
         grids = as_series(ts, rank=1, name="ts")
         controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
@@ -317,10 +328,10 @@ class Dataset:
         lengths = np.array([len(t) for t in grids])
         length = int(lengths.max())
         rows = np.arange(length)
-        ys = pad(series, length, np.nan)
+        padded = pad(series, length, np.nan)
         return Dataset(
             ts=pad(grids, length, None),
-            ys=ys,
+            ys=padded,
             us=pad(controls, length, None),
             lengths=lengths,
             scored=rows[None, :] < lengths[:, None],
@@ -330,10 +341,10 @@ class Dataset:
             time=time,
             units=dict(units or {}),
             angles=dict(angles or {}),
-            sigma=None if sigma is None else as_deviations(sigma, ys),
+            sigma=None if sigma is None else as_deviations(sigma, padded),
         )
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pandas.DataFrame":
         """A `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row for each time.
 
         `from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it.
@@ -345,7 +356,7 @@ class Dataset:
         """The number of trajectories."""
         return len(self.trajectories)
 
-    def __getitem__(self, which: Any) -> "Dataset":
+    def __getitem__(self, which: int | np.integer | str | slice | Sequence[int] | np.ndarray) -> "Dataset":
         """Some trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of numbers or a mask."""
         if isinstance(which, str) and which not in self.trajectories:
             raise KeyError(f"no trajectory is named {which!r}; they are {', '.join(self.trajectories):.200}")
@@ -495,7 +506,7 @@ def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[s
     )
 
 
-def check_data(data: Any, name: str) -> None:
+def check_data(data: object, name: str) -> None:
     """Refuses what is no dataset.
 
     **Raises:** `ValueError` that says how to make one.
@@ -507,7 +518,9 @@ def check_data(data: Any, name: str) -> None:
         )
 
 
-def from_initial_values(y0: Any, ts: Any, u: Any, states: Sequence[str], inputs: Sequence[str], time: str) -> Dataset:
+def from_initial_values(
+    y0: GivenStates, ts: ArrayLike | None, u: GivenStates, states: Sequence[str], inputs: Sequence[str], time: str
+) -> Dataset:
     """Trajectories of which the first row, the times and the inputs are known.
 
     **Arguments:**
@@ -541,12 +554,14 @@ def from_initial_values(y0: Any, ts: Any, u: Any, states: Sequence[str], inputs:
     return Dataset.from_arrays(list(times), ys, u, states=states, inputs=inputs or None, time=time)
 
 
-def is_single(y0: Any) -> bool:
+def is_single(y0: GivenStates) -> bool:
     """Whether these are the first states of a single trajectory, without an axis of trajectories."""
-    return all(np.ndim(value) == 0 for value in y0.values()) if isinstance(y0, Mapping) else np.ndim(y0) < 2
+    return (
+        all(np.ndim(value) == 0 for value in y0.values()) if isinstance(y0, Mapping) else y0 is None or np.ndim(y0) < 2
+    )
 
 
-def stack_values(given: Any, what: str, names: Sequence[str], shape: tuple[int, ...] = ()) -> np.ndarray:
+def stack_values(given: GivenStates, what: str, names: Sequence[str], shape: tuple[int, ...] = ()) -> np.ndarray:
     """An array whose last axis is that of the names, from one or from values by name, of which a number stands for all.
 
     **Arguments:** `shape`: that values have at the least.

@@ -1,12 +1,15 @@
 """Timestamps: read from text, counted in a unit since the first, and given back as dates."""
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from .tables.table import RawTable, as_numbers_of_column, is_absent, quote
+
+if TYPE_CHECKING:
+    import pandas
 
 TIME_UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -39,7 +42,7 @@ class Dates(NamedTuple):
         found = np.datetime_as_string(self.zero.min(), "s").replace("T", " ").removesuffix(" 00:00:00")
         return f"{found} UTC" if self.zone else found
 
-    def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> Any:
+    def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> "pandas.DatetimeIndex":
         """The timestamps of times, a `pandas.DatetimeIndex` to the microsecond, in the zone that they came in.
 
         **Arguments:** `trajectories`: index of each time's trajectory.
@@ -66,7 +69,7 @@ ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})
 class Stamps(NamedTuple):
     """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, and the zone in which they were written."""
 
-    instants: Any
+    instants: "pandas.DatetimeIndex"
     zone: str
 
 
@@ -98,14 +101,14 @@ def check_unit(unit: str | None, has_column: bool) -> None:
         raise ValueError(f"time_unit={unit!r} is for a column of timestamps; with step, give the unit in units.")
 
 
-def count_time(stamps: Stamps, first: Any, unit: str) -> Float[np.ndarray, " row"]:
+def count_time(stamps: Stamps, first: "pandas.Timestamp", unit: str) -> Float[np.ndarray, " row"]:
     """Time since the instant `first`, in `unit`."""
     import pandas as pd
 
     return ((stamps.instants - first) / pd.Timedelta(1, TIME_UNITS[unit])).to_numpy(dtype=np.float64)
 
 
-def holds_stamps(column: Any) -> bool:
+def holds_stamps(column: "pandas.Series") -> bool:
     """Whether the first value of a column is a date; all others must then be dates too."""
     import datetime
 
@@ -116,13 +119,13 @@ def holds_stamps(column: Any) -> bool:
     return isinstance(first, datetime.date) or bool(dated)
 
 
-def year_first(value: Any, day_first: bool | None) -> Any:
+def year_first(value: object, day_first: bool | None) -> object:
     """A timestamp whose year comes last, as ISO 8601; any other value as it is."""
     found = YEAR_LAST.match(value) if isinstance(value, str) and day_first is not None else None
     if found is None:
         return value
     day, month = found[1 if day_first else 2], found[2 if day_first else 1]
-    return f"{found[3]}-{month:0>2}-{day:0>2}{value[found.end() :]}"
+    return f"{found[3]}-{month:0>2}-{day:0>2}{found.string[found.end() :]}"
 
 
 def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
@@ -158,7 +161,7 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
     return Stamps(instants, str(zones[0]))
 
 
-def zone(value: Any) -> str:
+def zone(value: object) -> str:
     """The time zone in which a timestamp was written."""
     if isinstance(value, str):
         found = ZONE.search(value)
@@ -181,5 +184,5 @@ def zone_name(zone: str) -> str | None:
     return name
 
 
-def is_blank(value: Any) -> bool:
+def is_blank(value: object) -> bool:
     return is_absent(value) or (isinstance(value, str) and not value.strip())

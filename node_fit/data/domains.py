@@ -7,26 +7,31 @@ a record.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import TypeGuard, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..runtime.placement import AnyArray
+
+# NumPy in, NumPy out; JAX in, JAX out.
+Numbers = TypeVar("Numbers", bound=AnyArray)
 # A turn in each unit.
 TURNS = {"rad": 2 * math.pi, "deg": 360.0}
 # The turn of each column that is an angle, None of others; empty if none is.
 Turns = tuple[float | None, ...]
 
 
-def near(angles: Any, to: Any, turn: Any) -> Any:
+def near(angles: Numbers, to: AnyArray, turn: float | int | AnyArray) -> Numbers:
     """The same angles in the turn nearest to others: `to - near(angles, to)` is in `[-turn / 2, turn / 2)`."""
-    xp = np if isinstance(angles, np.ndarray) and isinstance(to, np.ndarray) else jnp
+    xp: ModuleType = np if isinstance(angles, np.ndarray) and isinstance(to, np.ndarray) else jnp
     return angles + turn * xp.floor((to - angles) / turn + 0.5)
 
 
-def near_columns(values: Any, to: Any, turns: Turns, scale: Any = None) -> Any:
+def near_columns(values: Numbers, to: AnyArray, turns: Turns, scale: AnyArray | None = None) -> Numbers:
     """`near` for the columns that are angles; the others stay as they are.
 
     **Arguments:**
@@ -37,7 +42,7 @@ def near_columns(values: Any, to: Any, turns: Turns, scale: Any = None) -> Any:
     if not any(turns):
         return values
     on_host = isinstance(values, np.ndarray) and isinstance(to, np.ndarray)
-    xp = np if on_host else jnp
+    xp: ModuleType = np if on_host else jnp
     shape = (1,) * (values.ndim - 1) + (-1,)
     turn = xp.asarray([turn or 1.0 for turn in turns], values.dtype).reshape(shape)
     turn = turn if scale is None else turn / xp.asarray(scale, values.dtype).reshape(shape)
@@ -93,13 +98,12 @@ def turns_of(names: Sequence[str], angles: dict[str, float]) -> Turns:
 
 
 Bounds = tuple[float | None, float | None]
-Values = Float[Any, "*shape"]  # NumPy in, NumPy out; JAX in, JAX out
 
 # Larger numbers, or their distances to a bound, may exceed the range of float32.
 LARGEST_BOUND = 1e30
 
 
-def to_line(x: Values, bounds: Bounds) -> Values:
+def to_line(x: Numbers, bounds: Bounds) -> Numbers:
     """Maps the interval to the line: `x`, `log(x - lower)`, `-log(upper - x)` or `log((x - lower) / (upper - x))`.
 
     **Arguments:**
@@ -116,7 +120,7 @@ def to_line(x: Values, bounds: Bounds) -> Values:
     return x if bounds == (None, None) else above - below
 
 
-def from_line(z: Values, bounds: Bounds) -> Values:
+def from_line(z: Numbers, bounds: Bounds) -> Numbers:
     """Maps the line to the interval, the inverse of `to_line`; constant far out, so that nothing overflows.
 
     **Arguments:**
@@ -139,7 +143,7 @@ def from_line(z: Values, bounds: Bounds) -> Values:
     return z
 
 
-def slope(x: Values, bounds: Bounds) -> Values:
+def slope(x: Numbers, bounds: Bounds) -> Numbers:
     """The derivative of `to_line`; it turns a rate `dx/dt` into the rate `dz/dt = slope * dx/dt` on the line.
 
     **Arguments:** as in `to_line`.
@@ -152,13 +156,13 @@ def slope(x: Values, bounds: Bounds) -> Values:
     return namespace(x).ones_like(x) if bounds == (None, None) else above + below
 
 
-def is_real(value: Any) -> bool:
+def is_real(value: object) -> TypeGuard[float]:
     """Whether a value is a real number that any float type can hold."""
     real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return real and bool(abs(value) <= LARGEST_BOUND)
 
 
-def check_bounds(bounds: Sequence[Any], name: str) -> Bounds:
+def check_bounds(bounds: Sequence[object], name: str) -> Bounds:
     """Checks bounds and converts them to floats.
 
     **Arguments:**
@@ -174,7 +178,7 @@ def check_bounds(bounds: Sequence[Any], name: str) -> Bounds:
                 f"{name} has the bound {bound!r:.40}; a bound is a number of magnitude up to {LARGEST_BOUND:g}, "
                 "or null for none."
             )
-    lower, upper = (None if bound is None else float(bound) for bound in bounds)
+    lower, upper = (None if bound is None else float(cast(float, bound)) for bound in bounds)
     if lower is not None and upper is not None and lower >= upper:
         raise ValueError(f"{name} has bounds {lower:g} and {upper:g}; the lower must be below the upper.")
     return lower, upper
@@ -212,11 +216,11 @@ def is_inside(values: Float[np.ndarray, "*shape"], bounds: Bounds) -> Bool[np.nd
     return np.asarray(~(low | high))
 
 
-def namespace(x: Values) -> Any:
+def namespace(x: AnyArray) -> ModuleType:
     return jnp if isinstance(x, Array) else np
 
 
-def distance(gap: Values, bound: float) -> Values:
+def distance(gap: Numbers, bound: float) -> Numbers:
     """The gap to a bound, but at least the smallest one that floats resolve."""
     kind = jnp.finfo(gap.dtype)
     least = max(float(kind.tiny), 0.5 * float(kind.eps) * abs(bound))
@@ -224,19 +228,19 @@ def distance(gap: Values, bound: float) -> Values:
     return namespace(gap).where(gap < least, least, gap)
 
 
-def reciprocal(gap: Values) -> Values:
+def reciprocal(gap: Numbers) -> Numbers:
     """`1 / gap`, without the `gap**-2` of its derivative, which overflows long before `gap` underflows."""
     xp = namespace(gap)
     return xp.exp(-xp.log(gap))
 
 
-def within_range(z: Values) -> Values:
+def within_range(z: Numbers) -> Numbers:
     """`z`, clipped so that its exponential and the reciprocal of that stay normal numbers."""
     limit = -math.log(float(jnp.finfo(z.dtype).tiny)) - 1
     return namespace(z).clip(z, -limit, limit)
 
 
-def sigmoid(z: Values) -> Values:
+def sigmoid(z: Numbers) -> Numbers:
     if isinstance(z, Array):
         return jax.nn.sigmoid(z)
     from scipy.special import expit

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -14,10 +14,13 @@ from .events import WHERE, Events, KnownEvent, parse_events
 from .interpolation import are_held
 from .tables.reading import check_file_size
 
+if TYPE_CHECKING:
+    import pandas
+
 
 def read_events(
-    given: str | Sequence[Mapping[str, Any]] | None, trajectory: str | None, max_bytes: float
-) -> list[dict[str, Any]]:
+    given: str | Sequence[Mapping[str, object]] | None, trajectory: str | None, max_bytes: float
+) -> list[dict[str, object]]:
     """Events as rows, whose trajectory has the key `trajectory`.
 
     **Arguments:**
@@ -32,7 +35,7 @@ def read_events(
     return [{"trajectory" if key == trajectory else key: value for key, value in row.items()} for row in rows]
 
 
-def of_file(path: Path, max_bytes: float) -> list[dict[str, Any]]:
+def of_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
     import pandas as pd
 
     if not path.is_file():
@@ -51,12 +54,12 @@ def of_file(path: Path, max_bytes: float) -> list[dict[str, Any]]:
     ]
 
 
-def of_trajectories(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Mapping[str, Any]]:
+def of_trajectories(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[Mapping[str, object]]:
     """The events of these trajectories, and of all."""
     return [row for row in rows if row.get("trajectory") in (None, "") or str(row["trajectory"]) in names]
 
 
-def check_trajectories_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def check_trajectories_of(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
     """Refuses events of trajectories that no file has."""
     left = [row for row in rows if row not in of_trajectories(rows, names)]
     if left:
@@ -70,7 +73,7 @@ def check_trajectories_of(rows: Sequence[Mapping[str, Any]], names: Sequence[str
 CLOSE = 1e-9
 
 
-def with_events(data: Dataset, events: Any) -> Dataset:
+def with_events(data: Dataset, events: "pandas.DataFrame | Sequence[Mapping[str, object]]") -> Dataset:
     """The data with doses, resets and switches: states that jump at known times.
 
     ```python
@@ -103,10 +106,10 @@ def with_events(data: Dataset, events: Any) -> Dataset:
     return with_jumps(with_rows(data, found), found)
 
 
-def events_as_rows(events: Any, data: Dataset) -> list[dict[str, Any]]:
+def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
     """Events as mappings with the keys `time`, a number, and `trajectory`."""
     if hasattr(events, "to_dict"):
-        events = events.to_dict("records")
+        events = cast("pandas.DataFrame", events).to_dict("records")
     if not isinstance(events, Sequence) or not all(isinstance(each, Mapping) for each in events):
         raise ValueError(
             "events must be a pandas.DataFrame, or a list of dicts such as {'time': 8, 'state': 'gut', 'add': 100}, "
@@ -124,7 +127,7 @@ def events_as_rows(events: Any, data: Dataset) -> list[dict[str, Any]]:
     return rows
 
 
-def since(time: Any, data: Dataset, trajectory: Any, where: str) -> Any:
+def since(time: object, data: Dataset, trajectory: object, where: str) -> object:
     """The time of a timestamp, as the data count it; a number as it is."""
     import pandas as pd
 
@@ -133,7 +136,7 @@ def since(time: Any, data: Dataset, trajectory: Any, where: str) -> Any:
     dates = data.dates
     assert dates is not None
     try:
-        instant = pd.Timestamp(time)
+        instant = pd.Timestamp(cast(str, time))
     except (TypeError, ValueError):
         raise ValueError(f"{where} needs a timestamp such as 2020-12-31T23:59:00 as its time, got {time!r}.") from None
     if instant.tzinfo is None:
@@ -155,7 +158,7 @@ def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     lengths = np.array([len(part["ts"]) for part in parts])
     longest = int(lengths.max())
 
-    def whole(name: str, fill: float | None) -> Any:
+    def whole(name: str, fill: float | None) -> np.ndarray:
         return pad([part[name] for part in parts], longest, fill)
 
     return replace(
@@ -178,7 +181,7 @@ def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownE
     before = np.searchsorted(ts, new, side="right") - 1
     order = np.argsort(np.concatenate([ts, new]), kind="stable")
 
-    def merged(old: np.ndarray, added: Any) -> np.ndarray:
+    def merged(old: np.ndarray, added: float | np.ndarray) -> np.ndarray:
         return np.concatenate([old, np.broadcast_to(added, (len(new), *old.shape[1:]))])[order]
 
     between = [us[before, column] if held else np.interp(new, ts, us[:, column]) for column in range(us.shape[1])]

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..runtime.placement import AnyArray
+
+# What selects rows of arrays: numbers, a mask or slices, of one axis or of several.
+Index = int | slice | AnyArray | Sequence[int] | tuple[int | slice | AnyArray, ...]
 Table = Float[np.ndarray, "trajectory time state"]
 # Times of events, each with what happens to the states.
 Marks = tuple[tuple[float, str], ...]
@@ -28,7 +32,7 @@ class Events:
     factor: Table
     shift: Table
 
-    def at(self, rows: Any) -> "Events":
+    def at(self, rows: Index) -> "Events":
         """The events of other rows, by an index of the arrays."""
         return Events(self.states, self.factor[rows], self.shift[rows])
 
@@ -47,7 +51,8 @@ class Events:
         for part, (count, length) in zip(parts, shapes, strict=True):
             for column, state in enumerate(part.states if part else ()):
                 at = (slice(begin, begin + count), slice(length), states.index(state))
-                factor[at], shift[at] = part.factor[..., column], part.shift[..., column]
+                if part is not None:
+                    factor[at], shift[at] = part.factor[..., column], part.shift[..., column]
             begin += count
         return Events(states, factor, shift)
 
@@ -86,14 +91,14 @@ class Events:
 class Jumps(eqx.Module):
     """The events of a model's states in scaled units; fields as in `Events`, with all states in the model's order."""
 
-    factor: Float[Any, "*rows state"]
-    shift: Float[Any, "*rows state"]
+    factor: Float[AnyArray, "*rows state"]
+    shift: Float[AnyArray, "*rows state"]
 
     def after(self, y: Float[Array, "*rows state"]) -> Float[Array, "*rows state"]:
         """States just after the jumps."""
         return self.factor * y + self.shift
 
-    def at(self, rows: Any) -> "Jumps":
+    def at(self, rows: Index) -> "Jumps":
         """The jumps of other rows, by an index of the arrays."""
         return Jumps(self.factor[rows], self.shift[rows])
 
@@ -127,7 +132,7 @@ EVENT_KEYS = ("time", "trajectory", "state", *ACTIONS)
 WHERE = "_where"  # what describes a row, for errors
 
 
-def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[KnownEvent]:
+def parse_events(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[KnownEvent]:
     """Events from rows with a `time`, a `state`, one of `add`, `set` and `multiply`, and perhaps a `trajectory`.
 
     **Arguments:**
@@ -157,19 +162,19 @@ def parse_events(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> lis
     return found
 
 
-def check_keys(row: Mapping[str, Any], where: str) -> None:
+def check_keys(row: Mapping[str, object], where: str) -> None:
     for key in row:
         if key not in (*EVENT_KEYS, WHERE):
             raise ValueError(f"{where} has the key {key!r}; events have {', '.join(EVENT_KEYS)}.")
 
 
-def is_empty(value: Any) -> bool:
+def is_empty(value: object) -> bool:
     return value is None or value == "" or value != value
 
 
-def as_number(value: Any, name: str, where: str) -> float:
+def as_number(value: object, name: str, where: str) -> float:
     try:
-        found = float(value.replace(",", ".") if isinstance(value, str) else value)
+        found = float(value.replace(",", ".") if isinstance(value, str) else cast(float, value))
     except (TypeError, ValueError):
         found = float("nan")
     if isinstance(value, bool) or not np.isfinite(found):

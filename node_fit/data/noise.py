@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -24,7 +23,7 @@ NOISE_PASS = "estimate, a positive number, or {state: number or column}"
 OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolute: 0.1}"
 
 
-def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
+def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
     """Checks `sigma`, and gives the columns that it names.
 
     **Arguments:** `by_row`: whether the table has one row per time, and so a place for such columns.
@@ -52,17 +51,17 @@ def sigma_columns(sigma: Any, states: Sequence[str], *, by_row: bool = True) -> 
     return columns
 
 
-def with_columns(states: Any, columns: Sequence[str]) -> Any:
+def with_columns(states: Sequence[str], columns: Sequence[str]) -> Sequence[str]:
     """What a table is read for: the states, and after them the columns of standard deviations."""
     return (*states, *columns) if columns else states
 
 
-def check_deviation(given: Any, name: str, what: str) -> None:
+def check_deviation(given: object, name: str, what: str) -> None:
     if not (is_real(given) and given > 0):
         raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
 
 
-def check_noise_parts(given: Mapping[str, Any], name: str) -> None:
+def check_noise_parts(given: Mapping[str, object], name: str) -> None:
     if not given or set(given) - set(NOISE_PARTS):
         raise ValueError(f"{name} must be {OF_STATE}, got {dict(given)!r:.60}.")
     for part, value in given.items():

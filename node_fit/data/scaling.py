@@ -1,20 +1,23 @@
 """Scaling of states, inputs and time to order one, and back."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..runtime.placement import AnyArray
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_fields
 from .dataset import Dataset, check_known_values
 from .domains import (
     TURNS,
     Bounds,
+    Numbers,
     Turns,
     check_bounds,
     check_inside,
@@ -97,12 +100,12 @@ class Scaler(eqx.Module):
     - `turns`: the turn of each state that is an angle, in its unit, None of others; empty if none is.
     """
 
-    state_shift: Float[Any, " state"]
-    state_scale: Float[Any, " state"]
-    input_shift: Float[Any, " input"]
-    input_scale: Float[Any, " input"]
-    time_shift: Float[Any, ""]
-    time_scale: Float[Any, ""]
+    state_shift: Float[AnyArray, " state"]
+    state_scale: Float[AnyArray, " state"]
+    input_shift: Float[AnyArray, " input"]
+    input_scale: Float[AnyArray, " input"]
+    time_shift: Float[AnyArray, ""]
+    time_scale: Float[AnyArray, ""]
     bounds: tuple[Bounds, ...] = eqx.field(static=True)
     input_bounds: tuple[Bounds, ...] = eqx.field(static=True, default=())
     turns: Turns = eqx.field(static=True, default=())
@@ -167,7 +170,7 @@ class Scaler(eqx.Module):
         angles = {name: turn for name, turn in zip(data.states, self.turns, strict=True) if turn} if self.turns else {}
         return data if data.angles == angles else dataclasses.replace(data, angles=angles)
 
-    def near(self, zs: Any, to: Any) -> Any:
+    def near(self, zs: Numbers, to: AnyArray) -> Numbers:
         """Scaled states, shape `(..., state)`, of angles in the turn nearest to others; NumPy or JAX arrays."""
         return near_columns(zs, to, self.turns, self.state_scale)
 
@@ -226,11 +229,13 @@ def check_columns(values: Float[np.ndarray, " value"], what: str) -> None:
         )
 
 
-def columns_by_name(function: Any, values: Any, bounds: Sequence[Bounds]) -> Any:
+def columns_by_name(
+    function: Callable[[Numbers, Bounds], Numbers], values: Numbers, bounds: Sequence[Bounds]
+) -> Numbers:
     """Applies `function(column, bounds)` to each column of a NumPy or JAX array of shape `(..., state)`."""
     if all(pair == UNBOUNDED for pair in bounds):
         return function(values, UNBOUNDED)
-    xp = np if isinstance(values, np.ndarray) else jnp
+    xp: ModuleType = np if isinstance(values, np.ndarray) else jnp
     return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Table:
     noise_seed: int = 0
     split: Split = field(default_factory=Split)
     sigma: Sigma = ESTIMATE
-    events: str | Sequence[Mapping[str, Any]] | None = None
+    events: str | Sequence[Mapping[str, object]] | None = None
     max_bytes: float = MOST_BYTES
 
     def __post_init__(self):
@@ -149,7 +149,7 @@ class Table:
         return self.scaling.marked(data)
 
     @property
-    def event_rows(self) -> list[dict[str, Any]]:
+    def event_rows(self) -> list[dict[str, object]]:
         """The events as they are written."""
         return read_events(self.events, self.trajectory, self.max_bytes)
 

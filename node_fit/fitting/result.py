@@ -22,8 +22,9 @@ from ..evaluation.metrics import Score, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble
-from ..model.neural_ode import NeuralODE, Prediction
+from ..model.neural_ode import NeuralODE
 from ..model.parameters import network_weights
+from ..model.rollout import Prediction
 from ..options.options import Options
 from ..plots.curves import Curves
 from ..plots.fit import fit_figure

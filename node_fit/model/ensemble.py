@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import diffrax
 import equinox as eqx
@@ -13,13 +13,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
-from ..data.dataset import Dataset, is_single
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..data.dataset import Dataset, GivenStates, is_single
+from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
-from .neural_ode import NeuralODE, Prediction
-from .rollout import advance_channels, begin_channels, channels_at, predicted_frame
+from .neural_ode import NeuralODE
+from .rollout import Prediction, advance_channels, begin_channels, channels_at, predicted_frame
+
+if TYPE_CHECKING:
+    import pandas
 
 # Maximum number of trajectories for the noise, and for the calibration.
 ENOUGH_RESIDUALS = 4096
@@ -93,10 +96,10 @@ class Ensemble(eqx.Module):
     def predict(
         self,
         data: Dataset | None = None,
-        ts: Any = None,
+        ts: ArrayLike | None = None,
         *,
-        y0: Any = None,
-        u: Any = None,
+        y0: GivenStates = None,
+        u: GivenStates = None,
     ) -> Float[np.ndarray, "... state"]:
         """The mean of the members' simulated trajectories, in the user's units.
 
@@ -106,13 +109,15 @@ class Ensemble(eqx.Module):
         if data is None:
             found = self.predict(self.typical.starting_from(y0, ts, u))
             return found[0] if is_single(y0) else found
-        return self.bands(data, ts).ys
+        return self.bands(data, None if ts is None else np.asarray(ts, np.float64)).ys
 
-    def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
+    def predict_frame(
+        self, data: Dataset | None = None, ts: ArrayLike | None = None, **given: Any
+    ) -> "pandas.DataFrame":
         """`predict`, with bands, as a data frame; see `Fit.predict_frame`."""
         return predicted_frame(self, data, ts, **given)
 
-    def solve(self, y0: Any, ts: Any, u: Any = None, **options: Any) -> diffrax.Solution:
+    def solve(self, y0: ArrayLike, ts: ArrayLike, u: ArrayLike | None = None, **options: Any) -> diffrax.Solution:
         """Solves each member's vector field in the user's units with Diffrax; see `NeuralODE.solve`.
 
         **Arguments:**
@@ -194,11 +199,11 @@ class Ensemble(eqx.Module):
             every = carry(stacked, dtype_of(precision))
 
             def at_times(batch: Batch, wanted: np.ndarray) -> np.ndarray:
-                def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+                def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Array, Front]:
                     placed = carry((batch.origin, intervals, front), dtype_of(precision))
                     return advance_all(every, static[0], *placed)
 
-                def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+                def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
                     needed = first_model.start.needed(batch)
                     return begin_all(every, static[0], *carry((needed, first), dtype_of(precision)))
 

@@ -173,7 +173,7 @@ def check_call(field: VectorField, system: System) -> None:
         )
 
 
-def as_field(field: Any) -> Any:
+def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField":
     """A field or what makes one, by its name or as it is.
 
     **Raises:** `ValueError` that says what to pass, if it is neither a field nor makes one.

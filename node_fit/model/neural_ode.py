@@ -2,19 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import Batch
-from ..data.dataset import Dataset, check_data, from_initial_values, is_single
+from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.scaling import Scaler
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Solution, VectorField, interpolate
 from ..solver.solver import Solver
@@ -22,26 +22,13 @@ from ..solver.triggers import has_triggers
 from .fields.known import Constants
 from .initial_state.rule import AbstractStart
 from .observation import AbstractObservation, MeasuredStates
-from .rollout import compile_prediction, predict_rows, predicted_frame
+from .rollout import Prediction, compile_prediction, predict_rows, predicted_frame
 from .system import System
 
+if TYPE_CHECKING:
+    import pandas
+
 BEYOND = 1e4
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """Predicted trajectories in the user's units.
-
-    - `ys`: channels, shape `(trajectory, saved, state)`.
-    - `lower`, `upper`: edges of bands, of the same shape; None for a single model.
-    - `hidden`: the hidden states in the order of `latent`, of an ensemble those of its first member, shape
-      `(trajectory, saved, hidden)`; None if there are none, or if the channels are a readout of the states.
-    """
-
-    ys: Float[np.ndarray, "trajectory saved state"]
-    lower: Float[np.ndarray, "trajectory saved state"] | None
-    upper: Float[np.ndarray, "trajectory saved state"] | None
-    hidden: Float[np.ndarray, "trajectory saved hidden"] | None = None
 
 
 @stored_as("NeuralODE")
@@ -149,10 +136,10 @@ class NeuralODE(eqx.Module):
     def predict(
         self,
         data: Dataset | None = None,
-        ts: Any = None,
+        ts: ArrayLike | None = None,
         *,
-        y0: Any = None,
-        u: Any = None,
+        y0: GivenStates = None,
+        u: GivenStates = None,
     ) -> Float[np.ndarray, "... state"]:
         """Simulates trajectories in the user's units, each from its start.
 
@@ -179,17 +166,19 @@ class NeuralODE(eqx.Module):
         if data is None:
             found = self.predict(self.starting_from(y0, ts, u))
             return found[0] if is_single(y0) else found
-        return self.bands(data, ts).ys
+        return self.bands(data, None if ts is None else np.asarray(ts, np.float64)).ys
 
     def compile_prediction(self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None) -> None:
         """Compiles `predict` ahead of its first call, for these data and for any model of this structure."""
         compile_prediction(self, *self.asked(data, ts))
 
-    def starting_from(self, y0: Any, ts: Any, u: Any) -> Dataset:
+    def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:
         """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`."""
         return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
 
-    def predict_frame(self, data: Dataset | None = None, ts: Any = None, **given: Any) -> Any:
+    def predict_frame(
+        self, data: Dataset | None = None, ts: ArrayLike | None = None, **given: Any
+    ) -> "pandas.DataFrame":
         """`predict`, as a data frame; see `Fit.predict_frame`."""
         return predicted_frame(self, data, ts, **given)
 
@@ -206,7 +195,7 @@ class NeuralODE(eqx.Module):
         derivatives [unit of each state per unit of time], shape `(state,)`.
         """
 
-        def vector_field(t: Any, y: Any, u: Any = None) -> Float[Array, " state"]:
+        def vector_field(t: ArrayLike, y: ArrayLike, u: ArrayLike | None = None) -> Float[Array, " state"]:
             inputs = jnp.zeros((0,), jnp.result_type(float)) if u is None else jnp.asarray(u, float)
             states = jnp.asarray(y, float)
             scaled = self.system.in_solver_units(jnp.asarray(t, float), states, inputs)
@@ -214,7 +203,7 @@ class NeuralODE(eqx.Module):
 
         return vector_field
 
-    def solve(self, y0: Any, ts: Any, u: Any = None, **options: Any) -> diffrax.Solution:
+    def solve(self, y0: ArrayLike, ts: ArrayLike, u: ArrayLike | None = None, **options: Any) -> diffrax.Solution:
         """Solves the vector field in the user's units with Diffrax.
 
         **Arguments:**
@@ -231,7 +220,7 @@ class NeuralODE(eqx.Module):
 
         field = self.vector_field
 
-        def rates(t: Array, y: Array, args: Any) -> Array:
+        def rates(t: Array, y: Array, args: PyTree) -> Array:
             return field(t, y, interpolate(t, ts, us, self.solver.interpolation))
 
         return self.solver.diffeqsolve(rates, ts, y0, scale=self.system.scaler.state_scale, **options)

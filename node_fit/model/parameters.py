@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from .fields.network import MLP, Polynomial
 from .initial_state.rule import AbstractStart
 from .initial_state.trained import Encoder
 
+Kind = TypeVar("Kind")
 TRAINED = ("field", "start", "observation")
 
 
@@ -51,7 +52,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
     fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]
 
-    def is_trained(path: tuple, leaf: Any) -> bool:
+    def is_trained(path: tuple, leaf: object) -> bool:
         full = name(path)
         chosen = any(within(full, part) for part in parts) and not any(within(full, f) for f in fixed)
         return chosen and eqx.is_inexact_array(leaf)
@@ -81,7 +82,7 @@ def network_of(part: PyTree) -> PyTree:
     return None if isinstance(part, AbstractStart) else part
 
 
-def parameter_nodes(model: PyTree, kind: type) -> list[tuple[tuple, Any]]:
+def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[tuple, Kind]]:
     """The parts of a model that have this class, with their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]

@@ -5,25 +5,31 @@ duration of a record, except for a few piece lengths.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.batch import Batch, in_slices
-from ..data.dataset import as_frame, columns_of
+from ..data.dataset import Dataset, GivenStates, as_frame, columns_of
 from ..data.events import Jumps
-from ..runtime.placement import carry, dtype_of, precision_of, scope
-from ..solver.problem import InitialValueProblem, Intervals, polynomials
+from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope
+from ..solver.problem import InitialValueProblem, Intervals, VectorField, polynomials
 from ..solver.row_by_row import Front
-from .observation import MeasuredStates
+from ..solver.solver import Solver
+from .initial_state.rule import AbstractStart
+from .observation import AbstractObservation, MeasuredStates
+
+if TYPE_CHECKING:
+    import pandas
 
 Wanted = Float[np.ndarray, "trajectory saved"]
-Begin = Callable[[Batch, Intervals], tuple[Any, Any]]
-Advance = Callable[[Batch, Intervals, Any], tuple[Any, Any]]
+# The state of a solve between two pieces: a `Front`, or fronts of members.
+Begin = Callable[[Batch, Intervals], tuple[AnyArray, PyTree]]
+Advance = Callable[[Batch, Intervals, PyTree], tuple[AnyArray, PyTree]]
 # Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
 ROOMS = (32, 128, 1024)
 
@@ -86,10 +92,10 @@ def pieces_of(intervals: Intervals) -> list[Intervals]:
     room = room_for(count)
     missing = -count % room
 
-    def filled(x: np.ndarray) -> np.ndarray:
+    def filled(x: AnyArray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
 
-    def blank(x: np.ndarray) -> np.ndarray:
+    def blank(x: AnyArray) -> np.ndarray:
         return np.concatenate([x, np.repeat(intervals.end[:, -1:], missing, axis=1)], axis=1)
 
     whole = Intervals(
@@ -148,8 +154,20 @@ def channels_at(
     return np.where(before, np.nan, chosen)
 
 
-# A `NeuralODE`, whose methods call this.
-Model = Any
+@runtime_checkable
+class Model(Protocol):
+    """What is read of a `NeuralODE`, whose methods call this."""
+
+    @property
+    def field(self) -> VectorField: ...
+    @property
+    def start(self) -> AbstractStart: ...
+    @property
+    def observation(self) -> AbstractObservation: ...
+    @property
+    def solver(self) -> Solver: ...
+    def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem: ...
+    def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]: ...
 
 
 def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
@@ -164,13 +182,13 @@ def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
         in_slices(at_times(model, compiled_channels), batch, wanted)
 
 
-def at_times(model: Model, solve: Callable) -> Callable[[Batch, Wanted], Any]:
+def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Callable[[Batch, Wanted], np.ndarray]:
     dtype = dtype_of(precision_of(model))
 
-    def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Any, Any]:
+    def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Array, Front]:
         return advance_channels(model, *carry((batch.origin, intervals, front), dtype))
 
-    def begin(batch: Batch, first: Intervals) -> tuple[Any, Any]:
+    def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
         return begin_channels(model, *carry((model.start.needed(batch), first), dtype))
 
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
@@ -204,9 +222,47 @@ def advance_channels(
     return outputs(model, ys), front
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted trajectories in the user's units.
+
+    - `ys`: channels, shape `(trajectory, saved, state)`.
+    - `lower`, `upper`: edges of bands, of the same shape; None for a single model.
+    - `hidden`: the hidden states in the order of `latent`, of an ensemble those of its first member, shape
+      `(trajectory, saved, hidden)`; None if there are none, or if the channels are a readout of the states.
+    """
+
+    ys: Float[np.ndarray, "trajectory saved state"]
+    lower: Float[np.ndarray, "trajectory saved state"] | None
+    upper: Float[np.ndarray, "trajectory saved state"] | None
+    hidden: Float[np.ndarray, "trajectory saved hidden"] | None = None
+
+
+@runtime_checkable
+class StartsAt(Protocol):
+    """What makes a dataset of first rows, see `NeuralODE.starting_from`."""
+
+    def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset: ...
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """What is read of a model or an ensemble."""
+
+    @property
+    def typical(self) -> StartsAt: ...
+    def bands(self, data: Dataset, ts: np.ndarray | None = None, level: float = 0.9) -> Prediction: ...
+
+
 def predicted_frame(
-    model: Any, data: Any = None, ts: Any = None, *, y0: Any = None, u: Any = None, level: float = 0.9
-) -> Any:
+    model: Predicts,
+    data: Dataset | None = None,
+    ts: ArrayLike | None = None,
+    *,
+    y0: GivenStates = None,
+    u: GivenStates = None,
+    level: float = 0.9,
+) -> "pandas.DataFrame":
     """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
     if data is None:
         data, ts = model.typical.starting_from(y0, ts, u), None

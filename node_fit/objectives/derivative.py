@@ -1,7 +1,5 @@
 """Derivative matching: the field against derivatives estimated from the data, with no solver in the loop."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ from ..data.dataset import Dataset, cut
 from ..data.facts import Facts
 from ..data.interpolation import FEWEST_SMOOTHED, smooth
 from ..model.neural_ode import NeuralODE
+from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.triggers import has_triggers
 from .losses import Penalty
@@ -24,11 +23,11 @@ ENOUGH_ROWS, DERIVATIVE_PIECE = 4, 512
 class Slopes(eqx.Module):
     """Points of smoothed trajectories and the derivatives there, in scaled units; one row per time."""
 
-    ts: Float[Any, " point"]
-    ys: Float[Any, "point state"]
-    us: Float[Any, "point input"]
-    rates: Float[Any, "point state"]
-    mask: Bool[Any, "point state"]
+    ts: Float[AnyArray, " point"]
+    ys: Float[AnyArray, "point state"]
+    us: Float[AnyArray, "point input"]
+    rates: Float[AnyArray, "point state"]
+    mask: Bool[AnyArray, "point state"]
 
 
 class DerivativeMatching(AbstractLeastSquares):

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -141,7 +141,7 @@ class StudentT(AbstractResidualLoss):
 LOSSES = {"squares": LEAST_SQUARES, "huber": Huber(), "student": StudentT()}
 
 
-def as_loss(given: Any) -> Any:
+def as_loss(given: AbstractResidualLoss | str) -> AbstractResidualLoss:
     """The loss of a name, or what was given if it is no name."""
     check_choice("loss", given, LOSSES)
     return LOSSES[given] if isinstance(given, str) else given

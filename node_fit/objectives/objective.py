@@ -3,18 +3,18 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..model.neural_ode import NeuralODE
+from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.held_steps import Shares
 from ..solver.problem import VectorField
@@ -117,9 +117,9 @@ class Target(eqx.Module):
 
     batch: PyTree
     grid: Shares | None
-    progress: Float[Any, ""]
-    error_limit: Float[Any, ""] | float = math.inf
-    share: Float[Any, ""] | float = 1.0
+    progress: Float[AnyArray, ""]
+    error_limit: Float[AnyArray, ""] | float = math.inf
+    share: Float[AnyArray, ""] | float = 1.0
 
     def limited(self, values: Array, excess: Float[Array, ""] | float) -> Array:
         """Values, infinite where the error of held steps exceeds its limit."""
@@ -254,7 +254,7 @@ class AbstractLeastSquares(AbstractObjective):
         return self.penalty.prior(parts)
 
 
-def measured_count(mask: Bool[Array, "..."], dtype: Any) -> Float[Array, ""]:
+def measured_count(mask: Bool[AnyArray, "..."], dtype: DTypeLike) -> Float[Array, ""]:
     return jnp.maximum(mask.sum(), 1).astype(dtype)
 
 
@@ -282,7 +282,7 @@ class CustomLoss(AbstractObjective):
     **Raises:** `ValueError` if it is not a function or, on first use, if it does not return a scalar.
     """
 
-    function: Callable[[NeuralODE, Batch], Any] = eqx.field(static=True)
+    function: Callable[[NeuralODE, Batch], object] = eqx.field(static=True)
 
     def __check_init__(self):
         check_fields(self)
@@ -298,7 +298,7 @@ class CustomLoss(AbstractObjective):
         return Loss(value, (~jnp.isfinite(value)).astype(jnp.int32))
 
 
-def as_objective(given: Any) -> AbstractObjective:
+def as_objective(given: object) -> AbstractObjective:
     """Converts a plain function of a model and a batch to a `CustomLoss`; returns objectives unchanged.
 
     **Raises:** `ValueError` that says what to pass.

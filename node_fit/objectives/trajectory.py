@@ -5,7 +5,6 @@ Its base class serves all objectives that compare solved trajectories with data.
 
 import abc
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,6 +19,7 @@ from ..data.interpolation import smooth
 from ..data.noise import typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
 from ..model.neural_ode import NeuralODE, bound_of
+from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
 from ..solver.methods import Adjoint, with_defaults
@@ -296,10 +296,10 @@ class Segments(eqx.Module):
     """
 
     batch: Batch
-    opens: Bool[Any, " segment"]
-    next: Int[Any, " segment"]
-    row: Int[Any, " segment"]
-    guess: Float[Any, "segment state"]
+    opens: Bool[AnyArray, " segment"]
+    next: Int[AnyArray, " segment"]
+    row: Int[AnyArray, " segment"]
+    guess: Float[AnyArray, "segment state"]
 
 
 class MultipleShooting(AbstractSimulation):

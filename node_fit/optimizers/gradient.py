@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -131,7 +131,7 @@ def has_memory(state: PyTree) -> bool:
     return any(isinstance(link, optax.ScaleByLBFGSState) for link in links)
 
 
-def as_optimizer(given: Any) -> AbstractOptimizer:
+def as_optimizer(given: object) -> AbstractOptimizer:
     """The optimizer of a name, an optimizer as it is, or a bare Optax transformation wrapped in `Optax`.
 
     **Raises:** `ValueError` for anything else; it says what to pass.

@@ -8,7 +8,7 @@ are in different slots, that takes a hundred gathers per step, and the compact f
 
 import functools
 from dataclasses import KW_ONLY
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -161,7 +161,7 @@ def lbfgs_by_evaluation(memory: int, tries: int) -> optax.GradientTransformation
         return initial_search(memory, params)
 
     def update(
-        updates: PyTree, state: Any, params: PyTree = None, *, value: Array, **extra_args: Any
+        updates: PyTree, state: SearchState, params: PyTree = None, *, value: Array, **extra_args: object
     ) -> tuple[PyTree, SearchState]:
         gradient, unravel = ravel_pytree(updates)
         x, _ = ravel_pytree(params)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -171,10 +171,10 @@ class AbstractGradientOptimizer(AbstractOptimizer):
 def with_schedules(new: PyTree, old: PyTree) -> PyTree:
     """A new Optax state whose schedules are as far as those of an old one."""
 
-    def injects(node: Any) -> bool:  # `optax.inject_hyperparams`
+    def injects(node: object) -> bool:  # `optax.inject_hyperparams`
         return hasattr(node, "hyperparams") and hasattr(node, "inner_state")
 
-    def merged(new: Any, old: Any) -> Any:
+    def merged(new: PyTree, old: PyTree) -> PyTree:
         if injects(new):
             return old._replace(inner_state=with_schedules(new.inner_state, old.inner_state))
         return old if isinstance(new, optax.ScaleByScheduleState) else new

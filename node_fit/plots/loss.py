@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .style import ACCENTS, FAINT, INK, QUIET, new_figure, plain_label, save_figure, use_style
+from .style import ACCENTS, FAINT, INK, QUIET, LineStyle, new_figure, plain_label, save_figure, use_style
+
+if TYPE_CHECKING:
+    import matplotlib.axes
 
 
 def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
@@ -57,7 +60,7 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         return save_figure(figure, path)
 
 
-def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
+def mark_best(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
     """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
     Stages may minimise different objectives, so their training losses do not compare.
@@ -73,7 +76,7 @@ def mark_best(axes: Any, steps: np.ndarray, stages: list, losses: dict[str, np.n
         )
 
 
-def mark_stages(axes: Any, steps: np.ndarray, stages: list) -> None:
+def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list) -> None:
     parts = runs(stages)
     if len(parts) < 2:
         return
@@ -107,7 +110,7 @@ def positive(loss: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(loss) & (loss > 0), loss, np.nan)
 
 
-def single_point_style(values: np.ndarray) -> dict[str, Any]:
+def single_point_style(values: np.ndarray) -> LineStyle:
     """Marks a line that has a single point, which would otherwise be invisible."""
     return {"marker": "o", "ms": 3} if np.isfinite(values).sum() < 2 else {}
 

@@ -2,12 +2,17 @@
 
 import io
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .curves import CONTEXT, TRAIN
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import matplotlib.lines
 
 # Paul Tol's bright palette (technical note SRON/EPS/TN/09-002), readable by the colour-blind.
 ACCENTS = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
@@ -42,24 +47,24 @@ STYLE: dict[Any, Any] = {
 DPI = 150
 
 
-def use_style() -> Any:
+def use_style() -> AbstractContextManager[None]:
     import matplotlib
 
     return matplotlib.rc_context(STYLE)
 
 
-def new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> "matplotlib.figure.Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def save_figure(figure: Any, path: str | Path) -> Path:
+def save_figure(figure: "matplotlib.figure.Figure", path: str | Path) -> Path:
     Path(path).write_bytes(png(figure))
     return Path(path)
 
 
-def png(figure: Any) -> bytes:
+def png(figure: "matplotlib.figure.Figure") -> bytes:
     """A figure as a PNG file."""
     content = io.BytesIO()
     with warnings.catch_warnings():
@@ -80,13 +85,15 @@ def plain_label(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-EVENT = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
+# Of lines and markers, by the names of Matplotlib's properties.
+LineStyle = dict[str, Any]
+EVENT: LineStyle = {"ls": "none", "marker": "|", "color": "#228833", "ms": 8, "mew": 2.0}
 
 
-def marker(role: str, colour: str, count: int, crowded: bool = False) -> dict[str, Any]:
+def marker(role: str, colour: str, count: int, crowded: bool = False) -> LineStyle:
     """Marker style for the measurements of a role: filled if fitted, hollow if not, smaller if there are many."""
     size = float(np.clip(30 / np.sqrt(max(count, 1)), 1.8, 3.6))
-    style: dict[str, Any] = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
+    style: LineStyle = {"ls": "none", "marker": "o", "color": colour, "ms": size, "mew": 0.0}
     if role == TRAIN:
         return style | {"alpha": 0.45 if crowded else 1.0}
     if role == CONTEXT:
@@ -103,7 +110,7 @@ def label_of(role: str) -> str:
     return {TRAIN: "fitted data", CONTEXT: "context", "validation": "validation", "test": "test"}.get(role, role)
 
 
-def entry(label: str, **style: Any) -> Any:
+def entry(label: str, **style: Any) -> "matplotlib.lines.Line2D":
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **style)

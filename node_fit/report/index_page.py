@@ -4,14 +4,14 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import yaml
 
 from ..training.callback import ENDED
 from .page import jsonable_numbers, write_page
-from .run_files import read_losses, read_summary
+from .run_files import LossRow, read_losses, read_summary
 from .run_page import PAGE_NAME as RUN_PAGE
 
 INDEX_NAME = "index.html"
@@ -81,6 +81,24 @@ def make_member_index(folder: Path) -> Path | None:
 LOSS_COLUMNS = ("train_loss", "validation_loss")
 
 
+class JobEntry(TypedDict):
+    """What the page shows of a job, or of a member.
+
+    - `words`: its diagnosis, or how it ended. `varied`: overrides by key. `scores`: NRMSE by split.
+    - `curve`: the losses of its last stage. `page`: its own page, if there is one.
+    """
+
+    name: str
+    status: str
+    words: str
+    varied: dict[str, str | None]
+    scores: dict[str, float | None]
+    seconds: float | None
+    steps: int | None
+    curve: dict[str, list[float | None]] | None
+    page: str | None
+
+
 def is_run(path: Path) -> bool:
     return (path / "summary.json").is_file() and (path / "config.yaml").is_file()
 
@@ -89,7 +107,7 @@ def sort_key(path: Path) -> tuple[int, str]:
     return (int(path.name) if path.name.isdecimal() else 1 << 60), path.name
 
 
-def read_job(folder: Path, status: str | None, missing: str) -> dict[str, Any]:
+def read_job(folder: Path, status: str | None, missing: str) -> JobEntry:
     """What the page shows of a job. `missing`: the status of a job without a summary."""
     summary = read_summary(folder)
     metrics = summary.get("metrics") or {}
@@ -115,7 +133,7 @@ def read_overrides(folder: Path) -> list[str]:
     return [str(word) for word in words] if isinstance(words, list) else []
 
 
-def learning_curve(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
     """Steps, seconds and losses of the last stage, of the best member in each chunk."""
     last = [row for row in rows if row.get("stage") == rows[-1].get("stage")]
     if not last:
@@ -143,13 +161,13 @@ def learning_curve(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def find_varied(jobs: list[dict[str, Any]]) -> list[str]:
+def find_varied(jobs: list[JobEntry]) -> list[str]:
     """The keys in which jobs differ, in the order in which they were given."""
     keys = dict.fromkeys(key for job in jobs for key in job["varied"] if key not in ("resume", "hydra.run.dir"))
     return [key for key in keys if len({job["varied"].get(key) for job in jobs}) > 1]
 
 
-def write_index(directory: Path, jobs: list[dict[str, Any]], varied: list[str], noun: str) -> Path:
+def write_index(directory: Path, jobs: list[JobEntry], varied: list[str], noun: str) -> Path:
     """Writes the page of jobs or members, the best first."""
     ranked = sorted(jobs, key=rank_job)
     for place, job in enumerate(ranked):
@@ -178,7 +196,7 @@ def write_index(directory: Path, jobs: list[dict[str, Any]], varied: list[str], 
     )
 
 
-def rank_job(job: Mapping[str, Any]) -> tuple[bool, float, float]:
+def rank_job(job: JobEntry) -> tuple[bool, float, float]:
     """Completed jobs by validation error, or by training error; then all others."""
     validation, train = (
         math.inf if job["scores"][key] is None else job["scores"][key] for key in ("validation", "train")

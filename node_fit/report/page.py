@@ -7,19 +7,24 @@ import json
 import math
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..runtime.placement import ArrayLike
 from ..runtime.serialization import __version__
 from ..storage.disk import write_file
+
+if TYPE_CHECKING:
+    import jinja2
+    import markupsafe
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Significant digits of numbers that are drawn.
 DIGITS = 6
 
 
-def write_page(path: Path, template: str, data: dict[str, Any], **words: Any) -> Path:
+def write_page(path: Path, template: str, data: dict[str, object], **words: object) -> Path:
     """Writes a page; returns `path`.
 
     **Arguments:**
@@ -46,7 +51,7 @@ def write_page(path: Path, template: str, data: dict[str, Any], **words: Any) ->
 
 
 @functools.cache
-def environment() -> Any:
+def environment() -> "jinja2.Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
@@ -65,7 +70,7 @@ def environment() -> Any:
     return made
 
 
-def source(name: str) -> Any:
+def source(name: str) -> "markupsafe.Markup":
     """A style or script of ours, which is not escaped."""
     from markupsafe import Markup
 
@@ -105,7 +110,7 @@ def shorten(text: str) -> str:
         return text
 
 
-def jsonable_numbers(values: Any, digits: int = DIGITS) -> list:
+def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list:
     """An array as nested lists of rounded numbers, with `None` for those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) < 1e30)
@@ -117,7 +122,7 @@ def jsonable_numbers(values: Any, digits: int = DIGITS) -> list:
     return with_none(rounded, finite)
 
 
-def jsonable_times(ts: Any) -> list:
+def jsonable_times(ts: ArrayLike) -> list:
     """Times as a list, rounded to a millionth of their span; these may be large, such as seconds since 1970."""
     exact = np.asarray(ts, dtype=np.float64)
     span = float(np.ptp(exact)) if exact.size else 0.0

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,8 +21,84 @@ from ..data.dataset import Dataset
 from ..data.dates import SECONDS, unit_for
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.fit import SIDE, phase_points
+from ..runtime.serialization import Json
 from ..storage.archive import BadFile, peek
 from ..storage.disk import write_file
+
+
+class Figures(TypedDict):
+    """Scores of a channel; None where there is none."""
+
+    rmse: float | None
+    nrmse: float | None
+    r2: float | None
+
+
+class SplitFigures(Figures):
+    """Scores of a split over all channels, and of each."""
+
+    channels: dict[str, Figures]
+
+
+class Summary(TypedDict):
+    """The content of `summary.json`; what is read from a file may lack keys: of a run that has not ended, say."""
+
+    status: str
+    reason: str
+    overrides: list[str]
+    steps: int | None
+    compiles: int
+    cached: int
+    seconds: dict[str, float]
+    precision: str
+    device: str
+    devices: int
+    parameters: int
+    start: Json | None
+    constants: dict[str, float]
+    derived: dict[str, Any]
+    likelihood: Json
+    confidence: Json
+    residuals: Json
+    metrics: dict[str, SplitFigures | None]
+    baselines: dict[str, dict[str, SplitFigures | None]]
+    rows: dict[str, int]
+    given_rows: dict[str, int]
+    choices: dict[str, dict[str, str]]
+    warnings: list[str]
+    linear_is_best: bool
+    diagnosis: Json
+    attempts: list[Json]
+    horizon: int | None
+    starts: Json | None
+    ensemble: Json | None
+
+
+class LossRow(TypedDict):
+    """A row of `metrics.csv`."""
+
+    stage: str
+    member: float | None
+    step: float | None
+    seconds: float | None
+    train_loss: float | None
+    validation_loss: float | None
+
+
+class MemberLosses(TypedDict):
+    """The losses of a member in a stage."""
+
+    step: list[float | None]
+    seconds: list[float | None]
+    train: list[float | None]
+    validation: list[float | None]
+
+
+class StageLosses(TypedDict):
+    """The losses of a stage."""
+
+    name: str | None
+    members: list[MemberLosses]
 
 
 class Origin(NamedTuple):
@@ -31,14 +107,17 @@ class Origin(NamedTuple):
     first: np.datetime64
     unit: str
 
-    def since(self, stamps: np.ndarray | np.datetime64) -> Any:
+    def since(self, stamps: np.ndarray) -> Float[np.ndarray, "..."]:
         """Instants as times."""
         return (stamps - self.first) / np.timedelta64(1, "us") / (1e6 * SECONDS[self.unit])
 
     def times_of(self, data: Dataset, trajectory: int, ts: Float[np.ndarray, " time"]) -> Float[np.ndarray, " time"]:
         """Times of a trajectory of dated data, counted from this origin."""
         assert data.dates is not None
-        return self.since(data.dates.zero[trajectory]) + ts * SECONDS[data.dates.unit] / SECONDS[self.unit]
+        return (
+            self.since(data.dates.zero[trajectory : trajectory + 1])
+            + ts * SECONDS[data.dates.unit] / SECONDS[self.unit]
+        )
 
 
 def is_stamp(text: str) -> bool:
@@ -46,11 +125,11 @@ def is_stamp(text: str) -> bool:
     return re.match(r"\s*\d{4}-\d{2}", text) is not None
 
 
-def count_from_origin(name: str, texts: Any) -> tuple[str, Float[np.ndarray, " row"], Origin]:
+def count_from_origin(name: str, texts: Sequence[str] | np.ndarray) -> tuple[str, Float[np.ndarray, " row"], Origin]:
     """A column of timestamps as times: what to call it, the times, and their origin."""
     import pandas as pd
 
-    stamps = pd.to_datetime(texts, format="ISO8601", utc=True).tz_localize(None).as_unit("us").to_numpy()
+    stamps = pd.to_datetime(list(texts), format="ISO8601", utc=True).tz_localize(None).as_unit("us").to_numpy()
     steps = np.diff(stamps) / np.timedelta64(1, "s")
     origin = Origin(stamps.min(), unit_for(float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0))
     zone = " UTC" if re.search(r"(Z|[+-]\d{2}:?\d{2})$", texts[0].strip()) else ""
@@ -62,7 +141,7 @@ def count_from_origin(name: str, texts: Any) -> tuple[str, Float[np.ndarray, " r
 LARGEST_CONFIG_TEXT = 4 << 20
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """The content of a JSON file; empty if there is none, or if it can't be read."""
     try:
         content = json.loads(path.read_text())
@@ -71,12 +150,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
+def read_summary(folder: Path) -> "Summary":
     """The summary of a run, with today's statuses; empty if there is none, or if it can't be read."""
-    return with_statuses(read_json(folder / "summary.json"))
+    return cast(Summary, with_statuses(read_json(folder / "summary.json")))
 
 
-def with_statuses(node: Any) -> Any:
+def with_statuses(node: object) -> object:
     """A summary in which `stopped_early`, of version 0.2, is `converged` or `stopped`."""
     if isinstance(node, list):
         return [with_statuses(each) for each in node]
@@ -92,7 +171,7 @@ def with_statuses(node: Any) -> Any:
     return node
 
 
-def read_config_text(path: Path) -> tuple[dict[str, Any], str]:
+def read_config_text(path: Path) -> tuple[Json, str]:
     """A config as keys and values, and as text; empty if it can't be read, or is none that node_fit writes."""
     try:
         if path.stat().st_size > LARGEST_CONFIG_TEXT:
@@ -107,26 +186,27 @@ def read_config_text(path: Path) -> tuple[dict[str, Any], str]:
     return (content if isinstance(content, dict) else {}), text
 
 
-def read_units(config: Mapping[str, Any]) -> dict[str, str]:
+def read_units(config: Mapping[str, object]) -> dict[str, str]:
     """The units of columns in a config."""
     data = config.get("data")
     units = data.get("units") if isinstance(data, dict) else None
     return {str(name): str(unit) for name, unit in units.items()} if isinstance(units, dict) else {}
 
 
-def read_losses(path: Path) -> list[dict[str, Any]]:
+def read_losses(path: Path) -> list[LossRow]:
     """The rows of `metrics.csv`; numbers are finite or `None`."""
     try:
         with open(path, newline="") as file:
             rows = list(csv.DictReader(line for line in file if line.endswith("\n")))
     except OSError:
         return []
-    return [{key: value if key == "stage" else finite_number(value) for key, value in row.items()} for row in rows]
+    whole = [{key: value if key == "stage" else finite_number(value) for key, value in row.items()} for row in rows]
+    return cast(list[LossRow], whole)
 
 
-def finite_number(text: Any) -> float | None:
+def finite_number(text: str | None) -> float | None:
     try:
-        value = float(text)
+        value = float(text or "")
     except (TypeError, ValueError):
         return None
     return value if math.isfinite(value) else None
@@ -141,7 +221,7 @@ def read_versions(model: Path) -> dict[str, str]:
     return {"node_fit": str(content.get("node_fit", "?")), **content.get("versions", {})}
 
 
-def command_of(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def command_of(record: Mapping[str, Any], summary: "Summary") -> str:
     """The command that repeats a run."""
     words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
     given = record.get("overrides", summary["overrides"] or [])
@@ -150,22 +230,22 @@ def command_of(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])
 
 
-def stages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def stages(rows: list[LossRow]) -> list[StageLosses]:
     """Losses by stage, and in it by member.
 
     **Returns:** for each stage its `name` and `members`: dicts with lists `step`, `seconds`, `train`, `validation`.
     """
-    found: list[dict[str, Any]] = []
+    found: list[tuple[str | None, dict[int, MemberLosses]]] = []
     for row in rows:
-        if not found or found[-1]["name"] != row.get("stage"):
-            found.append({"name": row.get("stage"), "members": {}})
-        empty: dict[str, list] = {"step": [], "seconds": [], "train": [], "validation": []}
-        member = found[-1]["members"].setdefault(int(row.get("member") or 0), empty)
+        if not found or found[-1][0] != row.get("stage"):
+            found.append((row.get("stage"), {}))
+        empty: MemberLosses = {"step": [], "seconds": [], "train": [], "validation": []}
+        member = found[-1][1].setdefault(int(row.get("member") or 0), empty)
         member["step"].append(row.get("step"))
         member["seconds"].append(row.get("seconds"))
         member["train"].append(row.get("train_loss"))
         member["validation"].append(row.get("validation_loss"))
-    return [{"name": each["name"], "members": list(each["members"].values())} for each in found]
+    return [{"name": name, "members": list(members.values())} for name, members in found]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,12 +20,16 @@ from ..evaluation.residuals import (
     neighbours_in_words,
 )
 from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
+from ..runtime.serialization import Json
 from .page import jsonable_numbers, jsonable_times, write_page
 from .run_files import (
     Field,
+    Figures,
     Kept,
     Key,
     Predictions,
+    StageLosses,
+    Summary,
     command_of,
     field_of_model,
     load_curves,
@@ -47,7 +51,7 @@ POINTS_OF_CHECK = 40
 HISTOGRAM_BINS = 41
 
 
-def describe_residuals(predictions: Predictions, checked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe_residuals(predictions: Predictions, checked: Mapping[str, Any]) -> list[Json]:
     """Autocorrelation and distribution of the residuals, by split.
 
     **Arguments:** `checked`: what the summary says of the residuals of each split; those of others are checked here, in
@@ -90,7 +94,7 @@ def describe_check(
     residuals: Float[np.ndarray, "row state"],
     segment: Int[np.ndarray, " row"],
     us: Float[np.ndarray, "row input"],
-) -> dict[str, Any]:
+) -> Json:
     """The checks of a split whose summary holds none."""
     channels = check_channels(residuals, segment, us, predictions.states, predictions.inputs)
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels))).as_dict()
@@ -152,13 +156,14 @@ def make_run_page(
     **Returns:** the path of the page.
     """
     predictions = read_predictions(folder / "predictions.csv")
-    summary = dict.fromkeys(SUMMARY) | read_summary(folder)
+    summary = cast(Summary, dict.fromkeys(SUMMARY) | read_summary(folder))
     diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config_text(folder / "config.yaml")
-    data: dict[str, Any] = {"stages": stages(read_losses(folder / "metrics.csv"))}
+    losses = stages(read_losses(folder / "metrics.csv"))
+    data: Json = {"stages": losses}
     starts = sorted((summary["starts"] or {}).get("table", []), key=lambda each: (each["loss"] is None, each["loss"]))
     data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
-    words: dict[str, Any] = {"records": 0, "checks": [], "split": "", "forecast": False}
+    words: Json = {"records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         records = trajectories_of(predictions)
         chosen = choose_records(predictions, records)
@@ -191,8 +196,8 @@ def make_run_page(
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),
         baselines=[BASELINES.get(name, name) for name in summary["baselines"] or {}],
-        stages=[{"name": each["name"], "said": chunk_in_words(each)} for each in data["stages"]],
-        steps=steps_in_words(data["stages"], summary["steps"]),
+        stages=[{"name": each["name"], "said": chunk_in_words(each)} for each in losses],
+        steps=steps_in_words(losses, summary["steps"]),
         shown=len(data.get("records", [])),
         has_field=data.get("field") is not None,
         predictions=predictions,
@@ -202,7 +207,7 @@ def make_run_page(
     )
 
 
-def intervals_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+def intervals_of(summary: Summary) -> Json:
     """The intervals of constants and of what follows from them; their names differ."""
     sure = summary["confidence"] or {}
     return {**(sure.get("constants") or {}), **(sure.get("derived") or {})}
@@ -239,9 +244,7 @@ def keys_of_records(records: list[Trajectory]) -> set[Key]:
     return {(segment.role, segment.name) for record in records for segment in record.segments}
 
 
-def describe_run(
-    predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept
-) -> dict[str, Any]:
+def describe_run(predictions: Predictions, records: list[Trajectory], chosen: list[Trajectory], kept: Kept) -> Json:
     """What the page draws of data and predictions."""
     places = {id(record): index for index, record in enumerate(chosen)}
     known = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
@@ -263,7 +266,7 @@ def describe_run(
     }
 
 
-def describe_record(predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve]) -> dict[str, Any]:
+def describe_record(predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve]) -> Json:
     segments = []
     past = -np.inf
     for segment in record.segments:
@@ -310,7 +313,7 @@ def to_columns(values: np.ndarray) -> list[list]:
     return [jsonable_numbers(column) for column in values.T]
 
 
-def describe_field(field: Field | None) -> dict[str, Any] | None:
+def describe_field(field: Field | None) -> Json | None:
     if field is None:
         return None
     return {
@@ -320,14 +323,14 @@ def describe_field(field: Field | None) -> dict[str, Any] | None:
     }
 
 
-def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def score_table(summary: Summary) -> list[Json]:
     """A line for each split and channel: its scores, and the NRMSE of each baseline."""
     lines = []
     for split, own in (summary["metrics"] or {}).items():
         if own is None:
             continue
         simple = [figures.get(split) or {"channels": {}} for figures in (summary["baselines"] or {}).values()]
-        whole: list[tuple[str, Any, list[Any]]] = (
+        whole: list[tuple[str, Figures, list[float | None]]] = (
             [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
         )
         channels = [
@@ -342,7 +345,7 @@ def score_table(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def steps_in_words(stages: list[dict[str, Any]], total: int | None) -> str | None:
+def steps_in_words(stages: list[StageLosses], total: int | None) -> str | None:
     """The steps of each stage, since `train.steps` is that of the last; all together where they are not known."""
     ends = [max((member["step"][-1] or 0 for member in stage["members"]), default=0) for stage in stages]
     counts = np.diff([0, *ends])
@@ -350,7 +353,7 @@ def steps_in_words(stages: list[dict[str, Any]], total: int | None) -> str | Non
     return " + ".join(f"{count:.0f}" for count in counts) if known else None if total is None else f"{total}"
 
 
-def chunk_in_words(stage: dict[str, Any]) -> str | None:
+def chunk_in_words(stage: StageLosses) -> str | None:
     """The losses of a stage that has a single chunk, of which a picture would show a point; None of others."""
     member = stage["members"][0]
     if len(stage["members"]) > 1 or len(member["step"]) > 1:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 from jaxtyping import PyTree
@@ -74,12 +74,20 @@ class Programs:
         self._executables: dict[Hashable, Future[Callable]] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="compile")
 
-    def get(self, *program: Any, **options: Any) -> Callable:
+    def get(
+        self,
+        function: Callable[..., PyTree],
+        static: PyTree,
+        arguments: tuple[PyTree, ...],
+        count: Compilations,
+        check: Callable[[PyTree], None] = lambda result: None,
+        axes: tuple[int | None, ...] | None = None,
+    ) -> Callable[..., PyTree]:
         """The executable of `function(static, *arguments)`; call it with `arguments` alone. Arguments as of `begin`.
 
         **Raises:** what its compilation raises.
         """
-        compiled = self.begin(*program, **options)
+        compiled = self.begin(function, static, arguments, count, check, axes)
         try:
             return compiled.result()
         except Exception:

@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
 import jax
@@ -15,6 +15,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, PyTree
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike  # What NumPy makes an array of.
+
+    # An array on a device or on the host.
+    AnyArray = Array | np.ndarray
+else:
+    ArrayLike = object  # NumPy's type refuses numbers and tuples at run time.
+    AnyArray = Array | np.ndarray | np.generic  # NumPy's scalars pass as arrays without axes.
 Precision = Literal["x32", "x64"]
 DeviceName = Literal["auto", "cpu", "gpu"]
 
@@ -101,7 +109,7 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> P
 def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
     """Copies every array of `tree` into a NumPy array, floats in `dtype`; leaves random keys unchanged."""
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: PyTree) -> PyTree:
         if not is_array(x) or is_key(x):
             return x
         return np.array(x, dtype=dtype if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
@@ -109,12 +117,12 @@ def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
     return jax.tree.map(leaf, tree)
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """Whether a leaf is a JAX or NumPy array, or a scalar with a dtype."""
     return isinstance(leaf, Array | np.ndarray | np.generic)
 
 
-def is_key(leaf: Any) -> bool:
+def is_key(leaf: Array | np.ndarray | np.generic) -> bool:
     """Whether an array holds JAX random keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
@@ -158,7 +166,7 @@ def is_first() -> bool:
 def to_host(tree: PyTree) -> PyTree:
     """Copies a tree into whole NumPy arrays, whichever process holds which part; leaves random keys unchanged."""
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: object) -> object:
         if not isinstance(x, jax.Array) or is_key(x):
             return x
         if x.is_fully_addressable or x.is_fully_replicated:
@@ -236,7 +244,7 @@ class Placement:
     fewest: int = 1
 
     @cached_property
-    def devices(self) -> list[Any]:
+    def devices(self) -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         """The devices in use."""
         first = find_device(self.device)
         there = jax.devices(first.platform)
@@ -271,7 +279,7 @@ class Placement:
         """Spreads the leaves of a tree over the devices along an axis; replicates leaves that can't be split evenly."""
         count = len(self.devices)
 
-        def leaf(x: Any) -> Any:
+        def leaf(x: PyTree) -> PyTree:
             divides = np.ndim(x) > axis and x.shape[axis] % count == 0
             return self.put(x, PartitionSpec(*[None] * axis, AXIS) if divides else PartitionSpec())
 

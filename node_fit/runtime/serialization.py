@@ -1,9 +1,11 @@
 """What files say of the code: the version that wrote them, and short names of classes, wherever a class is."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __version__ = "0.2.0"
+# A JSON object; what is in it is checked where it is read.
+Json = dict[str, Any]
 Class = TypeVar("Class", bound=type)
 # A name is permanent: files of every version contain it.
 CLASSES: dict[str, type] = {}

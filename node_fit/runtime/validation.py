@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ ARRAYS = (AbstractArray, jax.Array, np.ndarray)
 LISTS = (tuple, Sequence, list)
 # Packages from which a user takes classes by these names.
 PACKAGES = ("node_fit", "diffrax", "optax")
-HINT_WORDS: dict[Any, str] = {
+HINT_WORDS: dict[object, str] = {
     **dict.fromkeys((bool, np.bool), "True or False"),
     **dict.fromkeys((float, complex, np.number), "a number"),
     int: "an integer",
@@ -26,12 +26,13 @@ HINT_WORDS: dict[Any, str] = {
     Callable: "a function",
     Mapping: "a dict",
 }
+Chosen = TypeVar("Chosen")
 Function = TypeVar("Function", bound=Callable)
 # Arguments of the parts of a model that the data give, and `fit` passes.
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
 
 
-def check_argument(name: str, value: Any, hint: Any, text: str | None = None) -> None:
+def check_argument(name: str, value: object, hint: object, text: str | None = None) -> None:
     """Refuses a value that is not of its type hint.
 
     **Arguments:** `text`: what to pass, in words; by default from the hint.
@@ -42,7 +43,7 @@ def check_argument(name: str, value: Any, hint: Any, text: str | None = None) ->
         raise ValueError(f"{name} must be {text or describe_hint(hint)}, got {value!r:.60}.")
 
 
-def check_fields(owner: Any, texts: Mapping[str, str] = types.MappingProxyType({})) -> None:
+def check_fields(owner: object, texts: Mapping[str, str] = types.MappingProxyType({})) -> None:
     """Checks the fields of a dataclass or module; see `check_argument`.
 
     **Arguments:** `texts`: what to pass, by the name of the field.
@@ -57,7 +58,7 @@ def checks_arguments(function: Function) -> Function:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> object:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:  # The call itself says it better.
@@ -71,7 +72,7 @@ def checks_arguments(function: Function) -> Function:
 
 
 @functools.cache
-def parameter_hints(target: Any) -> dict[str, Any]:
+def parameter_hints(target: object) -> dict[str, object]:
     """The type hints of a class or function; none if one can't be evaluated."""
     try:
         return get_type_hints(target)
@@ -79,7 +80,7 @@ def parameter_hints(target: Any) -> dict[str, Any]:
         return {}
 
 
-def matches(value: Any, hint: Any) -> bool:
+def matches(value: object, hint: object) -> bool:
     """Whether a value is of a type hint. Numbers may be of NumPy or JAX; shapes of arrays are not checked."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     flag, text = isinstance(value, bool | np.bool), isinstance(value, str)
@@ -94,7 +95,7 @@ def matches(value: Any, hint: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not flag
     if kind is float:
-        return not flag and (isinstance(value, Real) or (hasattr(value, "dtype") and np.ndim(value) == 0))
+        return not flag and (isinstance(value, Real) or getattr(value, "shape", None) == ())
     if kind in LISTS:
         items = inner[:1] if kind is not tuple or inner[-1:] == (...,) else ()
         return isinstance(value, kind) and not text and all(matches(each, hint) for hint in items for each in value)
@@ -105,12 +106,12 @@ def matches(value: Any, hint: Any) -> bool:
     return isinstance(value, kind)
 
 
-def members(hint: Any) -> tuple[Any, ...]:
+def members(hint: object) -> tuple[object, ...]:
     """The members of a union; of any other hint, itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def describe_hint(hint: Any, words: Mapping[Any, str] = HINT_WORDS) -> str:
+def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str:
     """Describes a type hint in words.
 
     **Arguments:** `words`: for types that have a word of their own.
@@ -135,13 +136,13 @@ def nearest_choice(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else "."
 
 
-def check_choice(key: str, name: Any, known: Collection[str]) -> None:
+def check_choice(key: str, name: object, known: Collection[str]) -> None:
     """Refuses a name that is not known."""
     if isinstance(name, str) and name not in known:
         raise ValueError(f"{key} must be one of {', '.join(known)}, got {name!r}{nearest_choice(name, known)}")
 
 
-def by_name(key: str, given: Any, known: Mapping[str, Any]) -> Any:
+def by_name(key: str, given: Chosen | str, known: Mapping[str, Chosen]) -> Chosen:
     """The part of a model with this name, or what was given if it is no name.
 
     **Raises:** `ValueError` if there is no such part, or it needs more than its name.
@@ -150,7 +151,7 @@ def by_name(key: str, given: Any, known: Mapping[str, Any]) -> Any:
         return given
     check_choice(key, given, known)
     try:
-        known[given]()
+        cast(Callable[[], object], known[given])()
     except TypeError as error:
         raise ValueError(f"{key}={given!r} is not enough: {error}") from None
     return known[given]
@@ -163,7 +164,7 @@ class Part(type(eqx.Module)):
     with the system and a key. The names of arguments are checked at once.
     """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> object:
         if args:
             return super().__call__(*args, **kwargs)
         signature = inspect.signature(cls)

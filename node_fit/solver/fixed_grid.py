@@ -5,7 +5,7 @@ alone. One compiled program thus serves grids of any size up to that of its arra
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PyTree
 
+from ..runtime.placement import AnyArray
 from .methods import Adjoint, Tableau, combine, tableau
 
 # The derivative of all trajectories at once.
@@ -43,7 +44,7 @@ class Nodes(NamedTuple):
 def march(
     method: str,
     derivative: Derivative,
-    grid: Float[Any, "trajectory node"],
+    grid: Float[AnyArray, "trajectory node"],
     y0: Float[Array, "trajectory state"],
     bound: Float[Array, " state"] | None,
     adjoint: Adjoint = "checkpointed",

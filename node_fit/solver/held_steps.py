@@ -7,19 +7,19 @@ trajectory can have its own steps at no extra cost.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..runtime.placement import AnyArray
 from .fixed_grid import March
-from .methods import EXPLICIT, tableau
+from .methods import EXPLICIT, Tolerance, tableau
 
-Grid = Float[Any, "trajectory node"]
+Grid = Float[AnyArray, "trajectory node"]
 # Nodes as fractions of a trajectory's time, from 0 to 1; a single row if all trajectories share them.
-Shares = Float[Any, "_row _node"]
+Shares = Float[AnyArray, "_row _node"]
 
 # A new grid aims at this fraction of the tolerance.
 ERROR_SAFETY = 0.8
@@ -37,9 +37,9 @@ def interpolate_grid(
     method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
     """States at the times `saved` by the method's own interpolation; beyond the grid, those at its end."""
-    shape: Any = EXPLICIT[method]().interpolation_cls
+    shape = EXPLICIT[method]().interpolation_cls
 
-    def one(nodes: Array, before: Array, after: Array, stages: Array, ts: Array) -> Array:
+    def one(nodes: AnyArray, before: Array, after: Array, stages: Array, ts: Array) -> Array:
         found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, steps.used - 1)
 
         def at(index: Array, t: Array) -> Array:
@@ -57,7 +57,9 @@ def interpolate_grid(
     return jax.vmap(one)(grid, *by_trajectory, saved)
 
 
-def estimate_step_errors(method: str, steps: March, rtol: Any, atol: Any) -> Float[Array, "trajectory step"]:
+def estimate_step_errors(
+    method: str, steps: March, rtol: Tolerance, atol: Tolerance
+) -> Float[Array, "trajectory step"]:
     """The estimated error of each step relative to its tolerance, as a root mean square over the states.
 
     Hairer, Norsett and Wanner, Solving Ordinary Differential Equations I, 1993, section II.4.
@@ -83,7 +85,7 @@ def finest(shares: Shares) -> Shares:
     return shares[np.argmin(shares[:, 1])][None]
 
 
-def stretch(shares: Shares, ts: Float[Any, "trajectory time"]) -> Grid:
+def stretch(shares: Shares, ts: Float[AnyArray, "trajectory time"]) -> Grid:
     """The nodes in each trajectory's time."""
     first, last = ts[:, :1], ts[:, -1:]
     return first + shares * (last - first)

@@ -1,12 +1,14 @@
 """The methods of a solver by name, how each may step, their tableaus, gradients and tolerances."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import diffrax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from ..runtime.placement import AnyArray
 
 EXPLICIT: dict[str, Callable[[], diffrax.AbstractSolver]] = {
     "euler": diffrax.Euler,
@@ -26,7 +28,7 @@ class Tableau(NamedTuple):
     - `fsal`: whether a step's last stage is the first one of the next.
     """
 
-    c: Sequence[float]
+    c: Sequence[float] | np.ndarray
     a: Sequence[np.ndarray]
     b: np.ndarray
     error: np.ndarray
@@ -37,8 +39,10 @@ def tableau(method: str) -> Tableau:
     """The tableau of a method in `EXPLICIT`."""
     if method == "euler":
         return Tableau((), (), np.ones(1), np.zeros(1), False)
-    solver: Any = EXPLICIT[method]()
+    solver = EXPLICIT[method]()
+    assert isinstance(solver, diffrax.AbstractERK)
     table = solver.tableau
+    assert isinstance(table, diffrax.ButcherTableau)
     return Tableau(table.c, table.a_lower, table.b_sol, table.b_error, table.fsal)
 
 
@@ -50,8 +54,9 @@ def combine(weights: np.ndarray, stages: Sequence[Array]) -> Array:
 
 def error_order(method: str) -> int:
     """The order of a method's error estimate: the error is proportional to this power of the step."""
-    solver: Any = EXPLICIT[method]()
-    return int(solver.error_order(None))
+    order = EXPLICIT[method]().error_order(None)
+    assert isinstance(order, int)
+    return order
 
 
 METHODS: dict[str, Callable[[], diffrax.AbstractSolver]] = {
@@ -102,9 +107,15 @@ ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
     "forward": diffrax.ForwardMode,
 }
 Adjoint = Literal["checkpointed", "direct", "backsolve", "forward"]
+# A number, or an array that broadcasts with the states.
+Tolerance = float | int | AnyArray
+# Relative and absolute.
+Tolerances = tuple[Tolerance, Tolerance]
+# The same as a setting: a number, or one for each state.
+ByState = Tolerance | tuple[Tolerance, ...]
 
 
-def by_state(key: str, tolerance: Any, y0: Float[Array, "... state"]) -> Any:
+def by_state(key: str, tolerance: ByState, y0: Float[Array, "... state"]) -> Tolerance:
     """A tolerance as Diffrax takes it: a scalar, or an array that broadcasts with the states."""
     if not isinstance(tolerance, tuple):
         return tolerance
@@ -121,7 +132,7 @@ def check_positive(key: str, given: int | float | Sequence[float] | None) -> Non
         raise ValueError(f"{key} must be positive, got {given}.")
 
 
-def smallest(rtol: Any) -> Any:
+def smallest(rtol: ByState) -> Tolerance:
     """The tightest of the tolerances, which may be numbers or traced arrays."""
     if not isinstance(rtol, tuple):
         return rtol
@@ -129,7 +140,7 @@ def smallest(rtol: Any) -> Any:
     return min(rtol) if known else jnp.stack(rtol).min()
 
 
-def with_defaults(rtol: Any, atol: Any, driven: bool = False) -> tuple[Any, Any]:
+def with_defaults(rtol: ByState | None, atol: ByState | None, driven: bool = False) -> tuple[ByState, ByState]:
     """Complete tolerances.
 
     **Arguments:** `driven`: whether inputs drive the records, whose steps then end at every row.

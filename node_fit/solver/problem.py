@@ -5,7 +5,7 @@ polynomial of its own interval crosses neither.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..data.events import Jumps
+from ..runtime.placement import AnyArray
 
 VectorField = Callable[[Float[Array, ""], Float[Array, " state"], Float[Array, " input"]], Float[Array, " state"]]
 
@@ -31,10 +32,10 @@ class InitialValueProblem(eqx.Module):
     """
 
     field: VectorField
-    ts: Float[Any, "trajectory time"]
+    ts: Float[AnyArray, "trajectory time"]
     y0: Float[Array, "trajectory state"]
-    us: Float[Any, "trajectory time input"]
-    origin: Float[Any, " trajectory"]
+    us: Float[AnyArray, "trajectory time input"]
+    origin: Float[AnyArray, " trajectory"]
     bound: Float[Array, " state"] | None = None
     jumps: Jumps | None = None
 
@@ -67,7 +68,7 @@ INTERPOLATIONS = ("linear", "hold", "cubic")
 
 
 def interpolate(
-    t: Float[Array, ""], ts: Float[Array, " time"], us: Float[Array, "time ..."], kind: str
+    t: Float[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."], kind: str
 ) -> Float[Array, "..."]:
     """The inputs at time `t`; outside the range of times, the first or last measured value.
 
@@ -97,7 +98,7 @@ def interpolate(
     return line + bend * ((1 - fraction) * start + fraction * end)
 
 
-def slope_at(row: Int[Array, ""], ts: Float[Array, " time"], us: Float[Array, "time ..."]) -> Float[Array, "..."]:
+def slope_at(row: Int[Array, ""], ts: Float[AnyArray, " time"], us: Float[AnyArray, "time ..."]) -> Float[Array, "..."]:
     """The slope at a row of the parabola through it and its neighbours; at an end, of the line to its neighbour."""
     last = ts.shape[0] - 1
     before, after = jnp.clip(row - 1, 0, last), jnp.clip(row + 1, 0, last)
@@ -108,7 +109,7 @@ def slope_at(row: Int[Array, ""], ts: Float[Array, " time"], us: Float[Array, "t
 
 
 def slopes(
-    ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory time input"]
+    ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"]
 ) -> Float[Array, "trajectory time input"]:
     """The slope at every row; see `slope_at`."""
     rows = jnp.arange(ts.shape[1])
@@ -152,11 +153,11 @@ class Intervals(eqx.Module):
       none.
     """
 
-    begin: Float[Any, "trajectory interval"]
-    end: Float[Any, "trajectory interval"]
-    row: Float[Any, "trajectory interval"]
-    length: Float[Any, "trajectory interval"]
-    coefficients: tuple[Float[Any, "trajectory interval input"], ...]
+    begin: Float[AnyArray, "trajectory interval"]
+    end: Float[AnyArray, "trajectory interval"]
+    row: Float[AnyArray, "trajectory interval"]
+    length: Float[AnyArray, "trajectory interval"]
+    coefficients: tuple[Float[AnyArray, "trajectory interval input"], ...]
     jumps: Jumps | None = None
 
     @property
@@ -172,11 +173,11 @@ class Interval(eqx.Module):
     In a scan, that axis comes first.
     """
 
-    begin: Float[Any, "*interval trajectory"]
-    end: Float[Any, "*interval trajectory"]
-    row: Float[Any, "*interval trajectory"]
-    length: Float[Any, "*interval trajectory"]
-    coefficients: tuple[Float[Any, "*interval trajectory input"], ...]
+    begin: Float[Array, "*interval trajectory"]
+    end: Float[Array, "*interval trajectory"]
+    row: Float[Array, "*interval trajectory"]
+    length: Float[Array, "*interval trajectory"]
+    coefficients: tuple[Float[Array, "*interval trajectory input"], ...]
     jumps: Jumps | None = None
 
     def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
@@ -185,7 +186,7 @@ class Interval(eqx.Module):
             return y
         return jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)
 
-    def inputs_at(self, t: Float[Any, " trajectory"]) -> Float[Any, "trajectory input"]:
+    def inputs_at(self, t: Float[Array, " trajectory"]) -> Float[Array, "trajectory input"]:
         """The inputs at a time of each trajectory within the interval."""
         first, *rest = self.coefficients[::-1]
         if not rest:
@@ -219,8 +220,8 @@ def between_rows(problem: InitialValueProblem, kind: str) -> Intervals:
 
 
 def polynomials(
-    ts: Float[Any, "trajectory time"], us: Float[Any, "trajectory time input"], kind: str
-) -> tuple[Float[Any, "trajectory interval input"], ...]:
+    ts: Float[AnyArray, "trajectory time"], us: Float[AnyArray, "trajectory time input"], kind: str
+) -> tuple[Float[AnyArray, "trajectory interval input"], ...]:
     """Coefficients of the inputs in each interval between rows, constant term first."""
     left, rise = us[:, :-1], us[:, 1:] - us[:, :-1]
     if us.shape[2] == 0 or kind == "hold":

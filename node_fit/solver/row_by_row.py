@@ -14,9 +14,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
+from optimistix import RESULTS
 
-from .methods import Tableau, combine, error_order, tableau
+from ..runtime.placement import AnyArray
+from .methods import Tableau, Tolerance, Tolerances, combine, error_order, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
 from .triggers import Triggers, TriggerWatch, has_triggers, select_trajectories
 
@@ -30,9 +32,15 @@ NEARLY = 1e-3
 # A larger state (they are of order one) has run away.
 AWAY = 100.0
 
-
 # From times within an interval and states to derivatives, for all trajectories.
 Rates = Callable[[Array, Array], Array]
+# A time, a step or a flag, as Diffrax passes it to a controller.
+Scalar = float | int | AnyArray
+# What Diffrax passes on to a root finder.
+Options, Tags = dict[str, object], frozenset[object]
+Stepped = tuple[PyTree, PyTree, PyTree]
+# What a root finder is given: `(y, args)` to a residual, and what else it gives.
+Fn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
 class Front(eqx.Module):
@@ -62,7 +70,7 @@ def first_front(
     origin: Float[Array, " trajectory"],
     y0: Float[Array, "trajectory state"],
     first: Interval,
-    tolerances: tuple[Any, Any],
+    tolerances: Tolerances,
 ) -> Front:
     """The front at the start of all trajectories.
 
@@ -113,7 +121,7 @@ def advance_explicit(
     origin: Float[Array, " trajectory"],
     intervals: Intervals,
     front: Front,
-    tolerances: tuple[Any, Any],
+    tolerances: Tolerances,
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
     """Solves through intervals, one after another.
@@ -208,7 +216,7 @@ class RowMarch(NamedTuple):
 
 
 def march_rows(
-    method: str, problem: InitialValueProblem, intervals: Intervals, substeps: int, tolerances: tuple[Any, Any]
+    method: str, problem: InitialValueProblem, intervals: Intervals, substeps: int, tolerances: Tolerances
 ) -> RowMarch:
     """Solves through all intervals between rows.
 
@@ -223,19 +231,19 @@ def march_rows(
     """
     table = tableau(method)
     rtol, atol = tolerances
-    bound = problem.bound
+    bound, origin = problem.bound, jnp.asarray(problem.origin)
     field = jax.vmap(problem.field)
 
     def triggers_of(interval: Interval) -> Triggers:
         span = interval.end - interval.begin
-        return Triggers(problem.field, problem.origin, interval.inputs_at, span, tolerances)
+        return Triggers(problem.field, origin, interval.inputs_at, span, tolerances)
 
     def step(
         y: Array, slope: Array, t: Array, h: Array, interval: Interval
     ) -> tuple[Array, Float[Array, " trajectory"], Array]:
         def rates(t: Array, y: Array) -> Array:
             y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
-            return field(problem.origin + t, y, interval.inputs_at(t))
+            return field(origin + t, y, interval.inputs_at(t))
 
         stages = [slope if reuses else rates(t, y)]
         for row, c in zip(table.a, table.c, strict=True):
@@ -290,20 +298,29 @@ LEAST_FIRST_STEP = 8
 class StepControl(diffrax.PIDController):
     """Diffrax's controller of adaptive steps, but it chooses the first step, and gets over a step that fails.
 
-    - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, Solving
-      Ordinary Differential Equations I, 1993, section II.4). On a stiff field, Newton's
-      iteration may overflow in a step as long as from row to row.
+    - The first step is `first`, or where that is 0 the problem's scale chooses it (Hairer, Norsett and Wanner, as
+      above). On a stiff field, Newton's iteration may overflow in a step as long as from row to row.
     - A step to states that aren't finite is rejected. In Diffrax it may make the length of all later steps NaN.
     - A step that was shortened to end at a row is no reason for a shorter next step.
 
     Its state is that of Diffrax's, and the length of the next step.
     """
 
-    rtol: Any  # a number, or one for each state
-    atol: Any
-    first: Any = 0.0
+    rtol: Tolerance  # a number, or one for each state
+    atol: Tolerance
+    first: Array | float = 0.0
 
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Any, dt0: Any, args: Any, func: Any, error_order: Any) -> Any:
+    def init(
+        self,
+        terms: PyTree[diffrax.AbstractTerm],
+        t0: Scalar,
+        t1: Scalar,
+        y0: PyTree,
+        dt0: Scalar | None,
+        args: PyTree,
+        func: Callable[..., PyTree],
+        error_order: Scalar | None,
+    ) -> tuple[Scalar, PyTree]:
         end, state = super().init(terms, t0, t1, y0, dt0, args, func, error_order)
         least = LEAST_FIRST_STEP * jnp.finfo(jnp.result_type(t0)).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
         # Not `maximum`, which would keep the NaN of a field that isn't finite near the start.
@@ -313,15 +330,15 @@ class StepControl(diffrax.PIDController):
 
     def adapt_step_size(
         self,
-        t0: Any,
-        t1: Any,
-        y0: Any,
-        y1_candidate: Any,
-        args: Any,
-        y_error: Any,
-        error_order: Any,
-        controller_state: Any,
-    ) -> Any:
+        t0: Scalar,
+        t1: Scalar,
+        y0: PyTree,
+        y1_candidate: PyTree,
+        args: PyTree,
+        y_error: PyTree | None,
+        error_order: Scalar,
+        controller_state: PyTree,
+    ) -> tuple[Scalar, Scalar, Scalar, Scalar, PyTree, diffrax.RESULTS]:
         state, step = controller_state
         # A tree, if an adjoint solves backwards.
         finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(y1_candidate)]).all()
@@ -357,7 +374,7 @@ def rate(rates: Callable, t: Array, y: Array, safe: Array) -> Array:
 
 
 @rate.def_jvp
-def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> tuple[Array, Array]:
     rates, t, y, safe = primals
     value = rates(t, y, None)
     sound = jnp.isfinite(value).all()
@@ -375,29 +392,32 @@ class SafeRoot(optx.AbstractRootFinder):
     - `rtol`, `atol`, `norm`: those of `inner`, which Diffrax may set.
     """
 
+    # Diffrax's own objects stand for tolerances that it will set.
     rtol: Any
     atol: Any
     norm: Any
-    inner: Any
+    inner: optx.AbstractRootFinder
 
     def init(
-        self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: frozenset[object]
-    ) -> Any:
+        self, fn: Fn, y: PyTree, args: PyTree, options: Options, f_struct: PyTree, aux_struct: PyTree, tags: Tags
+    ) -> PyTree:
         return self.finder(y).init(fn, y, args, options, f_struct, aux_struct, tags)
 
-    def step(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+    def step(self, fn: Fn, y: PyTree, args: PyTree, options: Options, state: PyTree, tags: Tags) -> Stepped:
         return self.finder(y).step(fn, y, args, options, state, tags)
 
-    def terminate(self, fn: Any, y: Any, args: Any, options: Any, state: Any, tags: frozenset[object]) -> Any:
+    def terminate(
+        self, fn: Fn, y: PyTree, args: PyTree, options: Options, state: PyTree, tags: Tags
+    ) -> tuple[Bool[Array, ""], RESULTS]:
         return self.finder(y).terminate(fn, y, args, options, state, tags)
 
     def postprocess(
-        self, fn: Any, y: Any, aux: Any, args: Any, options: Any, state: Any, tags: Any, result: optx.RESULTS
-    ) -> Any:
+        self, fn: Fn, y: PyTree, aux: PyTree, args: PyTree, options: Options, state: PyTree, tags: Tags, result: RESULTS
+    ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
         y, aux, stats = self.finder(y).postprocess(fn, y, aux, args, options, state, tags, result)
-        return jax.tree.map(lambda x: jnp.where(result == optx.RESULTS.successful, x, 0), y), aux, stats
+        return jax.tree.map(lambda x: jnp.where(result == RESULTS.successful, x, 0), y), aux, stats
 
-    def finder(self, y: Any) -> Any:
+    def finder(self, y: PyTree) -> optx.AbstractRootFinder:
         """The `inner` root finder, with a tolerance that its iteration can reach in floating-point numbers."""
         least = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps / getattr(self.inner, "kappa", 1)
         given = self.rtol, jnp.maximum(self.atol, least), self.norm
@@ -408,7 +428,7 @@ def with_safe_roots(method: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
     """The method, with a `SafeRoot` if it is implicit."""
     if not isinstance(method, diffrax.AbstractImplicitSolver):
         return method
-    inner: Any = method.root_finder
+    inner = method.root_finder
     return eqx.tree_at(lambda m: m.root_finder, method, SafeRoot(inner.rtol, inner.atol, inner.norm, inner))
 
 
@@ -428,14 +448,14 @@ def solve(
     method: diffrax.AbstractSolver,
     rates: Callable,
     y0: Float[Array, "..."],
-    ts: tuple[Any, Any, Any],
-    tolerances: tuple[Any, Any],
+    ts: tuple[AnyArray, AnyArray, AnyArray],
+    tolerances: Tolerances,
     max_steps: int,
     adjoint: diffrax.AbstractAdjoint,
     *,
-    first: Any = 0.0,
-    even: Any = None,
-    jump_ts: Float[Array, " row"] | None = None,
+    first: Array | float = 0.0,
+    even: Array | float | None = None,
+    jump_ts: Float[AnyArray, " row"] | None = None,
 ) -> StepPath:
     """Solves with adaptive or even steps.
 
@@ -450,7 +470,7 @@ def solve(
     - `jump_ts`: times at which the field jumps, which no step crosses.
     """
     begin, end, wanted = ts
-    controller: Any = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
+    controller = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
     if jump_ts is not None:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_ts)
     # What the field reads becomes an argument of its derivative.
@@ -468,7 +488,7 @@ def solve(
         max_steps=max_steps,
         throw=False,
     )
-    ys, state = solution.ys, cast(Any, solution.controller_state)
+    ys, state = solution.ys, cast(PyTree, solution.controller_state)
     assert ys is not None
     if jump_ts is not None:
         state = state.inner_state
@@ -476,7 +496,7 @@ def solve(
     return StepPath(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
 
 
-def step_control(method: diffrax.AbstractSolver, tolerances: tuple[Any, Any], first: Any = 0.0) -> StepControl:
+def step_control(method: diffrax.AbstractSolver, tolerances: Tolerances, first: Array | float = 0.0) -> StepControl:
     """The control of adaptive steps; arguments as in `solve`."""
     rtol, atol = tolerances
     # On a stiff field, a controller that uses only the last error rejects every other step.
@@ -494,7 +514,7 @@ def advance_implicit(
     problem: InitialValueProblem,
     intervals: Intervals,
     front: Front,
-    tolerances: tuple[Any, Any],
+    tolerances: Tolerances,
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
     """Solves through intervals, each trajectory on its own; arguments as in `row_steps.advance`.
@@ -506,8 +526,8 @@ def advance_implicit(
     driven = intervals.coefficients[0].shape[2] > 0
     budget = max_steps + intervals.end.shape[1]
 
-    def one(own: Intervals, origin: Array, at: Front, rtol: Any, atol: Any) -> tuple[Array, Front]:
-        def rates(t: Any, y: Array, args: Any) -> Array:
+    def one(own: Intervals, origin: Array, at: Front, rtol: Tolerance, atol: Tolerance) -> tuple[Array, Front]:
+        def rates(t: Array, y: Array, args: PyTree) -> Array:
             # At the end of an interval its own inputs still hold; after a jump, Diffrax begins just behind it.
             index = jnp.clip(jnp.searchsorted(own.end, t, side="left"), 0, own.end.shape[0] - 1)
             here = jax.tree.map(lambda x: x[index][None], own)
@@ -523,7 +543,7 @@ def advance_implicit(
         return ys, eqx.tree_at(lambda f: (f.y, f.step, f.sound), at, (ys[-1], step, sound))
 
     rtol, atol = (jnp.asarray(x).reshape(-1) if jnp.ndim(x) else x for x in tolerances)
-    return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, problem.origin, front, rtol, atol)
+    return jax.vmap(one, in_axes=(0, 0, 0, None, None))(intervals, jnp.asarray(problem.origin), front, rtol, atol)
 
 
 def advance_implicit_with_jumps(
@@ -531,7 +551,7 @@ def advance_implicit_with_jumps(
     problem: InitialValueProblem,
     intervals: Intervals,
     front: Front,
-    tolerances: tuple[Any, Any],
+    tolerances: Tolerances,
     max_steps: int,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
     """`advance`, one interval after another, with the jumps of the states between them."""
@@ -569,10 +589,11 @@ def solve_by_row(problem: InitialValueProblem, kind: str, solve_one: SolveOne) -
 
         ends = jnp.stack([interval.begin, jnp.where(moves, interval.end, interval.begin + 1)], axis=1)
         first = next_step(step, before, y)
-        after, solved, step = jax.vmap(one)(problem.ts, problem.us, problem.origin, ends, y, first)
+        after, solved, step = jax.vmap(one)(*held, ends, y, first)
         y, ok = jnp.where(moves[:, None], after, y), ok & (solved | ~moves)
         return (y, ok, step), y
 
+    held = jnp.asarray(problem.ts), jnp.asarray(problem.us), jnp.asarray(problem.origin)
     y0 = problem.y0
     begun = (y0, jnp.ones(len(y0), bool), jnp.zeros(len(y0), y0.dtype))
     (_, ok, _), ys = jax.lax.scan(through, begun, by_interval(between_rows(problem, kind)))

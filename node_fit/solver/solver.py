@@ -24,7 +24,9 @@ from .methods import (
     METHODS,
     STEPPINGS,
     Adjoint,
+    ByState,
     Stepping,
+    Tolerances,
     as_diffrax,
     by_state,
     check_positive,
@@ -61,7 +63,7 @@ def on_each_device(method: Callable) -> Callable:
     """
 
     @functools.wraps(method)
-    def spread(solver: PyTree, problem: InitialValueProblem, *arrays: Any, **options: Any) -> PyTree:
+    def spread(solver: PyTree, problem: InitialValueProblem, *arrays: Array, **options: object) -> PyTree:
         mesh, trajectories = jax.sharding.get_abstract_mesh(), len(problem.y0)
         if AXIS not in mesh.axis_names or trajectories % mesh.shape[AXIS]:
             return method(solver, problem, *arrays, **options)
@@ -109,8 +111,8 @@ class Solver(eqx.Module):
     """
 
     method: str | diffrax.AbstractSolver = eqx.field(static=True)
-    rtol: Any
-    atol: Any
+    rtol: ByState | None
+    atol: ByState | None
     stepping: Stepping = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
     adjoint: Adjoint = eqx.field(static=True)
@@ -227,7 +229,7 @@ class Solver(eqx.Module):
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
         """The front at the start of the trajectories, before the first interval."""
         first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
-        front = row_by_row.first_front(problem.field, problem.origin, problem.y0, first, tolerances)
+        front = row_by_row.first_front(problem.field, jnp.asarray(problem.origin), problem.y0, first, tolerances)
         if self.method in EXPLICIT:
             return front
         return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.
@@ -246,14 +248,20 @@ class Solver(eqx.Module):
         tolerances = self.tolerances(front.y)
         if self.method in EXPLICIT:
             return row_by_row.advance_explicit(
-                self._name, problem.field, problem.origin, intervals, front, tolerances, self.max_steps
+                self._name, problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
             )
         return row_by_row.advance_implicit(
             as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps
         )
 
     def diffeqsolve(
-        self, rates: Callable, ts: Float[Array, " time"], y0: Float[Array, " state"], *, scale: Any, **options: Any
+        self,
+        rates: Callable,
+        ts: Float[Array, " time"],
+        y0: Float[Array, " state"],
+        *,
+        scale: Array | float,
+        **options: Any,
     ) -> diffrax.Solution:
         """Diffrax's solution of one trajectory in any units, with adaptive steps.
 
@@ -266,7 +274,7 @@ class Solver(eqx.Module):
         """
         rtol, atol = self.tolerances(y0)
         method = as_diffrax(self.method)
-        given = {
+        given: dict[str, Any] = {
             **{"t0": ts[0], "t1": ts[-1], "y0": y0, "max_steps": self.max_steps},
             # A controller of the caller's own may need a first step.
             "dt0": first_spacing(ts) if "stepsize_controller" in options else None,
@@ -275,7 +283,7 @@ class Solver(eqx.Module):
         }
         return diffrax.diffeqsolve(diffrax.ODETerm(rates), method, **(given | options))
 
-    def tolerances(self, y0: Float[Array, "... state"]) -> tuple[Any, Any]:
+    def tolerances(self, y0: Float[Array, "... state"]) -> Tolerances:
         rtol, atol = with_defaults(self.rtol, self.atol)
         return by_state("rtol", rtol, y0), by_state("atol", atol, y0)
 
@@ -316,7 +324,7 @@ class Solver(eqx.Module):
         return march(self._name, derivative, grid, problem.y0, problem.bound, adjoint or self.held_adjoint)
 
     def _diffeqsolve(
-        self, driven: Driven, ts: Array, y0: Array, first: Any = 0.0, *, adjoint: Adjoint
+        self, driven: Driven, ts: Array, y0: Array, first: Array | float = 0.0, *, adjoint: Adjoint
     ) -> row_by_row.StepPath:
         even = mean_spacing(ts) if self.stepping == "even" else None
         times, tolerances = (ts[0], ts[-1], ts), self.tolerances(y0)
@@ -324,7 +332,7 @@ class Solver(eqx.Module):
         return row_by_row.solve(method, driven, y0, times, tolerances, self.max_steps, through, first=first, even=even)
 
 
-def as_solver(given: Any, name: str = "solver") -> Solver:
+def as_solver(given: object, name: str = "solver") -> Solver:
     """Converts the name of a method or a `diffrax.AbstractSolver` to a `Solver`.
 
     **Raises:** `ValueError` that says what to pass.

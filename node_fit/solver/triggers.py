@@ -6,13 +6,14 @@ level. It acts when the level then reaches zero, and has to be armed again befor
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
+from .methods import Tolerances
 from .problem import VectorField
 
 # Trials of the search for a zero.
@@ -32,7 +33,7 @@ def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
 def false_position(level: Callable[[Array], Array], left: Array, right: Array) -> Array:
     """Where levels are zero between two places, by the Illinois variant of the method of false position."""
 
-    def better(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def better(_: int | Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         left, above, right, below, _ = carry
         gap = jnp.where(above == below, 1, above - below)
         middle = left + (right - left) * jnp.clip(above / gap, 0, 1)
@@ -116,45 +117,67 @@ class TriggerEvent(NamedTuple):
     lost: Bool[Array, " trajectory"]
 
 
+Tree = TypeVar("Tree", bound=PyTree)
+
+
 def has_triggers(field: VectorField) -> bool:
     """Whether states of this field jump when they reach a level."""
     return bool(getattr(field, "triggers", ()))
 
 
-def select_trajectories(chosen: Bool[Array, " trajectory"], some: Any, rest: Any) -> Any:
+def select_trajectories(chosen: Bool[Array, " trajectory"], some: Tree, rest: Tree) -> Tree:
     """Arrays of the chosen trajectories, and others of the rest."""
     return jax.tree.map(lambda a, b: jnp.where(chosen.reshape((-1,) + (1,) * (a.ndim - 1)), a, b), some, rest)
+
+
+@runtime_checkable
+class TriggeredField(Protocol):
+    """A vector field with triggers, all called with `(t, y, u)` of one trajectory, as the field is.
+
+    - `levels`: shape `(trigger,)`; each triggers as it falls through zero. `sizes`: of their terms, in that shape.
+    - `jumped`: the states after each trigger, shape `(trigger, state)`.
+    """
+
+    def __call__(self, t: Array, y: Array, u: Array) -> Array: ...
+    def levels(self, t: Array, y: Array, u: Array) -> Array: ...
+    def sizes(self, t: Array, y: Array, u: Array) -> Array: ...
+    def jumped(self, t: Array, y: Array, u: Array) -> Array: ...
 
 
 class Triggers(NamedTuple):
     """The triggers of a field in one interval between rows.
 
-    - `field`: with the methods `levels`, `sizes` and `jumped`, called as the field is.
+    - `field`: the field.
     - `origin`: the field's time where that of the steps is 0. `inputs_at`: the inputs at a time of each trajectory.
     - `span`: the length of the interval. `tolerances`: the solver's, relative and absolute.
     """
 
-    field: Any
+    field: VectorField
     origin: Float[Array, " trajectory"]
     inputs_at: Callable[[Array], Array]
     span: Float[Array, " trajectory"]
-    tolerances: tuple[Any, Any]
+    tolerances: Tolerances
+
+    @property
+    def known(self) -> TriggeredField:
+        """The field, which has triggers."""
+        return cast(TriggeredField, self.field)
 
     def levels(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Array:
         """The levels, each of which triggers an event as it falls through zero; shape `(trajectory, trigger)`."""
-        return jax.vmap(self.field.levels)(self.origin + t, y, self.inputs_at(t))
+        return jax.vmap(self.known.levels)(self.origin + t, y, self.inputs_at(t))
 
     def look(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Look:
         """The levels, and how they change."""
         t, y = jax.lax.stop_gradient((t, y))
         given = self.origin + t, y, self.inputs_at(t)
         level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), jax.vmap(self.field)(*given)))
-        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.field.levels, argnums=1))(*given))
+        by_state = jnp.abs(jax.vmap(jax.jacfwd(self.known.levels, argnums=1))(*given))
         rtol, atol = self.tolerances
         small, size = ROUNDINGS * jnp.finfo(y.dtype).eps, jnp.abs(y)
         allowed = atol + rtol * size + small * (1 + size)  # States are of order one.
         # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
-        rounding = small * jnp.nan_to_num(jax.vmap(self.field.sizes)(*given), nan=0, posinf=0)
+        rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*given), nan=0, posinf=0)
         tolerated = jnp.nan_to_num(jnp.einsum("nks,ns->nk", by_state, allowed), nan=0, posinf=0)
         found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(found)
@@ -190,7 +213,7 @@ class Triggers(NamedTuple):
 
         def jump(y: Array, due: Array) -> Array:
             for which in range(due.shape[1]):
-                after = jax.vmap(self.field.jumped)(self.origin + t, y, self.inputs_at(t))[:, which]
+                after = jax.vmap(self.known.jumped)(self.origin + t, y, self.inputs_at(t))[:, which]
                 y = jnp.where(due[:, which, None], after, y)
             return y
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.serialization import Json
 from .disk import write_file
 
 # No header of ours comes near this [bytes]; reading one takes many times its size.
@@ -23,7 +24,7 @@ class BadFile(ValueError):
     """A file that does not hold what was packed; the message gives the reason."""
 
 
-def pack(path: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def pack(path: Path, content: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes a file; replaces an older one at `path` only once the new one is complete.
 
     **Arguments:**
@@ -41,7 +42,7 @@ def pack(path: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     write_file(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"node_fit": header}))
 
 
-def unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def unpack(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
     """Reads the description and the arrays of a file.
 
     **Raises:** `BadFile` unless everything is as it was packed.
@@ -59,7 +60,7 @@ def unpack(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return content, arrays
 
 
-def peek(path: Path) -> dict[str, Any]:
+def peek(path: Path) -> Json:
     """Reads the description only; without the arrays, the digest is not verified.
 
     **Raises:** `BadFile` if it can't be read.
@@ -67,7 +68,7 @@ def peek(path: Path) -> dict[str, Any]:
     return header(path)[1]
 
 
-def header(path: Path) -> tuple[str, dict[str, Any]]:
+def header(path: Path) -> tuple[str, Json]:
     """The digest and the description."""
     from safetensors import SafetensorError, safe_open
 
@@ -97,7 +98,7 @@ def check_length(path: Path) -> None:
         raise ValueError(f"its header would have {length} bytes")
 
 
-def digest(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def digest(content: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> str:
     total = hashlib.sha256(json.dumps(content).encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -106,8 +107,8 @@ def digest(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-Content = tuple[dict[str, Any], dict[str, np.ndarray]]
-Step = Callable[[dict[str, Any], dict[str, np.ndarray]], Content]
+Content = tuple[Json, dict[str, np.ndarray]]
+Step = Callable[[Json, dict[str, np.ndarray]], Content]
 
 # By the schema that a step upgrades from; the step returns the next one. Version 0.2 wrote schema 4 of models and
 # schema 1 of checkpoints: the first that every later version reads.
@@ -122,7 +123,7 @@ LACKED = {
 }
 
 
-def changing(change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Step:
+def changing(change: Callable[[str, Json], Json]) -> Step:
     """A step that changes the fields of each part, given the name of its class."""
 
     def upgraded(node: Any) -> Any:
@@ -136,12 +137,12 @@ def changing(change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Step:
     return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
 
 
-def adding(lacked: Mapping[str, dict[str, Any]]) -> Step:
+def adding(lacked: Mapping[str, Json]) -> Step:
     """A step that gives parts, by the names of their classes, fields that they lack."""
     return changing(lambda name, fields: fields | lacked.get(name, {}))
 
 
-def known_starts(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def known_starts(name: str, fields: Json) -> Json:
     """Schema 6 knew one start for all measured states, and none of a hidden one."""
     if name == "Fitted":
         return {key: value for key, value in fields.items() if key != "holds_absent"}
@@ -161,7 +162,7 @@ class OtherSchema(ValueError):
     """A file of a schema that this version can't read."""
 
 
-def migrate(content: dict[str, Any], arrays: dict[str, np.ndarray], steps: Mapping[int, Step], schema: int) -> Content:
+def migrate(content: Json, arrays: dict[str, np.ndarray], steps: Mapping[int, Step], schema: int) -> Content:
     """The description and arrays of a file in the present schema.
 
     **Arguments:**
@@ -190,7 +191,7 @@ def migrate(content: dict[str, Any], arrays: dict[str, np.ndarray], steps: Mappi
     return {**content, "schema": schema}, arrays
 
 
-def how_to_read(version: Any) -> str:
+def how_to_read(version: object) -> str:
     """The command that installs the version that wrote a file.
 
     Only a version number is repeated, since an untrusted file must not tell the user what to type.

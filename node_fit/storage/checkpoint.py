@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array
 
 from ..model.parameters import name
-from ..runtime.placement import is_key
-from ..runtime.serialization import __version__
+from ..runtime.placement import AnyArray, is_key
+from ..runtime.serialization import Json, __version__
 from ..training.callback import RunState, Template
 from ..training.state import TrainState
 from .archive import CHECKPOINT_STEPS, BadFile, OtherSchema, migrate, pack, peek, unpack
@@ -161,7 +161,7 @@ class Checkpoints:
             return
 
     def _members(
-        self, step: int, template: Template, meta: dict[str, Any], arrays: dict[str, np.ndarray]
+        self, step: int, template: Template, meta: Json, arrays: dict[str, np.ndarray]
     ) -> tuple[TrainState, ...]:
         """States of the kind that a checkpoint describes, which may be anything with a valid digest."""
         numbers = [meta.get(key) for key in ("stage", "offset", "nodes")]
@@ -211,7 +211,7 @@ def merit_on_disk(path: Path) -> tuple[int, float]:
         return NO_MERIT
 
 
-def merit(meta: dict[str, Any]) -> tuple[int, float]:
+def merit(meta: Json) -> tuple[int, float]:
     """The rank of a checkpoint: latest stage first, since losses of two stages do not compare, then lowest loss.
 
     A loss that is not finite was saved as `None`, and never ranks best.
@@ -225,8 +225,8 @@ def merit(meta: dict[str, Any]) -> tuple[int, float]:
 def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:
     """The leaves of the members' states by path, with random keys as their data."""
 
-    def array(leaf: Any) -> np.ndarray:
-        return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+    def array(leaf: AnyArray) -> np.ndarray:
+        return np.asarray(jax.random.key_data(cast(Array, leaf)) if is_key(leaf) else leaf)
 
     return {name(path): array(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tuple(members))}
 
@@ -234,9 +234,11 @@ def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:
 def from_arrays(arrays: dict[str, np.ndarray], template: tuple[TrainState, ...]) -> tuple[TrainState, ...]:
     """States like `template` with these leaves; floats take its precision."""
 
-    def leaf(path: tuple, like: Any) -> Array | np.ndarray:
+    def leaf(path: tuple, like: AnyArray) -> Array | np.ndarray:
         if is_key(like):
-            return jax.random.wrap_key_data(jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(like))
+            return jax.random.wrap_key_data(
+                jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(cast(Array, like))
+            )
         with np.errstate(over="ignore"):
             return arrays[name(path)].astype(like.dtype)
 

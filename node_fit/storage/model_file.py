@@ -2,8 +2,8 @@
 
 The file is an archive: arrays, and a JSON header with the class of each part, names, units, solver and versions.
 Classes of this package have short stored names (`runtime.serialization`), so a file survives any move of a class. A
-file can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names. It may come
-from a stranger, so all that it must describe is checked before anything is computed with it.
+file can only instantiate these, classes of `equinox.nn`, and classes of packages that the caller names. A
+stranger's file is no danger: what it must describe is checked before anything is computed with it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from beartype import BeartypeConf
 from beartype.door import is_bearable
-from jaxtyping import Array
+from jaxtyping import Array, DTypeLike, PyTree
 
 from ..data.batch import Batch
 from ..data.domains import check_bounds
@@ -35,7 +35,7 @@ from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE
 from ..model.system import System
 from ..runtime.placement import carry, dtype_of, precision_of, scope
-from ..runtime.serialization import CLASSES, __version__, stored_name
+from ..runtime.serialization import CLASSES, Json, __version__, stored_name
 from ..runtime.validation import check_argument
 from ..solver.solver import Solver
 from .archive import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
@@ -143,7 +143,7 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
     )
 
 
-def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
+def rebuild(node: object, tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
     """Rebuilds a part from the description that `describe` made."""
     if not isinstance(node, dict):
         return node
@@ -163,7 +163,9 @@ def rebuild(node: Any, tensors: dict[str, np.ndarray], packages: Sequence[str]) 
     raise ModelFileError(f"{kind!r} is not a kind of part.")
 
 
-def assemble_part(cls: type, members: dict[str, Any], tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
+def assemble_part(
+    cls: type, members: dict[str, object], tensors: dict[str, np.ndarray], packages: Sequence[str]
+) -> object:
     """Makes an instance with these fields without its constructor, which would draw new parameters."""
     expected = {each.name for each in dataclasses.fields(cls)}
     if set(members) != expected:
@@ -253,7 +255,7 @@ class ModelFileError(ValueError):
     """A file that is not a model, is damaged, or asks for something that is not allowed."""
 
 
-def check_parts(node: Any) -> None:
+def check_parts(node: Json) -> None:
     """Rejects a description that would take minutes to rebuild and trace."""
     members = node["fields"]["members"]["tuple"] if node.get("class") == "Ensemble" else [node]
     counts = [count_parts(member) for member in members]
@@ -263,7 +265,7 @@ def check_parts(node: Any) -> None:
         )
 
 
-def count_parts(node: Any) -> int:
+def count_parts(node: object) -> int:
     """The number of classes in a description."""
     found, waiting = 0, [node]
     while waiting:
@@ -276,7 +278,7 @@ def count_parts(node: Any) -> int:
     return found
 
 
-def check_stored_fields(part: Any) -> None:
+def check_stored_fields(part: object) -> None:
     """Rejects an instance of a class of node_fit with a field of another type than the class says."""
     cls = type(part)
     for key, hint in stored_hints(cls).items():
@@ -292,7 +294,7 @@ def stored_hints(cls: type) -> dict[str, Any]:
     return {each.name: known[each.name] for each in dataclasses.fields(cls)}
 
 
-def matches_hint(value: Any, hint: Any) -> bool:
+def matches_hint(value: object, hint: Any) -> bool:
     """Whether a value is of a type, every item of a tuple included."""
     inner = get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
@@ -307,7 +309,7 @@ def matches_hint(value: Any, hint: Any) -> bool:
     return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Rejects a model or an ensemble whose parts can't be called with its states, channels and inputs."""
     if isinstance(model, Ensemble):
         return check_ensemble(model)
@@ -344,7 +346,7 @@ def check_ensemble(ensemble: Ensemble) -> None:
         raise ModelFileError(f"its bands have the shapes {shapes}.")
 
 
-def check_part(name: str, size: int, what: str, part: Any, *arguments: Any) -> None:
+def check_part(name: str, size: int, what: str, part: Callable[..., Array], *arguments: PyTree) -> None:
     """Rejects a part that does not return an array whose last axis has this size."""
     try:
         out = eqx.filter_eval_shape(part, *arguments)
@@ -354,14 +356,14 @@ def check_part(name: str, size: int, what: str, part: Any, *arguments: Any) -> N
         raise ModelFileError(f"its {name} gives shape {out.shape} for {what}.")
 
 
-def one_trajectory(model: NeuralODE, dtype: Any) -> Batch:
+def one_trajectory(model: NeuralODE, dtype: DTypeLike) -> Batch:
     """The shapes of a batch with one trajectory of two rows."""
     channels, inputs = len(model.states), len(model.inputs)
 
-    def array(*shape: int, kind: Any = dtype) -> Any:
-        return jax.ShapeDtypeStruct(shape, kind)
+    def array(*shape: int, kind: DTypeLike = dtype) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), kind), shape)  # Takes no memory, whatever its shape.
 
-    return Batch(
+    batch = Batch(
         ts=array(1, 2),
         ys=array(1, 2, channels),
         us=array(1, 2, inputs),
@@ -375,16 +377,15 @@ def one_trajectory(model: NeuralODE, dtype: Any) -> Batch:
         joint=False,
         driven=False,
     )
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
 
-def check_solver(solver: Any) -> None:
+def check_solver(solver: object) -> None:
     """Rejects a solver that its own constructor would reject."""
     if not isinstance(solver, Solver):
         raise ModelFileError("its solver is not a Solver.")
-    settings: dict[str, Any] = {
-        key: getattr(solver, key) for key in ("method", "stepping", "max_steps", "adjoint", "inputs")
-    }
-    tolerances: dict[str, Any] = {
+    settings: Json = {key: getattr(solver, key) for key in ("method", "stepping", "max_steps", "adjoint", "inputs")}
+    tolerances: Json = {
         key: tuple(map(float, value)) if isinstance(value, tuple) else float(value)
         for key, value in (("rtol", solver.rtol), ("atol", solver.atol))
     }
@@ -393,7 +394,7 @@ def check_solver(solver: Any) -> None:
         raise ModelFileError(f"its solver has tolerances that are not between 0 and {LARGEST_NUMBER:g}.")
 
 
-def check_scaler(scaler: Any, states: int, inputs: int) -> None:
+def check_scaler(scaler: object, states: int, inputs: int) -> None:
     if not isinstance(scaler, Scaler):
         raise ModelFileError("its scaler is not a Scaler.")
     shapes = [x.shape for x in (scaler.state_shift, scaler.state_scale, scaler.input_shift, scaler.input_scale)]

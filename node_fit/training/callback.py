@@ -201,7 +201,7 @@ class AbstractLogger(Callback, abc.ABC):
         self.works = True
 
     @abc.abstractmethod
-    def open(self, step: int) -> Any:
+    def open(self, step: int) -> object:
         """The tracker of a fit whose first figures are those of a step."""
 
     @abc.abstractmethod
@@ -257,12 +257,12 @@ class TensorBoard(AbstractLogger):
     package = "tensorboardX"
     extra = "tensorboard"
 
-    def __init__(self, folder: str | Path = "tensorboard", settings: Mapping[str, Any] | None = None):
+    def __init__(self, folder: str | Path = "tensorboard", settings: Mapping[str, object] | None = None):
         super().__init__()
         self.folder = Path(folder)
         self.settings = dict(settings or {})
 
-    def open(self, step: int) -> Any:
+    def open(self, step: int) -> object:
         writer = self.module.SummaryWriter(str(self.folder), purge_step=step)
         if self.settings:
             rows = [f"| {name} | {value} |" for name, value in self.settings.items()]
@@ -294,7 +294,7 @@ class MLflow(AbstractLogger):
     extra = "mlflow"
 
     def __init__(
-        self, name: str | None = None, experiment: str | None = None, settings: Mapping[str, Any] | None = None
+        self, name: str | None = None, experiment: str | None = None, settings: Mapping[str, object] | None = None
     ):
         super().__init__()
         self.name = name
@@ -302,7 +302,7 @@ class MLflow(AbstractLogger):
         self.settings = dict(settings or {})
         self.run = ""
 
-    def open(self, step: int) -> Any:
+    def open(self, step: int) -> object:
         client = (
             self.module.MlflowClient()
         )  # Several fits at once have a run each, which MLflow's functions don't allow.
@@ -341,7 +341,7 @@ class WeightsAndBiases(AbstractLogger):
         folder: str | Path = ".",
         name: str | None = None,
         project: str = "node_fit",
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ):
         super().__init__()
         self.folder = Path(folder)
@@ -349,7 +349,7 @@ class WeightsAndBiases(AbstractLogger):
         self.project = project
         self.settings = dict(settings or {})
 
-    def open(self, step: int) -> Any:
+    def open(self, step: int) -> object:
         mode = os.environ.get("WANDB_MODE", "offline")
         return self.module.init(
             project=self.project,

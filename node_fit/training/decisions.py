@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
+from ..runtime.placement import AnyArray, Placement
 from ..solver.held_steps import ERROR_SAFETY, Shares, most_between_rows, pad_grid, room
 from .callback import Status
 from .members import stack
@@ -156,7 +157,7 @@ def renew(
     stage: Stage,
     state: TrainState,
     grid: Shares | None,
-    error_limit: Any,
+    error_limit: AnyArray,
     *,
     refined: bool,
     length: int,
@@ -192,7 +193,7 @@ def renew(
     return replace(state, params=state.chosen.params, reference=reference, opt_state=opt_state)
 
 
-def like(leaf: Any, value: Any) -> np.ndarray:
+def like(leaf: AnyArray, value: float | int | bool | AnyArray) -> np.ndarray:
     """A number as an array with the dtype of a leaf."""
     return np.asarray(value, leaf.dtype)
 
@@ -201,7 +202,30 @@ def like(leaf: Any, value: Any) -> np.ndarray:
 ROOMY = 1 << 19
 
 
-def pad_to_room(programs: Any, grid: Shares | None) -> Shares | None:
+@runtime_checkable
+class HasPlace(Protocol):
+    """What is read of a run's setup."""
+
+    @property
+    def place(self) -> Placement: ...
+
+
+@runtime_checkable
+class HeldSteps(Protocol):
+    """What is read of a stage's programs here, see `StagePrograms`."""
+
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def rows(self) -> Sequence[PyTree]: ...
+    @property
+    def stage(self) -> Stage: ...
+    @property
+    def setup(self) -> HasPlace: ...
+    def step_errors(self, params: PyTree, grid: np.ndarray, progress: AnyArray) -> np.ndarray: ...
+
+
+def pad_to_room(programs: HeldSteps, grid: Shares | None) -> Shares | None:
     """Held steps in an array of the size that all programs share.
 
     **Arguments:** `programs`: the `StagePrograms` that read it.
@@ -215,7 +239,7 @@ def pad_to_room(programs: Any, grid: Shares | None) -> Shares | None:
     return pad_grid(grid, steps) if programs.blocks * steps <= ROOMY else grid
 
 
-def keeps_shape(programs: Any, grid: Shares | None) -> bool:
+def keeps_shape(programs: HeldSteps, grid: Shares | None) -> bool:
     """Whether the arrays of held steps, if there are any, are the same after steps are refined."""
     return grid is None or programs.stage.objective.held_solver is None or pad_to_room(programs, grid) is not grid
 
@@ -237,7 +261,9 @@ class StepErrors:
     - `idle`: for each member whether its errors count as being within the tolerance, whatever they are.
     """
 
-    def __init__(self, programs: Any, params: Sequence[Params], progress: Sequence[Any], idle: Sequence[bool]):
+    def __init__(
+        self, programs: HeldSteps, params: Sequence[Params], progress: Sequence[AnyArray], idle: Sequence[bool]
+    ):
         place, members = programs.setup.place, len(params)
         put = place.shard if members > 1 else place.replicate
         self.programs = programs
@@ -248,7 +274,7 @@ class StepErrors:
         self.last: Float[np.ndarray, "member block step"] = np.zeros((members, 1, 1))
 
     @staticmethod
-    def at_states(programs: Any, states: Sequence[TrainState], *, fresh: bool) -> "StepErrors":
+    def at_states(programs: HeldSteps, states: Sequence[TrainState], *, fresh: bool) -> "StepErrors":
         """At members' chosen iterates; or, if `fresh`, where they are."""
         # A member that waits, or that diverges, makes no steps shorter for all others; and nothing is learnt from where
         # a fit has diverged, however well that is solved.
@@ -282,7 +308,7 @@ class StepErrors:
         return self.last
 
 
-def excess(programs: Any, states: Sequence[TrainState]) -> list[float]:
+def excess(programs: HeldSteps, states: Sequence[TrainState]) -> list[float]:
     """Each member's largest error of a held step over its tolerance, at its best iterate, where the solver allows no
     more steps; 0 elsewhere.
 
@@ -295,7 +321,7 @@ def excess(programs: Any, states: Sequence[TrainState]) -> list[float]:
     return np.where(solved, errors, 0).max(axis=(1, 2)).tolist()
 
 
-def hold_back(programs: Any, states: Sequence[TrainState]) -> list[bool]:
+def hold_back(programs: HeldSteps, states: Sequence[TrainState]) -> list[bool]:
     """Whether each member's chunk ended since its line search came to the limit of the errors of held steps.
 
     It can go further once the steps are refined, which must still be possible.
@@ -309,7 +335,7 @@ def hold_back(programs: Any, states: Sequence[TrainState]) -> list[bool]:
 
 
 def find_step_errors(
-    programs: Any, states: Sequence[TrainState], params: Sequence[Params]
+    programs: HeldSteps, states: Sequence[TrainState], params: Sequence[Params]
 ) -> Float[np.ndarray, "member block step"]:
     """The errors of each member's held steps at other parameters."""
     errors = StepErrors(programs, params, [state.progress for state in states], [False] * len(states))
@@ -321,11 +347,11 @@ def find_step_errors(
     return errors.last
 
 
-def holds_steps(programs: Any, states: Sequence[TrainState]) -> bool:
+def holds_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
     return programs.stage.objective.held_solver is not None and states[0].grid is not None
 
 
-def at_most_steps(programs: Any, states: Sequence[TrainState]) -> bool:
+def at_most_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
     """Whether there are as many held steps as the solver allows."""
     objective, most = programs.stage.objective, programs.stage.objective.held_solver.max_steps
     most = most_between_rows(most) if objective.steps_between_rows(programs.rows[0]) else most

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ..model.neural_ode import NeuralODE
 from ..runtime.compilation import fingerprint_program
-from ..runtime.placement import is_key
+from ..runtime.placement import AnyArray, is_key
 from ..runtime.validation import check_argument, check_fields
 from .stage import Stage
 
@@ -72,13 +72,13 @@ class Members:
         return None if self.size == 1 or self.vary == "seeds" else seed + member
 
 
-def as_members(given: Any) -> Members:
+def as_members(given: object) -> Members:
     """Converts a number of members to `Members`.
 
     **Raises:** `ValueError` that says what to pass.
     """
     check_argument("ensemble", given, Members | int, "a number of members or a node_fit.Members")
-    return given if isinstance(given, Members) else Members(given)
+    return given if isinstance(given, Members) else Members(cast(int, given))
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ def kind_of(member: Member) -> Hashable:
     )
 
 
-def stack_members(*leaves: Any) -> Any:
+def stack_members(*leaves: AnyArray) -> AnyArray:
     if is_key(leaves[0]):
         return jnp.stack(leaves)
     return np.stack([np.asarray(leaf) for leaf in leaves])
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one: object, other: object) -> bool:
     return one is other or np.array_equal(np.asarray(one), np.asarray(other))

@@ -19,7 +19,7 @@ from ..data.dataset import Dataset
 from ..model.parameters import Partition
 from ..objectives.objective import Target
 from ..runtime.compilation import PROGRAMS, Compilations, count_calls
-from ..runtime.placement import Placement, numbers_as_arrays, to_host
+from ..runtime.placement import AnyArray, Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .decisions import StepErrors, even_nodes, pad_to_room
 from .members import Member, mapped_axes, share, stack, unstack
@@ -86,11 +86,15 @@ class Advanced(NamedTuple):
     validation_losses: Sequence[float | None]
 
 
+# `PROGRAMS.get` or `PROGRAMS.begin`: what a program is compiled of, to its executable, or to a future of it.
+Use = Callable[..., PyTree]
+
+
 class Refined(NamedTuple):
     """Each member's held steps and the error above which its loss counts as infinite, and whether steps changed."""
 
     grids: list[Shares | None]
-    limits: list[Any]
+    limits: list[AnyArray]
     changed: bool
 
 
@@ -137,7 +141,7 @@ class StagePrograms:
             eqx.partition(numbers_as_arrays(member.stages[self.index]), eqx.is_array_like)[0] for member in members
         ]
         data = [
-            StageData(part.frozen, number, batch, None if self.minibatches is None else np.float64(count))
+            StageData(part.frozen, number, batch, None if self.minibatches is None else np.asarray(count, np.float64))
             for part, number, batch in zip(self.setup.parts, numbers, seen, strict=True)
         ]
         own, shared = share(data)
@@ -157,7 +161,7 @@ class StagePrograms:
             states.append(self.setup.place.host(initial_state(stage, Params(given, auxiliary), grid)))
         return tuple(states)
 
-    def compile(self, states: Sequence[TrainState], use: Callable = PROGRAMS.get) -> None:
+    def compile(self, states: Sequence[TrainState], use: Use = PROGRAMS.get) -> None:
         """Compiles what `advance` runs, ahead of its first call; `PROGRAMS.begin` only begins to."""
         began = time.perf_counter()
         placed = self._placed(states)
@@ -265,7 +269,7 @@ class StagePrograms:
             for state, loss in zip(states, losses, strict=True)
         )
 
-    def step_errors(self, params: PyTree, grid: np.ndarray, progress: Any) -> np.ndarray:
+    def step_errors(self, params: PyTree, grid: np.ndarray, progress: AnyArray) -> np.ndarray:
         """The relative error of each held step of all members, on the host; arguments are stacked."""
         place = self.setup.place
         arguments = (params, place.shard(grid), progress, self.own, self.shared)
@@ -273,26 +277,26 @@ class StagePrograms:
         program = self._use(PROGRAMS.get, errors_of_steps, self.static, arguments, Compilations(), axes=axes)
         return to_host(program(*arguments))
 
-    def _chunk_program(self, state: TrainState, drawn: PyTree, use: Callable = PROGRAMS.get) -> Any:
+    def _chunk_program(self, state: TrainState, drawn: PyTree, use: Use = PROGRAMS.get) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
         keeps = lambda out: check_carry(state, out[0])  # noqa: E731
         return self._use(use, chunk, self.static, arguments, self.compilations, keeps, axes)
 
-    def _validation_program(self, params: PyTree, use: Callable = PROGRAMS.get) -> Any:
+    def _validation_program(self, params: PyTree, use: Use = PROGRAMS.get) -> Any:
         if self.setup.validation is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, False, False)
         arguments = (params, *self._validated)
         return self._use(use, validation_loss, self.static[0], arguments, Compilations(), axes=axes)
 
-    def _sample_program(self, state: TrainState, use: Callable = PROGRAMS.get) -> Any:
+    def _sample_program(self, state: TrainState, use: Use = PROGRAMS.get) -> Any:
         if self.minibatches is None:
             return None
         axes = mapped_axes(len(self.setup.members), True, True, True, True, False)
         return self._use(use, sample_loss, self.static, self._sampled(state), Compilations(), axes=axes)
 
-    def _use(self, use: Callable, *program: Any, **options: Any) -> Any:
+    def _use(self, use: Use, *program: Any, **options: Any) -> Any:
         """Compiles a program for data that are spread over devices, unless members are."""
         with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
             return use(*program, **options)
@@ -389,7 +393,7 @@ def linearize_stage(
 ) -> tuple[PyTree, Array, Array, Int[Array, ""]]:
     """The residuals of each block, their Jacobian, the prior and the failed solves; `static` is `(model, stage)`."""
     model_static, stage_static = static
-    data: Any = eqx.combine(own, shared)
+    data: object = eqx.combine(own, shared)
     stage = eqx.combine(data.stage, stage_static)
     loss = StageLoss(model_static, data.frozen, stage.objective, Target(data.batch, grid, progress), params)
     x = ravel_pytree(params)[0]

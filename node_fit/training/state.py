@@ -1,13 +1,13 @@
 """The training state: every leaf is an array that never changes its shape, dtype or weak type."""
 
 from dataclasses import replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
+from ..runtime.placement import AnyArray
 from ..solver.held_steps import Shares
 from .stage import Stage
 
@@ -23,9 +23,9 @@ class Iterate(eqx.Module):
     """Parameters, their loss, the norm of its gradient, and the number of failed solves."""
 
     params: Params
-    loss: Float[Any, "*member"]
-    gradient_norm: Float[Any, "*member"]
-    failed_solves: Int[Any, "*member"]
+    loss: Float[AnyArray, "*member"]
+    gradient_norm: Float[AnyArray, "*member"]
+    failed_solves: Int[AnyArray, "*member"]
 
     def is_usable(self, blocks: int) -> bool:
         """Whether it was evaluated, and at least one of so many solves succeeded; on the host, of one member."""
@@ -62,23 +62,23 @@ class TrainState(eqx.Module):
     - `finished`: whether the stage has ended for this member, which then waits for the others.
     """
 
-    step: Int[Any, "*member"]
+    step: Int[AnyArray, "*member"]
     params: Params
-    grid: Float[Any, "*member row node"] | None
-    error_limit: Float[Any, "*member"]
-    progress: Float[Any, "*member"]
+    grid: Float[AnyArray, "*member row node"] | None
+    error_limit: Float[AnyArray, "*member"]
+    progress: Float[AnyArray, "*member"]
     opt_state: PyTree
     chosen: Iterate
-    evaluations: Int[Any, "*member"]
-    failed: Int[Any, "*member"]
-    rejected: Int[Any, "*member"]
-    restarts: Int[Any, "*member"]
+    evaluations: Int[AnyArray, "*member"]
+    failed: Int[AnyArray, "*member"]
+    rejected: Int[AnyArray, "*member"]
+    restarts: Int[AnyArray, "*member"]
     best: Iterate
-    stale: Int[Any, "*member"]
-    reference: Float[Any, "*member"]
-    plateau: Int[Any, "*member"]
-    stuck: Bool[Any, "*member"]
-    finished: Bool[Any, "*member"]
+    stale: Int[AnyArray, "*member"]
+    reference: Float[AnyArray, "*member"]
+    plateau: Int[AnyArray, "*member"]
+    stuck: Bool[AnyArray, "*member"]
+    finished: Bool[AnyArray, "*member"]
 
     @property
     def nodes(self) -> int:
@@ -132,7 +132,7 @@ def check_carry(state: TrainState, after: TrainState) -> None:
         raise TypeError("a training step changes its state: " + "; ".join(changes) + ".")
 
 
-def kind(x: Any) -> str:
+def kind(x: AnyArray | jax.ShapeDtypeStruct) -> str:
     weak = ", weak" if getattr(x, "weak_type", False) else ""
     return f"{x.dtype}{list(x.shape)}{weak}"
 

@@ -5,7 +5,7 @@ A step sees its stage's objective as a function of the parameters alone.
 
 import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -18,6 +18,7 @@ from ..data.batch import Batch
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import AbstractObjective, Loss, Target, masked_mean
 from ..optimizers.optimizer import Linearised, Step
+from ..runtime.placement import AnyArray
 from ..solver.held_steps import Shares
 from .stage import Stage, count_of
 from .state import Iterate, Params, TrainState
@@ -96,9 +97,9 @@ class StageData(eqx.Module):
     frozen: PyTree
     stage: PyTree
     batch: PyTree
-    rows: Float[Any, ""] | None = None
+    rows: Float[AnyArray, ""] | None = None
 
-    def share(self, batch: PyTree) -> Float[Any, ""] | float:
+    def share(self, batch: PyTree) -> Float[AnyArray, ""] | float:
         """What part of the data some rows of them are."""
         return 1.0 if self.rows is None else count_of(batch) / self.rows
 
@@ -250,7 +251,7 @@ def check_scan(scan: str) -> None:
 
 
 def chunk(
-    static: tuple, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[Any, "2"]
+    static: tuple, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[AnyArray, "2"]
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Runs some steps of a chunk; returns the state and the learning rate. A chunk's first step resets `chosen`.
 

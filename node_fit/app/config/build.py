@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ...data.noise import ESTIMATE
 from ...data.splits import Split, Splits, held_out
@@ -103,7 +103,7 @@ def without_words(node: Any, group: str) -> Any:
     return {key: None if value == words.get(key) else value for key, value in plain.items()}
 
 
-def start_of(config: DictConfig) -> Any:
+def start_of(config: DictConfig) -> object:
     """The config's rule for starts; keys without the name of a rule are those of `start=first`, which knows starts.
 
     **Raises:** `ConfigError` if a key is that of another rule.
@@ -136,7 +136,7 @@ def read_equation_file(config: DictConfig) -> None:
         check_equations(config, texts)
 
 
-def check_equations(config: DictConfig, texts: Mapping[Any, Any] | None = None) -> None:
+def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = None) -> None:
     """Refuses known equations that can't be read, or use a name that is not in the config.
 
     **Arguments:** `texts`: the equations, if they come from a file.
@@ -158,7 +158,7 @@ def check_equations(config: DictConfig, texts: Mapping[Any, Any] | None = None) 
             raise placed(error, texts) from None
 
 
-def as_list(names: Any) -> list[Any]:
+def as_list(names: object) -> list[object]:
     """The names in a list, a mapping or a single text."""
     return list(names) if isinstance(names, list | dict) else [names]
 
@@ -238,7 +238,7 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
 
     **Raises:** `ConfigError` if it is neither.
     """
-    hidden: Any = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
+    hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
     if hidden == "auto" or (isinstance(hidden, int) and not isinstance(hidden, bool)):
         return hidden
     if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
@@ -251,12 +251,12 @@ def derived_quantities(config: DictConfig) -> dict[str, Any]:
 
     **Raises:** `ConfigError` if it is no such thing.
     """
-    derived: Any = OmegaConf.to_container(config.derived) if OmegaConf.is_config(config.derived) else config.derived
+    derived = OmegaConf.to_container(config.derived) if OmegaConf.is_config(config.derived) else config.derived
     if not isinstance(derived, dict):
         raise ConfigError(
             f"derived must be expressions by their names, such as {{half_life: log(2)/k}}, got {derived!r}."
         )
-    return derived
+    return cast(dict[str, Any], derived)
 
 
 def placement_of(config: DictConfig) -> Placement:
@@ -306,7 +306,7 @@ def check_top(config: DictConfig) -> None:
         raise ConfigError(f"seed must be an integer from 0 to {LARGEST_SEED}, got {seed!r}.")
 
 
-def check_loggers(names: Any) -> None:
+def check_loggers(names: object) -> None:
     """Refuses loggers that do not exist, or whose package is not installed."""
     for name in names_of_loggers(names):
         if name not in LOGGERS:
@@ -316,9 +316,11 @@ def check_loggers(names: Any) -> None:
         needed(LOGGERS[name].package, LOGGERS[name].extra)
 
 
-def names_of_loggers(given: Any) -> list[Any]:
+def names_of_loggers(given: object) -> list[Any]:
     """The config's `logger` as a list; `tensorboard` alone is one too."""
-    return list(given) if OmegaConf.is_list(given) else [] if given is None or given is False else [given]
+    if isinstance(given, ListConfig):
+        return list(given)
+    return [] if given is None or given is False else [given]
 
 
 def check_known_keys(config: DictConfig) -> None:

@@ -15,6 +15,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
+from ...runtime.serialization import Json
 from .targets import ALLOWED, ConfigError, closest, locate, nearest_name, one_line, parameters_of
 
 PACKAGE = Path(__file__).parents[2]
@@ -81,7 +82,7 @@ def known_keys() -> dict[str, frozenset[str]]:
 LARGEST_CONFIG = 4 << 20
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Json:
     """Reads a stored config.
 
     **Raises:** `FileNotFoundError`, or `ConfigError` that says why it can't be read.
@@ -238,13 +239,13 @@ def check_group_names(given: Iterable[str], target: Callable, key: str, partial:
             raise ConfigError(f"{key}.{name} is required by {target.__name__}; set it with +{key}.{name}=VALUE")
 
 
-def all_keys(node: Any) -> list[str]:
+def all_keys(node: DictConfig) -> list[str]:
     """The full keys of the config that contains a node, without those of Hydra and `_target_`."""
     root = OmegaConf.to_container(node._get_root())
     return [key for key in full_keys(root) if not re.match(r"hydra\b|.*\._", key)]
 
 
-def full_keys(node: Any, prefix: str = "") -> Iterator[str]:
+def full_keys(node: object, prefix: str = "") -> Iterator[str]:
     for name, child in node.items() if isinstance(node, dict) else ():
         yield f"{prefix}{name}"
         yield from full_keys(child, f"{prefix}{name}.")

@@ -32,7 +32,7 @@ class Call:
 
     key: str
     target: Callable
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     partial: bool
 
 
@@ -41,12 +41,12 @@ class Deferred(functools.partial):
 
     key: str
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: object, **kwargs: object) -> object:
         with errors_of_key(self.key, self.func):
             return super().__call__(*args, **kwargs)
 
 
-def build(node: Any, key: str, *, extensions: Sequence[str] = ()) -> Any:
+def build(node: object, key: str, *, extensions: Sequence[str] = ()) -> Any:
     """Builds the object that a config node describes.
 
     All targets, names and plain values in the node are checked before the first constructor runs.
@@ -67,7 +67,7 @@ def build(node: Any, key: str, *, extensions: Sequence[str] = ()) -> Any:
     return execute(make_plan(node, key, (*ALLOWED, *check_value(to_plain(extensions), tuple[str, ...], "extensions"))))
 
 
-def make_plan(node: Any, key: str, allowed: Sequence[str]) -> Any:
+def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
     """Converts `node` to plain Python, with each target as a checked `Call`."""
     node = to_plain(node)
     if isinstance(node, str) and node == "???":
@@ -91,7 +91,7 @@ def make_plan(node: Any, key: str, allowed: Sequence[str]) -> Any:
     return Call(key, target, values, partial)
 
 
-def execute(plan: Any) -> Any:
+def execute(plan: object) -> object:
     """Executes the calls of a plan and returns its object."""
     if isinstance(plan, (list, tuple)):
         return type(plan)(execute(item) for item in plan)
@@ -111,14 +111,14 @@ def execute(plan: Any) -> Any:
         return target(**arguments)
 
 
-def to_plain(node: Any) -> Any:
+def to_plain(node: object) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
     except omegaconf.OmegaConfBaseException as error:
         raise ConfigError(explain(error) or str(error)) from error
 
 
-def holds_call(plan: Any) -> bool:
+def holds_call(plan: object) -> bool:
     children = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, (list, tuple)) else ()
     return isinstance(plan, Call) or any(holds_call(child) for child in children)
 
@@ -139,7 +139,7 @@ def errors_of_key(key: str, target: Callable) -> Iterator[None]:
 # Values.
 
 
-def check_value(value: Any, hint: Any, key: str) -> Any:
+def check_value(value: object, hint: Any, key: str) -> Any:
     """Converts `value` to the type of the hint, or raises a `ConfigError` that names the key."""
     try:
         return convert(value, hint)
@@ -157,7 +157,7 @@ def check_value(value: Any, hint: Any, key: str) -> Any:
         raise ConfigError(f"{key} must be {describe_hint(hint, YAML)}, got {shown}{fix}") from None
 
 
-def convert(value: Any, hint: Any) -> Any:
+def convert(value: object, hint: Any) -> object:
     """Converts `value` to the type of the hint, or raises a `ValueError`."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     flag, text = isinstance(value, bool), isinstance(value, str)
@@ -185,7 +185,7 @@ def convert(value: Any, hint: Any) -> Any:
     return value
 
 
-def convert_to_one(value: Any, hints: Sequence[Any]) -> Any:
+def convert_to_one(value: object, hints: Sequence[Any]) -> object:
     """Converts `value` to the first hint that accepts it; a string becomes a number only if no hint takes strings."""
     for hint in sorted(hints, key=lambda hint: hint is float and isinstance(value, str)):
         try:
@@ -195,7 +195,7 @@ def convert_to_one(value: Any, hints: Sequence[Any]) -> Any:
     raise ValueError
 
 
-def convert_list(values: Sequence[Any], kind: Any, inner: tuple[Any, ...]) -> list | tuple:
+def convert_list(values: Sequence[object], kind: Any, inner: tuple[Any, ...]) -> list | tuple:
     many = kind is not tuple or not inner or inner[-1] is Ellipsis
     hints = [inner[0] if inner else Any] * len(values) if many else inner
     items = [convert(value, hint) for value, hint in zip(values, hints, strict=True)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 # Callbacks of Hydra that conf/config.yaml names.
 CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
@@ -72,7 +72,7 @@ def constructors() -> dict[str, Callable]:
     return found
 
 
-def is_constructor(target: Any, package: str) -> bool:
+def is_constructor(target: object, package: str) -> bool:
     made = package == "optax" and inspect.isfunction(target)
     return made or (inspect.isclass(target) and not inspect.isabstract(target))
 
@@ -120,7 +120,7 @@ def import_target(name: str, key: str) -> types.ModuleType:
         raise ConfigError(f"{key}: {name!r} can't be imported, {type(error).__name__}: {error}") from error
 
 
-def check_hydra(config: Any) -> None:
+def check_hydra(config: DictConfig) -> None:
     """Refuses targets in Hydra's node of a config, which Hydra calls before a job begins.
 
     **Raises:** `ConfigError` unless they are node_fit's own callbacks, Hydra's plugins, or defined by extensions.
@@ -138,7 +138,7 @@ def check_hydra(config: Any) -> None:
             )
 
 
-def targets_in(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+def targets_in(node: object, key: str) -> Iterator[tuple[str, object]]:
     """The targets within a node of plain Python, with their keys."""
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, child in children:
@@ -162,14 +162,14 @@ def constructor_hints(target: Callable) -> dict[str, Any]:
     return {p.name: p.annotation for p in parameters if p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD}
 
 
-def nearest_name(name: Any, names: Iterable[str], prefix: str = "") -> str:
+def nearest_name(name: object, names: Iterable[str], prefix: str = "") -> str:
     """A clause with the nearest name, or with all names if none is near."""
     names = sorted(names)
     match = closest(name, names)
     return f"did you mean {prefix}{match}?" if match else f"choose from {textwrap.shorten(', '.join(names), 200)}"
 
 
-def closest(name: Any, names: Iterable[str]) -> str | None:
+def closest(name: object, names: Iterable[str]) -> str | None:
     """The name of which this one may be a misspelling, or `None`; words of three letters that share two are not."""
     names = list(names)
     swapped = [each for each in names if sorted(each) == sorted(str(name))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -11,6 +11,9 @@ from ..dataset import Dataset
 from ..dates import Dates, Stamps, count_time, read_times, unit_for, zone_name
 from .layout import Roles
 from .table import INPUT_FIX, UNKNOWN_FIX, RawTable, as_numbers_of_column, read_names
+
+if TYPE_CHECKING:
+    import pandas
 
 Rows = Int[np.ndarray, " row"]
 
@@ -217,7 +220,7 @@ def clock(
     return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone))
 
 
-def utc(instant: Any) -> np.datetime64:
+def utc(instant: "pandas.Timestamp") -> np.datetime64:
     return np.datetime64(instant.tz_convert(None), "us")
 
 
@@ -235,7 +238,7 @@ def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
     return float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
 
 
-def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> list[Any]:
+def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> "list[pandas.Timestamp]":
     """The instant that each table counts from: its first, or that of all tables if they may share trajectories."""
     if roles.trajectory is None:
         return [each.instants.min() for each in stamps]

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,7 +137,7 @@ def find_text(path: Path) -> list[str]:
     return [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
 
 
-def share_text(frame: Any, path: Path) -> Any:
+def share_text(frame: "pandas.DataFrame", path: Path) -> "pandas.DataFrame":
     """Turns categories, as text is read, into strings that rows share.
 
     **Raises:** `ValueError` if one is too long: a small file may hold it once for many rows.
@@ -221,6 +221,9 @@ def read_error(path: Path, kind: str, error: Exception | str) -> ValueError:
     reason = " ".join(str(error).split())
     return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")
 
+
+if TYPE_CHECKING:
+    import pandas
 
 DECIMAL = re.compile(r"\s*[+-]?\d*([.,])\d*(?:[eE][+-]?\d+)?\s*")
 

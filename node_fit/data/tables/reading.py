@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...runtime.validation import check_argument
 from ..dataset import Dataset
@@ -18,6 +18,9 @@ from .assemble import assemble_dataset
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
 from .layout import CovariateNumbers, Roles, as_names, as_numbers, as_rows, check_trajectories, with_covariates
 from .table import RawTable
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -248,7 +251,7 @@ def read_table(
 
 
 def from_frame(
-    frame: Any,
+    frame: "pandas.DataFrame",
     *,
     time: str | None = None,
     states: Sequence[str],

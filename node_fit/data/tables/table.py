@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import Float, Int
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,10 @@ class RawTable:
     """
 
     origin: str
-    columns: dict[str, Any]
+    columns: dict[str, "pandas.Series"]
     lines: Int[np.ndarray, " row"] | None = None
     rows: Int[np.ndarray, " row"] | None = None
-    own: Any = None
+    own: np.ndarray | None = None
 
     def __post_init__(self):
         if len(self) == 0:
@@ -48,7 +51,9 @@ class RawTable:
         """Describes the position of a value for a message."""
         return f"{self.origin}, {self.row(index)}, column {name!r}"
 
-    def take(self, index: Int[np.ndarray, " taken"], columns: dict[str, Any], own: Any = None) -> "RawTable":
+    def take(
+        self, index: Int[np.ndarray, " taken"], columns: dict[str, "pandas.Series"], own: np.ndarray | None = None
+    ) -> "RawTable":
         """A table of new columns whose rows have the positions of rows `index` of this table."""
         lines = None if self.lines is None else self.lines[index]
         return RawTable(self.origin, columns, lines, index if self.rows is None else self.rows[index], own)
@@ -104,7 +109,7 @@ def as_numbers_of_column(table: RawTable, name: str, fix: str, *, may_miss: bool
     return values
 
 
-def is_typed(column: Any) -> bool:
+def is_typed(column: "pandas.Series") -> bool:
     """Whether a column has one type other than text or Python objects."""
     import pandas as pd
 
@@ -152,7 +157,7 @@ def read_plain(column: np.ndarray) -> Float[np.ndarray, " row"] | None:
     return None if np.isnan(values[known]).any() else values
 
 
-def read_number(value: Any) -> float:
+def read_number(value: object) -> float:
     """One value as a float; NaN if it is missing.
 
     **Raises:** `ValueError` or `TypeError` if it is not a number.
@@ -171,10 +176,10 @@ def read_number(value: Any) -> float:
         return np.nan
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(value)
-    return float(value)
+    return float(cast(float, value))
 
 
-def is_absent(value: Any) -> bool:
+def is_absent(value: object) -> bool:
     """Whether a value is absent: `None`, NaN, NaT or `pandas.NA`."""
     import pandas as pd
 
@@ -195,7 +200,7 @@ def read_names(table: RawTable, name: str, what: str) -> np.ndarray:
     return result
 
 
-def label(value: Any) -> str:
+def label(value: object) -> str:
     """A name as text. `7.0` is read as `7`, since pandas turns whole numbers into floats where others are missing."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
@@ -205,7 +210,7 @@ def raise_at_first(table: RawTable, name: str, wrong: np.ndarray, sentence: str)
         raise ValueError(f"{table.at(int(wrong.argmax()), name)}: {sentence}")
 
 
-def quote(value: Any, most: int = 40) -> str:
+def quote(value: object, most: int = 40) -> str:
     """A value for a message, truncated if it is long."""
     text = repr(value.strip()) if isinstance(value, str) else str(value)
     return text if len(text) <= most else f"{text[:most]}..."

@@ -284,7 +284,7 @@ class Equations(eqx.Module):
     texts: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
     @staticmethod
-    def of(texts: Mapping[Any, Any]) -> "Equations":
+    def of(texts: Mapping[Any, object]) -> "Equations":
         """Makes equations from a mapping of each state's name to its right-hand side, a text or a number.
 
         **Raises:** `ValueError` if a name or a text is not valid in an equation; it says where.
@@ -391,18 +391,18 @@ def read_equation_lines(path: str | Path) -> EquationFile:
     return found
 
 
-def as_mapping(equations: Mapping[Any, Any] | str | Path) -> Mapping[Any, Any]:
+def as_mapping(equations: Mapping[Any, object] | str | Path) -> Mapping[Any, object]:
     """Equations by state; those of a file are read."""
     return read_equation_lines(equations) if isinstance(equations, str | Path) else equations
 
 
-def placed(error: EquationError, equations: Mapping[Any, Any]) -> ValueError:
+def placed(error: EquationError, equations: Mapping[Any, object]) -> ValueError:
     """The error, with its file and line if the equations come from a file."""
     place = equations.lines.get(error.state) if isinstance(equations, EquationFile) else None
     return error if place is None else ValueError(f"{place}: {error}")
 
 
-def check_symbol(name: Any, kind: str) -> None:
+def check_symbol(name: object, kind: str) -> None:
     """Checks that a name is valid in an equation.
 
     **Arguments:**

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
-from ...runtime.placement import scope
+from ...runtime.placement import AnyArray, scope
 from ...runtime.serialization import stored_as
 from ..system import System
 from .equations import (
@@ -57,7 +57,7 @@ class Constants(eqx.Module):
     scales: tuple[float, ...] = eqx.field(static=True)
 
     @staticmethod
-    def of(constants: Mapping[Any, Any]) -> "Constants":
+    def of(constants: Mapping[Any, object]) -> "Constants":
         """Makes constants from their initial values.
 
         **Arguments:**
@@ -102,7 +102,7 @@ class Constants(eqx.Module):
         raw = np.asarray(jax.device_get(self.raw), np.float64)
         return {name: float(value) for name, value in self.named(raw).items()}
 
-    def named(self, raw: Float[Any, " constant"]) -> dict[str, Any]:
+    def named(self, raw: Float[AnyArray, " constant"]) -> dict[str, Float[AnyArray, ""]]:
         parts = zip(self.names, raw, self.scales, self.bounds, strict=True)
         return {name: from_line(part * scale, bounds) for name, part, scale, bounds in parts}
 
@@ -120,7 +120,7 @@ def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> 
     return value * times if value else 2 * share - 1
 
 
-def value_and_bounds(entry: Any, name: str) -> tuple[float, Bounds]:
+def value_and_bounds(entry: object, name: str) -> tuple[float, Bounds]:
     """Reads the initial value and the bounds of a constant from its entry."""
     if isinstance(entry, list | tuple) and len(entry) != 3:
         raise ValueError(f"{name} must be a number or [value, lower, upper], got a list of {len(entry)}.")
@@ -150,7 +150,7 @@ class Trigger(eqx.Module):
     jumps: Equations
 
     @staticmethod
-    def of(given: Any, states: tuple[str, ...]) -> "Trigger":
+    def of(given: object, states: tuple[str, ...]) -> "Trigger":
         """Makes a trigger from `{when: expression, set: {state: expression}}`.
 
         **Raises:** `ValueError` if it has another shape, or sets what is not a state.
@@ -210,7 +210,7 @@ class Known(AbstractVectorField):
         equations: Mapping[str, str] | str | Path,
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
         terms: Sequence[str] = (),
-        triggers: Sequence[Mapping[str, Any]] = (),
+        triggers: Sequence[Mapping[str, object]] = (),
         key: PRNGKeyArray | None = None,
     ):
         texts = as_mapping(equations)
@@ -317,7 +317,7 @@ class Quantity:
     text: str
 
     @property
-    def tree(self) -> Any:
+    def tree(self) -> ast.expr:
         return parse(self.name, self.text, KIND)
 
     @property
@@ -328,7 +328,7 @@ class Quantity:
     def uses(self, constant: str) -> bool:
         return normalize(constant) in self.names
 
-    def of(self, values: Mapping[str, Any]) -> Any:
+    def of(self, values: Mapping[str, float | AnyArray]) -> float | AnyArray:
         """Its value in double precision; an array of them if a constant has an array of values."""
         with scope("x64"), np.errstate(all="ignore"):
             known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
@@ -440,7 +440,7 @@ class Hybrid(AbstractVectorField):
         depth: int = 2,
         activation: Activation = "tanh",
         sees: Sequence[str] | None = None,
-        triggers: Sequence[Mapping[str, Any]] = (),
+        triggers: Sequence[Mapping[str, object]] = (),
         key: PRNGKeyArray,
     ):
         terms = dict(terms or {})

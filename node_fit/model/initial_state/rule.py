@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ...data.batch import Batch, first_rows
 from ...data.domains import check_inside, is_inside, is_real
+from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
 from ...runtime.validation import Part, checks_arguments
 from ...solver.problem import VectorField
@@ -171,7 +172,7 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
         return first_rows(batch, 1)
 
-    def begun_at(self, starts: Float[Any, " state"]) -> "AbstractStart":
+    def begun_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
         """The rule to begin a fit with, where it fits starts: those of hidden states, and what is added to those of
         measured ones, in scaled units."""
         return self
@@ -228,7 +229,7 @@ class First(AbstractStart):
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
 
-    def begun_at(self, starts: Float[Any, " state"]) -> "First":
+    def begun_at(self, starts: Float[AnyArray, " state"]) -> "First":
         if self.hidden is None:
             return self
         hidden = jnp.asarray(starts, float)[np.array(self.guess.unknown, int)]

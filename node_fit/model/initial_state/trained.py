@@ -1,7 +1,6 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,6 +10,7 @@ import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ...data.batch import Batch, first_rows
+from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
 from ...runtime.validation import checks_arguments
 from ..fields.network import Activation, Layers
@@ -96,7 +96,7 @@ class Fitted(AbstractStart):
         here, there = (jnp.sum(residuals(start) ** 2) for start in (guess, typical))
         return jnp.where(there < MUCH_NEARER * here, typical, guess)
 
-    def begun_at(self, starts: Float[Any, " state"]) -> "Fitted":
+    def begun_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
         unknown = np.array(self.guess.unknown, int)
         given = jnp.asarray(starts, float)
         values = jnp.asarray(self.values).at[:, : self.guess.measured].add(given[: self.guess.measured])
