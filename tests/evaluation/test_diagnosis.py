@@ -284,6 +284,7 @@ def test_what_is_short():
     assert short(rotation(3, 12), nf.MLP, 4482) and not short(rotation(20, 12), nf.MLP, 4482)
 
 
+@pytest.mark.slow
 def test_short_noisy_records_get_a_prior_by_themselves():
     """On fifteen noisy points of a slow decay, a large network forecasts better with the chosen prior."""
     rng = np.random.default_rng(3)
@@ -429,6 +430,7 @@ def epidemic(infected):
     return ts, ys, functools.partial(nf.Known, equations=equations, constants=constants)
 
 
+@pytest.mark.slow
 def test_a_wrong_start_is_not_put_on_the_constants():
     """An epidemic whose first row says nobody is ill: nothing moves, so no constant matters, from this start."""
     ts, ys, field = epidemic(0.01)

@@ -143,6 +143,7 @@ def test_past_rows_of_short_records_explain_nothing_that_is_known(rows):
     assert np.isnan(explain_by_past(data, np.zeros((3, rows, 1)))).all()
 
 
+@pytest.mark.slow
 def test_a_fit_says_that_its_intervals_are_too_narrow():
     ts = np.linspace(0, 4, 80)
     field = functools.partial(nf.Known, equations={"x": "-a*x"}, constants={"a": 0.8})

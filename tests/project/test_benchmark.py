@@ -32,6 +32,7 @@ from node_fit.benchmark.protocols import (
 SMALL = ("--set", "field.width=8", "field.depth=1", "train.steps=60", "report=false")
 
 
+@pytest.mark.slow
 def test_a_protocol_prints_its_table(tmp_path):
     ran = node_fit(tmp_path, "odebench_24", "cascaded_tanks", "--data", "absent", *SMALL, module="node_fit.benchmark")
     assert ran.code == 0, ran

@@ -1,4 +1,6 @@
-"""A level kept by a receding horizon over an exported model: `python scripts/control.py [--seconds 60]`.
+"""A level kept by a receding horizon over an exported model.
+
+    python scripts/accuracy/receding_horizon.py [--seconds 60]
 
 Two tanks in cascade: a pump fills the upper one, which drains into the lower one, whose level is measured. A model with
 a hidden state is fitted to a record of random strokes of the pump, and exported to NumPy, a file that knows nothing of
