@@ -25,7 +25,7 @@ import node_fit as nf
 from node_fit.export.running import load_module
 
 STEP, HORIZON, ROWS = 1.0, 10, 20
-LEAST_PUMP, MOST_PUMP = 0.0, 10.0
+LEAST_PUMP, MOST_PUMP = 0.0, 7.0
 
 
 def flow(levels: np.ndarray, pump: float) -> np.ndarray:
@@ -44,7 +44,7 @@ def simulate(levels: np.ndarray, pump: float, substeps: int = 20) -> np.ndarray:
 def record(rows: int, seed: int = 0) -> nf.Dataset:
     """A record of random strokes, of which only the lower level is measured, with a little noise."""
     rng, levels = np.random.default_rng(seed), np.array([6.0, 6.0])
-    strokes = np.repeat(rng.uniform(1.0, 6.0, rows // 8 + 1), 8)[:rows]
+    strokes = np.repeat(rng.uniform(LEAST_PUMP, MOST_PUMP, rows // 8 + 1), 8)[:rows]
     measured = []
     for stroke in strokes:
         measured.append(levels[1] + 0.01 * rng.standard_normal())
@@ -60,7 +60,7 @@ def exported_model(data: nf.Dataset, folder: Path) -> tuple[ModuleType, nf.Expor
         hidden=1,
         start=functools.partial(nf.Encoder, rows=ROWS, before=True),
         solver=nf.Solver(inputs="hold"),
-        training=nf.Training(steps=200, window=40),
+        training=nf.Training(steps=300, window=60),
     )
     done = nf.export(fit, "numpy", folder, data=data)
     return load_module(folder / "model.py"), done
@@ -151,9 +151,9 @@ def main() -> None:
                 moved.append(stroke)
             us.append(stroke)
             levels = simulate(levels, stroke)
-    settled = [abs(each) for second, each in enumerate(off) if second % 30 >= 15]
+    settled = [abs(each) for second, each in enumerate(off) if second % 30 >= 20]
     print(
-        f"{len(off)} s of control: the level is {np.mean(settled):.3f} cm off 15 s after each change of its reference"
+        f"{len(off)} s of control: the level is {np.mean(settled):.3f} cm off 20 s and later after each change of its reference"
     )
     print(f"strokes from {min(moved):.2f} to {max(moved):.2f} of {LEAST_PUMP:g} to {MOST_PUMP:g}")
 

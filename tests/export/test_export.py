@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import node_fit as nf
+from node_fit.export import __main__ as command
 from node_fit.export.export import TARGETS
 from node_fit.export.functions import Steps, export_functions
 from node_fit.export.numpy_target import render_numpy
@@ -252,3 +253,18 @@ def test_hostile_names_in_units_and_formulas(tmp_path):
     for version in "23":
         described = fmpy.read_model_description(str(tmp_path / f"model_fmi{version}.fmu"), validate=True)
         assert HOSTILE[0] in {variable.name for variable in described.modelVariables}
+
+
+def test_the_command_exports_a_model_file(tmp_path, monkeypatch, capsys):
+    model, _ = network()
+    nf.save(model, tmp_path / "model.safetensors")
+    words = ["export", str(tmp_path / "model.safetensors"), "--to", "numpy", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    command.main()
+    assert "largest difference from node_fit.predict" in capsys.readouterr().out
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert "| `x` | channel | `m` |" in readme and "Digest" in readme
+    monkeypatch.setattr(sys, "argv", [*words[:1], str(tmp_path), *words[2:]])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "is neither a run directory nor a model file" in capsys.readouterr().err
