@@ -152,9 +152,7 @@ def main() -> None:
             us.append(stroke)
             levels = simulate(levels, stroke)
     settled = [abs(each) for second, each in enumerate(off) if second % 30 >= 20]
-    print(
-        f"{len(off)} s of control: the level is {np.mean(settled):.3f} cm off 20 s and later after each change of its reference"
-    )
+    print(f"{len(off)} s of control: {np.mean(settled):.3f} cm off, 20 s and later after each change of the reference")
     print(f"strokes from {min(moved):.2f} to {max(moved):.2f} of {LEAST_PUMP:g} to {MOST_PUMP:g}")
 
 
