@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
@@ -398,7 +399,7 @@ class Objective:
         return sum(found.values(), jnp.zeros(()))
 
     @cached_property
-    def _programs(self) -> "dict[str, jax.stages.Wrapped]":
+    def _programs(self):
         return {
             function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
             for function in (self._evaluate, self._differentiate, self._log_prior)
@@ -422,7 +423,7 @@ class Objective:
         May be called inside `jax.jit` and differentiated by `jax.grad`, in double precision
         (`jax.config.update("jax_enable_x64", True)`).
         """
-        if isinstance(x, jax.core.Tracer):
+        if isinstance(x, Tracer):
             if jnp.result_type(x) != np.float64:
                 raise ValueError('a traced x must be float64: jax.config.update("jax_enable_x64", True).')
             return self._differentiable(x)

@@ -4,7 +4,8 @@ import math
 import xml.parsers.expat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Application, Formula, Number, Symbol, substitute
 from .system import Event, Model
@@ -97,9 +98,9 @@ def read_bytes(path: Path) -> bytes:
 class SBMLReader:
     """One document on its way to a `Model`."""
 
-    def __init__(self, library: "type[libsbml]", document: "libsbml.SBMLDocument", place: str):
+    def __init__(self, library: ModuleType, document: "libsbml.SBMLDocument", place: str):
         self.library, self.document, self.place = library, document, place
-        self.model: libsbml.Model = document.getModel()
+        self.model: libsbml.Model = document.getModel()  # pyright: ignore[reportAttributeAccessIssue]
         self.nodes = 0
         names = {value: name[4:] for name, value in vars(library).items() if name.startswith("AST_")}
         self.kinds = {kind: names[kind] for kind in names}
@@ -146,7 +147,7 @@ class SBMLReader:
 
     def formula(self, element: "libsbml.SBase", local: Mapping[str, Formula] | None = None) -> Formula:
         """The mathematics of an element."""
-        node = element.getMath()
+        node = element.getMath()  # pyright: ignore[reportAttributeAccessIssue]
         if node is None:
             self.refuse(element, "it has no formula")
         return self.convert(node, element, local or {}, 0)
@@ -328,7 +329,7 @@ class SBMLReader:
         )
 
 
-def is_sum(formula: Formula) -> bool:
+def is_sum(formula: Formula) -> TypeGuard[Application]:
     return isinstance(formula, Application) and formula.function == "+"
 
 

@@ -233,12 +233,12 @@ class ReactionSystem:
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, " moving"]:
         """The time derivatives of the moving quantities, with the outcomes of all comparisons as given."""
-        frozen = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
+        frozen: dict[Formula, Value] = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
         scope = self.scope(time, state, constants, frozen)
         return stack_scalars([evaluate(formula, scope, frozen) for formula in self.model.rates.values()])
 
     @cached_property
-    def comparisons(self) -> tuple[Formula, ...]:
+    def comparisons(self) -> tuple[Application, ...]:
         """The comparisons in rates, and in what rates may depend on."""
         model = self.model
         every = (*model.rates.values(), *model.rules.values(), *model.reactions.values())
