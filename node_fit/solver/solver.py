@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from ..runtime.placement import AXIS
+from ..runtime.placement import AXIS, AnyArray
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_choice, checks_arguments
 from . import held_steps, row_by_row
@@ -63,7 +63,7 @@ def on_each_device(method: Callable) -> Callable:
     """
 
     @functools.wraps(method)
-    def spread(solver: PyTree, problem: InitialValueProblem, *arrays: Array, **options: object) -> PyTree:
+    def spread(solver: PyTree, problem: InitialValueProblem, *arrays: AnyArray, **options: object) -> PyTree:
         mesh, trajectories = jax.sharding.get_abstract_mesh(), len(problem.y0)
         if AXIS not in mesh.axis_names or trajectories % mesh.shape[AXIS]:
             return method(solver, problem, *arrays, **options)
