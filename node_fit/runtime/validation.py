@@ -118,7 +118,8 @@ def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str
     """
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(describe_hint(member, words) for member in inner))
+        shown = [member for member in inner if not (member is int and float in inner)]  # An integer is a number.
+        return " or ".join(dict.fromkeys(describe_hint(member, words) for member in shown))
     if kind is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(str(choice) for choice in inner)
     if isinstance(kind, type) and issubclass(kind, ARRAYS):

@@ -195,7 +195,10 @@ def test_an_option_with_a_plus_that_lacks_the_key_gets_the_same_sentence(folder)
 def test_every_table_that_ships_has_all_keys_of_a_table():
     keys = list(composed("data=table").data)
     for path in (CONF / "data").glob("*.yaml"):
-        assert list(composed(f"data={path.stem}").data) == keys, path
+        data = composed(f"data={path.stem}").data
+        if data._target_ != "node_fit.Table":
+            continue
+        assert list(data) == keys, path
         text = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         assert path.stem == "table" or "noise" not in str(text), "what does not differ is not repeated"
     events = "data.events=[{time: 1, state: x, add: 1}]"

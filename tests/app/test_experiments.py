@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from scipy.linalg import expm
 
-from node_fit.app.config.build import CONFIG_PARTS
+from node_fit.app.config.build import CONFIG_PARTS, without_words
 from node_fit.app.config.instantiate import build
 
 CONFIGS = Path(__file__).parents[2] / "conf"
@@ -25,7 +25,7 @@ def test_every_experiment_is_a_config_that_can_be_built(name):
         config = compose("config", [f"experiment={name}"])
     OmegaConf.update(config, "data.path", "any.csv")
     for key in CONFIG_PARTS:
-        build(config[key], key)
+        build(without_words(config[key], key), key)
     text = (CONFIGS / "experiment" / f"{name}.yaml").read_text()
     assert f"python -m node_fit experiment={name}" in text.splitlines()[1]
 

@@ -18,7 +18,7 @@ from node_fit.storage.disk import explain_disk
 
 with warnings.catch_warnings():  # beartype warns about a deprecated base class of OmegaConf's type.
     warnings.simplefilter("ignore")
-    from node_fit.app.config.build import CONFIG_PARTS, check_top, hidden_states
+    from node_fit.app.config.build import CONFIG_PARTS, check_top, hidden_states, without_words
 
 CONF = Path(nf.__file__).parent.parent / "conf"
 VALUES = (
@@ -71,7 +71,7 @@ def outcome(overrides: list[str]) -> str:
         check_top(config)
         hidden_states(config)
         for part in (*CONFIG_PARTS, "evaluation"):
-            build(config[part], part)
+            build(without_words(config[part], part), part)
     except (ValueError, OSError) as error:
         return explain(error) or str(error)
     return "built"

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
 import node_fit as nf
+from node_fit.app.config.build import without_words
 from node_fit.app.config.instantiate import build
 from node_fit.fitting.readable import sum_of_terms
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
@@ -126,7 +127,8 @@ def options_of(group: str) -> list[str]:
 def of_command(group: str, name: str):
     """What a name stands for on the command line."""
     node = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"))
-    return build({key: ({} if value == "???" else value) for key, value in node.items()}, group)
+    given = {key: ({} if value == "???" else value) for key, value in node.items()}
+    return build(without_words(given, group), group)
 
 
 @pytest.mark.parametrize(

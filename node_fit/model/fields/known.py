@@ -169,7 +169,7 @@ class Trigger(eqx.Module):
 
 
 # An initial value, or [value, lower, upper] with null for no bound.
-ConstantConfig = float | Sequence[float | None]
+ConstantConfig = float | int | Sequence[float | int | None]
 
 
 @stored_as("Known")
