@@ -161,7 +161,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         changed = rung.options(options, first, tried)
         if changed is None:
             continue
-        callback.on_attempt(rung.name, f"{best.attempt.name} is {best.attempt.verdict}")
+        callback.on_attempt(rung.name, why_more(best))
         try:
             fit = again(changed, horizon, rung.validated)
         except ValueError as error:
@@ -223,6 +223,15 @@ def wants_more(judged: Judged) -> bool:
     found = judged.attempt
     content = found.verdict in CONTENT and found.horizon is None
     return not content or is_few(judged.fit) or (found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit))
+
+
+def why_more(judged: Judged) -> str:
+    """Why a fit is not enough: its verdict, or what its data do not tell."""
+    found = judged.attempt
+    if found.verdict not in CONTENT or found.horizon is not None:
+        return f"{found.name} is {found.verdict}"
+    few = is_few(judged.fit)
+    return "few rows allow several models" if few else "other constants may fit as well where states are hidden"
 
 
 def has_hidden_starts(fit: Fit) -> bool:
