@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .tracing import DOT, ELEMENTWISE, REDUCTIONS, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import DOT, ELEMENTWISE, INFIX, REDUCTIONS, TAKE, CannotExport, Operand, Operation, Program
 
 # Arrays up to this size are written out, number by number.
 UNROLLED_SIZE = 8
@@ -14,20 +14,7 @@ UNROLLED_SIZE = 8
 MOST_NESTED = 16
 WIDTH = 110
 
-C_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&&",
-    "or": "||",
-}
+C_INFIX = INFIX | {"and": "&&", "or": "||"}
 C_CALLED = {
     name: name
     for name in [

@@ -8,23 +8,9 @@ import numpy as np
 from ..runtime.serialization import __version__
 from .c import DEGREES, RADAU_A, RADAU_C, SIGNATURES, needed_functions, state_names, templates_with, tsitouras
 from .functions import Exported
-from .tracing import DOT, ELEMENTWISE, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import DOT, ELEMENTWISE, INFIX, TAKE, CannotExport, Operand, Operation, Program
 
-NUMPY_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-}
+NUMPY_INFIX = INFIX | {"and": "&", "or": "|", "xor": "^"}
 NUMPY_CALLED = {
     name: f"np.{name}"
     for name in [

@@ -17,6 +17,19 @@ import numpy as np
 from jax.extend import core as jex
 
 TAKE, DOT = "take", "dot"
+# Functions that C and Python write with the same operator.
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+}
 # Functions of single numbers, by JAX's names: all arguments have the shape of the result, or are a single number.
 ELEMENTWISE = frozenset(
     [
