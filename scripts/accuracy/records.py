@@ -5,7 +5,7 @@
 It runs the whole command on each record and draw (`--draws`), and prints a row for each record: the figure that is
 asked, the figure that was had (median and range, or how many draws were found), the seconds of the command, the
 attempts that were kept, and the verdicts. Known equations begin at random guesses, each constant within a factor of ten
-of the true one; such a fit is found if it is nearer to the values without noise than they are. The measured
+of the true one; such a fit is found if it is nearer to the values without noise than half the noise. The measured
 records are read from `--data` (docs/recipes.md says where they are published), and left out where they are absent; the
 others are generated. Further words go to the command: `-- effort=quick`. `--from 3` begins with the fourth draw.
 """
@@ -162,7 +162,7 @@ class Hidden:
             table = table[table["split"] == "train"]
             rows = np.searchsorted(self.times, table["t"].to_numpy() - 1e-6)
             found = table[[f"{name}_predicted" for name in self.measured]].to_numpy()
-            return bool(np.sqrt(np.nanmean(((found - exact[rows]) / spread) ** 2)) < 1)
+            return bool(np.sqrt(np.nanmean(((found - exact[rows]) / spread) ** 2)) < 0.5)
 
         hidden = ",".join(name for name in self.equations if name not in self.measured)
         text = ", ".join(f'{name}: "{rate}"' for name, rate in self.equations.items())
