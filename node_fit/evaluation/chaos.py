@@ -5,6 +5,7 @@ be asked is how long a forecast is valid, and whether a long simulation has the 
 data.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,13 +28,16 @@ LARGEST_ERROR = 1e3
 # Forecasts begin in so many rows of a record, and go on for this share of it.
 FORECASTS, FORECAST_SHARE = 16, 0.5
 # Steps between two rows, and rows, over which the growth of a small error is measured, the first part to forget its
-# direction.
-STEPS_PER_ROW, GROWTH_ROWS, FORGOTTEN = 4, 4000, 0.25
+# direction; from so many rows of the data, since the growth along one orbit varies.
+STEPS_PER_ROW, GROWTH_ROWS, FORGOTTEN, ORBITS = 4, 4000, 0.25, 8
 # The width of the window that smooths a spectrum [share of its frequencies].
 SPECTRAL_WIDTH = 0.01
-# A simulation has the distribution or the spectrum of the data up to these distances. Two orbits of Lorenz's system of
-# 2,000 rows may differ by 0.3 and 0.1.
-SAME_PLACES, SAME_SPECTRUM = 0.5, 0.3
+# A simulation has the distribution of the data up to this many times the distance that two records of the system have
+# on average (of 28 pairs of orbits of Lorenz's and of Rössler's system, none was at over three times), and their
+# spectrum up to this distance.
+SAME_PLACES, SAME_SPECTRUM = 4.0, 0.3
+# Pieces of the data, between which distances are twice those between records as long as the data.
+PIECES = 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class ChaosScores:
     - `lyapunov_time`: in which a small error of the model grows by a factor of e; infinite if it does not grow.
     - `distribution`: how far the places differ that the data and a simulation as long visit: Wasserstein's distance of
       each state's values, in their standard deviations, the mean over states. Infinite if the simulation runs away.
+    - `expected`: what `distribution` is on average between two records of the system, by quarters of the data.
     - `spectrum`: Hellinger's distance of their smoothed power spectra, from 0 to 1, the mean over states (J. M.
       Mikhaeil et al., NeurIPS 2022); NaN at uneven times.
     """
@@ -51,6 +56,7 @@ class ChaosScores:
     valid_time: float
     lyapunov_time: float
     distribution: float
+    expected: float
     spectrum: float
 
     @property
@@ -61,7 +67,7 @@ class ChaosScores:
     @property
     def stays(self) -> bool:
         """Whether a long simulation goes where the data go."""
-        return self.distribution <= SAME_PLACES and not self.spectrum > SAME_SPECTRUM
+        return self.distribution <= SAME_PLACES * self.expected and not self.spectrum > SAME_SPECTRUM
 
     def as_dict(self) -> dict[str, float | None]:
         """For JSON; None for what is not finite."""
@@ -73,7 +79,8 @@ class ChaosScores:
     def __str__(self) -> str:
         times = f" ({self.valid_lyapunov_times:.2g} Lyapunov times)" if self.valid_lyapunov_times > 0 else ""
         spectrum = "" if math.isnan(self.spectrum) else f", its spectrum by {self.spectrum:.2g}"
-        places = f"values differ by {self.distribution:.2g} standard deviations from those of the data{spectrum}"
+        usual = f"{self.expected:.2g} between two records"
+        places = f"values differ by {self.distribution:.2g} standard deviations from the data's ({usual}){spectrum}"
         places = places if math.isfinite(self.distribution) else "runs away"
         verb = "a long simulation's " if math.isfinite(self.distribution) else "a long simulation "
         return f"forecasts are valid for {self.valid_time:.3g}{times}; {verb}{places}"
@@ -94,7 +101,8 @@ def score_chaos(model: NeuralODE, train: Dataset, held: Dataset) -> ChaosScores:
     distances = [(distance_of_values, simulated), (distance_of_spectra, simulated)]
     lost = not np.isfinite(simulated[train.valid]).all()
     distribution, spectrum = (math.inf if lost else measure(train, found) for measure, found in distances)
-    return ChaosScores(valid_time(windows, model.predict(windows)), lyapunov_time(model, train), distribution, spectrum)
+    valid = valid_time(windows, model.predict(windows))
+    return ChaosScores(valid, lyapunov_time(model, train), distribution, expected_distance(train), spectrum)
 
 
 def valid_time(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> float:
@@ -114,14 +122,16 @@ def lyapunov_time(model: NeuralODE, data: Dataset) -> float:
     """
     if model.inputs or model.hidden:
         return math.nan
-    first = jnp.asarray(np.nan_to_num(data.ys[0, 0]))
+    rows = np.argwhere(data.mask.all(axis=2))
+    rows = rows[np.linspace(0, len(rows) - 1, min(ORBITS, len(rows))).astype(int)]
+    first = jnp.asarray(data.ys[rows[:, 0], rows[:, 1]])
     exponent = float(growth_of_errors(model, first, median_step(data) / STEPS_PER_ROW))
     return math.nan if not math.isfinite(exponent) else math.inf if exponent <= 0 else 1 / exponent
 
 
 @eqx.filter_jit
-def growth_of_errors(model: NeuralODE, first: Float[Array, " state"], step: float) -> Float[Array, ""]:
-    """The rate at which a small difference grows along the orbit from a state, by Runge and Kutta's steps."""
+def growth_of_errors(model: NeuralODE, first: Float[Array, "orbit state"], step: float) -> Float[Array, ""]:
+    """The rate at which a small difference grows along orbits, the mean over them, by Runge and Kutta's steps."""
 
     def advance(now: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         y, off = jax.jvp(
@@ -131,8 +141,8 @@ def growth_of_errors(model: NeuralODE, first: Float[Array, " state"], step: floa
         return (y, off / size), jnp.log(size)
 
     count = STEPS_PER_ROW * GROWTH_ROWS
-    begin = jnp.ones_like(first) / math.sqrt(first.size)
-    _, logs = jax.lax.scan(advance, (first, begin), length=count)
+    begin = jnp.ones_like(first) / math.sqrt(first.shape[1])
+    _, logs = jax.lax.scan(jax.vmap(advance, in_axes=(0, None)), (first, begin), length=count)
     return logs[int(FORGOTTEN * count) :].mean() / step
 
 
@@ -153,6 +163,20 @@ def distance_of_values(data: Dataset, simulated: Float[np.ndarray, "trajectory t
         known = data.mask[..., at]
         found.append(wasserstein_distance(data.ys[..., at][known], simulated[..., at][known]) / spread)
     return float(np.mean(found))
+
+
+def expected_distance(data: Dataset) -> float:
+    """The distance of values that two records of the system have on average.
+
+    Distances fall with the root of the length, as errors of means do: between quarters they are twice as large.
+    """
+    from scipy.stats import wasserstein_distance  # It is slow to import.
+
+    found = []
+    for at, spread in enumerate(prediction_errors(data)):
+        pieces = np.array_split(data.ys[..., at][data.mask[..., at]], PIECES)
+        found += [wasserstein_distance(one, other) / spread for one, other in itertools.combinations(pieces, 2)]
+    return float(np.mean(found)) / math.sqrt(PIECES)
 
 
 def distance_of_spectra(data: Dataset, simulated: Float[np.ndarray, "trajectory time state"]) -> float:

@@ -8,7 +8,13 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.evaluation.chaos import distance_of_spectra, distance_of_values, score_chaos, valid_time
+from node_fit.evaluation.chaos import (
+    distance_of_spectra,
+    distance_of_values,
+    expected_distance,
+    score_chaos,
+    valid_time,
+)
 from node_fit.model.make_model import make_model
 
 LORENZ = {"x": "s*(y - x)", "y": "x*(r - z) - y", "z": "x*y - b*z"}
@@ -61,6 +67,17 @@ def test_a_model_that_runs_away_has_no_distribution(record):
 def test_the_distance_of_values_is_a_shift_of_them(record):
     spread = record.ys[0].std(axis=0)
     assert distance_of_values(record, record.ys + 0.3 * spread) == pytest.approx(0.3, rel=1e-6)
+
+
+def test_the_distance_to_expect_is_that_of_two_records_as_long():
+    draw = np.random.default_rng(0)
+    ts, found = np.arange(400.0), []
+    for _ in range(30):
+        one, other = draw.normal(size=(2, 400, 1))
+        data = nf.Dataset.from_arrays(ts, one, states=("x",))
+        found.append((distance_of_values(data, other[None]), expected_distance(data)))
+    distance, expected = np.mean(found, axis=0)
+    assert expected == pytest.approx(distance, rel=0.15)
 
 
 def test_spectra_of_sines_differ_by_their_frequencies():

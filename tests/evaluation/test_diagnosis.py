@@ -45,7 +45,7 @@ def test_good():
 @pytest.mark.parametrize(("distribution", "helps"), [(0.1, False), (2.0, True), (np.inf, True)])
 def test_chaos_has_a_verdict_of_its_own(distribution, helps):
     data = rotation()
-    chaos = ChaosScores(4.0, 2.0, distribution, 0.1)
+    chaos = ChaosScores(4.0, 2.0, distribution, 0.1, 0.1)
 
     def of(predicted):
         return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, chaos=chaos))
