@@ -254,10 +254,10 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
         return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
-    verdict = replace(fit, history=[]).diagnose(splits).kind
-    errors = {part: fit.score(data).nrmse for part, data in splits.items()}
+    assessed = replace(fit, history=[]).assess(splits)
+    errors = {part: found.nrmse for part, found in assessed.scores.items()}
     train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
-    attempt = Attempt(name, verdict, train, validation, evidence_of(fit), horizon, seconds, keys)
+    attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence_of(fit), horizon, seconds, keys)
     worst = max(errors.values())
     return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
 
