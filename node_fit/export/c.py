@@ -1,17 +1,23 @@
 """The target `c`: a model as a header and a source in C99, and a program that simulates CSV records."""
 
 import functools
+import itertools
 import string
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..runtime.serialization import __version__
 from ..solver.methods import tableau
-from .c_printer import Printer
 from .functions import Exported
+from .tracing import DOT, ELEMENTWISE, INFIX, REDUCTIONS, TAKE, CannotExport, Operand, Operation, Program
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Number = bool | int | float | np.generic
 # The functions of each member: how C calls them. Results are listed last.
 SIGNATURES = {
     "rates": "real t, const real *z, const real *v | real *result",
@@ -39,6 +45,68 @@ RADAU_A = np.array(
 )
 RADAU_C = np.array([(4 - ROOT) / 10, (4 + ROOT) / 10, 1])
 COMPILE = "cc -std=c99 -O2 main.c model.c -lm -o model"
+# Arrays up to this size are written out, number by number.
+UNROLLED_SIZE = 8
+# Operations in one expression.
+MOST_NESTED = 16
+WIDTH = 110
+
+C_INFIX = INFIX | {"and": "&&", "or": "||"}
+C_CALLED = {
+    name: name
+    for name in [
+        "exp",
+        "log",
+        "log1p",
+        "expm1",
+        "sqrt",
+        "cbrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "floor",
+        "ceil",
+        "exp2",
+        "erf",
+        "pow",
+        "atan2",
+    ]
+} | {"abs": "fabs", "rem": "fmod", "round": "rint"}
+# Functions that C lacks.
+HELPERS = {
+    "max": "static real larger(real a, real b) { return a > b || a != a ? a : b; }",
+    "min": "static real smaller(real a, real b) { return a < b || a != a ? a : b; }",
+    "sign": "static real sign(real a) { return a > 0 ? (real)1 : a < 0 ? (real)-1 : a; }",
+    "logistic": "static real logistic(real a) { return 1 / (1 + EXP(-a)); }",
+    "integer_pow": """static real power(real a, int n)
+{
+    real found = 1;
+    int k = n < 0 ? -n : n;
+    for (; k > 0; k >>= 1) {
+        if (k & 1)
+            found *= a;
+        a *= a;
+    }
+    return n < 0 ? 1 / found : found;
+}""",
+}
+BEGUN = {
+    "reduce_sum": "0",
+    "reduce_prod": "1",
+    "reduce_max": "-INFINITY",
+    "reduce_min": "INFINITY",
+    "reduce_and": "1",
+    "reduce_or": "0",
+}
 
 
 @functools.cache
@@ -52,7 +120,7 @@ def tsitouras() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, np.asarray(table.b[:stages], np.float64), np.array([0.0, *table.c[: stages - 1]])
 
 
-def templates_with(filters: Mapping[str, Callable[[str], str]]) -> Any:
+def templates_with(filters: Mapping[str, Callable[[str], str]]) -> "Environment":
     """The templates of this folder, with filters that make literals of names.
 
     A name that is not known is an error, so that no part of a text stays empty unseen.
@@ -95,7 +163,7 @@ def state_names(exported: Exported) -> tuple[str, ...]:
     return names if count == 1 else tuple(f"{name} of member {m}" for m in range(count) for name in names)
 
 
-def c_facts(exported: Exported) -> dict[str, Any]:
+def c_facts(exported: Exported) -> dict[str, object]:
     """What the templates of C say of a model."""
     printer, one, steps = Printer(exported.dtype), exported.one, exported.steps
     scaler, count = one.system.scaler, len(exported.members)
@@ -111,7 +179,7 @@ def c_facts(exported: Exported) -> dict[str, Any]:
     if exported.combined is not None:
         texts.append(printer.function("combine", exported.combined))
 
-    def numbers(values: Any) -> str:
+    def numbers(values: Iterable[Number]) -> str:
         return ", ".join(printer.bare(exported.dtype.type(each)) for each in values)
 
     a, b, c = tsitouras()
@@ -173,3 +241,303 @@ def arguments_of(signature: str) -> str:
 def literal(value: float | None) -> str:
     """A double of C; empty for None."""
     return "" if value is None else "HUGE_VAL" if np.isinf(value) else repr(float(value))
+
+
+class Printer:
+    """Prints programs, and collects the tables of numbers and the helpers that they use.
+
+    **Arguments:** `dtype`: of `real`, float64 or float32.
+    """
+
+    def __init__(self, dtype: DTypeLike):
+        self.dtype = np.dtype(dtype)
+        self.tables: dict[tuple[str, bytes], str] = {}
+        self.definitions: list[str] = []
+        self.helpers: set[str] = set()
+
+    @property
+    def suffix(self) -> str:
+        return "f" if self.dtype == np.float32 else ""
+
+    def number(self, value: Number) -> str:
+        """A literal, in parentheses if it has a sign."""
+        text = self.bare(value)
+        return f"({text})" if text.startswith("-") else text
+
+    def bare(self, value: Number) -> str:
+        """A literal without parentheses around it."""
+        if isinstance(value, np.bool_ | bool | np.integer | int):
+            return str(int(value))
+        if not np.isfinite(value):
+            return "(real)NAN" if np.isnan(value) else "(real)INFINITY" if value > 0 else "-(real)INFINITY"
+        text = str(self.dtype.type(value))
+        return (text if "." in text or "e" in text else text + ".0") + self.suffix.upper()
+
+    def table(self, values: np.ndarray) -> str:
+        """The name of a table of constants."""
+        kind = "real" if values.dtype.kind == "f" else "int"
+        values = np.ascontiguousarray(values)
+        key = kind, values.tobytes()
+        if key not in self.tables:
+            self.tables[key] = f"{'w' if kind == 'real' else 'at'}{len(self.tables)}"
+            numbers = wrap([self.bare(each) for each in values.ravel()])
+            self.definitions.append(f"static const {kind} {self.tables[key]}[{values.size}] = {{\n{numbers}}};")
+        return self.tables[key]
+
+    def function(self, name: str, program: Program) -> str:
+        """A function `name(arguments, results)`, which take single numbers by value and arrays by address."""
+        return Function(self, program).text(name)
+
+    def preamble(self) -> str:
+        """What comes before the functions: helpers and tables."""
+        helpers = [text.replace("EXP(", f"exp{self.suffix}(") for key, text in HELPERS.items() if key in self.helpers]
+        return "\n\n".join([*helpers, *self.definitions])
+
+
+def wrap(words: Sequence[str]) -> str:
+    lines, line = [], ""
+    for word in words:
+        if len(line) + len(word) > WIDTH:
+            lines.append(line.rstrip())
+            line = ""
+        line += f"{word}, "
+    return "".join(f"    {each}\n" for each in [*lines, line.rstrip()] if each)
+
+
+class Function:
+    """Prints one program."""
+
+    def __init__(self, printer: Printer, program: Program):
+        self.printer, self.program = printer, program
+        self.made = {id(operation.output): operation for operation in program.operations}
+        self.readers: dict[int, list[Operation | None]] = {}
+        for operation in program.operations:
+            for each in operation.inputs:
+                self.readers.setdefault(id(each), []).append(operation)
+        for each in program.results:
+            self.readers.setdefault(id(each), []).append(None)
+        self.names = {id(each): f"a{at}" for at, each in enumerate(program.arguments)}
+        self.nested: dict[int, int] = {}
+        self.lines: list[str] = []
+
+    def text(self, name: str) -> str:
+        program = self.program
+        for operation in program.operations:
+            if not self.is_inlined(operation):
+                self.compute(operation)
+        for at, result in enumerate(program.results):
+            self.store(f"r{at}", result, [(result, np.arange(result.size))])
+        given = [f"real a{at}" if not each.shape else f"const real *a{at}" for at, each in enumerate(program.arguments)]
+        given += [f"real *r{at}" for at in range(len(program.results))]
+        body = "\n".join(self.lines)
+        # An argument that nothing reads, such as the time of an autonomous field.
+        unused = [f"    (void)a{at};" for at, each in enumerate(program.arguments) if id(each) not in self.readers]
+        return f"static void {name}({', '.join(given)})\n{{\n" + "\n".join([*unused, body]) + "\n}"
+
+    def is_inlined(self, operation: Operation) -> bool:
+        """Whether an operation has no variable of its own, but is written where it is read."""
+        if operation.name == TAKE:
+            readers = self.readers[id(operation.output)]
+            small = all(each is None or each.output.size <= UNROLLED_SIZE for each in readers) and (
+                operation.output.size <= UNROLLED_SIZE
+            )
+            return len(operation.inputs) == 1 or (small and all(each and each.name in ELEMENTWISE for each in readers))
+        if operation.name not in ELEMENTWISE:
+            return False
+        readers = self.readers[id(operation.output)]
+        reader = readers[0]
+        count = 1 + sum(self.nested.get(id(each), 0) for each in operation.inputs)
+        fits = len(readers) == 1 and count <= MOST_NESTED
+        same = reader is None or (reader.name in ELEMENTWISE and reader.output.size == operation.output.size)
+        self.nested[id(operation.output)] = count if fits and same else 0
+        return fits and same
+
+    def compute(self, operation: Operation) -> None:
+        """Writes what computes an operation's output."""
+        output = operation.output
+        name = f"v{len(self.names)}"
+        kind = "int" if output.dtype.kind in "bi" else "real"
+        self.names[id(output)] = name
+        if operation.name in ELEMENTWISE and output.size == 1:
+            self.lines.append(f"    const {kind} {name} = {self.call(operation, np.zeros(1, int))};")
+            return
+        self.lines.append(f"    {kind} {name}[{output.size}];")
+        if operation.name in ELEMENTWISE:
+            self.store(name, output, [(operation, np.arange(output.size))])
+        elif operation.name == TAKE:
+            self.store(name, output, self.parts(operation))
+        elif operation.name == DOT:
+            self.product(name, operation)
+        elif operation.name in REDUCTIONS:
+            self.reduction(name, operation)
+        else:
+            raise CannotExport(f"C has no {operation.name!r}.")
+
+    def parts(self, operation: Operation) -> list[tuple[Operand, np.ndarray]]:
+        """The runs of a `take` that come from one input each, with their places in it."""
+        sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
+        places = operation.places.ravel()
+        source = np.searchsorted(sizes, places, side="right") - 1
+        found = []
+        for which, run in itertools.groupby(range(len(places)), key=lambda at: source[at]):
+            found.append((operation.inputs[which], places[list(run)] - sizes[which]))
+        return found
+
+    def store(self, name: str, output: Operand, parts: Sequence[tuple[Operand | Operation, np.ndarray]]) -> None:
+        """Writes assignments of an array's numbers, from inputs or from an operation, at places."""
+        begin = 0
+        for source, places in parts:
+            take: Callable[[np.ndarray], str] = lambda at, source=source: (  # noqa: E731
+                self.call(source, at) if isinstance(source, Operation) else self.read(source, at)
+            )
+            if len(places) <= UNROLLED_SIZE:
+                for at, place in enumerate(places):
+                    self.lines.append(f"    {name}[{begin + at}] = {take(np.array([place]))};")
+            else:
+                where = "i" if begin == 0 else f"{begin} + i"
+                self.lines.append(f"    for (int i = 0; i < {len(places)}; i++)")
+                self.lines.append(f"        {name}[{where}] = {take(places)};")
+            begin += len(places)
+
+    def read(self, operand: Operand, places: np.ndarray) -> str:
+        """An operand's number at places, one for each turn of a loop over `i`; or at one place."""
+        if isinstance(operand, np.ndarray):
+            values = operand.ravel()[places]
+            if np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f"):
+                return self.printer.number(values[0])
+            return f"{self.printer.table(operand.ravel())}[{self.index(places)}]"
+        if id(operand) in self.names:
+            name = self.names[id(operand)]
+            is_number = (name.startswith("a") and not operand.shape) or (
+                id(operand) in self.made and self.made[id(operand)].name in ELEMENTWISE and operand.size == 1
+            )
+            return name if is_number else f"{name}[{self.index(places)}]"
+        operation = self.made[id(operand)]
+        if operation.name == TAKE:
+            inner = operation.places.ravel()[places]
+            sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
+            which = int(np.searchsorted(sizes, inner[0], side="right")) - 1
+            return self.read(operation.inputs[which], inner - sizes[which])
+        return f"({self.call(operation, places)})"
+
+    def index(self, places: np.ndarray) -> str:
+        """Places as an expression of the loop's number `i`."""
+        count, first = len(places), int(places[0])
+        if count == 1 or (places == first).all():
+            return str(first)
+        for row in (count, *(m for m in range(2, count) if count % m == 0)):
+            table = places.reshape(-1, row)
+            down, across = (int(table[1, 0] - first) if len(table) > 1 else 0), int(table[0, 1] - first)
+            if (table == first + down * np.arange(len(table))[:, None] + across * np.arange(row)[None]).all():
+                return as_sum([(down, f"(i / {row})"), (across, "i" if row == count else f"(i % {row})")], first)
+        return f"{self.printer.table(places.astype(np.int64))}[i]"
+
+    def call(self, operation: Operation, places: np.ndarray) -> str:
+        """The value of a function of single numbers."""
+        name, printer = operation.name, self.printer
+        given = [self.read(each, places if each.size > 1 else places * 0) for each in operation.inputs]
+        if name in C_INFIX:
+            return (
+                f" {C_INFIX[name]} ".join(f"{each}" for each in given)
+                if name not in ("sub", "div")
+                else (f"{given[0]} {C_INFIX[name]} {given[1]}")
+            )
+        if name in C_CALLED:
+            return f"{C_CALLED[name]}{printer.suffix}({', '.join(given)})"
+        if name in HELPERS:
+            printer.helpers.add(name)
+            called = {"max": "larger", "min": "smaller", "integer_pow": "power"}.get(name, name)
+            return f"{called}({', '.join([*given, *([str(operation.power)] if name == 'integer_pow' else [])])})"
+        match name:
+            case "neg":
+                return f"-{given[0]}"
+            case "not":
+                return f"!{given[0]}"
+            case "xor":
+                return f"{given[0]} != {given[1]}"
+            case "square":
+                printer.helpers.add("integer_pow")
+                return f"power({given[0]}, 2)"
+            case "rsqrt":
+                return f"1 / sqrt{printer.suffix}({given[0]})"
+            case "is_finite":
+                return f"isfinite({given[0]})"
+            case "select_n" if len(given) == 3:
+                return f"{given[0]} ? {given[2]} : {given[1]}"
+            case "convert_element_type":
+                return f"(int){given[0]}" if operation.output.dtype.kind in "bi" else f"(real){given[0]}"
+        raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in C.")
+
+    def product(self, name: str, operation: Operation) -> None:
+        """A product of stacks of matrices; the innermost loop adds to all results, which compilers can vectorise."""
+        left, right = operation.inputs
+        (stacks, rows, inner), columns = left.shape, right.shape[2]
+        lines = self.lines
+        lines.append(f"    for (int i = 0; i < {operation.output.size}; i++)\n        {name}[i] = 0;")
+        if columns == 1 and stacks == 1 and rows > 1:
+            table = self.plain(transposed(left) if isinstance(left, np.ndarray) else left)
+            at = f"k * {rows} + i" if isinstance(left, np.ndarray) else f"i * {inner} + k"
+            lines.append(f"    for (int k = 0; k < {inner}; k++) {{")
+            lines.append(f"        const real x = {self.plain(right)}[k];")
+            lines.append(
+                f"        for (int i = 0; i < {rows}; i++)\n            {name}[i] += {table}[{at}] * x;\n    }}"
+            )
+            return
+        a, b = self.plain(left), self.plain(right)
+        lines.append(f"    for (int s = 0; s < {stacks}; s++)\n        for (int j = 0; j < {rows}; j++)")
+        lines.append(f"            for (int k = 0; k < {inner}; k++) {{")
+        lines.append(f"                const real x = {a}[(s * {rows} + j) * {inner} + k];")
+        lines.append(f"                for (int i = 0; i < {columns}; i++)")
+        to, of = f"(s * {rows} + j) * {columns} + i", f"(s * {inner} + k) * {columns} + i"
+        lines.append(f"                    {name}[{to}] += {b}[{of}] * x;\n            }}")
+
+    def reduction(self, name: str, operation: Operation) -> None:
+        """A reduction of each row."""
+        (rows,), kind = operation.inputs, operation.name
+        count, array = rows.shape[1], self.plain(rows)
+        value = f"{array}[i * {count} + k]"
+        if kind in ("reduce_max", "reduce_min"):
+            self.printer.helpers.add(kind[-3:])
+            step = f"{'larger' if kind == 'reduce_max' else 'smaller'}({value}, {name}[i])"
+        else:
+            sign = {"reduce_sum": "+", "reduce_prod": "*", "reduce_and": "&&", "reduce_or": "||"}[kind]
+            step = f"{name}[i] {sign} {value}"
+        self.lines.append(f"    for (int i = 0; i < {rows.shape[0]}; i++) {{\n        {name}[i] = {BEGUN[kind]};")
+        self.lines.append(f"        for (int k = 0; k < {count}; k++)\n            {name}[i] = {step};\n    }}")
+
+    def plain(self, operand: Operand) -> str:
+        """The name of an array that holds the operand's numbers in their order."""
+        if isinstance(operand, np.ndarray):
+            return self.printer.table(operand)
+        if id(operand) in self.names:
+            name = self.names[id(operand)]
+            if not name.startswith("a") or operand.shape:
+                is_number = (
+                    id(operand) in self.made and self.made[id(operand)].name in ELEMENTWISE and operand.size == 1
+                )
+                return f"(&{name})" if is_number else name
+            return f"(&{name})"
+        operation = self.made[id(operand)]
+        if operation.name == TAKE and len(operation.inputs) == 1 and is_whole(operation):
+            return self.plain(operation.inputs[0])
+        name = f"v{len(self.names)}"
+        self.names[id(operand)] = name
+        self.lines.append(f"    {'int' if operand.dtype.kind in 'bi' else 'real'} {name}[{operand.size}];")
+        self.store(name, operand, self.parts(operation))
+        return name
+
+
+def is_whole(operation: Operation) -> bool:
+    """Whether a `take` of one input keeps the order of all of its numbers."""
+    places = operation.places.ravel()
+    return places.size == operation.inputs[0].size and bool((places == np.arange(places.size)).all())
+
+
+def transposed(matrices: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(matrices.transpose(0, 2, 1))
+
+
+def as_sum(terms: Sequence[tuple[int, str]], constant: int) -> str:
+    """`2 * i + 1` from factors with their names."""
+    found = [name if factor == 1 else f"{factor} * {name}" for factor, name in terms if factor]
+    return " + ".join(found + ([str(constant)] if constant else [])) or "0"

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ..model.neural_ode import NeuralODE
 from ..runtime.serialization import __version__
 from ..runtime.validation import check_argument, check_choice
 from ..solver.methods import EXPLICIT
+from ..solver.solver import Solver
 from ..storage.disk import write_file
-from . import running
 from .c import COMPILE, render_c, state_names, templates_with
 from .fmu import refusals_of_fmu, render_fmu, run_fmu
 from .formulas import refusals_of_formulas, render_formulas, run_formulas
@@ -32,9 +32,13 @@ from .trials import (
     difference,
     in_double,
     is_tight,
+    load_module,
     made_up,
     predicted_columns,
+    run_c,
+    run_numpy,
     select_rows,
+    simulate_all,
     trials_of,
     with_given_starts,
 )
@@ -114,14 +118,14 @@ HOW_FORMULAS = """\
 equations."""
 
 TARGETS: dict[str, ExportTarget] = {
-    "c": ExportTarget(lambda e, _: render_c(e), running.run_c, nothing_refused, ("double", "float"), HOW_C),
+    "c": ExportTarget(lambda e, _: render_c(e), run_c, nothing_refused, ("double", "float"), HOW_C),
     "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), HOW_FMU),
     "stablehlo": ExportTarget(
         render_stablehlo, run_stablehlo, refusals_of_stablehlo, ("double", "float"), HOW_STABLEHLO
     ),
     "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, ("double", "float"), HOW_ONNX),
     "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), HOW_FORMULAS),
-    "numpy": ExportTarget(lambda e, _: render_numpy(e), running.run_numpy, nothing_refused, ("double",), HOW_NUMPY),
+    "numpy": ExportTarget(lambda e, _: render_numpy(e), run_numpy, nothing_refused, ("double",), HOW_NUMPY),
 }
 
 
@@ -215,17 +219,22 @@ def export(
     records = select_rows(made_up(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))
     trials = trials_of(tight, records)
+    first = export_functions(tight, "double", longest_steps(tight.typical.solver, trials), level)
+    if refused := chosen.refusals(first, trials):
+        raise CannotExport(f"{target} can't carry this model: {'; '.join(refused)}.")
+    steps = choose_steps(first, trials, SHARE_OF_STEPS * tolerance)
     expected = predicted_columns(tight, records, level)
     plain = expected if is_tight(model) else predicted_columns(model, records, level)
-    steps = choose_steps(tight, trials, level, SHARE_OF_STEPS * tolerance)
-    exported, files = rendered(chosen, model, target, trials, (precision, steps, level))
+    exported = export_functions(model, precision, steps, level)
+    files = as_bytes(chosen.render(exported, trials))
     check_free(folder, (*files, "README.md"), overwrite)
     found = tried(chosen, files, exported, trials)
     for _ in range(MOST_RETRIES):
         if difference(found, expected, exported.columns).largest <= tolerance:
             break
         steps = replace(steps, longest=steps.longest / 2, fewest=2 * steps.fewest)
-        exported, files = rendered(chosen, model, target, trials, (precision, steps, level))
+        exported = replace(exported, steps=steps)
+        files = as_bytes(chosen.render(exported, trials))
         found = tried(chosen, files, exported, trials)
     far, off = difference(found, expected, exported.columns), difference(found, plain, exported.columns)
     if not far.largest <= tolerance:
@@ -242,26 +251,6 @@ def export(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, content)
     return done
-
-
-def rendered(
-    chosen: ExportTarget,
-    model: NeuralODE | Ensemble,
-    target: str,
-    trials: Sequence[CheckRecord],
-    options: tuple[Precision, Steps, float],
-) -> tuple[Exported, Files]:
-    """The files of a model.
-
-    **Arguments:** `options`: precision, steps, and the level of bands.
-
-    **Raises:** `CannotExport` that names what the target can't carry.
-    """
-    exported = export_functions(model, *options)
-    refused = chosen.refusals(exported, trials)
-    if refused:
-        raise CannotExport(f"{target} can't carry this model: {'; '.join(refused)}.")
-    return exported, as_bytes(chosen.render(exported, trials))
 
 
 def as_bytes(files: Mapping[str, str | bytes]) -> Files:
@@ -290,27 +279,30 @@ def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequen
         return target.simulate(folder, exported, trials)
 
 
-def choose_steps(model: NeuralODE | Ensemble, trials: Sequence[CheckRecord], level: float, share: float) -> Steps:
+def longest_steps(solver: Solver, trials: Sequence[CheckRecord]) -> Steps:
+    """One step between two rows; rows as uneven as those of a stiff system say nothing of the longest step."""
+    if solver.method not in EXPLICIT:
+        return Steps("radau5", np.inf, 1)
+    gaps = np.concatenate([np.diff(trial.t) for trial in trials])
+    return Steps("tsit5", float(np.median(gaps)) if gaps.size else 1.0, 1)
+
+
+def choose_steps(exported: Exported, trials: Sequence[CheckRecord], share: float) -> Steps:
     """Fixed steps with an error of at most a share of each column's range.
 
-    Their number is doubled until the predictions move by less; the longest step is that of the longest interval between
-    rows. Between rows as uneven as those of a stiff system their number alone counts.
+    They are halved until the predictions move by less.
 
-    **Arguments:** `model`: in double precision, as targets see it.
+    **Arguments:** `exported`: in double precision, with `longest_steps`.
     """
-    explicit = model.typical.solver.method in EXPLICIT
-    gaps = np.concatenate([np.diff(trial.t) for trial in trials])
-    usual = float(np.median(gaps)) if gaps.size else 1.0
-    steps = Steps("tsit5", usual, 1) if explicit else Steps("radau5", np.inf, 1)
-    exported = export_functions(model, "double", steps, level)
+    steps, explicit = exported.steps, exported.steps.method == "tsit5"
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as name:
         path = Path(name) / "model.py"
         path.write_text(render_numpy(exported)["model.py"])
-        module: Any = running.load_module(path)
+        module = load_module(path)
     before = None
     for _ in range(MOST_DOUBLINGS + 1):
-        module.LONGEST_STEP, module.FEWEST_STEPS = steps.longest, steps.fewest
-        found = running.simulate_all(module, trials)
+        vars(module).update(LONGEST_STEP=steps.longest, FEWEST_STEPS=steps.fewest)
+        found = simulate_all(module, trials)
         if before is not None and difference(before, found, exported.columns).largest <= share:
             return Steps(steps.method, 2 * steps.longest, max(steps.fewest // 2, 1))
         before = found

@@ -17,9 +17,8 @@ import numpy as np
 from ..runtime.serialization import __version__
 from .c import c_string, render_c, state_names, templates_with
 from .functions import Exported
-from .running import FLAGS, compiler, record_starts
 from .tracing import CannotExport
-from .trials import CheckRecord, difference
+from .trials import FLAGS, CheckRecord, compiler, difference, record_starts
 
 VERSIONS = ("2.0", "3.0")
 IDENTIFIER = "model"

@@ -11,9 +11,8 @@ from ..model.fields.known import Known
 from ..runtime.serialization import __version__
 from .c import templates_with
 from .functions import Exported
-from .running import load_module, record_starts
 from .tracing import CannotExport
-from .trials import CheckRecord
+from .trials import CheckRecord, load_module, record_starts
 
 # Functions of equations, as SymPy writes them.
 SYMPY_NAMES = {

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,13 @@ from ..model.initial_state.stated import Steady
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, scope
-from ..solver.triggers import has_triggers
+from ..solver.triggers import TriggeredField, has_triggers
 from .tracing import CannotExport, Program, trace
 
 Precision = Literal["double", "float"]
 PRECISIONS: dict[str, str] = {"double": "x64", "float": "x32"}
+# A function with the shapes of its arguments.
+Shaped = tuple[Callable, *tuple[tuple[int, ...], ...]]
 Method = Literal["tsit5", "radau5"]
 
 
@@ -167,7 +169,7 @@ def member_programs(model: NeuralODE, dtype: np.dtype, implicit: bool) -> dict[s
     return {name: trace(function, *shapes, dtype=dtype) for name, (function, *shapes) in functions.items()}
 
 
-def member_functions(model: NeuralODE) -> dict[str, tuple[Callable, *tuple[tuple[int, ...], ...]]]:
+def member_functions(model: NeuralODE) -> dict[str, Shaped]:
     """The functions of a model, each with the shapes of its arguments.
 
     Scaled: `rates(t, z, v)` and their derivatives by the states (`slopes`); `outputs(z)`, the channels; of triggers,
@@ -190,7 +192,7 @@ def member_functions(model: NeuralODE) -> dict[str, tuple[Callable, *tuple[tuple
         ys = model.observation(z) * scaler.state_scale + scaler.state_shift
         return columns_by_name(from_line, ys, scaler.bounds)
 
-    found: dict[str, Any] = {
+    found: dict[str, Shaped] = {
         "rates": (model.field, *here),
         "slopes": (jax.jacfwd(model.field, argnums=1), *here),
         "field": (model.vector_field, *here),
@@ -202,8 +204,8 @@ def member_functions(model: NeuralODE) -> dict[str, tuple[Callable, *tuple[tuple
         "start": (start_function(model), (channels,), (rows, channels), (rows, inputs), (rows,), (rows,), ()),
     }
     if has_triggers(model.field):
-        field: Any = model.field
-        found |= {"levels": (field.levels, *here), "jumped": (field.jumped, *here)}
+        assert isinstance(model.field, TriggeredField)
+        found |= {"levels": (model.field.levels, *here), "jumped": (model.field.jumped, *here)}
     return found
 
 
@@ -268,7 +270,7 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
     return start
 
 
-def refuse_to_simulate(*_: Any) -> Any:
+def refuse_to_simulate(*_: object) -> NoReturn:
     raise CannotExport(
         "the rule for starts simulates trajectories, which no exported program does; use First, Stated, Steady, "
         "Encoder or Fitted."

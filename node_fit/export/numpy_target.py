@@ -1,7 +1,6 @@
 """The target `numpy`: a model as one readable file of Python that needs NumPy alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -231,7 +230,7 @@ def without_parentheses(text: str) -> str:
     return text[1:-1] if text.startswith("(") and (depths[:-1] > 0).all() else text
 
 
-def number(value: Any) -> str:
+def number(value: bool | int | float | np.generic) -> str:
     if isinstance(value, np.bool_ | bool):
         return str(bool(value))
     if isinstance(value, np.integer | int):

@@ -1,18 +1,18 @@
 """The target `onnx`: the field, a step and what is predicted as graphs for any batch size, run by onnxruntime."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..runtime.placement import scope
 from .functions import PRECISIONS, Exported
-from .running import record_starts
 from .stablehlo import Whole
 from .tracing import DOT, TAKE, CannotExport, Operand, Operation, Program, Value, trace
-from .trials import CheckRecord
+from .trials import CheckRecord, record_starts
 
 OPSET, IR_VERSION = 18, 9
 # Functions of single numbers that have the same arguments in ONNX.
@@ -24,6 +24,8 @@ ONNX_CALLED = {
     **{"lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal"},
     "logistic": "Sigmoid",
 }
+# What a loaded graph gives for some arguments.
+Run = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 ONNX_REDUCED = {
     "reduce_sum": "ReduceSum",
     "reduce_max": "ReduceMax",
@@ -47,21 +49,21 @@ def refusals_of_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> list[
 class Graph:
     """A graph in the making; every array has an axis for the batch in front, and is flat behind it."""
 
-    def __init__(self, onnx: Any, name: str, arguments: Sequence[str], dtype: Any):
+    def __init__(self, onnx: ModuleType, name: str, arguments: Sequence[str], dtype: DTypeLike):
         self.onnx, self.name, self.arguments, self.dtype = onnx, name, arguments, np.dtype(dtype)
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
+        self.nodes: list[object] = []
+        self.initializers: list[object] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.texts: dict[int, str] = {}
         self.batch = ""
 
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: int) -> str:
         """The name of what a node gives."""
         output = f"x{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], **attributes))
         return output
 
-    def constant(self, values: Any, dtype: Any = None) -> str:
+    def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> str:
         """The name of a constant; equal ones, such as the weights in all stages of a step, are kept once."""
         array = np.ascontiguousarray(values, self.dtype if dtype is None else dtype)
         key = str(array.dtype), array.shape, array.tobytes()
@@ -208,9 +210,14 @@ def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) ->
         ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    load = lambda name: onnxruntime.InferenceSession(  # noqa: E731
-        str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
-    )
+
+    def load(name: str) -> Run:
+        session = onnxruntime.InferenceSession(
+            str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        wanted = [each.name for each in session.get_inputs()]
+        return lambda given: np.asarray(session.run(None, {name: given[name] for name in wanted})[0])
+
     try:
         step, observe = load("step"), load("observe")
         load("field")
@@ -225,14 +232,14 @@ def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) ->
 
 
 def step_graphs(
-    step: Any, observe: Any, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
+    step: Run, observe: Run, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
     """What the graphs predict of one record."""
     at, first = start
     dtype, hold = exported.dtype, exported.one.solver.interpolation == "hold"
     y, rows = first.astype(dtype)[None], np.full((len(trial.t), len(exported.columns)), np.nan)
     for row in range(at, len(trial.t)):
-        rows[row] = observe.run(None, {"y": y})[0][0]
+        rows[row] = observe({"y": y})[0]
         if exported.horizon is not None and trial.t[row] - trial.t[0] > exported.horizon:
             rows[row, len(exported.one.states) :] = np.nan
         if row + 1 == len(trial.t):
@@ -247,7 +254,5 @@ def step_graphs(
             if len(left):
                 ends = (0, 0) if hold else (n / count, (n + 1) / count)
                 given |= {"u": left + ends[0] * rise, "v": left + ends[1] * rise}
-            wanted = {each.name for each in step.get_inputs()}
-            fed = {name: np.reshape(value, (1, -1)).astype(dtype) for name, value in given.items() if name in wanted}
-            y = step.run(None, fed)[0]
+            y = step({name: np.reshape(value, (1, -1)).astype(dtype) for name, value in given.items()})
     return rows

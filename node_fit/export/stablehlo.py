@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,8 @@ from .trials import CheckRecord
 NEWTON_TRIALS = 8
 LONGEST_CHECK = 600  # [s]
 PROGRAM_SUFFIX = ".stablehlo"
+# A place between two rows, or the length of a part of the way.
+Share = float | Array
 READ_BACK = """\
 import sys
 import numpy as np
@@ -61,7 +62,7 @@ class Whole:
         self.one, self.size = exported.one, len(exported.one.latent)
         self.inputs, self.channels = len(self.one.inputs), len(self.one.states)
 
-    def each(self, name: str, ys: Float[Array, " all"], *before: Any) -> list[Any]:
+    def each(self, name: str, ys: Float[Array, " all"], *before: Array) -> list[Array]:
         """What a function of each member gives for its own states."""
         return [
             own[name](*before[:1], y, *before[1:]) if before else own[name](y)
@@ -92,7 +93,7 @@ class Whole:
         begin, length = (t - scaler.time_shift) / scaler.time_scale, h / scaler.time_scale
         return jnp.concatenate(self.each("states", self.one_step(begin, length, z, between, 0.0, 1.0)))
 
-    def one_step(self, t: Array, h: Array, z: Float[Array, " all"], between: tuple, share: Any, part: Any) -> Array:
+    def one_step(self, t: Array, h: Array, z: Float[Array, " all"], between: tuple, share: Share, part: Share) -> Array:
         """A step in scaled units; the inputs are a polynomial in the share of the way between two rows."""
         advance = implicit_step if self.steps.method == "radau5" else explicit_step
         inputs = lambda c: inputs_at(between, share + c * part)  # noqa: E731
@@ -180,7 +181,7 @@ def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, 
     return jnp.stack(found)
 
 
-def inputs_at(between: tuple[Array, ...], share: Any) -> Array:
+def inputs_at(between: tuple[Array, ...], share: Share) -> Array:
     found = between[-1]
     for coefficient in between[-2::-1]:
         found = coefficient + share * found
@@ -202,7 +203,7 @@ def implicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callabl
     weights, size = jnp.asarray(RADAU_A, z.dtype), z.shape[0]
     slopes = jax.jacfwd(rates, argnums=1)
 
-    def better(_: Any, d: Array) -> Array:
+    def better(_: int | Array, d: Array) -> Array:
         here = [(t + float(c) * h, z + d[k], inputs(float(c))) for k, c in enumerate(RADAU_C)]
         rest = -d + h * weights @ jnp.stack([rates(*each) for each in here])
         blocks = jnp.stack([slopes(*each) for each in here])

@@ -7,14 +7,15 @@ functions of single numbers, products of matrices, and reductions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
+from numpy.typing import DTypeLike
 
 TAKE, DOT = "take", "dot"
 # Functions that C and Python write with the same operator.
@@ -115,6 +116,10 @@ class Value:
         return math.prod(self.shape)
 
 
+# Parameters of an operation of JAX, by their names; each has a type of its own.
+Parameters = Mapping[str, Any]
+# Axes of a product of two arrays over which it adds up, and those in which it is a stack.
+Axes = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 # A value of a program, or a constant.
 Operand = Value | np.ndarray
 
@@ -146,7 +151,7 @@ class Program:
     results: tuple[Operand, ...]
 
 
-def trace(function: Callable, *shapes: tuple[int, ...], dtype: Any) -> Program:
+def trace(function: Callable, *shapes: tuple[int, ...], dtype: DTypeLike) -> Program:
     """The program of a function of floating arrays of these shapes.
 
     **Arguments:** `dtype`: of all arrays; the process or a context should compute in it.
@@ -178,10 +183,10 @@ class Tracer:
         self.operations: list[Operation] = []
         self.made: dict[int, Operation] = {}
 
-    def run(self, jaxpr: Any, constants: Sequence[Operand], arguments: Sequence[Operand]) -> list[Operand]:
-        known: dict[Any, Operand] = {}
+    def run(self, jaxpr: jex.Jaxpr, constants: Sequence[Operand], arguments: Sequence[Operand]) -> list[Operand]:
+        known: dict[jex.Var, Operand] = {}
 
-        def read(atom: Any) -> Operand:
+        def read(atom: jex.Var | jex.Literal) -> Operand:
             return np.asarray(atom.val) if isinstance(atom, jex.Literal) else known[atom]
 
         known.update(zip(jaxpr.constvars, constants, strict=True))
@@ -191,7 +196,7 @@ class Tracer:
             known.update(zip(equation.outvars, found, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def apply(self, equation: Any, inputs: list[Operand]) -> list[Operand]:
+    def apply(self, equation: jex.JaxprEqn, inputs: list[Operand]) -> list[Operand]:
         """The results of one equation."""
         own, parameters = str(equation.primitive.name), equation.params
         name = ALIASES.get(own, own)
@@ -204,12 +209,13 @@ class Tracer:
         if all(isinstance(each, np.ndarray) for each in inputs) and not is_loop(name):
             found = equation.primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
             return [np.asarray(each) for each in (found if equation.primitive.multiple_results else [found])]
-        shapes = [tuple(var.aval.shape) for var in equation.outvars]
+        avals = [cast(jax.core.ShapedArray, var.aval) for var in equation.outvars]
+        shapes = [tuple(each.shape) for each in avals]
         if name == "split":
             return self.split(inputs[0], parameters, shapes)
         if is_loop(name):
             raise CannotExport(NO_PROGRAM.format(name=name))
-        (shape,), dtype = shapes, equation.outvars[0].aval.dtype
+        (shape,), dtype = shapes, avals[0].dtype
         if name in ELEMENTWISE:
             power = int(parameters.get("y", 0)) if name == "integer_pow" else 0
             same = tuple(self.broadcast(each, shape) for each in inputs)
@@ -259,12 +265,12 @@ class Tracer:
         dtype = next(each.dtype for each in kept)
         return self.add(Operation(TAKE, tuple(kept), Value(places.shape, dtype), places))
 
-    def split(self, whole: Operand, parameters: dict[str, Any], shapes: Sequence[tuple[int, ...]]) -> list[Operand]:
+    def split(self, whole: Operand, parameters: Parameters, shapes: Sequence[tuple[int, ...]]) -> list[Operand]:
         ids = np.arange(whole.size).reshape(whole.shape)
         ends = np.cumsum(parameters["sizes"])[:-1]
         return [self.take([whole], each) for each in np.split(ids, ends, parameters["axis"])]
 
-    def dot(self, left: Operand, right: Operand, dimensions: Any, shape: tuple[int, ...]) -> Operand:
+    def dot(self, left: Operand, right: Operand, dimensions: Axes, shape: tuple[int, ...]) -> Operand:
         """A product of stacks of matrices."""
         ((left_inner, right_inner), (left_stack, right_stack)) = dimensions
 
@@ -290,7 +296,7 @@ class Tracer:
         return self.take([found], np.arange(found.size).reshape(shape))
 
     def by_index(
-        self, primitive: Any, inputs: Sequence[Operand], parameters: dict[str, Any], shape: tuple[int, ...]
+        self, primitive: jex.Primitive, inputs: Sequence[Operand], parameters: Parameters, shape: tuple[int, ...]
     ) -> Operand:
         """Gathers and scatters by indices that are known."""
         name = primitive.name
@@ -349,7 +355,7 @@ def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list
     return kept, moved
 
 
-def broadcast(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+def broadcast(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
     shape, places = parameters["shape"], [int(each) for each in parameters["broadcast_dimensions"]]
     own = [1] * len(shape)
     for axis, place in enumerate(places):
@@ -357,20 +363,20 @@ def broadcast(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
     return np.broadcast_to(ids[0].reshape(own), shape)
 
 
-def pad_places(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+def pad_places(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
     whole, value = ids
     found = jax.lax.pad(whole.astype(np.int32), value.astype(np.int32)[()], parameters["padding_config"])
     return np.asarray(found)
 
 
-def slice_of(ids: list[np.ndarray], parameters: dict[str, Any]) -> np.ndarray:
+def slice_of(ids: list[np.ndarray], parameters: Parameters) -> np.ndarray:
     strides = parameters["strides"] or (1,) * ids[0].ndim
     ranges = zip(parameters["start_indices"], parameters["limit_indices"], strides, strict=True)
     return ids[0][tuple(slice(*each) for each in ranges)]
 
 
 # What only moves numbers: from arrays of places to an array of places.
-MOVES: dict[str, Callable[[list[np.ndarray], dict[str, Any]], np.ndarray]] = {
+MOVES: dict[str, Callable[[list[np.ndarray], Parameters], np.ndarray]] = {
     "broadcast_in_dim": broadcast,
     "concatenate": lambda ids, parameters: np.concatenate(ids, parameters["dimension"]),
     "expand_dims": lambda ids, _: ids[0],

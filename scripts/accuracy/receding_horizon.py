@@ -22,7 +22,7 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")
 import numpy as np
 
 import node_fit as nf
-from node_fit.export.running import load_module
+from node_fit.export.trials import load_module
 
 STEP, HORIZON, ROWS = 1.0, 10, 20
 LEAST_PUMP, MOST_PUMP = 0.0, 7.0

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.export.running import load_module
+from node_fit.export.trials import load_module
 
 BRIEF = nf.Training(steps=60, chunk_steps=20)
 
