@@ -76,8 +76,10 @@ from .optimizers.lbfgs import LBFGS as LBFGS
 from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from .petab.fitting import PEtabFit as PEtabFit
 from .petab.fitting import fit_petab as fit_petab
+from .petab.model_table import SBML as SBML
 from .petab.objective import Objective as Objective
 from .petab.objective import objective as objective
+from .petab.sbml import read_sbml as read_sbml
 from .petab.tables import PEtab as PEtab
 from .petab.tables import read_petab as read_petab
 from .solver.solver import Solver as Solver

@@ -6,7 +6,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from ..petab.fitting import ParameterInterval, PEtabFit, fit_petab
-from ..petab.tables import read_petab
 from ..storage.disk import write_file
 from .config.build import check_top
 from .config.instantiate import build
@@ -14,13 +13,13 @@ from .config.targets import ConfigError
 from .resuming import write_config
 from .run_directory import RunDirectory
 
-TARGET = "node_fit.PEtab"
+TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
 
 
 def is_petab(config: DictConfig) -> bool:
-    """Whether a config's data are a PEtab problem."""
-    return config.data is not None and config.data.get("_target_") == TARGET
+    """Whether a config's data are a PEtab problem, or a model in SBML with a table."""
+    return config.data is not None and config.data.get("_target_") in TARGETS_OF_PROBLEMS
 
 
 def run_petab(
@@ -37,7 +36,7 @@ def run_petab(
         raise ConfigError("resume: fits of PEtab problems take minutes and are not resumed; leave it out.")
     check_top(config)
     files.check_unused()
-    problem = read_petab(build(config.data, "data").path)
+    problem = build(config.data, "data").read()
     files.write_record(record, {})
     write_file(files.config, write_config(config).encode())
     console.print(f"run: {files.path}", soft_wrap=True, markup=False)

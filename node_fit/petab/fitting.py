@@ -324,6 +324,11 @@ def fit_petab(
     objective = problem if isinstance(problem, Objective) else Objective(problem)
     if not objective.names:
         raise ValueError(f"{objective.problem.path.name} has no parameter to estimate.")
+    lacking = [name for name, value in zip(objective.names, objective.nominal, strict=True) if not np.isfinite(value)]
+    if starts == 0 and lacking:
+        raise ValueError(
+            f"starts=0 fits from the stored parameters, of which {lacking[0]!r} has no value; try starts=10."
+        )
     optimizer = Optimizer(objective)
     attempts: list[FitFromStart] = []
     if nominal and np.isfinite(objective.nominal).all():

@@ -70,6 +70,14 @@ class Model:
     containers: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
 
+    def __repr__(self) -> str:
+        lacking = self.without_value()
+        without = f"; no value has {', '.join(lacking[:6])}{', ...' if len(lacking) > 6 else ''}" if lacking else ""
+        return (
+            f"Model {self.place}: {len(self.rates)} states, {len(self.initial) - len(self.rates)} other quantities, "
+            f"{len(self.reactions)} reactions, {len(self.rules)} rules, {len(self.events)} events{without}"
+        )
+
     def names(self) -> frozenset[str]:
         return frozenset((*self.initial, *self.rates, *self.rules, *self.reactions, TIME))
 

@@ -124,6 +124,10 @@ class PEtab:
 
     path: str
 
+    def read(self) -> Problem:
+        """Reads the problem, as `read_petab` does."""
+        return read_petab(self.path)
+
 
 class Row(NamedTuple):
     """A row of a table, and how to name it in an error."""

@@ -1,0 +1,247 @@
+"""An SBML model beside a table of measurements, as a problem: which columns are observed, and what is estimated."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..data.tables.reading import column_names, read_table
+from .formulas import Formula, Number, Symbol, as_float, evaluate, parse_formula, symbols
+from .sbml import read_sbml
+from .system import Model, Scope
+from .tables import NOISES, Condition, Measurement, Observable, PEtabError, Problem, TableParameter, check_problem
+
+TIME_COLUMNS = ("time", "t", "Time", "TIME")
+# Bounds of a positive parameter that has no value.
+LEAST_VALUE, GREATEST_VALUE = 1e-5, 1e5
+# The scale of the noise is looked for between these shares of the standard deviation of what is measured.
+LEAST_NOISE_SHARE, FIRST_NOISE_SHARE, MOST_NOISE_SHARE = 1e-4, 0.1, 10.0
+
+
+@dataclass(frozen=True)
+class SBML:
+    """An SBML model and a table of measurements: `data=sbml` of the command.
+
+    **Arguments:**
+
+    - `path`: the model's file.
+    - `table`: the measurements, one row per time, in any format of `node_fit.read_table`.
+    - `time`, `trajectory`: columns of times and of the names of trajectories. If no time is named, it is `time` or `t`.
+    - `observables`: columns that are fitted, or a formula for each: `{"signal": "scale * (A + B)"}`. `None` for all
+      columns that are nothing else, which must have names of the model.
+    - `conditions`: columns, constant within a trajectory, that set the model's quantities of these names.
+    - `parameters`: the model's quantities to estimate, starts of species among them; `None` for those without a value.
+    - `decades`: how far around its value in the model a parameter is looked for. `bounds`: instead, by name.
+    - `noise`: its distribution, one of PEtab's. `sigma`: its scale, for all columns or by column, or `estimate`.
+    """
+
+    path: str
+    table: str
+    time: str | None = None
+    trajectory: str | None = None
+    observables: Sequence[str] | Mapping[str, str] | None = None
+    conditions: Sequence[str] = ()
+    parameters: Sequence[str] | None = None
+    decades: float = 3.0
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    noise: str = "normal"
+    sigma: str | float | Mapping[str, float] = "estimate"
+
+    def read(self) -> Problem:
+        """Reads both files.
+
+        **Raises:** `ValueError` or `FileNotFoundError`, in a sentence that names the file and the column or the key.
+        """
+        self.check()
+        model, columns = read_sbml(self.path), column_names(Path(self.table))
+        return ModelTable(self, model, columns).problem()
+
+    def check(self) -> None:
+        if self.noise not in NOISES:
+            raise PEtabError(f"noise must be one of {', '.join(NOISES)}, got {self.noise!r:.30}.")
+        if not (math.isfinite(self.decades) and self.decades > 0):
+            raise PEtabError(f"decades must be positive, got {self.decades}.")
+        given = [self.sigma] if isinstance(self.sigma, (str, int, float)) else list(self.sigma.values())
+        wrong = [each for each in given if each != "estimate" and (isinstance(each, str) or not 0 < each < math.inf)]
+        if wrong:
+            raise PEtabError(f"sigma must be `estimate` or a positive number, got {wrong[0]!r:.30}.")
+        for name, pair in self.bounds.items():
+            if len(pair) != 2 or not pair[0] < pair[1]:
+                raise PEtabError(f"bounds.{name} must be a lower and an upper bound, got {list(pair)}.")
+
+
+class ModelTable:
+    """A model and a table on their way to a `Problem`."""
+
+    def __init__(self, given: SBML, model: Model, columns: Sequence[str]):
+        self.given, self.model, self.columns = given, model, columns
+        self.file = Path(given.table).name
+        self.names = sorted(model.names())
+        self.time = given.time or next((name for name in TIME_COLUMNS if name in columns), None)
+        if self.time is None:
+            raise PEtabError(f"{self.file} has no column `time` or `t`; name it: data.time=COLUMN.")
+        self.formulas = self.observed_formulas()
+        self.data = read_table(
+            given.table, time=self.time, trajectory=given.trajectory, states=list(self.formulas),
+            covariates=list(given.conditions),
+        )  # fmt: skip
+
+    def problem(self) -> Problem:
+        self.check_conditions()
+        parameters = {each.name: each for each in self.parameters()}
+        observables = {}
+        for at, (column, formula) in enumerate(self.formulas.items()):
+            noise, own = self.noise(column, self.data.ys[..., at])
+            parameters |= {each.name: each for each in own}
+            kind, scale = NOISES[self.given.noise]
+            observables[column] = Observable(column, formula, noise, kind, scale, (), ())
+        experiments = {name: (Condition(0.0, self.changes(at)),) for at, name in enumerate(self.data.trajectories)}
+        problem = Problem(
+            Path(self.given.path), 1, self.model, parameters, observables, experiments, tuple(measurements(self.data))
+        )
+        check_problem(problem)
+        return problem
+
+    # Columns
+
+    def observed_formulas(self) -> dict[str, Formula]:
+        """A formula for each column that is fitted."""
+        given, model = self.given.observables, self.model.place
+        if isinstance(given, Mapping):
+            return {str(name): parse_formula(text, f"observables.{name}") for name, text in given.items()}
+        others = {self.time, self.given.trajectory, *self.given.conditions}
+        columns = [name for name in self.columns if name not in others] if given is None else list(given)
+        unknown = next((name for name in columns if name not in self.names), None)
+        if unknown is not None:
+            way = "" if given is not None else f"leave it out, data.observables=[{self.some_columns(columns)}], or "
+            raise PEtabError(
+                f"{self.file}: {unknown!r} is nothing in {model}{self.near(unknown)}; {way}give its formula, "
+                f'data.observables={{{unknown}: "..."}}, or its role, as in data.trajectory={unknown}.'
+            )
+        if not columns:
+            raise PEtabError(f"{self.file} has no column beside {', '.join(map(str, filter(None, others)))}.")
+        return {name: Symbol(name) for name in columns}
+
+    def some_columns(self, columns: Iterable[str]) -> str:
+        return ",".join([name for name in columns if name in self.names]) or "COLUMN"
+
+    def near(self, name: str) -> str:
+        close = get_close_matches(name, self.names, 1)
+        return f", whose nearest name is {close[0]!r}" if close else ""
+
+    def check_conditions(self) -> None:
+        for name in self.given.conditions:
+            if name not in self.model.initial:
+                raise PEtabError(
+                    f"conditions: {name!r} is no quantity of {self.model.place} that can be set{self.near(name)}."
+                )
+
+    def changes(self, trajectory: int) -> dict[str, Formula]:
+        """What the conditions of a trajectory set."""
+        first = self.data.us[trajectory, 0]
+        return {name: Number(float(first[self.data.inputs.index(name)])) for name in self.given.conditions}
+
+    # Parameters
+
+    def parameters(self) -> list[TableParameter]:
+        """The estimated quantities of the model, and names in formulas of observables that it does not have."""
+        given, model = self.given, self.model
+        new = [name for formula in self.formulas.values() for name in symbols(formula) if name not in self.names]
+        lacking = [name for name in model.without_value() if name not in given.conditions]
+        named = lacking if given.parameters is None else list(given.parameters)
+        for name in named:
+            if name not in model.initial and name not in new:
+                raise PEtabError(
+                    f"parameters: {name!r} is no quantity of {model.place} with a value of its own{self.near(name)}; "
+                    f"it has {self.choice()}."
+                )
+        forgotten = next((name for name in lacking if name not in named), None)
+        if forgotten is not None:
+            raise PEtabError(f"{model.place}: {forgotten!r} has no value; add it to data.parameters.")
+        names = list(dict.fromkeys([*named, *new]))
+        if not names:
+            raise PEtabError(
+                f"all quantities of {model.place} have values; name those to estimate, as in data.parameters="
+                f"[{','.join(self.constants()[:2])}]; it has {self.choice()}."
+            )
+        stray = next((name for name in given.bounds if name not in names), None)
+        if stray is not None:
+            raise PEtabError(f"bounds: {stray!r} is not estimated; those that are: {', '.join(names)}.")
+        return [self.parameter(name) for name in names]
+
+    def constants(self) -> list[str]:
+        """Quantities that have a value of their own, do not move, and are no compartments."""
+        containers = set(self.model.containers.values())
+        return [name for name in self.model.initial if name not in self.model.rates and name not in containers]
+
+    def choice(self) -> str:
+        names = self.constants() or sorted(self.model.initial)
+        return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+
+    def parameter(self, name: str) -> TableParameter:
+        value = self.value(name)
+        if name in self.given.bounds:
+            lower, upper = map(float, self.given.bounds[name])
+        elif value > 0:
+            lower, upper = value / 10**self.given.decades, value * 10**self.given.decades
+        elif math.isnan(value):
+            lower, upper = LEAST_VALUE, GREATEST_VALUE
+        else:
+            raise PEtabError(
+                f"{self.model.place}: {name!r} is {value:g}, around which no decades can be laid; give its bounds: "
+                f"'+data.bounds.{name}=[0,1]'."
+            )
+        inside = lower <= value <= upper
+        return table_parameter(name, "log10" if lower > 0 else "lin", lower, upper, value if inside else math.nan)
+
+    def value(self, name: str) -> float:
+        """The value of a quantity at the start; not a number without one."""
+        formulas = {**self.model.initial, **self.model.rules}
+        if name not in formulas:
+            return math.nan
+        with jax.enable_x64(True):
+            return float(as_float(evaluate(formulas[name], Scope({"time": 0.0}, formulas))))
+
+    def noise(self, column: str, ys: Float[np.ndarray, "trajectory time"]) -> tuple[Formula, list[TableParameter]]:
+        """The scale of the noise of a column, and the parameter that it is, if it is estimated."""
+        sigma = self.given.sigma
+        given = sigma if isinstance(sigma, (str, int, float)) else sigma.get(column, "estimate")
+        if not isinstance(given, str):
+            return Number(float(given)), []
+        known = ys[np.isfinite(ys)]
+        scale = NOISES[self.given.noise][1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            known = known if scale == "lin" else np.log(known) if scale == "log" else np.log10(known)
+        spread = float(np.std(known[np.isfinite(known)])) if np.isfinite(known).any() else 0.0
+        spread = spread or 1.0
+        name = f"sigma_{column}"
+        bounds = LEAST_NOISE_SHARE * spread, MOST_NOISE_SHARE * spread
+        return Symbol(name), [table_parameter(name, "log10", *bounds, FIRST_NOISE_SHARE * spread)]
+
+
+def table_parameter(name: str, scale: str, lower: float, upper: float, nominal: float) -> TableParameter:
+    row = {
+        "parameterId": name, "parameterScale": scale, "lowerBound": repr(lower), "upperBound": repr(upper),
+        "nominalValue": "" if math.isnan(nominal) else repr(nominal), "estimate": "1",
+    }  # fmt: skip
+    return TableParameter(name, scale, lower, upper, nominal, True, None, row)
+
+
+def measurements(data: Dataset) -> Iterable[Measurement]:
+    """The measured values of a table, in the order of its trajectories, columns and rows."""
+    for at, trajectory in enumerate(data.trajectories):
+        for column, state in enumerate(data.states):
+            for row in range(int(data.lengths[at])):
+                time, value = float(data.ts[at, row]), float(data.ys[at, row, column])
+                if math.isfinite(value):
+                    cells = {
+                        "observableId": state, "simulationConditionId": trajectory, "time": repr(time),
+                        "measurement": repr(value),
+                    }  # fmt: skip
+                    yield Measurement(state, trajectory, time, value, (), (), cells)
