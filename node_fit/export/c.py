@@ -4,7 +4,7 @@ import functools
 import itertools
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -268,9 +268,10 @@ class Printer:
         """A literal without parentheses around it."""
         if isinstance(value, np.bool_ | bool | np.integer | int):
             return str(int(value))
-        if not np.isfinite(value):
-            return "(real)NAN" if np.isnan(value) else "(real)INFINITY" if value > 0 else "-(real)INFINITY"
-        text = str(self.dtype.type(value))
+        number = float(cast(float, value))
+        if not np.isfinite(number):
+            return "(real)NAN" if np.isnan(number) else "(real)INFINITY" if number > 0 else "-(real)INFINITY"
+        text = str(np.asarray(number, self.dtype)[()])
         return (text if "." in text or "e" in text else text + ".0") + self.suffix.upper()
 
     def table(self, values: np.ndarray) -> str:

@@ -1,15 +1,19 @@
 """The target `fmu`: functional mock-up units of versions 2.0 and 3.0, as C sources with a binary for this platform."""
 
 import ctypes
+import functools
 import io
+import itertools
 import platform
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from xml.etree import ElementTree as XML
 
 import numpy as np
@@ -19,6 +23,11 @@ from .c import c_string, render_c, state_names, templates_with
 from .functions import Exported
 from .tracing import CannotExport
 from .trials import FLAGS, CheckRecord, compiler, difference, record_starts
+
+if TYPE_CHECKING:
+    from fmpy.fmi2 import FMU2Slave
+    from fmpy.fmi3 import FMU3Model
+    from fmpy.model_description import ModelDescription
 
 VERSIONS = ("2.0", "3.0")
 IDENTIFIER = "model"
@@ -32,15 +41,63 @@ PLATFORMS = {
     "win32": ("win64", "{machine}-windows", ".dll"),
 }
 MACHINES = {"arm64": "aarch64", "amd64": "x86_64"}
+# Functions of the interface that only change its mode, for which there is nothing to do.
+SHARED_MODES = ("ExitInitializationMode", "Terminate", "EnterEventMode", "EnterContinuousTimeMode")
+CONFIGURATION_MODES = ("EnterConfigurationMode", "ExitConfigurationMode")
+MODE_CHANGES = {
+    "2.0": (*SHARED_MODES, "EnterInitializationMode", "CancelStep"),
+    "3.0": (*SHARED_MODES, *CONFIGURATION_MODES, "EnterStepMode", "EvaluateDiscreteStates"),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The value references of a unit's variables; 0 is the time.
+
+    - `states`, `rates`, `inputs`, `columns`: states, their derivatives, inputs, and what is predicted.
+    - `factors`, `shifts`: what states are multiplied with at an event, and what is then added; empty without events.
+    - `levels`: of the triggers of all members.
+    """
+
+    states: list[int]
+    rates: list[int]
+    inputs: list[int]
+    columns: list[int]
+    factors: list[int]
+    shifts: list[int]
+    levels: list[int]
+
+    @classmethod
+    def of(cls, exported: Exported, trials: Sequence[CheckRecord]) -> "Layout":
+        """That of a model; its records say whether there are events at known times."""
+        states = len(state_names(exported))
+        jumps = states if any(trial.shift is not None for trial in trials) else 0
+        sizes = [states, states, len(exported.one.inputs), len(exported.columns), jumps, jumps]
+        levels = len(exported.members) * len(getattr(exported.one.field, "triggers", ()))
+        ends = np.cumsum([1, *sizes, levels]).tolist()
+        return cls(*(list(range(begin, end)) for begin, end in pairwise(ends)))
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a unit, as both versions of the standard describe it.
+
+    - `derivative`: the reference of the state whose derivative it is.
+    """
+
+    reference: int
+    name: str
+    causality: str
+    variability: str = "continuous"
+    initial: str | None = None
+    start: float | None = None
+    unit: str | None = None
+    derivative: int | None = None
 
 
 def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What a functional mock-up unit can't carry."""
     found = []
-    if exported.has_triggers:
-        found.append("triggers, at which its states jump")
-    if any(each.factor is not None and (each.factor != 1).any() for each in trials):
-        found.append("events that set or multiply a state; use c or numpy")
     if exported.one.solver.interpolation == "cubic":
         found.append("inputs on a cubic, of which a unit sees too few rows; use c or numpy")
     if exported.horizon is not None:
@@ -51,29 +108,33 @@ def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[s
 def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
     """The units by their names."""
     start = record_starts(exported, trials[:1])[0][1]
+    layout = Layout.of(exported, trials)
+    variables = variables_of(exported, layout, start, trials[0].inputs[0])
     sources = {name: text for name, text in render_c(exported).items() if name != "main.c"}
-    return {f"model_fmi{version[0]}.fmu": unit(exported, version, sources, start, trials[0]) for version in VERSIONS}
-
-
-def unit(exported: Exported, version: str, sources: dict[str, str], start: np.ndarray, trial: CheckRecord) -> bytes:
-    """One unit, as the bytes of its archive."""
-    one = exported.one
-    inputs = trial.inputs[0] if len(one.inputs) else np.zeros(1)
-    text = templates_with({"c": c_string}).get_template("fmu.c")
     numbers = lambda values: ", ".join(repr(float(each)) for each in values)  # noqa: E731
-    scale = np.tile(np.asarray(one.system.scaler.state_scale, np.float64), len(exported.members))
-    scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
+    scale = np.tile(np.asarray(exported.one.system.scaler.state_scale, np.float64), len(exported.members))
     facts = {
         "start": numbers(start),
-        "nominal": numbers(scale),
-        "first_inputs": numbers(inputs),
-        "doses": has_doses(trial),
+        "nominal": numbers(np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)),
+        "first_inputs": numbers(trials[0].inputs[0] if layout.inputs else [0.0]),
+        "jumps": bool(layout.shifts),
+        "triggers": bool(layout.levels),
     }
-    whole = sources | {"fmu.c": text.render(facts, version_of_fmi=version)}
+    described = {version: describe_unit(exported, version, layout, variables) for version in VERSIONS}
+    return {f"model_fmi{each[0]}.fmu": archive_unit(each, sources, facts, described[each]) for each in VERSIONS}
+
+
+def archive_unit(version: str, sources: dict[str, str], facts: dict[str, str | bool], description: bytes) -> bytes:
+    """One unit, as the bytes of its archive.
+
+    **Arguments:** `sources`: of the model. `facts`: what the template of the interface says of it.
+    """
+    template = templates_with({"c": c_string}).get_template("fmu.c")
+    whole = sources | {"fmu.c": template.render(facts, version_of_fmi=version, quiet=MODE_CHANGES[version])}
     folder, name = platform_names(version)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        zipped.writestr("modelDescription.xml", describe_unit(exported, version, start, trial))
+        zipped.writestr("modelDescription.xml", description)
         for each, content in whole.items():
             zipped.writestr(f"sources/{each}", content)
         if version == "3.0":
@@ -104,84 +165,77 @@ def binary(sources: dict[str, str], name: str) -> bytes:
         return (Path(place) / name).read_bytes()
 
 
-def describe_unit(exported: Exported, version: str, start: np.ndarray, trial: CheckRecord) -> bytes:
+def describe_unit(exported: Exported, version: str, layout: Layout, variables: Sequence[Variable]) -> bytes:
     """The model description, in which ElementTree escapes all names."""
     second = version == "2.0"
     root = XML.Element("fmiModelDescription", fmiVersion=version, modelName="model")
     root.set("generationTool", f"node_fit {__version__}")
     root.set("guid" if second else "instantiationToken", exported.digest)
     root.set("variableNamingConvention", "flat")
+    if second and layout.levels:
+        root.set("numberOfEventIndicators", str(len(layout.levels)))
     # Whether inputs may change within a step, which node_fit's linear interpolation means.
     linear = exported.is_driven and exported.one.solver.interpolation == "linear"
     abilities = {"canGetAndSetFMUstate" if second else "canGetAndSetFMUState": "true"}
     abilities |= {"canSerializeFMUstate" if second else "canSerializeFMUState": "true"}
     abilities |= {"providesDirectionalDerivative" + ("" if second else "s"): "true"}
-    XML.SubElement(root, "ModelExchange", {"modelIdentifier": IDENTIFIER, **abilities})
+    # Triggers are armed as the solver's steps are completed; the two versions have different defaults.
+    called = "completedIntegratorStepNotNeeded" if second else "needsCompletedIntegratorStep"
+    exchange = abilities | {called: str(bool(layout.levels) != second).lower()}
+    alone = XML.SubElement(root, "ModelExchange", {"modelIdentifier": IDENTIFIER, **exchange})
     step = {"canHandleVariableCommunicationStepSize": "true"}
     step |= {"canInterpolateInputs": str(linear).lower()} if second else {}
     together = XML.SubElement(root, "CoSimulation", {"modelIdentifier": IDENTIFIER, **abilities, **step})
-    if second:
-        for place in (root.find("ModelExchange"), together):
-            assert place is not None
-            files = XML.SubElement(place, "SourceFiles")
-            for name in SOURCES:
-                XML.SubElement(files, "File", name=name)
-    variables = variables_of(exported, start, trial)
-    units = sorted({each["unit"] for each in variables if "unit" in each})
+    for place in (alone, together) if second else ():
+        files = XML.SubElement(place, "SourceFiles")
+        for name in SOURCES:
+            XML.SubElement(files, "File", name=name)
+    units = sorted({each.unit for each in variables if each.unit})
     if units:
         definitions = XML.SubElement(root, "UnitDefinitions")
         for name in units:
             XML.SubElement(definitions, "Unit", name=name)
     listed = XML.SubElement(root, "ModelVariables")
     for each in variables:
-        add_variable(listed, dict(each), second)
-    structure(root, variables, second)
+        add_variable(listed, each, second)
+    add_structure(root, layout, second)
     XML.indent(root)
     return XML.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def variables_of(exported: Exported, start: np.ndarray, trial: CheckRecord) -> list[dict[str, Any]]:
-    """The variables: their attributes, with numbers as text; `derivative` is the state's place among them, from 1."""
-    one, states = exported.one, state_names(exported)
-    units = exported.units
-    with_unit = lambda name: {"unit": units[name]} if units.get(name) else {}  # noqa: E731
-    variability = "discrete" if one.solver.interpolation == "hold" else "continuous"
-    predicted = exported.columns
+def variables_of(exported: Exported, layout: Layout, start: np.ndarray, inputs: np.ndarray) -> list[Variable]:
+    """The variables of a unit, in the order of their references.
+
+    **Arguments:** `start`, `inputs`: values at the start, shapes `(state,)` and `(input,)`.
+    """
+    one, states, columns = exported.one, state_names(exported), exported.columns
     # What is predicted has the names of the columns; states get others where they would have the same.
-    inputs = trial.inputs[0]
-    own_names = [name if name not in predicted else f"state {name}" for name in states]
-    doses = [f"add {name}" for name in states] if has_doses(trial) else []
-    derived = [f"der({name})" for name in own_names]
-    taken = unique_names([*predicted, *one.inputs, "time", *own_names, *derived, *doses])
-    outputs, others = taken[: len(predicted)], taken[len(predicted) : len(taken) - len(doses)]
-    added = taken[len(taken) - len(doses) :]
-    taken = [others[len(one.inputs)], *others[len(one.inputs) + 1 :], *others[: len(one.inputs)], *outputs]
-    found: list[dict[str, Any]] = [{"name": taken[0], "causality": "independent", "variability": "continuous"}]
-    for at, name in enumerate(states):
-        own = {"causality": "local", **with_unit(name)}
-        place = {"name": taken[1 + at], "variability": "continuous", "initial": "exact"}
-        found.append({**place, "start": start[at], **own})
-    for at in range(len(states)):
-        place = {"name": taken[1 + len(states) + at], "variability": "continuous", "initial": "calculated"}
-        found.append({**place, "causality": "local", "derivative": at + 2})
-    for at, name in enumerate(one.inputs):
-        place = {"name": taken[1 + 2 * len(states) + at], "variability": variability, "start": inputs[at]}
-        found.append({**place, "causality": "input", **with_unit(name)})
-    for at in range(len(predicted)):
-        place = {"name": taken[1 + 2 * len(states) + len(one.inputs) + at], "variability": "continuous"}
-        base = one.states[at % len(one.states)]
-        found.append({**place, "causality": "output", "initial": "calculated", **with_unit(base)})
-    for at in range(len(doses)):
-        place = {"name": added[at], "causality": "input", "variability": "discrete", "start": 0.0}
-        found.append({**place, **with_unit(states[at])})
-    for reference, each in enumerate(found):
-        each["valueReference"] = reference
-    return found
+    own = [f"state {name}" if name in columns else name for name in states]
+    jumping = states if layout.shifts else ()
+    wished = [*columns, *one.inputs, "time", *own, *(f"der({name})" for name in own)]
+    wished += [*(f"multiply {name}" for name in jumping), *(f"add {name}" for name in jumping)]
+    wished += [f"level of trigger {which + 1}" for which in range(len(layout.levels))]
+    groups = [layout.columns, layout.inputs, [0], layout.states, layout.rates]
+    groups += [layout.factors, layout.shifts, layout.levels]
+    names = dict(zip(itertools.chain(*groups), unique_names(wished), strict=True))
 
+    def unit_of(name: str) -> str | None:
+        return exported.units.get(name) or None
 
-def has_doses(trial: CheckRecord) -> bool:
-    """Whether something is added to states at known times."""
-    return trial.shift is not None
+    found = [Variable(0, names[0], "independent")]
+    for at, name in zip(layout.states, states, strict=True):
+        found.append(Variable(at, names[at], "local", initial="exact", start=start[at - 1], unit=unit_of(name)))
+    for at, state in zip(layout.rates, layout.states, strict=True):
+        found.append(Variable(at, names[at], "local", initial="calculated", derivative=state))
+    variability = "discrete" if one.solver.interpolation == "hold" else "continuous"
+    for at, name, value in zip(layout.inputs, one.inputs, inputs, strict=True):
+        found.append(Variable(at, names[at], "input", variability, start=value, unit=unit_of(name)))
+    for at, name in zip(layout.columns, itertools.cycle(one.states)):  # of bands too
+        found.append(Variable(at, names[at], "output", initial="calculated", unit=unit_of(name)))
+    found += [Variable(at, names[at], "input", "discrete", start=1.0) for at in layout.factors]
+    for at, name in zip(layout.shifts, jumping, strict=True):
+        found.append(Variable(at, names[at], "input", "discrete", start=0.0, unit=unit_of(name)))
+    return found + [Variable(at, names[at], "local", initial="calculated") for at in layout.levels]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -196,36 +250,34 @@ def unique_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def add_variable(listed: XML.Element, each: dict[str, Any], second: bool) -> None:
+def add_variable(listed: XML.Element, each: Variable, second: bool) -> None:
     """Writes a variable."""
-    derivative, unit, start = each.pop("derivative", None), each.pop("unit", None), each.pop("start", None)
-    kind = {} if unit is None else {"unit": unit}
-    kind |= {} if start is None else {"start": repr(float(start))}
-    shared = {key: str(value) for key, value in each.items()}
+    shared = {"name": each.name, "valueReference": str(each.reference), "causality": each.causality}
+    shared |= {"variability": each.variability} | ({} if each.initial is None else {"initial": each.initial})
+    kind = {} if each.unit is None else {"unit": each.unit}
+    kind |= {} if each.start is None else {"start": repr(float(each.start))}
+    # Version 2.0 counts variables from 1.
+    kind |= {} if each.derivative is None else {"derivative": str(each.derivative + second)}
     if second:
-        variable = XML.SubElement(listed, "ScalarVariable", shared)
-        XML.SubElement(variable, "Real", kind | ({} if derivative is None else {"derivative": str(derivative)}))
-        return
-    kind |= {} if derivative is None else {"derivative": str(derivative - 1)}
-    XML.SubElement(listed, "Float64", shared | kind)
+        XML.SubElement(XML.SubElement(listed, "ScalarVariable", shared), "Real", kind)
+    else:
+        XML.SubElement(listed, "Float64", shared | kind)
 
 
-def structure(root: XML.Element, variables: Sequence[dict[str, Any]], second: bool) -> None:
-    """Writes which variables are outputs, and which derivatives of states."""
+def add_structure(root: XML.Element, layout: Layout, second: bool) -> None:
+    """Writes which variables are outputs, which derivatives of states, and which levels of triggers."""
     found = XML.SubElement(root, "ModelStructure")
-    outputs = [each for each in variables if each["causality"] == "output"]
-    rates = [each for each in variables if "derivative" in each]
-    unknown = [each for each in outputs if each["initial"] == "calculated"] + rates
+    outputs, rates = layout.columns, layout.rates
     if second:
-        for name, group in (("Outputs", outputs), ("Derivatives", rates), ("InitialUnknowns", unknown)):
-            if group:
-                place = XML.SubElement(found, name)
-                for each in group:
-                    XML.SubElement(place, "Unknown", index=str(each["valueReference"] + 1))
+        for name, group in (("Outputs", outputs), ("Derivatives", rates), ("InitialUnknowns", sorted(outputs + rates))):
+            place = XML.SubElement(found, name)
+            for each in group:
+                XML.SubElement(place, "Unknown", index=str(each + 1))
         return
-    for name, group in (("Output", outputs), ("ContinuousStateDerivative", rates), ("InitialUnknown", unknown)):
+    groups = {"Output": outputs, "ContinuousStateDerivative": rates, "InitialUnknown": outputs + rates}
+    for name, group in (groups | {"EventIndicator": layout.levels}).items():
         for each in group:
-            XML.SubElement(found, name, valueReference=str(each["valueReference"]))
+            XML.SubElement(found, name, valueReference=str(each))
 
 
 def build_description() -> bytes:
@@ -246,14 +298,16 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
     **Raises:** `CannotExport` if they don't agree.
     """
     try:
-        import fmpy
+        import fmpy  # noqa: F401
     except ImportError:
         raise CannotExport('an FMU is checked by FMPy; install it: pip install "node_fit[export]".') from None
-    begun = record_starts(exported, trials)
+    begun, layout = record_starts(exported, trials), Layout.of(exported, trials)
     together, alone = [], []
-    for trial, start in zip(trials, begun, strict=True):
-        together.append(step_unit(fmpy, folder / "model_fmi2.fmu", exported, trial, start))
-        alone.append(integrate_unit(fmpy, folder / "model_fmi3.fmu", exported, trial, start))
+    with tempfile.TemporaryDirectory(prefix="node_fit-export-") as place:
+        second, third = (unpack(folder / f"model_fmi{version[0]}.fmu", Path(place)) for version in VERSIONS)
+        for trial, start in zip(trials, begun, strict=True):
+            together.append(step_unit(second, layout, exported, trial, start))
+            alone.append(integrate_unit(third, layout, exported, trial, start))
     far = difference(alone, together, exported.columns)
     if not far.largest <= AGREE:
         raise CannotExport(
@@ -262,105 +316,144 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
     return together
 
 
-class Loaded(NamedTuple):
-    """A unit that FMPy has loaded; value references of its states, inputs, and of what it predicts."""
+class Unpacked(NamedTuple):
+    """A unit's description, which FMPy has checked, and the folder of its files."""
 
-    own: Any
-    states: list[int]
-    inputs: list[int]
-    columns: list[int]
+    described: "ModelDescription"
+    folder: str
 
 
-def load_unit(fmpy: Any, path: Path, exported: Exported, kind: str) -> Loaded:
-    """Loads a unit.
-
-    **Arguments:** `kind`: `CoSimulation` or `ModelExchange`.
-    """
-    from fmpy.simulation import instantiate_fmu
+def unpack(path: Path, place: Path) -> Unpacked:
+    """Reads a unit, and unpacks it below a folder."""
+    import fmpy
 
     described = fmpy.read_model_description(str(path), validate=True)
-    own = instantiate_fmu(fmpy.extract(str(path)), described, fmi_type=kind)
-    states, inputs = len(state_names(exported)), len(exported.one.inputs)
-    ends = np.cumsum([1, states, states, inputs, len(exported.columns)]).tolist()
-    return Loaded(own, list(range(1, ends[1])), list(range(ends[2], ends[3])), list(range(ends[3], ends[4])))
+    return Unpacked(described, str(fmpy.extract(str(path), str(place / path.stem))))
 
 
 def step_unit(
-    fmpy: Any, path: Path, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
+    unit: Unpacked, layout: Layout, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
     """What a unit of version 2.0 predicts in Co-Simulation, stepped from row to row."""
-    own, states, inputs, columns = load_unit(fmpy, path, exported, "CoSimulation")
+    from fmpy.simulation import instantiate_fmu
+
+    own = cast("FMU2Slave", instantiate_fmu(unit.folder, unit.described, fmi_type="CoSimulation"))
     at, first = start
     own.setupExperiment(startTime=trial.t[at])
     own.enterInitializationMode()
-    own.setReal(states, list(first))
+    own.setReal(layout.states, list(first))
     own.exitInitializationMode()
-    rows = np.full((len(trial.t), len(columns)), np.nan)
+    rows = np.full((len(trial.t), len(layout.columns)), np.nan)
     for row in range(at, len(trial.t)):
-        rows[row] = own.getReal(columns)
+        rows[row] = own.getReal(layout.columns)
         if row + 1 == len(trial.t):
             break
         length = trial.t[row + 1] - trial.t[row]
-        if inputs:
-            own.setReal(inputs, list(trial.inputs[row]))
-        if trial.shift is not None:
-            own.setReal([columns[-1] + 1 + at for at in range(len(states))], list(trial.shift[row]))
-        if inputs and exported.one.solver.interpolation == "linear":
+        if layout.inputs:
+            own.setReal(layout.inputs, list(trial.inputs[row]))
+        if trial.factor is not None and trial.shift is not None:
+            own.setReal([*layout.factors, *layout.shifts], [*trial.factor[row], *trial.shift[row]])
+        if layout.inputs and exported.one.solver.interpolation == "linear":
             slopes = (trial.inputs[row + 1] - trial.inputs[row]) / length
-            own.setRealInputDerivatives(inputs, [1] * len(inputs), list(slopes))
+            own.setRealInputDerivatives(layout.inputs, [1] * len(slopes), list(slopes))
         own.doStep(trial.t[row], length)
     own.terminate()
     own.freeInstance()
     return rows
 
 
-def dosed(own: Any, states: Sequence[int], columns: Sequence[int], doses: np.ndarray) -> np.ndarray:
-    """The states after an event in which doses are given."""
-    own.enterEventMode()
-    own.setFloat64([columns[-1] + 1 + at for at in range(len(states))], list(doses))
-    own.updateDiscreteStates()
-    own.enterContinuousTimeMode()
-    return np.array(own.getFloat64(states))
+class Exchange:
+    """A unit of version 3.0 in Model Exchange, between two rows of a record after the other.
+
+    **Arguments:** `hold`: whether inputs stay as they are between two rows.
+    """
+
+    def __init__(self, unit: Unpacked, layout: Layout, trial: CheckRecord, hold: bool):
+        from fmpy.simulation import instantiate_fmu
+
+        self.own = cast("FMU3Model", instantiate_fmu(unit.folder, unit.described, fmi_type="ModelExchange"))
+        self.layout, self.trial, self.hold, self.row = layout, trial, hold, 0
+        self.rates, self.place = ((ctypes.c_double * len(layout.states))() for _ in range(2))
+        self.indicators = (ctypes.c_double * len(layout.levels))()
+
+    def begin(self, row: int, y: np.ndarray) -> None:
+        """Starts at the states of a row."""
+        self.own.enterInitializationMode(startTime=self.trial.t[row])
+        self.own.setFloat64(self.layout.states, list(y))
+        self.own.exitInitializationMode()
+        self.own.updateDiscreteStates()
+        self.own.enterContinuousTimeMode()
+
+    def move_to(self, t: float, y: np.ndarray) -> None:
+        """Sets time, states and inputs."""
+        own, trial, row = self.own, self.trial, self.row
+        own.setTime(t)
+        self.place[:] = y.tolist()
+        own.setContinuousStates(self.place, len(self.place))
+        if self.layout.inputs:
+            share = 0.0 if self.hold else (t - trial.t[row]) / (trial.t[row + 1] - trial.t[row])
+            own.setFloat64(
+                self.layout.inputs, list(trial.inputs[row] + share * np.diff(trial.inputs[row : row + 2], axis=0)[0])
+            )
+
+    def field(self, t: float, y: np.ndarray) -> list[float]:
+        """The derivatives of the states."""
+        self.move_to(t, y)
+        self.own.getContinuousStateDerivatives(self.rates, len(self.rates))
+        return list(self.rates)
+
+    def indicator(self, which: int, t: float, y: np.ndarray) -> float:
+        """The level of a trigger."""
+        self.move_to(t, y)
+        self.own.getEventIndicators(self.indicators, len(self.indicators))
+        return self.indicators[which]
+
+    def handle_event(self, t: float, y: np.ndarray, jumps: Sequence[float] | None = None) -> np.ndarray:
+        """The states after an event.
+
+        **Arguments:** `jumps`: factors and shifts of the states.
+        """
+        self.move_to(t, y)
+        self.own.completedIntegratorStep()
+        self.own.enterEventMode()
+        if jumps is not None:
+            self.own.setFloat64([*self.layout.factors, *self.layout.shifts], list(jumps))
+        self.own.updateDiscreteStates()
+        self.own.enterContinuousTimeMode()
+        return np.array(self.own.getFloat64(self.layout.states))
 
 
 def integrate_unit(
-    fmpy: Any, path: Path, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
+    unit: Unpacked, layout: Layout, exported: Exported, trial: CheckRecord, start: tuple[int, np.ndarray]
 ) -> np.ndarray:
-    """What a unit of version 3.0 predicts in Model Exchange, with a solver of SciPy between rows."""
+    """What a unit of version 3.0 predicts in Model Exchange, with a solver of SciPy between rows and events."""
     from scipy.integrate import solve_ivp
 
-    own, states, inputs, columns = load_unit(fmpy, path, exported, "ModelExchange")
+    own = Exchange(unit, layout, trial, exported.one.solver.interpolation == "hold")
     at, y = start
-    own.enterInitializationMode(startTime=trial.t[at])
-    own.setFloat64(states, list(y))
-    own.exitInitializationMode()
-    own.enterContinuousTimeMode()
-    hold, count = exported.one.solver.interpolation == "hold", len(states)
-    rates, place = (ctypes.c_double * count)(), (ctypes.c_double * count)()
+    own.begin(at, y)
     method = "Radau" if exported.steps.method == "radau5" else "DOP853"
-    rows = np.full((len(trial.t), len(columns)), np.nan)
-
-    def place_at(t: float, y: np.ndarray, row: int) -> None:
-        own.setTime(t)
-        place[:] = y.tolist()
-        own.setContinuousStates(place, count)
-        if inputs:
-            share = 0.0 if hold else (t - trial.t[row]) / (trial.t[row + 1] - trial.t[row])
-            own.setFloat64(inputs, list(trial.inputs[row] + share * (trial.inputs[row + 1] - trial.inputs[row])))
-
-    def field(t: float, y: np.ndarray, row: int) -> list[float]:
-        place_at(t, y, row)
-        own.getContinuousStateDerivatives(rates, count)
-        return list(rates)
-
+    rows = np.full((len(trial.t), len(layout.columns)), np.nan)
+    events = [functools.partial(own.indicator, which) for which in range(len(layout.levels))]
+    for each in events:
+        vars(each).update(terminal=True, direction=-1)
     for row in range(at, len(trial.t)):
-        place_at(trial.t[row], y, min(row, len(trial.t) - 2))
-        rows[row] = own.getFloat64(columns)
-        if row + 1 < len(trial.t):
-            y = y if trial.shift is None else dosed(own, states, columns, trial.shift[row])
-            ends = trial.t[row : row + 2]
+        own.row = min(row, len(trial.t) - 2)
+        own.move_to(trial.t[row], y)
+        rows[row] = own.own.getFloat64(layout.columns)
+        if row + 1 == len(trial.t):
+            break
+        if trial.factor is not None and trial.shift is not None:
+            y = own.handle_event(trial.t[row], y, [*trial.factor[row], *trial.shift[row]])
+        t, end = trial.t[row : row + 2]
+        # Levels may fall and rise again within a long step.
+        longest = (end - t) / 8 if events else np.inf
+        while t < end:
             size = 1e-13 * np.maximum(np.abs(y), 1e-6)
-            y = solve_ivp(field, ends, y, method, ends[1:], args=(row,), rtol=1e-9, atol=size).y[:, -1]
-    own.terminate()
-    own.freeInstance()
+            found = solve_ivp(own.field, (t, end), y, method, events=events, rtol=1e-9, atol=size, max_step=longest)
+            t, y = (found.t[-1], found.y[:, -1]) if found.success else (end, np.full_like(y, np.nan))
+            if events:
+                y = own.handle_event(t, y)
+    own.own.terminate()
+    own.own.freeInstance()
     return rows

@@ -14,6 +14,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend import core as jex
 from numpy.typing import DTypeLike
 
@@ -209,7 +210,7 @@ class Tracer:
         if all(isinstance(each, np.ndarray) for each in inputs) and not is_loop(name):
             found = equation.primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
             return [np.asarray(each) for each in (found if equation.primitive.multiple_results else [found])]
-        avals = [cast(jax.core.ShapedArray, var.aval) for var in equation.outvars]
+        avals = [cast(ShapedArray, var.aval) for var in equation.outvars]
         shapes = [tuple(each.shape) for each in avals]
         if name == "split":
             return self.split(inputs[0], parameters, shapes)

@@ -126,8 +126,7 @@ static void one_step(int m, real t, real h, const Between *b, real share, real p
     for (int i = 0; i < 3 * S; i++)
         d[i] = 0;
     for (int trial = 0; trial < 15; trial++) {
-        static real matrix[9 * S * S];
-        real rest[3 * S], moved = 0;
+        real matrix[9 * S * S], rest[3 * S], moved = 0;
         for (int i = 0; i < 3 * S; i++)
             rest[i] = -d[i];
         for (int i = 0; i < 9 * S * S; i++)
@@ -279,8 +278,6 @@ static void watched_step(int m, real t, real h, const Between *b, real share, re
         done = right;
     }
 }
-
-static Watch watches[M];
 {% endif %}
 
 {% if steady %}
@@ -329,7 +326,7 @@ static void rest(int m, real t, const real *v, real *z)
 
 {% endif %}
 /* Goes on from t to t + h in equal steps. */
-static void march(double t, double h, const Between *b, real *z)
+static void march(double t, double h, const Between *b, real *z{{ ', Watch *watches' if triggers }})
 {
     const double wanted = ceil(h / longest_step * (1 - 1e-9));
     const int steps = wanted > fewest_steps ? (int)wanted : fewest_steps;
@@ -404,15 +401,73 @@ void model_step(double t, double h, const real *u, const real *v, real *y)
     {% endif %}
     scaled_states(y, z);
     {% if triggers %}
-    for (int m = 0; m < M; m++) {
-        for (int k = 0; k < MODEL_TRIGGERS; k++)
-            watches[m].armed[k] = 0;
+    Watch watches[M] = {0};
+    for (int m = 0; m < M; m++)
         arm(m, scaled_time(t), z + m * S, &b, 0, &watches[m]);
-    }
     {% endif %}
-    march(t, h, &b, z);
+    march(t, h, &b, z{{ ', watches' if triggers }});
     users_states(z, y);
 }
+
+/* Multiplies states, and adds to them; whether that changes them. */
+static int change(const real *factor, const real *shift, real *y)
+{
+    int jumps = 0;
+    for (int i = 0; i < M * S; i++) {
+        const real times = factor ? factor[i] : 1, plus = shift ? shift[i] : 0;
+        jumps |= times < 1 || times > 1 || plus < 0 || plus > 0;
+        y[i] = times * y[i] + plus;
+    }
+    return jumps;
+}
+
+void model_jump(double t, const real *u, const real *factor, const real *shift, real *y)
+{
+    {% if triggers %}
+    real z[M * S];
+    Watch watches[M] = {0};
+    Between b;
+    scale_row(u, b.c[0]);
+    {% for k in range(1, degree + 1) %}
+    for (int i = 0; i < I; i++)
+        b.c[{{ k }}][i] = 0;
+    {% endfor %}
+    scaled_states(y, z);
+    for (int m = 0; m < M; m++)
+        arm(m, scaled_time(t), z + m * S, &b, 0, &watches[m]);
+    if (!change(factor, shift, y))
+        return;
+    scaled_states(y, z);
+    for (int m = 0; m < M; m++)
+        act(m, scaled_time(t), z + m * S, &b, 0, &watches[m]);
+    users_states(z, y);
+    {% else %}
+    (void)t;
+    (void)u;
+    change(factor, shift, y);
+    {% endif %}
+}
+{% if triggers %}
+
+void model_levels(double t, const real *u, const real *y, real *level)
+{
+    real z[M * S], v[ROOM] = {0};
+    scale_row(u, v);
+    scaled_states(y, z);
+    for (int m = 0; m < M; m++)
+        levels(m, scaled_time(t), z + m * S, v, level + m * MODEL_TRIGGERS);
+}
+
+void model_trigger(double t, const real *u, int which, real *y)
+{
+    real z[M * S], after[MODEL_TRIGGERS * S], v[ROOM] = {0};
+    const int m = which / MODEL_TRIGGERS;
+    scale_row(u, v);
+    scaled_states(y, z);
+    jumped(m, scaled_time(t), z + m * S, v, after);
+    states(m, after + which % MODEL_TRIGGERS * S, y + m * S);
+}
+{% endif %}
 
 void model_observe(const real *y, real *columns)
 {
@@ -588,6 +643,9 @@ int model_simulate(int rows, const double *t, const real *u, const real *y, cons
 {
     real z[M * S], users[M * S];
     int at = 0, failed = 0;
+    {% if triggers %}
+    Watch watches[M] = {0};
+    {% endif %}
     if (start_of)
         scaled_states(start_of, z);
     else
@@ -614,27 +672,16 @@ int model_simulate(int rows, const double *t, const real *u, const real *y, cons
             break;
         between(rows, row, t, u, &b);
         {% if triggers %}
-        for (int m = 0; m < M; m++) {
-            for (int k = 0; row == at && k < MODEL_TRIGGERS; k++)
-                watches[m].armed[k] = 0;
+        for (int m = 0; m < M; m++)
             arm(m, scaled_time(t[row]), z + m * S, &b, 0, &watches[m]);
-        }
         {% endif %}
-        if (factor || shift) {
-            int jumps = 0;
-            for (int i = 0; i < M * S; i++) {
-                const real times = factor ? factor[row * M * S + i] : 1, plus = shift ? shift[row * M * S + i] : 0;
-                jumps |= times < 1 || times > 1 || plus < 0 || plus > 0;
-                users[i] = times * users[i] + plus;
-            }
-            if (jumps)
-                scaled_states(users, z);
-        }
+        if (change(factor ? factor + row * M * S : NULL, shift ? shift + row * M * S : NULL, users))
+            scaled_states(users, z);
         {% if triggers %}
         for (int m = 0; m < M; m++)
             act(m, scaled_time(t[row]), z + m * S, &b, 0, &watches[m]);
         {% endif %}
-        march(t[row], t[row + 1] - t[row], &b, z);
+        march(t[row], t[row + 1] - t[row], &b, z{{ ', watches' if triggers }});
     }
     return failed;
 }

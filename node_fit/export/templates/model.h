@@ -11,7 +11,7 @@ typedef {{ real }} model_real;
 #define MODEL_CHANNELS {{ channels|length }} /* what was measured */
 #define MODEL_INPUTS {{ inputs|length }}
 #define MODEL_COLUMNS {{ columns|length }} /* what is predicted: channels{% if combined %}, lower edges, upper edges{% endif %} */
-#define MODEL_TRIGGERS {{ triggers }}
+#define MODEL_TRIGGERS {{ triggers }} /* of each member: levels at which its states jump */
 
 extern const char *const model_time_name;
 extern const char *const model_state_names[];
@@ -20,7 +20,7 @@ extern const char *const model_input_names[];
 extern const char *const model_column_names[];
 
 /* All of these take and return the units of the data. Times are doubles, since a float has no room for the steps late in
-   a long record. Arrays of states hold the states of one member after another's. */
+   a long record. Arrays of states hold the states of one member after another's. Nothing is kept between two calls. */
 
 /* The time derivatives of the states at a time, for inputs u. */
 void model_field(double t, const model_real *y, const model_real *u, model_real *rates);
@@ -30,6 +30,19 @@ void model_jacobian(double t, const model_real *y, const model_real *u, model_re
 
 /* Goes on from t to t + h, in so many steps as the accuracy needs. The inputs are u at t, and {% if hold %}stay so; v is not read.{% else %}v at t + h, and on a line between.{% endif %} */
 void model_step(double t, double h, const model_real *u, const model_real *v, model_real *y);
+
+/* The states just after they become factor * y + shift at a time{% if triggers %}, and after the triggers that this sets off{% endif %}. NULL stands for factors of one,
+   and for shifts of zero. */
+void model_jump(double t, const model_real *u, const model_real *factor, const model_real *shift, model_real *y);
+{% if triggers %}
+
+/* The levels of the triggers of all members, which act as their level falls through zero. model_step and model_simulate
+   watch them; these two serve a solver of your own. */
+void model_levels(double t, const model_real *u, const model_real *y, model_real *level);
+
+/* The states just after a trigger has acted. */
+void model_trigger(double t, const model_real *u, int which, model_real *y);
+{% endif %}
 
 /* What is predicted at some states. */
 void model_observe(const model_real *y, model_real *columns);
