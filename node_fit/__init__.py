@@ -18,8 +18,8 @@ from .data.splits import Splits as Splits
 from .data.table_source import Table as Table
 from .data.tables.reading import from_frame as from_frame
 from .data.tables.reading import read_table as read_table
-from .discover.discovery import Discovery as Discovery
-from .discover.discovery import discover as discover
+from .fitting.discovery import Discovery as Discovery
+from .fitting.discovery import discover as discover
 from .export.export import Export as Export
 from .export.export import export as export
 from .evaluation.metrics import score as score
@@ -35,6 +35,7 @@ from .model.ensemble import Ensemble as Ensemble
 from .model.fields.field import AbstractVectorField as AbstractVectorField
 from .model.fields.known import Hybrid as Hybrid
 from .model.fields.known import Known as Known
+from .model.fields.known import Sparse as Sparse
 from .model.fields.network import Linear as Linear
 from .model.fields.network import MLP as MLP
 from .model.fields.field import Physical as Physical

@@ -20,8 +20,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..discover.discovery import FoundSystem, discover
-from ..fitting.ladder import Effort
+from ..discover.search import FoundSystem
+from ..fitting.discovery import discover
+from ..options.options import Effort
 from ..runtime.serialization import Json, __version__
 from .protocols import (
     EQUATIONS,
@@ -220,7 +221,8 @@ def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list
     """The shares, ours and published ones."""
     many = len(outcomes)
     same, other = (sum(value > GOOD_R2_SHARE for value in pair) for pair in zip(*[each[:2] for each in outcomes]))  # noqa: B905
-    true_terms = sum(each.true_terms is True for each in outcomes)
+    counted = [each.true_terms for each in outcomes if each.true_terms is not None]
+    exact = f"{sum(counted)} of {len(counted)}" if counted else 'not counted (pip install "node-fit[discover]")'
     lines = [
         "",
         f"{many} of {EQUATIONS} systems, noise {100 * noise:g} %, {rows} rows: R² above {GOOD_R2_SHARE}",
@@ -230,9 +232,7 @@ def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list
     ]
     for whose, theirs_same, theirs_other in PUBLISHED.get((noise, rows), ()):
         lines.append(f"| {whose} | {'-' if theirs_same is None else f'{theirs_same} %'} | {theirs_other} % |")
-    lines.append(
-        f"Exactly the true terms: {true_terms}. Median {np.median([each.seconds for each in outcomes]):.1f} s."
-    )
+    lines.append(f"Exactly the true terms: {exact}. Median {np.median([each.seconds for each in outcomes]):.1f} s.")
     return lines
 
 

@@ -14,8 +14,8 @@ from ..app.application import run_command
 from ..app.config.build import build_parts, errors_of_data
 from ..app.config.targets import ConfigError
 from ..app.launching import launch, print_error, register, wants_tracebacks
+from ..fitting.discovery import Discovery, discover
 from ..startup import BEGAN
-from .discovery import Discovery, discover
 
 USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
@@ -45,7 +45,7 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         register()
         try:
-            found = search(config, options)
+            found = search_data(config, options)
             print(found, flush=True)
             if not found.explained:
                 codes.append(1)
@@ -89,7 +89,7 @@ def take_options(words: list[str]) -> dict[str, Any]:
     }
 
 
-def search(config: DictConfig, options: dict[str, Any]) -> Discovery:
+def search_data(config: DictConfig, options: dict[str, Any]) -> Discovery:
     """The equations of the training data that a config describes."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()

@@ -15,7 +15,7 @@ from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..objectives.losses import AbstractResidualLoss, Penalty
 from ..optimizers.optimizer import AbstractOptimizer
-from ..options.options import Devices, Options, Training, says_where
+from ..options.options import Devices, Effort, Options, Training, says_where
 from ..options.recipes import Recipe
 from ..runtime.placement import Precision, scope
 from ..runtime.validation import check_argument
@@ -24,7 +24,7 @@ from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.members import Members, as_members
 from ..training.stage import Stage
-from .ladder import Effort, climb, is_open
+from .ladder import climb, is_open
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
 from .result import Fit

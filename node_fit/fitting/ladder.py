@@ -10,15 +10,16 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.scaling import Scaling
 from ..evaluation.advice import FLAT
 from ..model.ensemble import Ensemble
-from ..model.fields.known import Hybrid, Known
+from ..model.fields.known import Hybrid, Known, Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of
@@ -26,21 +27,22 @@ from ..model.observation import MeasuredStates
 from ..objectives.losses import Penalty
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
-from ..options.options import Options, Training
+from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
 from .relevance import log_evidence, thin_out
 from .resolve import SHORT, Choice
 from .result import Fit
+from .sparse import fitted_start, has_enough_rows
 
 LADDER_LOG = logging.getLogger(__name__)
-Effort = Literal["quick", "normal", "thorough"]
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "noise-limited", "unfinished", "coarse")
 FIRST_ATTEMPT = "as chosen"
 GROWING = "growing windows"
-# Variables up to which a polynomial is tried.
+SPARSE_EQUATIONS = "equations"
+# Variables up to which equations and polynomials are tried.
 MOST_VARIABLES = 3
 # The prior on nonlinear coefficients, before their own are found.
 POLYNOMIAL_RIDGE = 1.0
@@ -121,20 +123,26 @@ class Judged:
     attempt: Attempt
     error: float
 
-    def beats(self, other: "Judged") -> bool:
-        """Whether it is better: by evidence where both have one and nothing was held out, else by its error.
+    @property
+    def standing(self) -> int:
+        """Of good fits to few rows of which none is held out: how much speaks for one beside its error.
 
-        Of few rows, a good fit that has an evidence is better than one that has none: a network of thousands of weights
-        fits them whatever they are.
+        Equations of few terms that leave nothing but noise, then fits that have an evidence: a network of thousands of
+        weights fits few rows whatever they are.
         """
+        found = self.attempt
+        if found.verdict not in CONTENT:
+            return 0
+        return 2 if found.name == SPARSE_EQUATIONS else int(found.log_evidence is not None)
+
+    def beats(self, other: "Judged") -> bool:
+        """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
         mine, theirs = self.attempt, other.attempt
         if "validation" not in self.fit.data:
+            if self.standing != other.standing:
+                return self.standing > other.standing
             if mine.log_evidence is not None and theirs.log_evidence is not None:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
-            if mine.log_evidence is not None and mine.verdict in CONTENT:
-                return True
-            if theirs.log_evidence is not None and theirs.verdict in CONTENT:
-                return False
         return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
@@ -222,6 +230,8 @@ def wants_more(judged: Judged) -> bool:
     nobody measured, where other constants may fit as well."""
     found = judged.attempt
     content = found.verdict in CONTENT and found.horizon is None
+    if content and found.name == SPARSE_EQUATIONS:
+        return False
     return not content or is_few(judged.fit) or (found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit))
 
 
@@ -332,6 +342,7 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
         Rung(f"{GROWING}, weaker prior", prior, functools.partial(with_other_prior, stronger=False)),
     ]
     return [
+        Rung(SPARSE_EQUATIONS, ("field",), as_equations),
         Rung("quadratic", ("field",), functools.partial(as_polynomial, degree=2)),
         Rung("cubic", ("field",), functools.partial(as_polynomial, degree=3)),
         *([] if horizon_of(first) else growing),
@@ -352,6 +363,15 @@ def is_measured(options: Options, fit: Fit) -> bool:
     """Whether all states are measured, and none is an angle."""
     hidden = options.hidden not in ("auto", 0, ()) or fit.options.hidden not in (0, ())
     return not hidden and made_of(options.observation) is MeasuredStates and not fit.data["train"].angles
+
+
+def as_equations(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """Equations of few terms in few variables, as `discover` finds them."""
+    train = fit.data["train"]
+    many = len(train.states) + len(train.inputs) > MOST_VARIABLES
+    if many or not is_measured(options, fit) or not has_enough_rows(train) or options.scaling != Scaling():
+        return None
+    return replace(options, field=Sparse, optimizer=LevenbergMarquardt(), starts=1, training=Training(window=None))
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:
@@ -441,12 +461,5 @@ def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, 
     """Known equations from several constants, and starts that are fitted."""
     if options.starts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
-    start = known_start(fit) if options.start == "auto" else options.start
+    start = fitted_start(fit.data.get("validation")) if options.start == "auto" else options.start
     return replace(options, start=start, starts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
-
-
-def known_start(fit: Fit) -> Any:
-    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
-    held = fit.data.get("validation")
-    others = held is not None and bool((held.scored & held.valid)[:, 0].any())
-    return Fitted if others else functools.partial(Fitted, given=None)

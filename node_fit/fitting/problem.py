@@ -28,6 +28,7 @@ from ..training.members import Member, Members
 from ..training.stage import Stage
 from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, resolve
 from .screening import choose_beginnings, has_beginnings
+from .sparse import find_equations
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
@@ -162,7 +163,9 @@ def build_problem(
     train, validation = mark(train), None if validation is None else mark(validation)
     check_trainable(train)
     facts = Facts.of(train, validation)
-    model = None
+    model, equations = None, ()
+    if earlier is None:
+        options, equations = find_equations(options, train, validation)
     if earlier is not None:
         if options.starts not in ("auto", 1):
             raise ValueError("starts draws new models, and model continues an earlier one; pass one of the two.")
@@ -194,7 +197,7 @@ def build_problem(
         ensemble,
         model,
         ridges,
-        (*plan.choices, *more),
+        (*equations, *plan.choices, *more),
         tuple(stages_of(options.with_ridge(0.0), model, facts)[1]),
         tuple(find_oddities(train, options.scaling, window, from_first=from_first)),
         linear,

@@ -19,7 +19,7 @@ from ..solver.methods import EXPLICIT
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
-from .fields.known import Constants, Hybrid, Known
+from .fields.known import Constants, Hybrid, Known, Sparse
 from .fields.network import MLP, Linear, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First
 from .initial_state.stated import Stated, Steady
@@ -39,6 +39,7 @@ FIELDS = {
     "polynomial": Polynomial,
     "known": Known,
     "hybrid": Hybrid,
+    "sparse": Sparse,
     "second_order": SecondOrder,
 }
 STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
@@ -204,6 +205,11 @@ def says(maker: Any, name: str, default: Any) -> Any:
     return getattr(found, name, default) if isinstance(found, type) else default
 
 
+def keywords(maker: Any) -> dict[str, Any]:
+    """The keyword arguments of a partial; none of a class or function."""
+    return maker.keywords if isinstance(maker, functools.partial) else {}
+
+
 def keyword(maker: Any, name: str) -> Any:
     """The keyword argument of a partial by this name; None if it has none."""
-    return maker.keywords.get(name) if isinstance(maker, functools.partial) else None
+    return keywords(maker).get(name)

@@ -46,6 +46,9 @@ MOST_STEPS = 16384
 # Trajectories of a single fit for each device of a CPU: with fewer, another device does not pay.
 EACH = 64
 
+# How much is tried.
+Effort = Literal["quick", "normal", "thorough"]
+
 
 class Budget(NamedTuple):
     """Steps of the main stage and of a chunk, and rows of a window."""

@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 
 from node_fit.data.dataset import Dataset
-from node_fit.discover.discovery import discover
+from node_fit.fitting.discovery import discover
 
 EACH, ROWS = 10, 150
 

@@ -10,9 +10,9 @@ from scipy.integrate import quad, solve_ivp
 import node_fit as nf
 from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import find_subsets, smooth
-from node_fit.discover.discovery import FoundSystem
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, lift, make_library, sum_of
 from node_fit.discover.judging import Judge, minus_log_evidence
+from node_fit.discover.search import FoundSystem
 from node_fit.discover.simulation import Family, least_squares_of
 
 TS = np.linspace(0.0, 8.0, 80)

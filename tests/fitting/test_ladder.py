@@ -45,12 +45,37 @@ def oscillator(draw=1):
 
 @pytest.fixture(scope="module")
 def climbed():
+    """What is found without equations."""
     train, _, _ = oscillator()
-    return nf.fit(train, progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "as_equations", lambda *given: None)
+        return nf.fit(train, progress=False)
 
 
 def forecast_error(model, train, ts, ys):
     return float(np.mean((model.predict(train, ts[None])[0, FEW:] - ys[FEW:]) ** 2))
+
+
+def test_few_noisy_rows_get_equations_that_forecast():
+    """Nothing else is tried once equations leave nothing but noise."""
+    train, ts, ys = oscillator()
+    fit = nf.fit(train, progress=False)
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
+    assert forecast_error(fit.model, train, ts, ys) < 0.05
+    assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: dx/dt = ")
+
+
+def test_sparse_equations_are_a_field():
+    train, ts, ys = oscillator()
+    fit = nf.fit(train, field="sparse", progress=False)
+    assert forecast_error(fit.model, train, ts, ys) < 0.05
+    with pytest.raises(ValueError, match="field=sparse needs measurements of all states; leave out hidden"):
+        nf.fit(train, field="sparse", hidden=1, progress=False)
+    noise = nf.Dataset.from_arrays(ts, np.random.default_rng(0).normal(size=(len(ts), 2)))
+    with pytest.raises(ValueError, match="field=sparse: no equation of these terms explains the record"):
+        nf.fit(noise, field=nf.Sparse, progress=False)
+    with pytest.raises(ValueError, match=r"pass field=node_fit\.Sparse to node_fit\.fit"):
+        nf.make_model(train, field=nf.Sparse, key=jax.random.key(0))
 
 
 def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):

@@ -518,3 +518,31 @@ def corrected_states(system: System, rest: bool | Sequence[str]) -> tuple[int, .
         if name not in system.states:
             raise ValueError(f"rest names {name!r}, which is not a state; the states are {', '.join(system.states)}.")
     return tuple(system.states.index(name) for name in rest)
+
+
+class Sparse(Known):
+    """Equations of few terms, which `fit` finds in the training data; it then fits their constants.
+
+    ```python
+    fit = node_fit.fit(train, field=node_fit.Sparse)
+    print(fit.options.field.keywords["equations"], fit.constants)
+    ```
+
+    `node_fit.discover` finds rivals, too, and says more. All states must be measured. The arguments are those of
+    `node_fit.discover`.
+
+    **Raises:** `ValueError` if it is called, since equations are found in data.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        libraries: Sequence[str] | None = None,
+        terms: Sequence[str] = (),
+        required: Sequence[str] = (),
+        forbidden: Sequence[str] = (),
+        effort: str = "normal",
+        key: PRNGKeyArray | None = None,
+    ):
+        raise ValueError("sparse equations are found in data; pass field=node_fit.Sparse to node_fit.fit.")

@@ -1,0 +1,215 @@
+"""`discover`: from measurements to equations with constants, rivals, and a verdict."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..discover.search import RESAMPLES, FoundSystem, search
+from ..model.fields.known import Known
+from ..model.initial_state.trained import Fitted
+from ..options.options import Effort
+from ..runtime.validation import check_argument
+from .fit import fit
+from .result import Fit
+
+# Difference of evidence within which a system is a rival.
+RIVAL = 10.0
+# Starts of which the one that tells rivals apart is chosen.
+EXPERIMENTS = 24
+
+
+class Bands(NamedTuple):
+    """The mean over systems by their evidence, and the range that holds the central share; each `(row, state)`."""
+
+    mean: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+class Experiment(NamedTuple):
+    """A start from which the best system and a rival differ: by how many standard deviations of the data."""
+
+    start: dict[str, float]
+    rival: FoundSystem
+    difference: float
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
+        far = f"they differ by {self.difference:.2g} standard deviations."
+        return f"a record from {at} would tell the first two apart: {far}"
+
+
+@dataclass
+class Discovery:
+    """What `discover` found.
+
+    - `front`: systems by size, each with a smaller error than all smaller ones.
+    - `ranked`: all systems that were refined, the best first. `rivals`: those within the evidence of the best.
+    - `shares`: for each state, the share of resamples in which each term of the best was found.
+    - `verdict`: a sentence; `explained`: whether an equation explains the records.
+    """
+
+    data: Dataset
+    ranked: list[FoundSystem]
+    shares: dict[str, dict[str, float]]
+    explained: bool
+    verdict: str
+    options: dict = field(default_factory=dict)
+    _fit: Fit | None = None
+
+    @property
+    def found(self) -> FoundSystem:
+        """The best system."""
+        return self.ranked[0]
+
+    @property
+    def front(self) -> list[FoundSystem]:
+        front: list[FoundSystem] = []
+        for each in sorted(self.ranked, key=lambda one: (one.size, one.error)):
+            if not front or each.error < front[-1].error:
+                front.append(each)
+        return front
+
+    @property
+    def rivals(self) -> list[FoundSystem]:
+        return [each for each in self.ranked[1:] if each.evidence - self.found.evidence < RIVAL and not each.escapes]
+
+    @property
+    def best(self) -> Fit:
+        """A `Fit` of `Known` with the best equations; its `confidence` has the intervals of the constants."""
+        if self._fit is None:
+            self._fit = fit(self.data, field=self.known(), **self.options)
+        return self._fit
+
+    def known(self, place: int = 0) -> Callable[..., Known]:
+        """What makes the field of the system at a place of `ranked`."""
+        each = self.ranked[place]
+        return functools.partial(Known, equations=each.equations, constants=each.constants)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The probability of the best system and of each rival."""
+        evidence = np.array([each.evidence for each in (self.found, *self.rivals)])
+        weights = np.exp(-(evidence - evidence[0]) / 2)
+        return weights / weights.sum()
+
+    def predict(
+        self,
+        y0: Mapping[str, float],
+        ts: np.ndarray,
+        us: Mapping[str, np.ndarray] | None = None,
+        level: float = 0.9,
+    ) -> Bands:
+        """Simulations of the best system and its rivals, averaged by their probability.
+
+        The bands hold a share `level` of the probability; they show what is not known of the equations, and neither
+        noise nor what is not known of the constants.
+
+        **Arguments:** `y0`: the start by state. `ts`: `(row,)`. `us`: inputs by name, `(row,)`.
+
+        **Raises:** `ValueError` if no system can be simulated from there.
+        """
+        start, ts = [float(y0[name]) for name in self.data.states], np.asarray(ts, float)
+        solved = [each.simulate(start, ts, us) for each in (self.found, *self.rivals)]
+        pairs = [(weight, ys) for weight, ys in zip(self.weights, solved, strict=True) if ys is not None]
+        if not pairs:
+            raise ValueError(f"no system that was found can be simulated from {dict(y0)} to {ts[-1]:g}.")
+        weights, ys = np.array([weight for weight, _ in pairs]), np.stack([each for _, each in pairs])
+        weights = weights / weights.sum()
+        order = np.argsort(ys, axis=0)
+        ranked = np.take_along_axis(ys, order, axis=0)
+        reached = weights[order].cumsum(axis=0)
+
+        def quantile(share: float) -> np.ndarray:
+            place = (reached < share).sum(axis=0, keepdims=True).clip(max=len(ys) - 1)
+            return np.take_along_axis(ranked, place, axis=0)[0]
+
+        return Bands(np.tensordot(weights, ys, 1), quantile((1 - level) / 2), quantile((1 + level) / 2))
+
+    def experiment(self) -> Experiment | None:
+        """The start within the range of the data from which the best system and its first rival differ most.
+
+        None if there is no rival. Inputs are those of the first record.
+        """
+        if not self.rivals:
+            return None
+        data, rival = self.data, self.rivals[0]
+        rows = int(data.lengths[0])
+        ts, values = data.ts[0, :rows], np.concatenate([data.ys[at, :n] for at, n in enumerate(data.lengths)])
+        us = {name: data.us[0, :rows, at] for at, name in enumerate(data.inputs)}
+        low, high, scale = np.nanmin(values, 0), np.nanmax(values, 0), np.nanstd(values, 0)
+        best: tuple[float, np.ndarray] | None = None
+        for start in np.random.default_rng(0).uniform(low, high, (EXPERIMENTS, len(low))):
+            one, other = self.found.simulate(start, ts, us), rival.simulate(start, ts, us)
+            if one is not None and other is not None:
+                gap = float(np.sqrt(np.mean(((one - other) / scale) ** 2)))
+                best = (gap, start) if best is None or gap > best[0] else best
+        if best is None:
+            return None
+        return Experiment(dict(zip(data.states, map(float, best[1]), strict=True)), rival, best[0])
+
+    def sympy(self) -> dict[str, object]:
+        """The best equations as SymPy's expressions, by state (`pip install sympy`)."""
+        import sympy
+
+        names = {name: sympy.Symbol(name) for name in (*self.data.states, *self.data.inputs)}
+        return {state: sympy.parse_expr(text, local_dict=names) for state, text in self.found.shown.items()}
+
+    def latex(self) -> str:
+        """The best equations in LaTeX, by SymPy (`pip install sympy`)."""
+        import sympy
+
+        rows = [rf"\dot{{{state}}} = {sympy.latex(each)}" for state, each in self.sympy().items()]
+        return " \\\\\n".join(rows)
+
+    def __str__(self) -> str:
+        if not self.explained:
+            return self.verdict
+        lines = [self.verdict, str(self.found)]
+        if self.rivals:
+            shown = str(self.rivals[0]).replace("\n", "\n  ")
+            share = f"{self.weights[0]:.0%} for the best"
+            lines.append(f"rivals that explain it about as well: {len(self.rivals)} ({share}); the first:")
+            lines += [f"  {shown}", *([str(experiment)] if (experiment := self.experiment()) else [])]
+        return "\n".join(lines)
+
+
+def discover(
+    data: Dataset,
+    *,
+    libraries: Sequence[str] | None = None,
+    terms: Sequence[str] = (),
+    required: Sequence[str] = (),
+    forbidden: Sequence[str] = (),
+    symbolic: bool | None = None,
+    resamples: int = RESAMPLES,
+    effort: Effort = "normal",
+    seed: int = 0,
+    **options: Any,
+) -> Discovery:
+    """Finds the equations of a system from measurements of its states.
+
+    **Arguments:**
+
+    - `data`: records of all states.
+    - `libraries`: names of the libraries of terms, all if None; see `docs/discover.md`.
+    - `terms`, `required`, `forbidden`: terms as text, such as `"x^2/(1 + x)"`: further ones, those that every sum has,
+      and those that none has.
+    - `symbolic`: whether to search with pyoperon too; if None, where it is installed and sums of terms leave errors.
+    - `resamples`: number of resamples for the share of each term.
+    - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
+    - `seed`: of the symbolic search and the resamples.
+    - `options`: of `node_fit.fit`, for `Discovery.best`.
+
+    **Raises:** `ValueError` if the data have too few rows, or events, or a text is not a term.
+    """
+    check_argument("effort", effort, Effort, "quick, normal or thorough")
+    found = search(
+        data, libraries=libraries, terms=terms, required=required, forbidden=forbidden, symbolic=symbolic,
+        resamples=resamples, effort=effort, seed=seed,
+    )  # fmt: skip
+    return Discovery(data, found.ranked, found.shares, found.explained, found.verdict, {"start": Fitted} | options)
