@@ -101,13 +101,14 @@ def fit(
     - `precision`: `x32` or `x64`; the process's mode if None.
     - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
     - `seed`: the seed of initial parameters and minibatches.
-    - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, a polynomial, windows that
-      grow and a linear field, or several starts of known equations; with `thorough`, more starts; with `quick`,
-      nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried. See `Fit.attempts`.
+    - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, equations of few terms, a
+      polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
+      starts; with `quick`, nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried. See
+      `Fit.attempts`.
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
-    `linear`, `polynomial`, `second_order`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`, `network`;
-    `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+    `linear`, `polynomial`, `second_order`, `sparse`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`,
+    `network`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
 
     **Returns:** a `Fit`. Ctrl-C ends the training and returns the fit so far.
 

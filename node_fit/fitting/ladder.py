@@ -97,7 +97,7 @@ class Attempt:
         errors = [f"NRMSE {self.train:.2g} on training"] if self.train is not None else []
         errors += [f"{self.validation:.2g} on validation data"] if self.validation is not None else []
         where = "" if self.horizon is None else f", in windows of {self.horizon} rows"
-        return f"{self.name}: {self.verdict}, {' and '.join(errors)}{where}"
+        return f"{self.name}: {', '.join(filter(None, [self.verdict, ' and '.join(errors)]))}{where}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..model.fields.known import Known, Sparse
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import keywords, made_of
 from ..options.options import Options
-from .resolve import Choice
+from .resolve import SHORT, Choice
 
 
 def find_equations(options: Options, train: Dataset, validation: Dataset | None) -> tuple[Options, tuple[Choice, ...]]:
@@ -27,7 +27,8 @@ def find_equations(options: Options, train: Dataset, validation: Dataset | None)
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
     best = found.ranked[0]
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
-    start = fitted_start(validation) if options.start == "auto" else options.start
+    few = options.start == "auto" and int(train.mask.sum()) < SHORT
+    start = fitted_start(validation) if few else options.start
     text = ", ".join(f"d{state}/dt = {rate}" for state, rate in best.shown.items())
     told = Choice("field", "sparse", f"{text}; {found.verdict}")
     return replace(options, field=field, start=start, hidden=0), (told,)

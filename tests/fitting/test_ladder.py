@@ -251,9 +251,11 @@ def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """One of the states has too few measurements for a search of equations."""
     folder = tmp_path_factory.mktemp("ladder")
     train, ts, _ = oscillator()
-    rows = "".join(f"{t:.6g},{x:.9g},{y:.9g}\n" for t, (x, y) in zip(ts, train.ys[0], strict=False))
+    measured = enumerate(zip(ts, train.ys[0], strict=False))
+    rows = "".join(f"{t:.6g},{x:.9g},{'' if row % 5 else y}\n" for row, (t, (x, y)) in measured)
     (folder / "mine.csv").write_text("t,x,y\n" + rows)
     return folder
 
@@ -264,7 +266,7 @@ COMMAND = ("mine.csv", "data.split.validation=0", "data.split.test=0")
 def test_a_run_that_is_interrupted_between_attempts_ends_as_one_that_was_not(folder):
     whole = node_fit(folder, *COMMAND, "hydra.run.dir=whole")
     assert whole.code == 0, whole
-    assert "tried 5 fits:" in whole.out and "* cubic: noise-limited" in whole.out
+    assert "tried 5 fits:" in whole.out
     process = begun(folder, *COMMAND, "hydra.run.dir=parts")
     second = folder / "parts" / "checkpoints" / "attempt-2"
     until(lambda: any(second.glob("*.safetensors")), process)
