@@ -13,10 +13,11 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..evaluation.metrics import Figures
 from ..fitting.ladder import Attempt
 from ..fitting.selection import Restarts
 from ..report.page import explain_term
-from ..report.run_files import Figures, Summary
+from ..report.run_files import Summary
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, shown_with_interval
 from .summary import NOT_ASKED
@@ -85,11 +86,14 @@ def print_scores(console: Console, summary: Summary) -> None:
     for split, score in summary["metrics"].items():
         if score is None:
             continue
-        simple = [figures[split] for figures in summary["baselines"].values()]
+        simple = [own for figures in summary["baselines"].values() if (own := figures[split]) is not None]
         names = find_worst(score["channels"])
         left_out = len(score["channels"]) - len(names)
-        rows = [("all", score, simple)] if len(score["channels"]) > 1 else []
-        rows += [(name, score["channels"][name], [figures["channels"][name] for figures in simple]) for name in names]
+        rows: list[tuple[str, Figures, Sequence[Figures]]] = []
+        if len(score["channels"]) > 1:
+            rows.append(("all", score, simple))
+        for name in names:
+            rows.append((name, score["channels"][name], [figures["channels"][name] for figures in simple]))
         for name, own, others in rows:
             simpler = (format_number(other["nrmse"]) for other in others)
             table.add_row(
@@ -129,7 +133,7 @@ def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, A
 
 def print_constants(console: Console, summary: Summary) -> None:
     """Prints the fitted constants of known equations, what follows from them, and how sure they are."""
-    constants, derived, confidence = (summary[key] for key in ("constants", "derived", "confidence"))
+    constants, derived, confidence = summary["constants"], summary["derived"], summary["confidence"]
     if not constants:
         return
     level = f" (intervals at {confidence['level']:.0%})" if "constants" in confidence else ""

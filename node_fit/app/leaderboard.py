@@ -8,6 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -181,13 +182,19 @@ def describe_winner(rows: list[JobRow]) -> str:
 
 def describe_alternatives(rows: list[JobRow]) -> str:
     """What to know where another job than the first does clearly better on the test data."""
-    tested = [entry for entry in rows if entry["test_nrmse"] is not None and entry["status"] not in RANKED_LAST]
-    best = min(tested, key=lambda entry: entry["test_nrmse"], default=None)
-    if best is None or tested[0] is best or best["test_nrmse"] > CLEARLY * tested[0]["test_nrmse"]:
+    tested = [
+        (error, entry["job"])
+        for entry in rows
+        if (error := entry["test_nrmse"]) is not None and entry["status"] not in RANKED_LAST
+    ]
+    if not tested:
         return ""
-    figures = f"{format_number(best['test_nrmse'])} against {format_number(tested[0]['test_nrmse'])}"
+    (first, _), (best, job) = tested[0], min(tested, key=itemgetter(0))
+    if best == first or best > CLEARLY * first:
+        return ""
+    figures = f"{format_number(best)} against {format_number(first)}"
     return (
-        f"; job {best['job']} does better on the test data ({figures}), which may not choose: more validation data "
+        f"; job {job} does better on the test data ({figures}), which may not choose: more validation data "
         "(data.split.validation) would order the jobs better"
     )
 

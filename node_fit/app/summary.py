@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Literal
 
 import jax
 import numpy as np
@@ -13,14 +13,18 @@ from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.fields.known import quantities
 from ..model.initial_state.rule import describe_known_starts
-from ..runtime.placement import Placement, explain_memory
+from ..report.run_files import Summary
+from ..runtime.placement import AnyArray, Placement, explain_memory
 from ..runtime.serialization import Json
+from ..uncertainty.confidence import Method
 
+# How sure constants are is found by one of these.
+Sureness = Method | Literal["none"]
 EVERY = ("train", "validation", "test")
 NOT_ASKED = "confidence=none."
 
 
-def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Placement, method: str) -> Json:
+def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Placement, method: Sureness) -> Summary:
     """Summarises a fit: its status, costs, scores, baseline scores and diagnosis.
 
     **Arguments:**
@@ -31,6 +35,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
     - `method`: of the confidence of constants: `fisher`, `profile` or `none`.
     """
     simple, scores = report.baselines, {name: score.as_dict() for name, score in report.scores.items()}
+    sure = sureness(fit, method)
     return {
         "status": fit.status,
         "reason": fit.reason,
@@ -44,8 +49,9 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "parameters": fit.parameters,
         "start": describe_known_starts(fit.model.typical.start, fit.model.typical.system),
         "constants": fit.model.constants(),
-        "derived": {name: jsonable(value) for name, value in derived_values(fit).items()},
-        **sureness(fit, method),
+        "derived": {name: jsonable(float(value)) for name, value in derived_values(fit).items()},
+        "likelihood": sure["likelihood"],
+        "confidence": sure["confidence"],
         "residuals": {name: checks.as_dict() for name, checks in report.residuals.items()},
         "metrics": {name: scores.get(name) for name in EVERY},
         "baselines": {
@@ -67,13 +73,13 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
     }
 
 
-def derived_values(fit: Fit) -> dict[str, Any]:
+def derived_values(fit: Fit) -> dict[str, float | AnyArray]:
     """The quantities that follow from the constants, at their fitted values."""
     values = fit.model.constants()
     return {each.name: each.of(values) for each in quantities(fit.options.derived)}
 
 
-def sureness(fit: Fit, method: Any) -> dict[str, Any]:
+def sureness(fit: Fit, method: Sureness) -> dict[str, Json]:
     """How sure the constants are, and the likelihood; or why that is left out."""
     if method == "none":
         reason = NOT_ASKED

@@ -1,7 +1,7 @@
 """Timestamps: read from text, counted in a unit since the first, and given back as dates."""
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -71,6 +71,10 @@ class Stamps(NamedTuple):
 
     instants: "pandas.DatetimeIndex"
     zone: str
+
+    @property
+    def first(self) -> "pandas.Timestamp":
+        return cast("pandas.Timestamp", self.instants.min())
 
 
 def read_times(

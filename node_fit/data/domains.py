@@ -28,7 +28,7 @@ Turns = tuple[float | None, ...]
 def near(angles: Numbers, to: AnyArray, turn: float | int | AnyArray) -> Numbers:
     """The same angles in the turn nearest to others: `to - near(angles, to)` is in `[-turn / 2, turn / 2)`."""
     xp: ModuleType = np if isinstance(angles, np.ndarray) and isinstance(to, np.ndarray) else jnp
-    return angles + turn * xp.floor((to - angles) / turn + 0.5)
+    return cast(Numbers, angles + turn * xp.floor((to - angles) / turn + 0.5))
 
 
 def near_columns(values: Numbers, to: AnyArray, turns: Turns, scale: AnyArray | None = None) -> Numbers:
@@ -46,7 +46,8 @@ def near_columns(values: Numbers, to: AnyArray, turns: Turns, scale: AnyArray | 
     shape = (1,) * (values.ndim - 1) + (-1,)
     turn = xp.asarray([turn or 1.0 for turn in turns], values.dtype).reshape(shape)
     turn = turn if scale is None else turn / xp.asarray(scale, values.dtype).reshape(shape)
-    return xp.where(np.array([bool(turn) for turn in turns]).reshape(shape), near(values, to, turn), values)
+    is_angle = np.array([bool(turn) for turn in turns]).reshape(shape)
+    return cast(Numbers, xp.where(is_angle, near(values, to, turn), values))
 
 
 def unwrap(ys: Float[np.ndarray, "trajectory time state"], turns: Turns) -> Float[np.ndarray, "trajectory time state"]:
@@ -117,7 +118,7 @@ def to_line(x: Numbers, bounds: Bounds) -> Numbers:
     xp = namespace(x)
     above = 0.0 if lower is None else xp.log(distance(x - lower, lower))
     below = 0.0 if upper is None else xp.log(distance(upper - x, upper))
-    return x if bounds == (None, None) else above - below
+    return x if bounds == (None, None) else cast(Numbers, above - below)
 
 
 def from_line(z: Numbers, bounds: Bounds) -> Numbers:
@@ -153,13 +154,14 @@ def slope(x: Numbers, bounds: Bounds) -> Numbers:
     lower, upper = bounds
     above = 0.0 if lower is None else reciprocal(distance(x - lower, lower))
     below = 0.0 if upper is None else reciprocal(distance(upper - x, upper))
-    return namespace(x).ones_like(x) if bounds == (None, None) else above + below
+    return cast(Numbers, namespace(x).ones_like(x) if bounds == (None, None) else above + below)
 
 
-def is_real(value: object) -> TypeGuard[float]:
+def is_real(value: object) -> TypeGuard[float | np.number]:
     """Whether a value is a real number that any float type can hold."""
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and bool(abs(value) <= LARGEST_BOUND)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(abs(value) <= LARGEST_BOUND)
 
 
 def check_bounds(bounds: Sequence[object], name: str) -> Bounds:

@@ -96,7 +96,7 @@ class Jumps(eqx.Module):
 
     def after(self, y: Float[Array, "*rows state"]) -> Float[Array, "*rows state"]:
         """States just after the jumps."""
-        return self.factor * y + self.shift
+        return y * self.factor + self.shift
 
     def at(self, rows: Index) -> "Jumps":
         """The jumps of other rows, by an index of the arrays."""

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Literal
+from typing import Literal, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -236,7 +236,8 @@ def columns_by_name(
     if all(pair == UNBOUNDED for pair in bounds):
         return function(values, UNBOUNDED)
     xp: ModuleType = np if isinstance(values, np.ndarray) else jnp
-    return xp.stack([function(values[..., index], pair) for index, pair in enumerate(bounds)], axis=-1)
+    columns = [cast(Numbers, values[..., index]) for index in range(len(bounds))]
+    return cast(Numbers, xp.stack([function(*each) for each in zip(columns, bounds, strict=True)], axis=-1))
 
 
 def gather_bounds(

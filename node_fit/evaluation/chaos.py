@@ -134,9 +134,7 @@ def growth_of_errors(model: NeuralODE, first: Float[Array, "orbit state"], step:
     """The rate at which a small difference grows along orbits, the mean over them, by Runge and Kutta's steps."""
 
     def advance(now: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
-        y, off = jax.jvp(
-            lambda y: runge_kutta(lambda y: model.vector_field(0.0, y), y, step), *((each,) for each in now)
-        )
+        y, off = jax.jvp(lambda y: runge_kutta(lambda y: model.vector_field(0.0, y), y, step), (now[0],), (now[1],))
         size = jnp.linalg.norm(off)
         return (y, off / size), jnp.log(size)
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +20,26 @@ Predicted = Float[np.ndarray, "trajectory time state"]
 FAR_OFF = 10.0
 
 
+class Figures(TypedDict):
+    """Scores for JSON; None for one that is not finite."""
+
+    rmse: float | None
+    nrmse: float | None
+    r2: float | None
+
+
+class ChannelFigures(Figures):
+    """Scores of a channel, and the number of values that count."""
+
+    points: int
+
+
+class SplitFigures(Figures):
+    """Scores of a split over all channels, and of each."""
+
+    channels: dict[str, ChannelFigures]
+
+
 @dataclass(frozen=True)
 class ChannelScore:
     """Errors of one state.
@@ -34,7 +55,7 @@ class ChannelScore:
     r2: float
     points: int
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> ChannelFigures:
         """The four values for JSON; `None` for one that is not finite."""
         return {
             "rmse": jsonable(self.rmse),
@@ -69,7 +90,7 @@ class Score:
         each = ", ".join(f"{name} {channel.nrmse:.3g}" for name, channel in self.channels.items())
         return f"NRMSE {self.nrmse:.3g} ({each}), R² {self.r2:.3g}, RMSE {self.rmse:.3g}, {self.points} values"
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> SplitFigures:
         """The errors for JSON, with those of each channel; `None` for a number that is not finite."""
         return {
             "rmse": jsonable(self.rmse),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -251,7 +252,7 @@ def input_correlation(
 
     if not np.isfinite(us).all() or np.ptp(us) == 0:
         return None, None
-    found = float(spearmanr(values, us).statistic)
+    found = float(cast(np.floating, spearmanr(values, us)[0]))
     lags = min(us.size // 4, 10 * MOST_LAGS)
     own, other = (autocorrelation(rankdata(each), segment, lags)[1:] for each in (values, us))
     spread = max(1 + 2 * float(np.nansum(own * other)), 1.0)

@@ -1,5 +1,6 @@
 """A single simulation for all parts of a report: every split, at the measured times and at dense times between."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -132,7 +133,9 @@ def predictions_frame(data: Dataset, predicted: np.ndarray, edges: Edges | None 
     import pandas as pd
 
     at = data.valid & data.scored
-    columns: dict[str, Any] = {} if split is None else {"split": [split] * int(at.sum())}
+    columns: dict[str, Sequence[str] | np.ndarray | pd.DatetimeIndex] = {}
+    if split is not None:
+        columns["split"] = [split] * int(at.sum())
     columns["trajectory"] = np.repeat(np.array(data.trajectories), at.sum(axis=1))
     columns[data.time] = data.ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], data.ts[at])
     columns |= {name: data.us[at][:, index] for index, name in enumerate(data.inputs)}

@@ -185,7 +185,7 @@ def fit_with(
                 held = parts[1] if validated else None
                 other = build_problem(changed, parts[0] or train, held, callback=callback, offset=steps[-1])
                 steps.append((found := solve([other], [callback])[0]).steps)
-                return replace(found, data=found.data | ({} if parts[1] is None else {"validation": parts[1]}))
+                return replace(found, data={**found.data, **({} if parts[1] is None else {"validation": parts[1]})})
 
             result = climb(options, result, again, effort, callback)
         return result.with_laplace(asked.size) if asked.vary == "laplace" else result

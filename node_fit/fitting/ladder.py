@@ -25,6 +25,7 @@ from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of
 from ..model.observation import MeasuredStates
 from ..objectives.losses import Penalty
+from ..objectives.objective import AbstractObjective
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
@@ -217,7 +218,8 @@ def is_default(recipe: Any) -> bool:
         return False
     pairs = zip(recipe.stages.values(), DEFAULT_RECIPE.stages.values(), strict=True)
     return all(
-        is_plain(given.objective)
+        not isinstance(given.objective, AbstractObjective)
+        and is_plain(given.objective)
         and made_of(given.objective) is plain.objective
         and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)
         and bool(eqx.tree_equal(given.optimizer, plain.optimizer))

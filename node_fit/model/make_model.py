@@ -181,7 +181,7 @@ def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField
     """
     field = by_name("field", field, FIELDS)
     if isinstance(field, eqx.Module):
-        return field
+        return cast(VectorField, field)
     if not callable(field):
         raise ValueError(f"field must be a vector field or make one, got {field!r:.60}; pass field=node_fit.MLP.")
     parameters = inspect.signature(made_of(field)).parameters

@@ -266,9 +266,9 @@ def predicted_frame(
     """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
     if data is None:
         data, ts = model.typical.starting_from(y0, ts, u), None
-    found = model.bands(data, ts, level)
+    found = model.bands(data, None if ts is None else np.asarray(ts, np.float64), level)
     columns = columns_of(data.states, found.ys)
-    if found.lower is not None:
+    if found.lower is not None and found.upper is not None:
         edges = columns_of(data.states, found.lower, "_lower") | columns_of(data.states, found.upper, "_upper")
         columns = {
             name + end: (columns | edges)[name + end] for name in data.states for end in ("", "_lower", "_upper")

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ..data.dataset import Dataset, cut
 from ..data.facts import Facts
@@ -79,10 +79,11 @@ class DerivativeMatching(AbstractLeastSquares):
 
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
         batch: Slopes = target.batch
-        rates = jax.vmap(model.field)(batch.ts, batch.ys, batch.us)
+        at: tuple[Array, Array, Array] = jax.tree.map(jnp.asarray, (batch.ts, batch.ys, batch.us))
+        rates = jax.vmap(model.field)(*at)
         off = jnp.where(batch.mask, rates - batch.rates, 0)
-        points = jax.tree.map(lambda x: x[:, None], (batch.ts, batch.ys, batch.us))
-        seen = batch.mask.any(axis=1)[:, None]
+        points = jax.tree.map(lambda x: x[:, None], at)
+        seen = jnp.asarray(batch.mask).any(axis=1)[:, None]
         asked = self.penalty.residuals(model.field, points, seen, jnp.maximum(batch.mask.sum(), 1))
         count = measured_count(batch.mask, off.dtype)
         return Residuals(jnp.concatenate([off, asked], axis=1), count, jnp.zeros((), jnp.int32))

@@ -200,8 +200,8 @@ class Penalty(eqx.Module):
     ) -> Float[Array, "block row"]:
         """The residuals along solved trajectories; arguments as in `residuals`."""
         solved = jnp.isfinite(states)
-        seen = batch.mask.any(axis=2) & solved.all(axis=2)
-        points = (batch.times, jnp.where(solved, states, 0), batch.us)
+        seen = solved.all(axis=2) & batch.mask.any(axis=2)
+        points = (jnp.asarray(batch.times), jnp.where(solved, states, 0), jnp.asarray(batch.us))
         return self.residuals(field, points, seen, jnp.maximum(batch.mask.sum(), 1))
 
     def residuals(

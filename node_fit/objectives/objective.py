@@ -258,7 +258,7 @@ def measured_count(mask: Bool[AnyArray, "..."], dtype: DTypeLike) -> Float[Array
     return jnp.maximum(mask.sum(), 1).astype(dtype)
 
 
-def masked_mean(values: Float[Array, "..."], mask: Bool[Array, "..."]) -> Float[Array, ""]:
+def masked_mean(values: Float[AnyArray, "..."], mask: Bool[AnyArray, "..."]) -> Float[Array, ""]:
     """Mean of `values` where `mask` holds; neither value nor gradient sees the rest."""
     return jnp.where(mask, values, 0).sum() / measured_count(mask, values.dtype)
 

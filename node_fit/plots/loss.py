@@ -81,7 +81,7 @@ def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list) -
     if len(parts) < 2:
         return
     for index, part in enumerate(parts):
-        begin = steps[part[0] - 1] if index else 0.0
+        begin = float(steps[part[0] - 1]) if index else 0.0
         if index:
             axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
         axes.annotate(

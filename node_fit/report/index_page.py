@@ -61,7 +61,9 @@ def make_member_index(folder: Path) -> Path | None:
         own = [row for row in rows if int(row.get("member") or 0) == number]
         curve = learning_curve(own)
         last = [row for row in own if row["stage"] == own[-1]["stage"]]
-        lowest = {key: min((row[key] for row in last if row[key] is not None), default=None) for key in LOSS_COLUMNS}
+        lowest = {
+            key: min((loss for row in last if (loss := row[key]) is not None), default=None) for key in LOSS_COLUMNS
+        }
         members.append(
             {
                 "name": str(number),
@@ -91,7 +93,7 @@ class JobEntry(TypedDict):
     name: str
     status: str
     words: str
-    varied: dict[str, str | None]
+    varied: Mapping[str, str | None]
     scores: dict[str, float | None]
     seconds: float | None
     steps: int | None
@@ -198,7 +200,6 @@ def write_index(directory: Path, jobs: list[JobEntry], varied: list[str], noun: 
 
 def rank_job(job: JobEntry) -> tuple[bool, float, float]:
     """Completed jobs by validation error, or by training error; then all others."""
-    validation, train = (
-        math.inf if job["scores"][key] is None else job["scores"][key] for key in ("validation", "train")
-    )
+    scores = (job["scores"][key] for key in ("validation", "train"))
+    validation, train = (math.inf if score is None else score for score in scores)
     return job["status"] not in ENDED, validation, train

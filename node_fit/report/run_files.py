@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
 from ..data.dates import SECONDS, unit_for
+from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.fit import SIDE, phase_points
 from ..runtime.serialization import Json
@@ -26,26 +27,12 @@ from ..storage.archive import BadFile, peek
 from ..storage.disk import write_file
 
 
-class Figures(TypedDict):
-    """Scores of a channel; None where there is none."""
-
-    rmse: float | None
-    nrmse: float | None
-    r2: float | None
-
-
-class SplitFigures(Figures):
-    """Scores of a split over all channels, and of each."""
-
-    channels: dict[str, Figures]
-
-
 class Summary(TypedDict):
     """The content of `summary.json`; what is read from a file may lack keys: of a run that has not ended, say."""
 
     status: str
     reason: str
-    overrides: list[str]
+    overrides: NotRequired[list[str]]
     steps: int | None
     compiles: int
     cached: int
@@ -54,9 +41,9 @@ class Summary(TypedDict):
     device: str
     devices: int
     parameters: int
-    start: Json | None
+    start: str
     constants: dict[str, float]
-    derived: dict[str, Any]
+    derived: dict[str, float | None]
     likelihood: Json
     confidence: Json
     residuals: Json
@@ -70,8 +57,10 @@ class Summary(TypedDict):
     diagnosis: Json
     attempts: list[Json]
     horizon: int | None
+    chaos: Json | None
     starts: Json | None
     ensemble: Json | None
+    data: NotRequired[list[str]]
 
 
 class LossRow(TypedDict):
@@ -224,7 +213,7 @@ def read_versions(model: Path) -> dict[str, str]:
 def command_of(record: Mapping[str, Any], summary: "Summary") -> str:
     """The command that repeats a run."""
     words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
-    given = record.get("overrides", summary["overrides"] or [])
+    given = record.get("overrides", summary.get("overrides") or [])
     words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
     lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
     return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])

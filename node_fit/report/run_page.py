@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..evaluation.metrics import Figures
 from ..evaluation.residuals import (
     FEW_VALUES,
     MOST_VALUES,
@@ -24,7 +25,6 @@ from ..runtime.serialization import Json
 from .page import jsonable_numbers, jsonable_times, write_page
 from .run_files import (
     Field,
-    Figures,
     Kept,
     Key,
     Predictions,
@@ -329,15 +329,14 @@ def score_table(summary: Summary) -> list[Json]:
     for split, own in (summary["metrics"] or {}).items():
         if own is None:
             continue
-        simple = [figures.get(split) or {"channels": {}} for figures in (summary["baselines"] or {}).values()]
-        whole: list[tuple[str, Figures, list[float | None]]] = (
-            [("all", own, [each.get("nrmse") for each in simple])] if len(own["channels"]) > 1 else []
-        )
-        channels = [
-            (name, channel, [each["channels"].get(name, {}).get("nrmse") for each in simple])
-            for name, channel in own["channels"].items()
-        ]
-        for channel, scores, others in whole + channels:
+        simple = [figures.get(split) for figures in (summary["baselines"] or {}).values()]
+        rows: list[tuple[str, Figures, list[Figures | None]]] = []
+        if len(own["channels"]) > 1:
+            rows.append(("all", own, [*simple]))
+        for name, channel in own["channels"].items():
+            rows.append((name, channel, [each and each["channels"].get(name) for each in simple]))
+        for channel, scores, baselines in rows:
+            others = [each.get("nrmse") if each else None for each in baselines]
             known = [value for value in (scores["nrmse"], *others) if value is not None]
             lowest = min(known, default=math.inf)  # Of errors that the mean would make too, none is to be praised.
             line = {"split": split, "channel": channel, "others": others, "best": lowest if lowest < 1 else None}

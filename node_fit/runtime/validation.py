@@ -1,12 +1,13 @@
 """Arguments: a wrong one gets a sentence that says what to pass, and some may be given before the others."""
 
+import dataclasses
 import difflib
 import functools
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import equinox as eqx
 import jax
@@ -28,6 +29,7 @@ HINT_WORDS: dict[object, str] = {
 }
 Chosen = TypeVar("Chosen")
 Function = TypeVar("Function", bound=Callable)
+Made = TypeVar("Made")
 # Arguments of the parts of a model that the data give, and `fit` passes.
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
 
@@ -127,7 +129,8 @@ def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str
     if kind in LISTS:
         return "a list" + (f" (each {describe_hint(inner[0], words)})" if inner else "")
     package = getattr(kind, "__module__", "").split(".")[0]
-    name = f"{package}.{kind.__name__}" if package in PACKAGES else getattr(kind, "__name__", str(kind))
+    own = getattr(kind, "__name__", str(kind))
+    name = f"{package}.{own}" if package in PACKAGES else own
     return words.get(kind) or f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
@@ -158,6 +161,7 @@ def by_name(key: str, given: Chosen | str, known: Mapping[str, Chosen]) -> Chose
     return known[given]
 
 
+@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field))  # as the class of Equinox's modules says
 class Part(type(eqx.Module)):
     """The class of the classes of a model's parts: a call that leaves out what the data give makes a partial.
 
@@ -165,7 +169,8 @@ class Part(type(eqx.Module)):
     with the system and a key. The names of arguments are checked at once.
     """
 
-    def __call__(cls, *args: object, **kwargs: object) -> object:
+    # A partial passes for the part that it makes, as no hint can say which of the two a call returns.
+    def __call__(cls: type[Made], *args: object, **kwargs: object) -> Made:
         if args:
             return super().__call__(*args, **kwargs)
         signature = inspect.signature(cls)
@@ -178,7 +183,7 @@ class Part(type(eqx.Module)):
             pattern = ", ".join(f"{name}=..." for name in own)
             raise TypeError(f"{cls.__name__} needs {' and '.join(own)}; write {cls.__name__}({pattern}).")
         check_keywords(cls.__name__, kwargs, signature)
-        return functools.partial(cls, **kwargs)
+        return cast(Made, functools.partial(cls, **kwargs))
 
 
 # Kinds of parameters that stand for any number of arguments.

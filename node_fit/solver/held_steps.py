@@ -34,15 +34,15 @@ SPARE = 0.75
 
 
 def interpolate_grid(
-    method: str, grid: Grid, steps: March, saved: Float[Array, "trajectory saved"]
+    method: str, grid: Grid, steps: March, saved: Float[AnyArray, "trajectory saved"]
 ) -> Float[Array, "trajectory saved state"]:
     """States at the times `saved` by the method's own interpolation; beyond the grid, those at its end."""
     shape = EXPLICIT[method]().interpolation_cls
 
-    def one(nodes: AnyArray, before: Array, after: Array, stages: Array, ts: Array) -> Array:
+    def one(nodes: AnyArray, before: Array, after: Array, stages: Array, ts: AnyArray) -> Array:
         found = jnp.clip(jnp.searchsorted(nodes, ts, side="right") - 1, 0, steps.used - 1)
 
-        def at(index: Array, t: Array) -> Array:
+        def at(index: Array, t: AnyArray) -> Array:
             ends = {"t0": nodes[index], "t1": nodes[index + 1], "y0": before[index], "y1": after[index]}
             piece = shape(**ends) if method == "euler" else shape(**ends, k=stages[index])
             return piece.evaluate(jnp.minimum(t, nodes[-1]))
@@ -156,7 +156,7 @@ def needed_steps(errors: np.ndarray, order: int) -> float:
     return float(max(total.mean(), total.max() / SLACK ** (1 / order)))
 
 
-def pad_grid(grid: np.ndarray, steps: int) -> np.ndarray:
+def pad_grid(grid: AnyArray, steps: int) -> np.ndarray:
     """The grid with steps of zero length at its end, so that grids of several sizes have one shape."""
     return np.pad(grid, [(0, 0)] * (grid.ndim - 1) + [(0, steps + 1 - grid.shape[-1])], mode="edge")
 
@@ -183,7 +183,7 @@ def room(steps: int) -> int:
     return most
 
 
-def spread_steps(grid: np.ndarray, share: np.ndarray, steps: int) -> np.ndarray:
+def spread_steps(grid: AnyArray, share: np.ndarray, steps: int) -> np.ndarray:
     """`steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
     total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
     wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)

@@ -36,8 +36,10 @@ AWAY = 100.0
 Rates = Callable[[Array, Array], Array]
 # A time, a step or a flag, as Diffrax passes it to a controller.
 Scalar = float | int | AnyArray
+Flag = bool | AnyArray
 # What Diffrax passes on to a root finder.
-Options, Tags = dict[str, object], frozenset[object]
+Options = dict[str, object]
+Tags = frozenset[object]
 Stepped = tuple[PyTree, PyTree, PyTree]
 # What a root finder is given: `(y, args)` to a residual, and what else it gives.
 Fn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
@@ -338,7 +340,7 @@ class StepControl(diffrax.PIDController):
         y_error: PyTree | None,
         error_order: Scalar,
         controller_state: PyTree,
-    ) -> tuple[Scalar, Scalar, Scalar, Scalar, PyTree, diffrax.RESULTS]:
+    ) -> tuple[Flag, Scalar, Scalar, Flag, PyTree, diffrax.RESULTS]:
         state, step = controller_state
         # A tree, if an adjoint solves backwards.
         finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(y1_candidate)]).all()
@@ -472,7 +474,8 @@ def solve(
     begin, end, wanted = ts
     controller = step_control(method, tolerances, first) if even is None else diffrax.ConstantStepSize()
     if jump_ts is not None:
-        controller = diffrax.ClipStepSizeController(controller, jump_ts=jump_ts)
+        assert isinstance(controller, StepControl)  # Even steps are clipped by nothing.
+        controller = diffrax.ClipStepSizeController(controller, jump_ts=jnp.asarray(jump_ts))
     # What the field reads becomes an argument of its derivative.
     field = Guarded(eqx.filter_closure_convert(rates, begin, y0, None), jax.lax.stop_gradient(y0))
     solution = diffrax.diffeqsolve(
@@ -482,7 +485,7 @@ def solve(
         t1=end,
         dt0=even,
         y0=y0,
-        saveat=diffrax.SaveAt(ts=wanted, controller_state=True),
+        saveat=diffrax.SaveAt(ts=jnp.asarray(wanted), controller_state=True),
         stepsize_controller=controller,
         adjoint=adjoint,
         max_steps=max_steps,
@@ -492,7 +495,7 @@ def solve(
     assert ys is not None
     if jump_ts is not None:
         state = state.inner_state
-    step = jax.lax.stop_gradient(state[1]) if even is None else even
+    step = jax.lax.stop_gradient(state[1]) if even is None else cast(Array, even)
     return StepPath(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
 
 

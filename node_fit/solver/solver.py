@@ -260,7 +260,7 @@ class Solver(eqx.Module):
         ts: Float[Array, " time"],
         y0: Float[Array, " state"],
         *,
-        scale: Array | float,
+        scale: AnyArray | float,
         **options: Any,
     ) -> diffrax.Solution:
         """Diffrax's solution of one trajectory in any units, with adaptive steps.

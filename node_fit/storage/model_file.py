@@ -37,6 +37,7 @@ from ..model.system import System
 from ..runtime.placement import carry, dtype_of, precision_of, scope
 from ..runtime.serialization import CLASSES, Json, __version__, stored_name
 from ..runtime.validation import check_argument
+from ..solver.methods import ByState
 from ..solver.solver import Solver
 from .archive import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 
@@ -385,13 +386,17 @@ def check_solver(solver: object) -> None:
     if not isinstance(solver, Solver):
         raise ModelFileError("its solver is not a Solver.")
     settings: Json = {key: getattr(solver, key) for key in ("method", "stepping", "max_steps", "adjoint", "inputs")}
-    tolerances: Json = {
-        key: tuple(map(float, value)) if isinstance(value, tuple) else float(value)
-        for key, value in (("rtol", solver.rtol), ("atol", solver.atol))
-    }
-    Solver(**settings, **tolerances)
-    if any(not 0 < value <= LARGEST_NUMBER for each in tolerances.values() for value in np.atleast_1d(each)):
+    rtol, atol = as_setting(solver.rtol), as_setting(solver.atol)
+    Solver(**settings, rtol=rtol, atol=atol)
+    if any(not 0 < value <= LARGEST_NUMBER for each in (rtol, atol) for value in np.atleast_1d(each)):
         raise ModelFileError(f"its solver has tolerances that are not between 0 and {LARGEST_NUMBER:g}.")
+
+
+def as_setting(tolerance: ByState | None) -> float | tuple[float, ...]:
+    """A tolerance, perhaps of arrays, as a solver's constructor takes it."""
+    if tolerance is None:
+        raise ModelFileError("its solver has no tolerance.")
+    return tuple(map(float, tolerance)) if isinstance(tolerance, tuple) else float(tolerance)
 
 
 def check_scaler(scaler: object, states: int, inputs: int) -> None:

@@ -299,7 +299,7 @@ def simplest_model(models: Sequence[LinearModel]) -> LinearModel:
 def search(
     record: SimulationRecord, held_out: SimulationRecord, records: Batch, kind: str, hidden: int | None
 ) -> Iterator[LinearModel]:
-    known, ys, us = records.known.all(axis=2), records.ys, records.us
+    known, ys, us = map(np.asarray, (records.known.all(axis=2), records.ys, records.us))
     over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
     channels, best, found, idle = ys.shape[2], np.inf, None, 0
     for count in range(MOST_HIDDEN + 1) if hidden is None else (hidden,):

@@ -9,6 +9,7 @@ from jaxtyping import Float, PyTree
 
 from ..runtime.placement import AnyArray, Placement
 from ..solver.held_steps import ERROR_SAFETY, Shares, most_between_rows, pad_grid, room
+from ..solver.solver import Solver
 from .callback import Status
 from .members import stack
 from .stage import Stage
@@ -225,6 +226,13 @@ class HeldSteps(Protocol):
     def step_errors(self, params: PyTree, grid: np.ndarray, progress: AnyArray) -> np.ndarray: ...
 
 
+def held_solver_of(programs: HeldSteps) -> Solver:
+    """The solver of a stage that has held steps."""
+    solver = programs.stage.objective.held_solver
+    assert solver is not None
+    return solver
+
+
 def pad_to_room(programs: HeldSteps, grid: Shares | None) -> Shares | None:
     """Held steps in an array of the size that all programs share.
 
@@ -268,7 +276,7 @@ class StepErrors:
         put = place.shard if members > 1 else place.replicate
         self.programs = programs
         self.members = members
-        self.order = programs.stage.objective.held_solver.error_order
+        self.order = held_solver_of(programs).error_order
         self.params, self.progress = put(stack(list(zip(params, progress, strict=True))))
         self.idle = np.array(idle)
         self.last: Float[np.ndarray, "member block step"] = np.zeros((members, 1, 1))
@@ -353,7 +361,7 @@ def holds_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
 
 def at_most_steps(programs: HeldSteps, states: Sequence[TrainState]) -> bool:
     """Whether there are as many held steps as the solver allows."""
-    objective, most = programs.stage.objective, programs.stage.objective.held_solver.max_steps
+    objective, most = programs.stage.objective, held_solver_of(programs).max_steps
     most = most_between_rows(most) if objective.steps_between_rows(programs.rows[0]) else most
     return states[0].nodes - 1 >= most
 

@@ -94,7 +94,7 @@ class Refined(NamedTuple):
     """Each member's held steps and the error above which its loss counts as infinite, and whether steps changed."""
 
     grids: list[Shares | None]
-    limits: list[AnyArray]
+    limits: Sequence[AnyArray]
     changed: bool
 
 

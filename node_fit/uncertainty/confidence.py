@@ -249,7 +249,7 @@ def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str 
     bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
     derived, notes = {}, []
     for quantity in quantities(texts, tuple(values)):
-        error, estimate = error_of(quantity, information, values), quantity.of(values)
+        error, estimate = error_of(quantity, information, values), float(quantity.of(values))
         among = [place for place in information.places if quantity.uses(place.name)]
         if len(among) == 1:
             ends = image(quantity, among[0], found.constants[among[0].name], values)

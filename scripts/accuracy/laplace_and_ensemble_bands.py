@@ -55,6 +55,7 @@ def main() -> None:
             )
             bands = fit.bands(test, level=0.9)
             seconds = time.perf_counter() - began
+            assert bands.lower is not None and bands.upper is not None
             inside = (bands.lower <= test.ys) & (test.ys <= bands.upper)
             figures[name].append((float(inside[test.mask].mean()), float((bands.upper - bands.lower).mean()), seconds))
     print("| bands | covered | extremes | width | seconds |\n|---|---|---|---|---|")

@@ -65,7 +65,7 @@ def fit_from_starts(path: Path, starts: int, seed: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="a part of a problem's name")
     parser.add_argument("--starts", type=int, default=0, help="how many random starts to fit from")

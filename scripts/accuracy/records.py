@@ -46,7 +46,7 @@ class Record:
     needs: Path | None = None
 
 
-def solve(rates: Rates, start: Sequence[float], times: np.ndarray) -> np.ndarray:
+def solve(rates: Rates, start: Sequence[float] | np.ndarray, times: np.ndarray) -> np.ndarray:
     """States, shape `(time, state)`."""
     return solve_ivp(rates, (times[0], times[-1]), start, t_eval=times, rtol=1e-9, atol=1e-11).y.T
 
@@ -164,8 +164,7 @@ class Hidden:
             return (f"+field.constants={{{said}}}",)
 
         def measure(run: Path, draw: int) -> bool:
-            table = pd.read_csv(run / "predictions.csv")
-            table = table[table["split"] == "train"]
+            table = pd.read_csv(run / "predictions.csv").query("split == 'train'")
             rows = np.searchsorted(self.times, table["t"].to_numpy() - 1e-6)
             names = list(self.measured)
             found, noisy = table[[f"{name}_predicted" for name in names]].to_numpy(), table[names].to_numpy()

@@ -1,12 +1,15 @@
 """The tables of the gallery that ship with nothing: `make(name, folder)` writes one. See `gallery.py`."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import large
 import numpy as np
 import pandas as pd
 from scipy.integrate import solve_ivp
+
+sys.path.append(str(Path(__file__).parents[1] / "speed"))
+import large_data
 
 # Of the doses: absorption and elimination [1/h], and the volume in which a dose is distributed [l].
 ABSORPTION, ELIMINATION, VOLUME = 1.5, 0.2, 30.0
@@ -118,7 +121,7 @@ def self_excited(t: float, state: np.ndarray) -> list[float]:
 
 
 def swings(path: Path) -> None:
-    large.trajectories(100_000).to_parquet(path, index=False)
+    large_data.trajectories(100_000).to_parquet(path, index=False)
 
 
 TABLES: dict[str, Callable[[Path], None]] = {

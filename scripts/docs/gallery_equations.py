@@ -57,9 +57,9 @@ def draw_kinetics(figure: Any, runs: Sequence[Run]) -> None:
     curves = runs[0].model().predict(data, ts)
     axes = figure.subplots(2, 3, sharex=True).flat
     for axis, name, t, curve in zip(axes, data.trajectories, ts, curves, strict=True):
-        rows = frame[frame["trajectory"] == name]
+        rows = frame.loc[frame["trajectory"] == name]
         for index, state in enumerate(KINETIC):
-            if rows[state].notna().any():
+            if np.isfinite(rows[state].to_numpy(float)).any():
                 axis.plot(rows["time"], rows[state], **DOTS, color=ACCENTS[index])
                 axis.plot(t, curve[:, index], color=ACCENTS[index], linewidth=1, label=state)
         axis.set(title=f"condition {name[-1]}")
@@ -89,7 +89,7 @@ def draw_doses(figure: Any, runs: Sequence[Run]) -> None:
     axes = figure.subplots(2, 3, sharex=True, sharey=True).flat
     for index, (axis, name) in enumerate(zip(axes, data.trajectories, strict=True)):
         split = frame.loc[frame["trajectory"] == name, "split"].iloc[0]
-        given = events[events["person"] == name]
+        given = events.loc[events["person"] == name]
         axis.plot(ts[index], curves[index, :, 0], color=ACCENTS[1 if split == "test" else 0], linewidth=1)
         axis.plot(data.ts[index], data.ys[index, :, 0], **DOTS, color=INK)
         for hour in given["h"]:
@@ -126,7 +126,7 @@ def draw_robertson(figure: Any, runs: Sequence[Run]) -> None:
 
 def rows_robertson(runs: Sequence[Run]) -> Rows:
     found, frame = runs[0].summary["constants"], runs[0].predictions()
-    total = sum(frame[f"{name}_predicted"] for name in ("y1", "y2", "y3"))
+    total = frame[[f"{name}_predicted" for name in ("y1", "y2", "y3")]].to_numpy().sum(axis=1)
     published = "Robertson (1966)"
     return [
         ("k1, from a guess of 0.1", f"{found['k1']:.5g}", "0.04", published),

@@ -111,10 +111,10 @@ def rows_large(runs: Sequence[Run]) -> Rows:
 
 def of_true_equations(frame: pd.DataFrame) -> float:
     """The NRMSE of swings that the true equations simulate, each from its first measured row."""
-    measured = frame[["angle", "speed"]].to_numpy().reshape(-1, true.large.ROWS, 2)
+    measured = frame[["angle", "speed"]].to_numpy().reshape(-1, true.large_data.ROWS, 2)
     states = [measured[:, 0]]
-    for _ in range(true.large.ROWS - 1):
-        states.append(true.large.step(states[-1]))
+    for _ in range(true.large_data.ROWS - 1):
+        states.append(true.large_data.step(states[-1]))
     off = (np.stack(states, axis=1) - measured)[:, 1:]
     return float(np.sqrt(np.mean(np.mean(off**2, axis=(0, 1)) / measured[:, 1:].var(axis=(0, 1)))))
 
@@ -178,9 +178,9 @@ def draw_sweep(figure: Any, runs: Sequence[Run]) -> None:
     places = {value: place for place, value in enumerate(sorted(set(frame["ridge"])))}
     for axis, split in zip(axes, ("validation", "test"), strict=True):
         for seed, colour in zip(sorted(set(frame["seed"])), ACCENTS, strict=False):
-            part = frame[frame["seed"] == seed].sort_values("ridge")
+            part = frame.loc[frame["seed"] == seed].sort_values("ridge")
             axis.plot(
-                part["ridge"].map(places),
+                [places[value] for value in part["ridge"]],
                 part[f"{split}_nrmse"],
                 "o-",
                 color=colour,
@@ -196,7 +196,7 @@ def draw_sweep(figure: Any, runs: Sequence[Run]) -> None:
 
 def rows_sweep(runs: Sequence[Run]) -> Rows:
     frame = board(runs[0]).sort_values("validation_nrmse")
-    best, none = frame.iloc[0], frame[frame["ridge"] == 0]["test_nrmse"].median()
+    best, none = frame.iloc[0], frame.loc[frame["ridge"] == 0, "test_nrmse"].median()
     what = f"test NRMSE of the best on validation data (`penalty.ridge={best['ridge']:g}`)"
     return [
         (what, f"{best['test_nrmse']:.3g}", f"{none:.3g}", "median without a prior"),

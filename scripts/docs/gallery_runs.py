@@ -24,7 +24,7 @@ class Run:
 
     def predictions(self, split: str | None = None) -> pd.DataFrame:
         frame = pd.read_csv(self.folder / "predictions.csv", dtype={"trajectory": str})
-        return frame[frame["split"] == split] if split else frame
+        return frame.loc[frame["split"] == split] if split else frame
 
     def score(self, split: str, key: str = "nrmse") -> float:
         return self.summary["metrics"][split][key]
@@ -64,5 +64,6 @@ def constants(run: Run, names: dict[str, str], others: Sequence[str], whose: str
 def by_error(run: Run, states: Sequence[str]) -> list[tuple[float, str]]:
     """Test trajectories by the root mean square of their errors."""
     frame = run.predictions("test")
-    off = sum((frame[f"{name}_predicted"] - frame[name]) ** 2 for name in states)
-    return sorted((float(value) ** 0.5, str(name)) for name, value in off.groupby(frame["trajectory"]).mean().items())
+    found, true = (frame[[name + end for name in states]].to_numpy() for end in ("_predicted", ""))
+    off, names = ((found - true) ** 2).sum(axis=1), frame["trajectory"].to_numpy()
+    return sorted((float(off[names == name].mean()) ** 0.5, str(name)) for name in np.unique(names))

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak import model_of
+from interruptions import model_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 
@@ -23,6 +24,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.export.functions import Precision
 from node_fit.export.trials import load_module
 
 BRIEF = nf.Training(steps=60, chunk_steps=20)
@@ -152,7 +154,9 @@ def fitted(name: str, folder: Path | None) -> tuple[nf.NeuralODE | nf.Ensemble, 
     return fit.model, fit.data["train"]
 
 
-def row_of(model: nf.NeuralODE | nf.Ensemble, data: nf.Dataset, target: str, precision: str, folder: Path) -> list[str]:
+def row_of(
+    model: nf.NeuralODE | nf.Ensemble, data: nf.Dataset, target: str, precision: Precision, folder: Path
+) -> list[str]:
     """The cells of a model in a target: largest differences, and the size."""
     try:
         done = nf.export(model, target, folder, data=data, precision=precision, overwrite=True)
@@ -297,7 +301,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             for each in given.targets.split(","):
                 target, _, precision = each.partition(":")
-                cells = row_of(model, data, target, precision or "double", Path(place) / each.replace(":", "_"))
+                cells = row_of(
+                    model, data, target, cast(Precision, precision or "double"), Path(place) / each.replace(":", "_")
+                )
                 print(f"| {name} | {each} | {' | '.join(cells)} |", flush=True)
             if given.speed:
                 found = speeds(model, data, Path(place))

@@ -85,7 +85,7 @@ def held(times: jax.Array, y0: jax.Array) -> tuple[jax.Array, Callable]:
         ts = jnp.broadcast_to(times, (len(y0), len(times)))
         return InitialValueProblem(lambda t, y, u: field(y), ts, y0, jnp.zeros((*ts.shape, 0)), ts[:, 0])
 
-    def nodes(shares: np.ndarray, y0: jax.Array) -> jax.Array:
+    def nodes(shares: np.ndarray | jax.Array, y0: jax.Array) -> jax.Array:
         return jnp.broadcast_to(
             times[0] + jnp.asarray(shares, y0.dtype) * (times[-1] - times[0]), (len(y0), shares.size)
         )

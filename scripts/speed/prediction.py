@@ -1,9 +1,9 @@
 """Measures how time and memory of a prediction grow with its rows: `python scripts/speed/prediction.py [--rows ...]`.
 
-The record is one pendulum under random pushes (`large.record`), of which one state is measured. A model with a hidden
-state is fitted to 2,000 rows of it in one step, since its quality is of no matter here, and saved. Each prediction runs
-in a process of its own that loads the model: the first call compiles, the median of three more is the time. The last
-column is that of `node_fit.predict`, from the start of its process to the written file.
+The record is one pendulum under random pushes (`large_data.record`), of which one state is measured. A model with a
+hidden state is fitted to 2,000 rows of it in one step, since its quality is of no matter here, and saved. Each
+prediction runs in a process of its own that loads the model: the first call compiles, the median of three more is the
+time. The last column is that of `node_fit.predict`, from the start of its process to the written file.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from large import record
+from large_data import record
 
 ROWS = (12_500, 25_000, 50_000, 100_000)
 REPEATS = 3

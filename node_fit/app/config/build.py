@@ -239,10 +239,12 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
     **Raises:** `ConfigError` if it is neither.
     """
     hidden = OmegaConf.to_container(config.hidden) if OmegaConf.is_config(config.hidden) else config.hidden
-    if hidden == "auto" or (isinstance(hidden, int) and not isinstance(hidden, bool)):
+    if hidden == "auto":
+        return "auto"
+    if isinstance(hidden, int) and not isinstance(hidden, bool):
         return hidden
-    if isinstance(hidden, list) and all(isinstance(name, str) for name in hidden):
-        return hidden
+    if isinstance(hidden, list) and len(names := [name for name in hidden if isinstance(name, str)]) == len(hidden):
+        return names
     raise ConfigError(f"hidden must be auto, a number of states or a list of their names, got {hidden!r}.")
 
 

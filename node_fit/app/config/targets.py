@@ -128,10 +128,11 @@ def check_hydra(config: DictConfig) -> None:
     named = config.get("extensions")
     # What is no list of names is refused with the other keys.
     is_list = isinstance(named, list | tuple | ListConfig)
-    extensions = named if is_list and all(isinstance(name, str) for name in named) else ()
+    extensions = [name for name in named if isinstance(name, str)] if is_list else []
     for key, target in targets_in(OmegaConf.to_container(config.hydra), "hydra"):
-        plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(target, name) for name in PLUGINS)
-        if not (plugin or target in CALLBACKS or any(is_in(target, name) for name in extensions)):
+        name = target if isinstance(target, str) else None
+        plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(name, each) for each in PLUGINS)
+        if not (plugin or target in CALLBACKS or any(is_in(name, each) for each in extensions)):
             raise ConfigError(
                 f"{key} must be one of {', '.join(CALLBACKS)}, a plugin of Hydra, or defined in a package named in "
                 f"extensions=[...], got {target!r}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -226,11 +226,12 @@ def utc(instant: "pandas.Timestamp") -> np.datetime64:
 
 def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
     """The median time between two rows of a trajectory [s]; 1 if there is none."""
+    begins = [cast("pandas.Timestamp", each.instants[0]) for each in stamps]
     seconds = np.concatenate(
         [
-            (each.instants - each.instants[0]).total_seconds().to_numpy()
-            + (each.instants[0] - stamps[0].instants[0]).total_seconds()
-            for each in stamps
+            cast("pandas.TimedeltaIndex", each.instants - begin).total_seconds().to_numpy()
+            + (begin - begins[0]).total_seconds()
+            for each, begin in zip(stamps, begins, strict=True)
         ]
     )
     order = np.lexsort((seconds, codes))
@@ -240,15 +241,16 @@ def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
 
 def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> "list[pandas.Timestamp]":
     """The instant that each table counts from: its first, or that of all tables if they may share trajectories."""
+    firsts = [each.first for each in stamps]
     if roles.trajectory is None:
-        return [each.instants.min() for each in stamps]
+        return firsts
     for table, each in zip(tables, stamps, strict=True):
         if each.zone != stamps[0].zone:
             raise ValueError(
                 f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
                 f"{stamps[0].zone}; write all times in one zone, such as UTC."
             )
-    return [min(each.instants.min() for each in stamps)] * len(stamps)
+    return [min(firsts)] * len(stamps)
 
 
 def block(table: RawTable, channels: Sequence[str], fix: str, *, may_miss: bool) -> Float[np.ndarray, "row channel"]:

@@ -112,6 +112,7 @@ LONGEST_TEXT = 1000
 
 def read_parquet(path: Path, roles: Roles) -> RawTable:
     """Reads the columns of a Parquet file; an index that pandas saved counts as a column."""
+    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,7 +126,7 @@ def read_parquet(path: Path, roles: Roles) -> RawTable:
     except (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise read_error(path, "Parquet", error) from None
     frame = share_text(frame, path)
-    return RawTable(str(path), {name: frame[name] for name in names})
+    return RawTable(str(path), {name: pd.Series(frame[name]) for name in names})
 
 
 def find_text(path: Path) -> list[str]:

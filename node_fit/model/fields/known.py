@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -82,7 +82,7 @@ class Constants(eqx.Module):
 
     def values(self) -> dict[str, Float[Array, ""]]:
         """The constants by name, in the user's units and the dtype of `raw`."""
-        return self.named(self.raw)
+        return cast(dict[str, Array], self.named(self.raw))
 
     def around(self, shares: Float[np.ndarray, "... constant"], factor: float) -> Float[np.ndarray, "... constant"]:
         """The parameters (`raw`) of other constants, at shares from 0 to 1 of the ranges around these.
@@ -92,7 +92,7 @@ class Constants(eqx.Module):
         """
         given = zip(self.as_dict().values(), self.bounds, self.scales, np.moveaxis(shares, -1, 0), strict=True)
         line = [
-            to_line(value_at(np.asarray(share), value, pair, factor), pair) / scale
+            to_line(np.asarray(value_at(np.asarray(share), value, pair, factor)), pair) / scale
             for value, pair, scale, share in given
         ]
         return np.stack(line, axis=-1).astype(np.asarray(self.raw).dtype)

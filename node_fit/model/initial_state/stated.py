@@ -9,6 +9,7 @@ import optimistix as optx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.batch import Batch
+from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
 from ...runtime.validation import checks_arguments
 from ...solver.problem import VectorField
@@ -66,8 +67,8 @@ class Stated(AbstractStart):
             raise ValueError(f"start.constants names {unused[0]!r}, which occurs in no expression; leave it out.")
 
     def __call__(self, batch: Batch) -> Starts:
-        def one(t: Array, y: Float[Array, " state"], u: Float[Array, " input"]) -> Float[Array, " state"]:
-            time, states, inputs = self.system.in_users_units(t, y, u)
+        def one(t: AnyArray, y: Float[Array, " state"], u: Float[AnyArray, " input"]) -> Float[Array, " state"]:
+            time, states, inputs = self.system.in_users_units(jnp.asarray(t), y, jnp.asarray(u))
             names = self.system.named(time, states, inputs)
             given = names | self.values(names | self.constants.values())
             stated = jnp.stack([given[name] for name in self.system.states])
@@ -139,7 +140,7 @@ class Steady(AbstractStart):
             own, t, u = at
             return own(t, y, u)
 
-        def one(start: Float[Array, " state"], t: Float[Array, ""], u: Float[Array, " input"]) -> Array:
+        def one(start: Float[Array, " state"], t: Float[AnyArray, ""], u: Float[AnyArray, " input"]) -> Array:
             return optx.root_find(
                 rates,
                 optx.LevenbergMarquardt(rtol=tolerance, atol=tolerance),

@@ -211,7 +211,7 @@ class Encoder(AbstractStart):
     def features(self, batch: Batch) -> Float[Array, "trajectory feature"]:
         """Channels, whether they were measured, inputs, and times since the start, in the rows that it reads."""
         if self.before:
-            return batch.past.reshape(batch.past.shape[0], -1)
+            return jnp.asarray(batch.past).reshape(batch.past.shape[0], -1)
         since = batch.ts - batch.ts[:, :1]
         ys = jnp.where(batch.known, batch.ys, 0)
         table = jnp.concatenate([ys, batch.known.astype(ys.dtype), batch.us, since[..., None]], axis=2)
