@@ -1,95 +1,242 @@
 """Neural ordinary differential equations, fitted to time series."""
 
-from . import startup as _startup  # before anything heavy
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from .runtime.serialization import __version__ as __version__
 
-if _startup.ASKS_VERSION:
-    print(__version__)
-    raise SystemExit
+if TYPE_CHECKING:
+    from .data.batch import Batch
+    from .data.dataset import Dataset
+    from .data.event_rows import with_events
+    from .data.scaling import Scaling
+    from .data.splits import Split, Splits
+    from .data.table_source import Table
+    from .data.tables.reading import from_frame, read_table
+    from .evaluation.metrics import score
+    from .export.export import Export, export
+    from .fitting.discovery import Discovery, discover
+    from .fitting.fit import fit, fit_several
+    from .fitting.result import Fit
+    from .model.ensemble import Ensemble
+    from .model.fields.field import AbstractVectorField, Physical
+    from .model.fields.known import Hybrid, Known, Sparse
+    from .model.fields.network import MLP, Linear, Polynomial, SecondOrder
+    from .model.initial_state.rule import First
+    from .model.initial_state.stated import Stated, Steady
+    from .model.initial_state.trained import Encoder, Fitted
+    from .model.make_model import make_model
+    from .model.neural_ode import NeuralODE
+    from .model.observation import LinearReadout, MeasuredStates, NetworkReadout
+    from .model.rollout import Prediction
+    from .model.system import System
+    from .objectives.derivative import DerivativeMatching
+    from .objectives.losses import Huber, Penalty, Squares, StudentT
+    from .objectives.objective import AbstractObjective, CustomLoss, Loss
+    from .objectives.trajectory import MultipleShooting, TrajectoryMatching
+    from .optimizers.gradient import Adam, Optax
+    from .optimizers.lbfgs import LBFGS
+    from .optimizers.levenberg_marquardt import LevenbergMarquardt
+    from .optimizers.optimizer import AbstractOptimizer, Step
+    from .options.options import Devices, Options, Training
+    from .options.recipes import Plan, Recipe
+    from .petab.fitting import PEtabFit, fit_petab
+    from .petab.model_table import SBML
+    from .petab.objective import Objective, objective
+    from .petab.sbml import read_sbml
+    from .petab.tables import PEtab, read_petab
+    from .solver.solver import Solver
+    from .storage.model_file import load, save
+    from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
+    from .training.members import Members
+    from .training.stage import Stage
 
-from types import ModuleType as _Module  # noqa: I001
+# The public names.
+__all__ = [
+    "LBFGS",
+    "MLP",
+    "SBML",
+    "AbstractObjective",
+    "AbstractOptimizer",
+    "AbstractVectorField",
+    "Adam",
+    "Batch",
+    "Callback",
+    "CustomLoss",
+    "Dataset",
+    "DerivativeMatching",
+    "Devices",
+    "Discovery",
+    "Encoder",
+    "Ensemble",
+    "Export",
+    "First",
+    "Fit",
+    "Fitted",
+    "Huber",
+    "Hybrid",
+    "Known",
+    "LevenbergMarquardt",
+    "Linear",
+    "LinearReadout",
+    "Loss",
+    "MLflow",
+    "MeasuredStates",
+    "Members",
+    "MultipleShooting",
+    "NetworkReadout",
+    "NeuralODE",
+    "Objective",
+    "Optax",
+    "Options",
+    "PEtab",
+    "PEtabFit",
+    "Penalty",
+    "Physical",
+    "Plan",
+    "Polynomial",
+    "Prediction",
+    "Recipe",
+    "Record",
+    "RunState",
+    "Scaling",
+    "SecondOrder",
+    "Solver",
+    "Sparse",
+    "Split",
+    "Splits",
+    "Squares",
+    "Stage",
+    "Stated",
+    "Steady",
+    "Step",
+    "StudentT",
+    "System",
+    "Table",
+    "TensorBoard",
+    "Training",
+    "TrajectoryMatching",
+    "WeightsAndBiases",
+    "discover",
+    "export",
+    "fit",
+    "fit_petab",
+    "fit_several",
+    "from_frame",
+    "load",
+    "make_model",
+    "objective",
+    "read_petab",
+    "read_sbml",
+    "read_table",
+    "save",
+    "score",
+    "with_events",
+]
 
-from .data.dataset import Dataset as Dataset
-from .data.batch import Batch as Batch
-from .data.event_rows import with_events as with_events
-from .data.scaling import Scaling as Scaling
-from .data.splits import Split as Split
-from .data.splits import Splits as Splits
-from .data.table_source import Table as Table
-from .data.tables.reading import from_frame as from_frame
-from .data.tables.reading import read_table as read_table
-from .fitting.discovery import Discovery as Discovery
-from .fitting.discovery import discover as discover
-from .export.export import Export as Export
-from .export.export import export as export
-from .evaluation.metrics import score as score
-from .fitting.fit import fit as fit
-from .options.options import Devices as Devices
-from .options.options import Options as Options
-from .options.options import Training as Training
-from .fitting.result import Fit as Fit
-from .options.recipes import Plan as Plan
-from .options.recipes import Recipe as Recipe
-from .fitting.fit import fit_several as fit_several
-from .model.ensemble import Ensemble as Ensemble
-from .model.fields.field import AbstractVectorField as AbstractVectorField
-from .model.fields.known import Hybrid as Hybrid
-from .model.fields.known import Known as Known
-from .model.fields.known import Sparse as Sparse
-from .model.fields.network import Linear as Linear
-from .model.fields.network import MLP as MLP
-from .model.fields.field import Physical as Physical
-from .model.fields.network import Polynomial as Polynomial
-from .model.fields.network import SecondOrder as SecondOrder
-from .model.make_model import make_model as make_model
-from .model.neural_ode import NeuralODE as NeuralODE
-from .model.rollout import Prediction as Prediction
-from .model.observation import LinearReadout as LinearReadout
-from .model.observation import MeasuredStates as MeasuredStates
-from .model.observation import NetworkReadout as NetworkReadout
-from .model.initial_state.trained import Encoder as Encoder
-from .model.initial_state.rule import First as First
-from .model.initial_state.trained import Fitted as Fitted
-from .model.initial_state.stated import Stated as Stated
-from .model.initial_state.stated import Steady as Steady
-from .model.system import System as System
-from .objectives.objective import AbstractObjective as AbstractObjective
-from .objectives.objective import Loss as Loss
-from .objectives.objective import CustomLoss as CustomLoss
-from .optimizers.optimizer import AbstractOptimizer as AbstractOptimizer
-from .optimizers.optimizer import Step as Step
-from .training.callback import Callback as Callback
-from .training.callback import Record as Record
-from .training.callback import RunState as RunState
-from .training.callback import MLflow as MLflow
-from .training.callback import TensorBoard as TensorBoard
-from .training.callback import WeightsAndBiases as WeightsAndBiases
-from .objectives.derivative import DerivativeMatching as DerivativeMatching
-from .objectives.losses import Penalty as Penalty
-from .objectives.losses import Huber as Huber
-from .objectives.losses import Squares as Squares
-from .objectives.losses import StudentT as StudentT
-from .objectives.trajectory import MultipleShooting as MultipleShooting
-from .objectives.trajectory import TrajectoryMatching as TrajectoryMatching
-from .optimizers.gradient import Adam as Adam
-from .optimizers.gradient import Optax as Optax
-from .optimizers.lbfgs import LBFGS as LBFGS
-from .optimizers.levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
-from .petab.fitting import PEtabFit as PEtabFit
-from .petab.fitting import fit_petab as fit_petab
-from .petab.model_table import SBML as SBML
-from .petab.objective import Objective as Objective
-from .petab.objective import objective as objective
-from .petab.sbml import read_sbml as read_sbml
-from .petab.tables import PEtab as PEtab
-from .petab.tables import read_petab as read_petab
-from .solver.solver import Solver as Solver
-from .storage.model_file import load as load
-from .storage.model_file import save as save
-from .training.members import Members as Members
-from .training.stage import Stage as Stage
+# The module of each, which is imported when the name is first used.
+_HOMES = {
+    "discover": "fitting.discovery",
+    "export": "export.export",
+    "fit": "fitting.fit",
+    "fit_petab": "petab.fitting",
+    "fit_several": "fitting.fit",
+    "from_frame": "data.tables.reading",
+    "load": "storage.model_file",
+    "make_model": "model.make_model",
+    "objective": "petab.objective",
+    "read_petab": "petab.tables",
+    "read_sbml": "petab.sbml",
+    "read_table": "data.tables.reading",
+    "save": "storage.model_file",
+    "score": "evaluation.metrics",
+    "with_events": "data.event_rows",
+    "AbstractObjective": "objectives.objective",
+    "AbstractOptimizer": "optimizers.optimizer",
+    "AbstractVectorField": "model.fields.field",
+    "Adam": "optimizers.gradient",
+    "Batch": "data.batch",
+    "Callback": "training.callback",
+    "CustomLoss": "objectives.objective",
+    "Dataset": "data.dataset",
+    "DerivativeMatching": "objectives.derivative",
+    "Devices": "options.options",
+    "Discovery": "fitting.discovery",
+    "Encoder": "model.initial_state.trained",
+    "Ensemble": "model.ensemble",
+    "Export": "export.export",
+    "First": "model.initial_state.rule",
+    "Fit": "fitting.result",
+    "Fitted": "model.initial_state.trained",
+    "Huber": "objectives.losses",
+    "Hybrid": "model.fields.known",
+    "Known": "model.fields.known",
+    "LBFGS": "optimizers.lbfgs",
+    "LevenbergMarquardt": "optimizers.levenberg_marquardt",
+    "Linear": "model.fields.network",
+    "LinearReadout": "model.observation",
+    "Loss": "objectives.objective",
+    "MLP": "model.fields.network",
+    "MLflow": "training.callback",
+    "MeasuredStates": "model.observation",
+    "Members": "training.members",
+    "MultipleShooting": "objectives.trajectory",
+    "NetworkReadout": "model.observation",
+    "NeuralODE": "model.neural_ode",
+    "Objective": "petab.objective",
+    "Optax": "optimizers.gradient",
+    "Options": "options.options",
+    "PEtab": "petab.tables",
+    "PEtabFit": "petab.fitting",
+    "Penalty": "objectives.losses",
+    "Physical": "model.fields.field",
+    "Plan": "options.recipes",
+    "Polynomial": "model.fields.network",
+    "Prediction": "model.rollout",
+    "Recipe": "options.recipes",
+    "Record": "training.callback",
+    "RunState": "training.callback",
+    "SBML": "petab.model_table",
+    "Scaling": "data.scaling",
+    "SecondOrder": "model.fields.network",
+    "Solver": "solver.solver",
+    "Sparse": "model.fields.known",
+    "Split": "data.splits",
+    "Splits": "data.splits",
+    "Squares": "objectives.losses",
+    "Stage": "training.stage",
+    "Stated": "model.initial_state.stated",
+    "Steady": "model.initial_state.stated",
+    "Step": "optimizers.optimizer",
+    "StudentT": "objectives.losses",
+    "System": "model.system",
+    "Table": "data.table_source",
+    "TensorBoard": "training.callback",
+    "Training": "options.options",
+    "TrajectoryMatching": "objectives.trajectory",
+    "WeightsAndBiases": "training.callback",
+}
 
-__all__ = [name for name, value in vars().items() if not name.startswith("_") and not isinstance(value, _Module)]
+
+class _Package(ModuleType):
+    """The package, in which `export` and `discover` are functions, though folders have these names too."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):  # as Python sets one that it has imported
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # so that it is found at once from now on
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,10 @@
 """The command `python -m node_fit`, also installed as `node-fit`."""
 
+if __name__ == "__main__":
+    from .startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import gc
 import sys
 import time

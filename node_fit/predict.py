@@ -1,5 +1,10 @@
 """The command `python -m node_fit.predict`: predicts trajectories of new data with a fitted model."""
 
+if __name__ == "__main__":
+    from .startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import argparse
 import os
 import sys

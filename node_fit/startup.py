@@ -1,9 +1,10 @@
-"""Process-wide settings of the commands, made before the heavy imports; a plain `import node_fit` changes nothing."""
+"""What a command sets for its process, before the heavy imports. `import node_fit` sets nothing."""
 
 import atexit
 import gc
 import os
 import resource
+import runpy
 import signal
 import sys
 import time
@@ -11,7 +12,9 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-# When the package starts to load.
+from .runtime.serialization import __version__
+
+# When the command starts.
 BEGAN = time.perf_counter()
 # What the imports map, and what a small run maps after them; each core has threads, with a stack and a heap of 64 MB
 # for each [bytes].
@@ -20,12 +23,30 @@ IMPORTS = 0.4e9 + 0.1e9 * CORES
 RUN = 1.2e9 + 0.3e9 * CORES
 
 
-def is_command() -> bool:
-    """Whether this process runs `node-fit`, `python -m node_fit` or one of its submodules."""
-    if sys.argv[:1] != ["-m"]:  # Python's placeholder while it locates the module
-        return Path(sys.argv[0] if sys.argv else "").stem == "node-fit"
-    module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
-    return module.partition(".")[0] == "node_fit"
+def run() -> None:
+    """The command `node-fit`, which is `python -m node_fit`."""
+    runpy.run_module("node_fit", run_name="__main__", alter_sys=True)
+
+
+def start_command() -> None:
+    """Makes the settings of a command; prints the version and ends if that is asked for."""
+    if "--version" in sys.argv[1:]:
+        print(__version__)
+        raise SystemExit
+    if lack := lacking_room(IMPORTS):
+        sys.exit(f"error: {lack}")
+    # Callbacks that run during imports can swallow a KeyboardInterrupt, and the run would continue. So exit directly.
+    # Training installs its own handler. Launchers with worker processes get Python's handler back (`Leaderboard`).
+    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
+    # Imports and tracing create many long-lived objects. Collecting garbage at Python's default rate takes an eighth of
+    # the time to the first step.
+    gc.set_threshold(50_000, 20, 100)
+    # As Python ends, it would look for garbage once more among all that ends with it, for more than half a second.
+    atexit.register(gc.freeze)
+    # Before 0.11, JAX does not cache programs that can call Python, such as the runtime checks of Equinox and Diffrax.
+    # node_fit has already checked the data for what Diffrax checks. A check that fails gives NaN, which a fit survives.
+    if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):
+        os.environ.setdefault("EQX_ON_ERROR", "nan")
 
 
 def lacking_room(needed: float) -> str | None:
@@ -47,23 +68,3 @@ def lacking_room(needed: float) -> str | None:
         f"out of memory: this process may map {most / 1e9:.2g} GB, and a run needs {needed / 1e9:.2g} GB on this "
         "machine; raise the limit, for example with ulimit -v unlimited."
     )
-
-
-IS_COMMAND = is_command()
-ASKS_VERSION = IS_COMMAND and "--version" in sys.argv[1:]
-
-if IS_COMMAND:
-    if not ASKS_VERSION and (lack := lacking_room(IMPORTS)):
-        sys.exit(f"error: {lack}")
-    # Callbacks that run during imports can swallow a KeyboardInterrupt, and the run would continue. So exit directly.
-    # Training installs its own handler. Launchers with worker processes get Python's handler back (`Leaderboard`).
-    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
-    # Imports and tracing create many long-lived objects. Collecting garbage at Python's default rate takes an eighth of
-    # the time to the first step.
-    gc.set_threshold(50_000, 20, 100)
-    # As Python ends, it would look for garbage once more among all that ends with it, for more than half a second.
-    atexit.register(gc.freeze)
-    # Before 0.11, JAX does not cache programs that can call Python, such as the runtime checks of Equinox and Diffrax.
-    # node_fit has already checked the data for what Diffrax checks. A check that fails gives NaN, which a fit survives.
-    if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):
-        os.environ.setdefault("EQX_ON_ERROR", "nan")

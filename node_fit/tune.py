@@ -1,5 +1,10 @@
 """The command `python -m node_fit.tune`: searches for the config values that score best on validation data."""
 
+if __name__ == "__main__":
+    from .startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import importlib
 import importlib.util
 import json

@@ -6,6 +6,11 @@ section 5: 150 rows on [0, 10], times 1 + noise, all of them or a random half; a
 trajectory without noise exceeds 0.9.
 """
 
+if __name__ == "__main__":
+    from ..startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import argparse
 import json
 import shlex

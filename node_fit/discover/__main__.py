@@ -1,5 +1,10 @@
 """The command `python -m node_fit.discover`: finds equations in the training data, and fits their constants."""
 
+if __name__ == "__main__":
+    from ..startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import dataclasses
 import json
 import sys

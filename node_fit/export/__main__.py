@@ -1,5 +1,10 @@
 """The command `python -m node_fit.export`: writes the model of a run for another place."""
 
+if __name__ == "__main__":
+    from ..startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import argparse
 import sys
 from collections.abc import Sequence

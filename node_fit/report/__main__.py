@@ -1,5 +1,10 @@
 """The command `python -m node_fit.report`, also `node-fit open`: makes pages again, and shows them."""
 
+if __name__ == "__main__":
+    from ..startup import start_command
+
+    start_command()  # before anything heavy is imported
+
 import argparse
 import sys
 import textwrap

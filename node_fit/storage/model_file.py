@@ -30,6 +30,7 @@ from jaxtyping import Array, DTypeLike, PyTree
 from ..data.batch import Batch
 from ..data.domains import check_bounds
 from ..data.scaling import Scaler
+from ..model import make_model  # noqa: F401  # It imports the classes of models, which thus have their stored names.
 from ..model.ensemble import BAND_LEVELS, Ensemble
 from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE

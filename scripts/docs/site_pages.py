@@ -246,10 +246,10 @@ def escaped(text: str) -> str:
 def api_page() -> str:
     """Every public name, by the folder that defines it."""
     found: dict[str, list[str]] = {title: [] for title in FOLDERS.values()}
-    for node in ast.parse((ROOT / "node_fit" / "__init__.py").read_text()).body:
+    for node in ast.walk(ast.parse((ROOT / "node_fit" / "__init__.py").read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in FOLDERS:
             title = FOLDERS[(node.module or "").partition(".")[0]]
-            found[title] += [alias.asname for alias in node.names if alias.asname]
+            found[title] += [alias.name for alias in node.names if alias.asname is None]
     lines = ["# API", "Everything public, imported from `node_fit`. It is made from the docstrings."]
     for title, names in found.items():
         if not names:

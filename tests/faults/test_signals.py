@@ -16,9 +16,8 @@ pytestmark = pytest.mark.slow
 
 SWALLOWS = """
 import os, signal, sys
-# Their values while `python -m node_fit` locates the module.
-sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "node_fit"]
-import node_fit.startup
+from node_fit.startup import start_command
+start_command()
 try:
     os.kill(os.getpid(), signal.SIGINT)
 except BaseException:  # Like a weakref callback, of which imports run many.
