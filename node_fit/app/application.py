@@ -272,7 +272,7 @@ class Job:
         summary["data"] = self.notes
         words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
-        print_results(self.console, summary, fit.starts)
+        print_results(self.console, summary, fit.restarts)
         for line in (
             f"start: {summary['start']}",
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
@@ -299,7 +299,7 @@ class Job:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))
             sweep = None if self.number is None else self.files.path.absolute().parent
             page = Page(self.files.path.absolute(), curves, slopes, sweep)
-            losses = () if fit.starts is None else fit.starts.losses
+            losses = () if fit.restarts is None else fit.restarts.losses
             self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses))
         return page
 

@@ -42,7 +42,7 @@ def run_petab(
     console.print(f"run: {files.path}", soft_wrap=True, markup=False)
     console.print(repr(problem), soft_wrap=True, markup=False)
     fit = fit_petab(
-        problem, starts=DEFAULT_PETAB_STARTS if config.starts == "auto" else int(config.starts), seed=config.seed
+        problem, restarts=DEFAULT_PETAB_STARTS if config.restarts == "auto" else int(config.restarts), seed=config.seed
     )
     intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict}[config.confidence]()
     fit.write(files.path)
@@ -88,4 +88,4 @@ def print_fit(console: Console, fit: PEtabFit, intervals: dict[str, ParameterInt
         markup=False,
     )
     if near == 1 and len(values) > 2:
-        console.print(f"only one start came here; try more: starts={5 * len(values)}", soft_wrap=True, markup=False)
+        console.print(f"only one start came here; try more: restarts={5 * len(values)}", soft_wrap=True, markup=False)

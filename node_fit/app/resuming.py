@@ -11,13 +11,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ..runtime.serialization import Json
 from .config.build import CONFIG_PARTS, WORDS
-from .config.composition import read_config, shipped, shipped_config, shipped_option
+from .config.composition import OLD_NAMES, name_of_now, read_config, shipped, shipped_config, shipped_option
 from .config.targets import ConfigError
 
 # Keys that may change when a run resumes; any other change would make it a different run.
 CHANGEABLE = (
-    "train.steps",
-    "train.patience",
+    "training.steps",
+    "training.patience",
     "precision",
     "device",
     "verbose",
@@ -73,7 +73,7 @@ def with_resumed(arguments: list[str]) -> list[str]:
     # Relative paths in the config refer to the directory in which the run was started.
     if Path(record["cwd"]).is_dir():
         os.chdir(record["cwd"])
-    changes = [*what_runs_code(directory, changes), *changes]
+    changes = [*what_runs_code(directory, changes), *with_stored_names(directory, changes)]
     # The stored config has no groups. An option of `device`, the only one that may change, is added to it.
     changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
     place = [f"resume={quote_override(directory)}", f"hydra.run.dir={quote_override(directory)}"]
@@ -105,6 +105,15 @@ def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
     cache = stored.get("compile_cache", "auto")
     # A cache holds machine code.
     return [] if cache in (False, "auto") or "compile_cache" in given else ["compile_cache=auto"]
+
+
+def with_stored_names(directory: Path, changes: list[str]) -> list[str]:
+    """Overrides with the names of keys that the stored config has, which may be those of an earlier version."""
+    stored = read_config(directory / CONFIG)
+    for old, new in OLD_NAMES.items():
+        if old in stored and new not in stored:
+            changes = [re.sub(rf"^([+~]*){re.escape(new)}(?=[.=])", rf"\g<1>{old}", word) for word in changes]
+    return changes
 
 
 def read_record(directory: Path, name: str) -> Json:
@@ -175,9 +184,14 @@ def write_config(config: DictConfig) -> str:
 
 
 def with_new_keys(config: DictConfig) -> DictConfig:
-    """A stored config with the shipped values of keys that its version of this package did not have."""
+    """A stored config with today's names, and the shipped values of keys that its version of this package lacked."""
     shipped_values = shipped_config()
     with open_dict(config):
+        for old, new in OLD_NAMES.items():
+            group, _, key = old.rpartition(".")
+            node = config.get(group) if group else config
+            if OmegaConf.is_dict(node) and key in node:
+                OmegaConf.update(config, new, node.pop(key), force_add=True)
         for key, value in shipped_values.items():
             both = OmegaConf.is_dict(config.get(key)) and OmegaConf.is_dict(value)
             if key not in config:
@@ -230,7 +244,8 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
 
 
 def with_words(flat: Json) -> Json:
-    """Flat keys with the words for which earlier versions wrote null."""
+    """Flat keys by today's names, with the words for which earlier versions wrote null."""
+    flat = {name_of_now(key): value for key, value in flat.items()}
     words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
     return {key: words.get(key) if value is None else value for key, value in flat.items()}
 

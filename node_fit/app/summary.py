@@ -68,7 +68,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "attempts": [asdict(each) for each in fit.attempts],
         "horizon": fit.horizon,
         "chaos": None if report.case.chaos is None else report.case.chaos.as_dict(),
-        "starts": None if fit.starts is None else fit.starts.as_dict(),
+        "starts": None if fit.restarts is None else fit.restarts.as_dict(),
         "ensemble": describe_ensemble(fit, report),
     }
 

@@ -407,7 +407,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "data.time=t",
             "data.states=[x,y,z]",
             "data.split.test=0",
-            "train.window=50",
+            "training.window=50",
             "evaluation.window=50",
         ),
         (

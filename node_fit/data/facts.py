@@ -103,7 +103,7 @@ def find_oddities(
         )
     if isinstance(window, int) and window > longest:
         found.append(
-            f"train.window={window} is more than the {longest} rows of the longest training trajectory, so every "
+            f"training.window={window} is more than the {longest} rows of the longest training trajectory, so every "
             "window is a whole one; leave it out, or lower it"
         )
     return found

@@ -274,13 +274,17 @@ def advise_flat(options: Options, history: Sequence[Record], chosen: Collection[
     """What to try where a fit is no better than a constant."""
     if (equations := other_equations(options, chosen)) is not None:
         return equations
-    if "train.window" in chosen and options.training.window in (None, "auto"):
+    if "training.window" in chosen and options.training.window in (None, "auto"):
         return "hidden=1 start=encoder if not all that matters is measured, or equations (field=known)"
     if len({record.stage for record in history}) == 1 and options.recipe == DIRECT_RECIPE:
         return "recipe=default, which begins without solves or with short ones"
     if options.training.window in (None, "auto"):
-        return "shorter windows first (train.window=20), or hidden=1 start=encoder if not all that matters is measured"
-    return f"shorter windows (train.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
+        return (
+            "shorter windows first (training.window=20), or hidden=1 start=encoder if not all that matters is measured"
+        )
+    return (
+        f"shorter windows (training.window={max(options.training.window // 4, 5)}; they were {options.training.window})"
+    )
 
 
 def other_equations(options: Options, chosen: Collection[str]) -> str | None:
@@ -288,8 +292,8 @@ def other_equations(options: Options, chosen: Collection[str]) -> str | None:
     kind = maker(options.field)
     if kind not in (Known, Hybrid):
         return None
-    alone = options.starts in (1, "auto") and "starts" not in chosen
-    tries = ["several first values of the constants (starts=8)"] if alone else []
+    alone = options.restarts in (1, "auto") and "restarts" not in chosen
+    tries = ["several first values of the constants (restarts=8)"] if alone else []
     if maker(options.start) not in (Fitted, Stated) and "start" not in chosen:
         tries.append("a start that is fitted (start=fitted)")
     if options.hidden not in (0, "auto", ()):

@@ -158,7 +158,7 @@ def is_unstable(case: Case) -> Diagnosis | None:
         gone = where_not_finite(data, case.predicted[name])
         if gone:
             prior = "a prior (penalty.ridge=0.1), " if case.penalised else ""
-            tries = f"{prior}shorter windows first (train.window=50), or solver=kvaerno5"
+            tries = f"{prior}shorter windows first (training.window=50), or solver=kvaerno5"
             helps = case.coarse or f"try {tries} if it is stiff"
             jumps = bool(getattr(case.options.field, "keywords", {}).get("triggers"))
             said = describe_divergence(data, gone, triggers=jumps)
@@ -186,7 +186,7 @@ def is_flat(case: Case) -> Diagnosis | None:
 def is_unfinished(case: Case) -> Diagnosis | None:
     if not (is_falling(case.history) and case.status == "completed" and case.train.nrmse > GOOD_R2):
         return None
-    return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise train.steps.")
+    return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise training.steps.")
 
 
 def is_beaten(case: Case) -> Diagnosis | None:

@@ -44,14 +44,14 @@ def fit(
     observation: MakeObservation | str = Options.observation,
     scaling: Scaling = Options.scaling,
     solver: Any = Options.solver,
-    evaluation: Solver | None = Options.evaluation,
+    prediction_solver: Solver | None = Options.prediction_solver,
     recipe: Recipe | str | Sequence[Stage] = Options.recipe,
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = Options.optimizer,
     penalty: Penalty | Literal["auto"] = Options.penalty,
     loss: AbstractResidualLoss | str = Options.loss,
     training: Training = Options.training,
     ensemble: Members | int = 1,
-    starts: int | Literal["auto"] = Options.starts,
+    restarts: int | Literal["auto"] = Options.restarts,
     derived: Mapping[str, str | float] | None = Options.derived,
     model: NeuralODE | None = None,
     callbacks: Sequence[Callback] = (),
@@ -80,7 +80,7 @@ def fit(
     - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`.
     - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
     - `solver`: of training: a `Solver`, the name of a method such as `kvaerno5` (`heun` of the command line is
-      `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `evaluation`: of
+      `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: of
       validation and prediction; if None as `solver`, but tight and of at least the fifth order.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
     - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
@@ -88,14 +88,14 @@ def fit(
     - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
-    - `starts`: the number of fits from different starts, of which the best is kept; see `Fit.starts`. The first begins
-      at the given constants of equations, the others at those that simulate the data best, of thousands within a factor
-      of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short driven
-      records that have validation data, and 1 otherwise.
+    - `restarts`: the number of fits from different starts, of which the best is kept; see `Fit.restarts`. The first
+      begins at the given constants of equations, the others at those that simulate the data best, of thousands within
+      a factor of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short
+      driven records that have validation data, and 1 otherwise.
     - `derived`: quantities that follow from the constants, as expressions by their names, such as
       `{"half_life": "log(2)/k"}`; see `Fit.derived`.
     - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
-      `evaluation`.
+      `prediction_solver`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
     - `progress`: whether to show the progress; if None, in a terminal and in a notebook.
     - `precision`: `x32` or `x64`; the process's mode if None.
@@ -122,13 +122,13 @@ def fit(
         observation=observation,  # pyright: ignore[reportArgumentType]
         scaling=scaling,
         solver=solver,
-        evaluation=evaluation,
+        prediction_solver=prediction_solver,
         recipe=recipe,
         optimizer=optimizer,
         penalty=penalty,
         loss=loss,  # pyright: ignore[reportArgumentType]
         training=training,
-        starts=starts,
+        restarts=restarts,
         derived=derived,
         precision=precision,
         device=device,
@@ -255,9 +255,9 @@ def warn_of_data(problems: Sequence[FitProblem]) -> None:
 
 def with_one_start(options: Options) -> Options:
     """The options of an ensemble, each of whose members has its own initial network."""
-    if options.starts not in ("auto", 1):
-        raise ValueError("starts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
-    return replace(options, starts=1)
+    if options.restarts not in ("auto", 1):
+        raise ValueError("restarts keeps the best of several fits, and an ensemble keeps all; pass one of the two.")
+    return replace(options, restarts=1)
 
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:

@@ -333,10 +333,10 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
     maker = made_of(options.field)
     if maker in (Known, Hybrid):
         several = functools.partial(with_several_starts, effort=effort)
-        return [Rung("several starts", ("starts", "start"), several, validated=maker is Hybrid)]
+        return [Rung("several starts", ("restarts", "start"), several, validated=maker is Hybrid)]
     if maker is not MLP or not is_plain(options.field):
         return []
-    narrow, prior = ("train.window", "field.width"), ("penalty.ridge",)
+    narrow, prior = ("training.window", "field.width"), ("penalty.ridge",)
     growing = [
         Rung(GROWING, narrow, in_growing_windows),
         Rung(f"{GROWING}, stronger prior", prior, functools.partial(with_other_prior, stronger=True)),
@@ -348,7 +348,7 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
         Rung("quadratic", ("field",), functools.partial(as_polynomial, degree=2)),
         Rung("cubic", ("field",), functools.partial(as_polynomial, degree=3)),
         *([] if horizon_of(first) else growing),
-        *([Rung("windows", ("train.window",), in_short_windows)] if horizon_of(first) else []),
+        *([Rung("windows", ("training.window",), in_short_windows)] if horizon_of(first) else []),
         Rung("linear", ("field",), as_linear),
     ]
 
@@ -373,7 +373,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
     if many or not is_measured(options, fit) or not has_enough_rows(train) or options.scaling != Scaling():
         return None
-    return replace(options, field=Sparse, optimizer=LevenbergMarquardt(), starts=1, training=Training(window=None))
+    return replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1, training=Training(window=None))
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:
@@ -388,7 +388,7 @@ def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree
         field=field,
         start=start_for(options, train),
         penalty=with_ridge(options, POLYNOMIAL_RIDGE),
-        starts=1,
+        restarts=1,
     )
 
 
@@ -405,7 +405,7 @@ def in_growing_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> O
         field=field,
         start=start_for(options, train),
         penalty=penalty,
-        starts=1,
+        restarts=1,
     )
 
 
@@ -426,14 +426,14 @@ def with_other_prior(options: Options, fit: Fit, tried: Sequence[Judged], *, str
 
 def in_short_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """The field that was asked for, in windows of a chaotic record."""
-    return replace(options, training=Training(window=None), starts=1)
+    return replace(options, training=Training(window=None), restarts=1)
 
 
 def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear field, where nothing else is good."""
     if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
         return None
-    return replace(options, field=Linear, start=start_for(options, fit.data["train"]), starts=1)
+    return replace(options, field=Linear, start=start_for(options, fit.data["train"]), restarts=1)
 
 
 def with_grown_windows(options: Options, fit: Fit, *, derivatives: bool) -> Options:
@@ -461,7 +461,7 @@ def with_ridge(options: Options, weight: float) -> Penalty:
 
 def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, effort: Effort) -> Options | None:
     """Known equations from several constants, and starts that are fitted."""
-    if options.starts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
+    if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
     start = fitted_start(fit.data.get("validation")) if options.start == "auto" else options.start
-    return replace(options, start=start, starts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
+    return replace(options, start=start, restarts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())

@@ -97,8 +97,8 @@ class FitProblem:
         """The members to fit at once: those of an ensemble, or one for each start and weight of the prior."""
         options, ensemble = self.options, self.ensemble
         if ensemble.size == 1:
-            assert isinstance(options.starts, int)
-            seeds = [options.seed + SEEDS_APART * start for start in range(options.starts)]
+            assert isinstance(options.restarts, int)
+            seeds = [options.seed + SEEDS_APART * start for start in range(options.restarts)]
             return [
                 Member(model, self.stages(ridge), seed)
                 for model, seed in zip(self.models(seeds, constants=True), seeds, strict=True)
@@ -167,8 +167,8 @@ def build_problem(
     if earlier is None:
         options, equations = find_equations(options, train, validation)
     if earlier is not None:
-        if options.starts not in ("auto", 1):
-            raise ValueError("starts draws new models, and model continues an earlier one; pass one of the two.")
+        if options.restarts not in ("auto", 1):
+            raise ValueError("restarts draws new models, and model continues an earlier one; pass one of the two.")
         model, options = continue_from(earlier, train, options)
     plan, linear, more = resolve(options, facts, continued=model is not None), None, []
     if plan.identify:
@@ -241,7 +241,7 @@ def identify(options: Options, train: Dataset, validation: Dataset | None) -> Id
 
 
 # Options that the earlier model determines.
-OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "evaluation")
+OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "prediction_solver")
 
 
 def check_model_given(model: Any) -> NeuralODE:

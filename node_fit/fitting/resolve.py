@@ -110,19 +110,19 @@ def resolve(
     window, looks = window_of(options, facts), facts.driven and not continued and not facts.events
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
-            choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (train.window)"))
+            choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (training.window)"))
         return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
-        choices.append(Choice("train.window", window, f"the longest record has {facts.longest} rows"))
+        choices.append(Choice("training.window", window, f"the longest record has {facts.longest} rows"))
     by_filters = says(options.observation, "is_nonlinear", False)
     many = by_filters or facts.rows >= MANY_ROWS
     options = replace(options, training=in_windows(options.training, window, facts.rows, many=many))
-    if options.starts == "auto":
+    if options.restarts == "auto":
         starts = STARTS_OF_FEW_ROWS if facts.rows <= FEW_ROWS and facts.validated else 1
-        options = replace(options, starts=starts)
+        options = replace(options, restarts=starts)
         if starts > 1:
             why = f"{facts.rows} rows to fit are few; the best on the validation data"
-            choices.append(Choice("starts", starts, why))
+            choices.append(Choice("restarts", starts, why))
     if identified is None and has_linear_part(options, facts):
         return Resolved(with_solvers(options, inputs, facts), tuple(choices), identify=True)
     if identified is not None:
@@ -186,17 +186,17 @@ def after_identification(options: Options, identified: Identified) -> tuple[Opti
         return options, choices
     rtol = float(f"{np.clip(identified.model.error * SMALL_TOLERANCE, *TOLERANCES):.1g}")
     options = replace(options, solver=replace(options.solver, rtol=rtol))
-    if options.evaluation is None:
+    if options.prediction_solver is None:
         tight = max(rtol / TIGHTER, TIGHT[options.kind])
-        options = replace(options, evaluation=replace(with_tolerance(options.solver, tight), atol=tight))
+        options = replace(options, prediction_solver=replace(with_tolerance(options.solver, tight), atol=tight))
     return options, [*choices, Choice("solver.rtol", rtol, "well below the error of the linear model")]
 
 
 def with_solvers(options: Options, inputs: str, facts: Facts) -> Options:
     """The options with complete solvers."""
     solver = options.solver.for_data(driven=facts.driven, inputs=inputs)
-    evaluation = options.evaluation and options.evaluation.for_data(driven=facts.driven, inputs=inputs)
-    return replace(options, solver=solver, evaluation=evaluation)
+    predicting = options.prediction_solver and options.prediction_solver.for_data(driven=facts.driven, inputs=inputs)
+    return replace(options, solver=solver, prediction_solver=predicting)
 
 
 def with_plain_defaults(options: Options) -> Options:
@@ -205,7 +205,7 @@ def with_plain_defaults(options: Options) -> Options:
     return replace(
         options,
         hidden=0 if options.hidden == "auto" else options.hidden,
-        starts=1 if options.starts == "auto" else options.starts,
+        restarts=1 if options.restarts == "auto" else options.restarts,
         start=First if options.start == "auto" else options.start,
         training=replace(
             training,

@@ -60,7 +60,7 @@ class Fit:
     - `cached`: training chunks that came from JAX's compile cache instead.
     - `compile_seconds`, `train_seconds`: where the time went [s].
     - `devices`: over how many its arrays were spread.
-    - `starts`: what came of several starts; None for one.
+    - `restarts`: what came of several starts; None for one.
     - `data`: what it was fitted to (`train`) and chosen on (`validation`, if there was some).
     - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
     - `warnings`: what looked wrong in the training data.
@@ -85,7 +85,7 @@ class Fit:
     train_seconds: float
     members: tuple[Outcome, ...] = ()
     devices: int = 1
-    starts: Restarts | None = None
+    restarts: Restarts | None = None
     data: Mapping[str, Dataset] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
     choices: tuple[Choice, ...] = ()

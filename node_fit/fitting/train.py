@@ -108,12 +108,12 @@ class Ledger:
             warnings=problem.warnings,
             linear=None if problem.linear is None else problem.options.place.one(problem.model),
             step_excess=max(excess) if several and keep == "all" else excess[best],
-            starts=None if several else self.restarts(problem, loop, state, among),
+            restarts=None if several else self.restarts(problem, loop, state, among),
         )
 
     def restarts(self, problem: FitProblem, loop: Loop, state: RunState, among: range) -> Restarts | None:
         """What came of each of several restarts; None for one."""
-        return None if problem.options.starts == 1 else restarts_of(problem, loop, state, among)
+        return None if problem.options.restarts == 1 else restarts_of(problem, loop, state, among)
 
 
 def kept_of(

@@ -150,13 +150,13 @@ class Options:
     observation: MakeObservation = MeasuredStates
     scaling: Scaling = Scaling()
     solver: Any = "tsit5"
-    evaluation: Solver | None = None
+    prediction_solver: Solver | None = None
     recipe: Recipe | str | Sequence[Stage] = "default"
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
     penalty: Penalty | Literal["auto"] = "auto"
     loss: AbstractResidualLoss = LEAST_SQUARES
     training: Training = Training()
-    starts: int | Literal["auto"] = "auto"
+    restarts: int | Literal["auto"] = "auto"
     derived: Mapping[str, str | float] | None = None
     precision: Precision | None = None
     device: Devices | str = Devices()
@@ -171,14 +171,15 @@ class Options:
         put("observation", by_name("observation", self.observation, OBSERVATIONS))
         put("loss", as_loss(self.loss))
         put("solver", as_solver(self.solver))
-        put("evaluation", None if self.evaluation is None else as_solver(self.evaluation, "evaluation"))
+        given = self.prediction_solver
+        put("prediction_solver", None if given is None else as_solver(given, "prediction_solver"))
         put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
         put("penalty", as_penalty(self.penalty))
         put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
         put("recipe", as_recipe(self.recipe))
         check_fields(self, OPTIONS_PASS)
-        if isinstance(self.starts, int) and self.starts < 1:
-            raise ValueError(f"starts must be at least 1, got {self.starts}.")
+        if isinstance(self.restarts, int) and self.restarts < 1:
+            raise ValueError(f"restarts must be at least 1, got {self.restarts}.")
         _ = quantities(self.derived)
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ValueError(f"seed must be {OPTIONS_PASS['seed']}, got {self.seed}.")
@@ -211,7 +212,7 @@ class Options:
             "hidden": self.hidden,
             "start": self.start,
             "observation": self.observation,
-            "solver": self.evaluation or with_tolerance(self.solver, TIGHT[self.kind]),
+            "solver": self.prediction_solver or with_tolerance(self.solver, TIGHT[self.kind]),
             "scaling": self.scaling,
             "key": jax.random.split(jax.random.key(self.seed))[0],
         }
@@ -234,8 +235,14 @@ class Options:
         return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
 
 
+# Arguments of earlier versions of `fit`, and what they are called now.
+RENAMED_ARGUMENTS = {"starts": "restarts", "evaluation": "prediction_solver"}
+
+
 def place_of(name: str) -> str | None:
     """Where `fit` takes an argument that it does not have itself, in words; None if nowhere."""
+    if name in RENAMED_ARGUMENTS:
+        return f"it is now called {RENAMED_ARGUMENTS[name]}"
     groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
     parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
     optimizers = {each: type(made) for each, made in OPTIMIZERS.items()}

@@ -303,7 +303,7 @@ def draw_starts(objective: Objective, count: int, seed: int) -> Iterator[Vector]
 def fit_petab(
     problem: Problem | Objective,
     *,
-    starts: int = 10,
+    restarts: int = 10,
     seed: int = 0,
     nominal: bool = True,
     evaluations: int = MAX_EVALUATIONS,
@@ -313,27 +313,27 @@ def fit_petab(
     **Arguments:**
 
     - `problem`: from `read_petab`, or its objective.
-    - `starts`: how many fits begin at points drawn between the bounds, and `seed` of these.
+    - `restarts`: how many fits begin at points drawn between the bounds, and `seed` of these.
     - `nominal`: whether one more begins at the stored parameters, if they are complete.
     - `evaluations`: the most evaluations of a fit.
 
     **Raises:** `ValueError` if the problem can be simulated from none of the starts.
     """
-    if starts < 0 or (starts == 0 and not nominal):
-        raise ValueError(f"starts must be positive, or 0 for the stored parameters alone; got {starts}.")
+    if restarts < 0 or (restarts == 0 and not nominal):
+        raise ValueError(f"restarts must be positive, or 0 for the stored parameters alone; got {restarts}.")
     objective = problem if isinstance(problem, Objective) else Objective(problem)
     if not objective.names:
         raise ValueError(f"{objective.problem.path.name} has no parameter to estimate.")
     lacking = [name for name, value in zip(objective.names, objective.nominal, strict=True) if not np.isfinite(value)]
-    if starts == 0 and lacking:
+    if restarts == 0 and lacking:
         raise ValueError(
-            f"starts=0 fits from the stored parameters, of which {lacking[0]!r} has no value; try starts=10."
+            f"restarts=0 fits from the stored parameters, of which {lacking[0]!r} has no value; try restarts=10."
         )
     optimizer = Optimizer(objective)
     attempts: list[FitFromStart] = []
     if nominal and np.isfinite(objective.nominal).all():
         attempts += filter(None, [optimizer.maximise(objective.nominal, evaluations=evaluations)])
-    for start in draw_starts(objective, starts, seed) if starts else ():
+    for start in draw_starts(objective, restarts, seed) if restarts else ():
         attempts += filter(None, [optimizer.maximise(start, evaluations=evaluations)])
     if not attempts:
         raise ValueError(f"{objective.problem.path.name} can be simulated from none of the starts; look at its bounds.")

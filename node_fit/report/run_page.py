@@ -345,7 +345,7 @@ def score_table(summary: Summary) -> list[Json]:
 
 
 def steps_in_words(stages: list[StageLosses], total: int | None) -> str | None:
-    """The steps of each stage, since `train.steps` is that of the last; all together where they are not known."""
+    """The steps of each stage, since `training.steps` is that of the last; all together where they are not known."""
     ends = [max((member["step"][-1] or 0 for member in stage["members"]), default=0) for stage in stages]
     counts = np.diff([0, *ends])
     known = len(stages) > 1 and (counts > 0).all()

@@ -332,8 +332,8 @@ def explain_memory(error: Exception) -> str | None:
     found = SIZE.search(text)
     asked = f": {readable(float(found[1]), found[2])} were requested at once" if found else ""
     return (
-        f"out of memory{asked}; lower train.batch_size (with optimizer=adam), train.window or field.width, or fit "
-        "fewer trajectories at a time."
+        f"out of memory{asked}; lower training.batch_size (with optimizer=adam), training.window or field.width, or "
+        "fit fewer trajectories at a time."
     )
 
 

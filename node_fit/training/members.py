@@ -60,7 +60,7 @@ class Members:
         """
         if self.size > 1 and self.vary == "data" and window is None and trajectories == 1:
             raise ValueError(
-                "ensemble.vary=data draws trajectories, and there is one; set train.window, or ensemble.vary=seeds."
+                "ensemble.vary=data draws trajectories, and there is one; set training.window, or ensemble.vary=seeds."
             )
 
     def seed(self, seed: int, member: int) -> int:

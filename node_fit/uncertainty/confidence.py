@@ -323,7 +323,7 @@ def notes_on(information: Information) -> list[str]:
     if information.distance > FAR_FROM_NORMAL:
         notes.append(
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
-            "much; raise train.steps, set precision=x64, or use optimizer=lm."
+            "much; raise training.steps, set precision=x64, or use optimizer=lm."
         )
     for sentence in neighbours_in_words(information.evidence.checked):
         positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())

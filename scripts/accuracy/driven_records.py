@@ -29,9 +29,9 @@ PARTS = {
     "all parts": (),
     "no linear stage": ("field.linear=false",),
     "no start from rows before": ("start=first",),
-    "no windows": ("train.window=null",),
+    "no windows": ("training.window=null",),
     "no prior": ("penalty.ridge=0",),
-    "one start": ("starts=1",),
+    "one start": ("restarts=1",),
 }
 
 

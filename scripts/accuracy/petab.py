@@ -57,7 +57,7 @@ def measure(path: Path) -> str:
 def fit_from_starts(path: Path, starts: int, seed: int) -> str:
     """A row of the table of fits."""
     begin = time.perf_counter()
-    fit = node_fit.fit_petab(node_fit.read_petab(path), starts=starts, seed=seed, nominal=False)
+    fit = node_fit.fit_petab(node_fit.read_petab(path), restarts=starts, seed=seed, nominal=False)
     values = np.array([each.log_likelihood for each in fit.attempts])
     near = int(np.sum(values >= values.max() - 0.1))
     minutes = (time.perf_counter() - begin) / 60

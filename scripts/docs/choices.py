@@ -16,7 +16,7 @@ from node_fit.model.make_model import made_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BEGIN, END = "<!-- choices -->\n", "<!-- end of choices -->\n"
-COLUMNS = ("hidden", "start", "window", "steps", "starts", "ridge", "inputs", "beside the network")
+COLUMNS = ("hidden", "start", "window", "steps", "restarts", "ridge", "inputs", "beside the network")
 FREE = Facts(trajectories=3, rows=600, longest=200, values=1200)
 SHORT = Facts(trajectories=1, rows=40, longest=40, values=80)
 DRIVEN = Facts(
@@ -55,7 +55,7 @@ def cells(plan: Resolved) -> list[str]:
         made_of(options.start).__name__ if callable(options.start) else options.start,
         "whole" if training.window is None else str(training.window),
         str(training.steps),
-        str(options.starts),
+        str(options.restarts),
         "by trials" if plan.try_ridges else ridge,
         options.solver.inputs,
         "a linear path" if linear else "",

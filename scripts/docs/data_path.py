@@ -118,8 +118,8 @@ def walk_end() -> None:
             "node-fit",
             "data=spiral",
             "recipe=direct",
-            "train.steps=4",
-            "train.chunk_steps=2",
+            "training.steps=4",
+            "training.chunk_steps=2",
             f"hydra.run.dir={folder}",
         ]
         path.walk(main)

@@ -14,7 +14,7 @@ from typing import Any
 DOCS = Path(__file__).parents[2] / "docs"
 RUN = ("data=pendulum", "hydra.run.dir=run")
 JOBS = (
-    "-m", "data=spiral", "data.split.validation=0.25", "train.steps=300", "seed=0,1,2", "field.width=8,32",
+    "-m", "data=spiral", "data.split.validation=0.25", "training.steps=300", "seed=0,1,2", "field.width=8,32",
     "hydra.sweep.dir=jobs",
 )  # fmt: skip
 WIDTH, HEIGHT = 1100, 1400

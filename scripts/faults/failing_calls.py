@@ -32,8 +32,8 @@ from interruptions import model_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
-    "data=spiral", "field.width=4", "field.depth=1", "recipe=direct", "optimizer=adam", "train.steps=3",
-    "train.chunk_steps=1", "report=false",
+    "data=spiral", "field.width=4", "field.depth=1", "recipe=direct", "optimizer=adam", "training.steps=3",
+    "training.chunk_steps=1", "report=false",
 )  # fmt: skip
 KINDS = ("write", "fsync", "rename", "mkdir", "malloc")
 SECONDS, TIMEOUT = 300, 124
@@ -50,7 +50,7 @@ class Command:
 
 COMMANDS = {
     "run": Command(("node_fit", *SMALL, "hydra.run.dir={at}/run"), (), ("run",)),
-    "resume": Command(("node_fit", "resume={at}/run", "train.steps=5"), ("run",), ("run",)),
+    "resume": Command(("node_fit", "resume={at}/run", "training.steps=5"), ("run",), ("run",)),
     "predict": Command(("node_fit.predict", "{at}/run", "--data", "{data}", "--out", "{at}/out.csv"), ("run",), ()),
     "sweep": Command(("node_fit", "-m", *SMALL, "seed=0,1", "hydra.sweep.dir={at}/sweep"), (), ("sweep/0", "sweep/1")),
 }
@@ -211,7 +211,7 @@ def again(base: Path, name: str, command: Command, at: Path, run: str) -> str | 
     if (at / run / "model.safetensors").exists() and model_of(at / run) == model_of(whole):
         return None
     if any((at / run / "checkpoints").glob("*.safetensors")):
-        words: Sequence[str] = ("node_fit", f"resume={at / run}", *(["train.steps=5"] if name == "resume" else []))
+        words: Sequence[str] = ("node_fit", f"resume={at / run}", *(["training.steps=5"] if name == "resume" else []))
     else:
         shutil.rmtree(at / run, ignore_errors=True)
         seed = f"seed={run[-1]}" if name == "sweep" else "seed=0"

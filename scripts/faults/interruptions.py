@@ -24,8 +24,8 @@ from safetensors import safe_open
 ROOT = Path(__file__).parents[2]
 # One step per chunk, so that there is always something to lose; minibatches, so that random keys matter.
 RUN = (
-    "data=spiral", "field.width=8", "field.depth=1", "recipe=direct", "optimizer=adam", "train.batch_size=2",
-    "train.chunk_steps=1", "train.patience=1000000",
+    "data=spiral", "field.width=8", "field.depth=1", "recipe=direct", "optimizer=adam", "training.batch_size=2",
+    "training.chunk_steps=1", "training.patience=1000000",
 )  # fmt: skip
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 # Longer than a process takes until its first chunk, and how long it may then train [s].
@@ -38,7 +38,7 @@ def main() -> int:
     options.add_argument("--steps-each", type=int, default=60, help="steps of the run per interruption")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
-    arguments = (*RUN, f"train.steps={given.interruptions * given.steps_each}")
+    arguments = (*RUN, f"training.steps={given.interruptions * given.steps_each}")
     with tempfile.TemporaryDirectory() as folder:
         whole, parts = Path(folder) / "whole", Path(folder) / "parts"
         began = time.monotonic()

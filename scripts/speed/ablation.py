@@ -184,7 +184,7 @@ def cold(name: str, seed: int, started: float) -> Row:
         field=partial(node_fit.MLP, width=PROBLEMS[problem].get("width", 64)),
         optimizer=optimizer_of(optimizer),
         solver=node_fit.Solver(rtol=1e-6) if kind == "loss" else node_fit.Solver(),
-        evaluation=node_fit.Solver(rtol=1e-7, atol=1e-9, stepping="adaptive"),
+        prediction_solver=node_fit.Solver(rtol=1e-7, atol=1e-9, stepping="adaptive"),
         precision=precision,
         device="cpu",
         seed=seed,

@@ -32,7 +32,7 @@ def first_step(arguments: tuple[str, ...], folder: Path) -> tuple[float, float]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     with tempfile.TemporaryDirectory(dir=folder) as run, open(Path(run) / "output", "w+") as output:
-        command = [sys.executable, "-m", "node_fit", *arguments, "train.chunk_steps=1", f"hydra.run.dir={run}/run"]
+        command = [sys.executable, "-m", "node_fit", *arguments, "training.chunk_steps=1", f"hydra.run.dir={run}/run"]
         began = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
         while rows(Path(run) / "run" / "metrics.csv") < 2:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-SWEEP = ("seed=0,1,2,3,4", "optimizer=adam", "optimizer.learning_rate=1e-3,3e-3", "train.steps=300")
+SWEEP = ("seed=0,1,2,3,4", "optimizer=adam", "optimizer.learning_rate=1e-3,3e-3", "training.steps=300")
 
 
 @dataclass(frozen=True)

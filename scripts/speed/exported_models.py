@@ -62,7 +62,7 @@ def known() -> nf.Fit:
     constants = {name: [value, 0, None] for name, value in {"a": 0.5, "b": 0.02, "c": 0.02, "d": 0.8}.items()}
     field = functools.partial(nf.Known, equations=equations, constants=constants)
     scaling = nf.Scaling(log=["hare", "lynx"])
-    return nf.fit(data, field=field, scaling=scaling, start=nf.Fitted, training=BRIEF, starts=1)
+    return nf.fit(data, field=field, scaling=scaling, start=nf.Fitted, training=BRIEF, restarts=1)
 
 
 def hybrid() -> nf.Fit:
@@ -134,7 +134,7 @@ def doses() -> nf.Fit:
         constants={"ka": [0.8, 0, None], "ke": [0.2, 0, None], "V": [20, 0, None]},
     )
     start = functools.partial(nf.Stated, values={"plasma": 0, "gut": 0})
-    return nf.fit(data, field=field, hidden=["gut"], start=start, training=BRIEF, starts=1)
+    return nf.fit(data, field=field, hidden=["gut"], start=start, training=BRIEF, restarts=1)
 
 
 MODELS: dict[str, Callable[[], nf.Fit]] = {

@@ -26,11 +26,11 @@ ROWS, STEP = 20, 0.2
 SIZES = {"trajectories": (1_000, 10_000, 100_000), "record": (10_000, 100_000, 1_000_000)}
 COMMON = (
     "data=table", "data.time=t", "data.states=[angle,speed]", "field.width=32", "recipe=direct",
-    "optimizer=adam", "train.batch_size=256", "train.steps=1000", "train.patience=1000", "compile_cache=false",
+    "optimizer=adam", "training.batch_size=256", "training.steps=1000", "training.patience=1000", "compile_cache=false",
 )  # fmt: skip
 KINDS = {
     "trajectories": ("data.trajectory=id",),
-    "record": ("data.inputs=[push]", f"train.window={ROWS}", f"evaluation.window={ROWS}"),
+    "record": ("data.inputs=[push]", f"training.window={ROWS}", f"evaluation.window={ROWS}"),
 }
 NOISE = 0.02
 

@@ -35,7 +35,7 @@ TASKS = ("members", "sweep", "bands", "devices")
 WIDTHS = (64, 32, 16, 8)
 CHUNK, CHUNKS = 50, 6
 RATES, SEEDS = (0.03, 0.01, 0.003, 0.001), (0, 1, 2, 3)
-SWEPT = ("data=lynx_hare", "optimizer=adam", "train.steps=300", "compile_cache=false")
+SWEPT = ("data=lynx_hare", "optimizer=adam", "training.steps=300", "compile_cache=false")
 SPIRAL, FIFTHS = ("data=spiral", "data.noise=0.05"), ("data.split.validation=0.2", "data.split.test=0.2")
 BANDS = {
     "oscillator, noise 10 %": ("data=oscillator", "data.noise=0.1"),

@@ -39,7 +39,7 @@ def main() -> None:
             record(rows).drop(columns="speed").to_csv(path, index=False)
         fitted = Path(folder) / "run"
         words = ["data=table", f"data.path={tables[2_000]}", "data.time=t", "data.states=[angle]", "data.inputs=[push]"]
-        call("node_fit", *words, "hidden=1", "train.steps=1", f"hydra.run.dir={fitted}")
+        call("node_fit", *words, "hidden=1", "training.steps=1", f"hydra.run.dir={fitted}")
         print("| rows | first call [s] | further calls [s] | peak memory [MB] | command [s] |")
         print("|---|---|---|---|---|")
         for rows in options.rows:

@@ -285,7 +285,7 @@ def own(tmp_path_factory):
     (folder / "mine" / "field" / "spring.yaml").write_text("_target_: springs.Spring\n_partial_: true\nwidth: 4\n")
     ran = node_fit(
         folder, "--config-dir", "mine", "field=spring", "extensions=[springs]", *TABLE, "recipe=direct",
-        "train.steps=20", "train.chunk_steps=10", "train.freeze=[field.stiffness]", "hydra.run.dir=run",
+        "training.steps=20", "training.chunk_steps=10", "training.freeze=[field.stiffness]", "hydra.run.dir=run",
     )  # fmt: skip
     return folder, ran
 
@@ -306,9 +306,9 @@ def test_own_field(own, monkeypatch):
 def test_own_field_is_resumed(own):
     """Its config group comes from `--config-dir`, which is not an override."""
     folder, _ = own
-    refused = node_fit(folder, "resume=run", "train.steps=30")
+    refused = node_fit(folder, "resume=run", "training.steps=30")
     assert refused.code == 1 and "if you trust them, resume it with 'extensions=[springs]'" in refused.err
-    ran = node_fit(folder, "resume=run", "train.steps=30", "extensions=[springs]")
+    ran = node_fit(folder, "resume=run", "training.steps=30", "extensions=[springs]")
     assert ran.code == 0, ran.err
     assert read_summary(folder / "run")["steps"] == 30
 
@@ -319,8 +319,8 @@ def test_own_field_is_resumed(own):
 COMMAND = {
     "file": ([*DIRECT, "data.path=min.csv"], ["min.csv", "mine.csv"]),
     "path": (["data=table"], ["data.path=VALUE"]),
-    "key": ([*DIRECT, "train.stepz=3"], ["train.stepz", "train.steps"]),
-    "renamed": ([*DIRECT, "train.ridge=0.1"], ["train.ridge", "penalty.ridge=VALUE"]),
+    "key": ([*DIRECT, "training.stepz=3"], ["training.stepz", "training.steps"]),
+    "renamed": ([*DIRECT, "training.ridge=0.1"], ["training.ridge", "penalty.ridge=VALUE"]),
     "option": ([*DIRECT, "optimizer=adm"], ["optimizer=adm", "optimizer=adam"]),
     "brackets": ([*DIRECT, "data.states=[x"], ["data.states=[x"]),
 }
@@ -332,14 +332,14 @@ JOBS = {
     "list": ("data: {states: x}", ["data.states", "[x]"]),
     "choice": ("precision: x16", ["precision", "x32", "x64"]),
     "range": ("solver: {rtol: -1}", ["solver.rtol", "positive", "-1"]),
-    "type": ("train: {steps: many}", ["train.steps", "integer", "many"]),
-    "scan": ("train: {scan: eager}", ["train.scan", "leave it out"]),
-    "clip": ("train: {clip: 1.0}", ["train.clip", "optimizer.clip", "optimizer=adam"]),
+    "type": ("training: {steps: many}", ["training.steps", "integer", "many"]),
+    "scan": ("training: {scan: eager}", ["training.scan", "leave it out"]),
+    "clip": ("training: {clip: 1.0}", ["training.clip", "optimizer.clip", "optimizer=adam"]),
     "clipped": ("optimizer: {clip: 1.0}", ["optimizer.clip", "optimizer=adam"]),
-    "batch": ("train: {batch_size: 2}", ["train.batch_size", "LBFGS", "Adam"]),
+    "batch": ("training: {batch_size: 2}", ["training.batch_size", "LBFGS", "Adam"]),
     "freeze": (
-        "train: {freeze: [field.network.layrs.0]}",
-        ["train.freeze", "field.network.layrs.0", "field.network.layers"],
+        "training: {freeze: [field.network.layrs.0]}",
+        ["training.freeze", "field.network.layrs.0", "field.network.layers"],
     ),
     "device": ("device: {kind: gpu}", ["device=gpu", "cpu"]),
     "target": ("optimizer: {_target_: os.system}", ["optimizer._target_", "'os.system'", "extensions"]),
@@ -391,7 +391,7 @@ def test_wrong_command_gets_one_sentence(wrong, name):
 def test_traceback_for_those_who_ask(wrong, folder):
     assert wrong["verbose"].code == 1
     assert "Traceback" in wrong["verbose"].err and "min.csv" in wrong["verbose"].sentence
-    ran = node_fit(folder, *DIRECT, "train.stepz=3", HYDRA_FULL_ERROR="1")
+    ran = node_fit(folder, *DIRECT, "training.stepz=3", HYDRA_FULL_ERROR="1")
     assert ran.code == 1 and "Traceback" in ran.err
 
 

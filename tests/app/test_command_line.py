@@ -14,7 +14,7 @@ from node_fit.app.config.targets import ConfigError
 from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
 
 CONF = Path(__file__).parents[2] / "conf"
-FAST = ("field.width=8", "field.depth=1", "train.steps=3", "recipe=direct", "report=false")
+FAST = ("field.width=8", "field.depth=1", "training.steps=3", "recipe=direct", "report=false")
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_the_command_says_the_quotes_that_work(folder):
     "word",
     [
         "field.constants.a=0.5", "field.constants={a: 0.5}", "data.bounds.x=[0,1]", "data.units.x=m", "seed=1",
-        "data.noise=0.1", "data.scale=false", "train.steps=7", "data.split.by=time", "optimizer=adam",
+        "data.noise=0.1", "data.scale=false", "training.steps=7", "data.split.by=time", "optimizer=adam",
         "solver.rtol=1e-4", "data.covariates={dose: {A: 1.0}}", "experiment=spiral",
     ],
 )  # fmt: skip
@@ -175,7 +175,7 @@ def test_a_key_is_accepted_with_and_without_a_plus(word):
         (["optimizer.clip=1"], "optimizer.clip is a key of optimizer=adam, optimizer=adamw alone; choose one of these"),
         (["field=known", "field.rest=true"], "field.rest is a key of field=hybrid alone; choose it, or leave it out."),
         (["data.bound.x=[0,1]"], "data.bound is not a config key; did you mean data.bounds?"),
-        (["train.step=1"], "train.step is not a config key; did you mean train.steps?"),
+        (["training.step=1"], "training.step is not a config key; did you mean training.steps?"),
         (["seed.x=1"], "seed.x is not a config key; seed holds a value, not keys."),
         (["field.width.x=1"], "field.width.x is not a config key; field.width holds a value, not keys."),
         (["sead=1"], "sead is not a config key; did you mean seed?"),
@@ -211,13 +211,13 @@ def test_every_table_that_ships_has_all_keys_of_a_table():
 
 @pytest.mark.slow
 def test_equations_of_a_file_are_stored_with_the_run(folder):
-    known = ("field=known", "field.equations=model.txt", "field.constants.m=0.1", "train.steps=2", "recipe=direct")
+    known = ("field=known", "field.equations=model.txt", "field.constants.m=0.1", "training.steps=2", "recipe=direct")
     ran = node_fit(folder, "mine.csv", *known, "report=false", "hydra.run.dir=run")
     assert ran.code == 0, ran.err
     equations = OmegaConf.load(folder / "run" / "config.yaml").field.equations
     assert equations == {"x": "y", "y": "m*(1-x^2)*y - x"}
     (folder / "model.txt").unlink()
-    ran = node_fit(folder, "resume=run", "train.steps=4")
+    ran = node_fit(folder, "resume=run", "training.steps=4")
     assert ran.code == 0, ran.err
     ran = node_fit(folder, "run", "--data", "mine.csv", "--out", "out.csv", module="node_fit.predict")
     assert ran.code == 0, ran.err

@@ -64,7 +64,7 @@ def test_profiles_and_a_column_of_sigma(folder):
 
 
 def test_confidence_none_costs_nothing_and_says_so(folder):
-    out, summary = run(folder, "confidence=none", "train.steps=2")
+    out, summary = run(folder, "confidence=none", "training.steps=2")
     assert "constants: a = " in out and "[" not in out.split("constants:")[1].splitlines()[0]
     assert summary["confidence"] == summary["likelihood"] == {"left_out": "confidence=none."}
 

@@ -418,17 +418,19 @@ def test_a_key_of_an_earlier_version_names_the_new_one(shipped, key):
     with pytest.raises(Exception) as caught:
         shipped(f"{key}=1")
     sentence = explain(caught.value)
-    group = key.partition(".")[0]
-    written = refusal(shipped("optimizer=adam", f"+{key}=1")[group], group)  # As in a file.
-    assert sentence == written == f"{key} is no longer a config key; {RENAMED[key]}."
-    for word in re.findall(r"(\S+)=VALUE", sentence):  # The suggested key exists.
+    assert sentence == f"{key} is no longer a config key; {RENAMED[key]}."
+    with pytest.raises(ConfigError) as caught:  # As in a file.
+        check_top(config := shipped("optimizer=adam", f"+{key}=1"))
+        build_parts(config)
+    assert str(caught.value) == sentence
+    for word in re.findall(r"(\S+)=VALUE", sentence.replace("KEY", "steps")):  # The suggested key exists.
         assert OmegaConf.select(shipped("optimizer=adam", f"{word}=1"), word.strip("+")) == 1
 
 
 def test_the_keys_of_the_earlier_version_are_known():
     assert set(RENAMED) >= {
-        "train.ridge", "train.smoothness", "train.kinetic_energy", "train.physics", "train.clip", "train.scale",
-        "train.scan", "solver.steps",
+        "training.ridge", "training.smoothness", "training.kinetic_energy", "training.physics", "training.clip",
+        "training.scale", "training.scan", "solver.steps", "train", "starts", "evaluation.rtol", "evaluation.atol",
     }  # fmt: skip
 
 
@@ -440,7 +442,7 @@ def test_a_constructor_of_ones_own_may_have_such_an_argument():
 
 # Config files with a constructor's defaults, key by key: all files of these groups, and these nodes of config.yaml.
 GROUPS = ("field", "start", "observation", "solver", "optimizer", "recipe", "loss")
-NODES = ("train", "penalty", "ensemble")
+NODES = ("training", "penalty", "ensemble")
 NAMES_A_CLASS = "_target_: node_fit."
 FILES = [
     f"{path.parent.name}/{path.stem}"
@@ -530,7 +532,7 @@ def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shippe
     assert run.start == fit.start == "auto"
     assert run.recipe.stages.keys() == fit.recipe.stages.keys()  # The test above compares them.
     assert run.optimizer == CLOSED.main_stage().optimizer
-    assert run.evaluation is fit.evaluation is None
+    assert run.prediction_solver is fit.prediction_solver is None
     assert ensemble == nf.Members(1)
     assert config.evaluation.level == parameters_of(nf.NeuralODE.bands)["level"].default
 
@@ -576,8 +578,8 @@ def test_a_kind_of_device_that_does_not_exist_gets_no_bad_hint(shipped):
 
 @pytest.mark.parametrize("word", ["steps=0", "window=1", "stride=0", "batch_size=0", "chunk_steps=0", "patience=0"])
 def test_numbers_of_training_that_are_out_of_range_are_refused_before_data_are_read(shipped, word):
-    with pytest.raises(ConfigError, match=f"^train.{word.partition('=')[0]} must be at least"):
-        build_parts(shipped(f"train.{word}", "data.path=not there.csv"))
+    with pytest.raises(ConfigError, match=f"^training.{word.partition('=')[0]} must be at least"):
+        build_parts(shipped(f"training.{word}", "data.path=not there.csv"))
 
 
 @pytest.mark.parametrize("seed", ["-1", "99999999999999999999", "true", "1.5"])
@@ -588,13 +590,13 @@ def test_a_seed_that_no_key_can_be_made_of_is_refused(shipped, seed):
 
 def test_a_word_stands_for_null_in_its_own_key_alone():
     given = {"steps": "auto", "batch_size": "all", "stride": "all", "window": "auto", "patience": 10}
-    assert without_words(given, "train") == {**given, "steps": None, "batch_size": None}
+    assert without_words(given, "training") == {**given, "steps": None, "batch_size": None}
     assert without_words({"given": "all", "absent": None}, "start") == {"given": None, "absent": None}
     assert without_words({"states": "auto"}, "data") == {"states": "auto"}
 
 
 def test_null_in_the_config_of_an_earlier_run_is_the_word_of_now():
     before = OmegaConf.create({"train": {"stride": None, "batch_size": None}})
-    assert resuming.differences(before, OmegaConf.create({"train": {"stride": "auto", "batch_size": "all"}})) == []
-    now = OmegaConf.create({"train": {"stride": 4, "batch_size": "all"}})
-    assert resuming.differences(before, now) == [("train.stride", "auto", 4)]
+    assert resuming.differences(before, OmegaConf.create({"training": {"stride": "auto", "batch_size": "all"}})) == []
+    now = OmegaConf.create({"training": {"stride": 4, "batch_size": "all"}})
+    assert resuming.differences(before, now) == [("training.stride", "auto", 4)]

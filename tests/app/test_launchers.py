@@ -15,7 +15,7 @@ from node_fit.app.leaderboard import Leaderboard
 
 pytestmark = pytest.mark.slow
 
-LONG = (*DIRECT, "optimizer=adam", "train.steps=40", "train.chunk_steps=1", "train.patience=999")
+LONG = (*DIRECT, "optimizer=adam", "training.steps=40", "training.chunk_steps=1", "training.patience=999")
 
 
 def is_installed(extra):
@@ -52,14 +52,15 @@ def test_jobs_in_other_processes_are_told_of(folder, launcher):
     """The jobs use shipped data, and one of them fails."""
     name, *words = launcher
     ran = node_fit(
-        folder, "-m", "data=lynx_hare", "recipe=direct", "field.width=4", "train.steps=20,-1", "train.chunk_steps=10",
+        folder, "-m", "data=lynx_hare", "recipe=direct", "field.width=4", "training.steps=20,-1",
+        "training.chunk_steps=10",
         f"hydra.sweep.dir={name}", f"hydra/launcher={name}", *words,
     )  # fmt: skip
     assert ran.code == 1 and "Traceback" not in ran.err, ran
     rows = read_table(folder / name / "leaderboard.csv")
     assert [(row["job"], row["status"]) for row in rows] == [("0", "completed"), ("1", "failed")]
     assert (folder / name / "0" / "model.safetensors").is_file()
-    assert "train.steps must be at least 1" in read_summary(folder / name / "1")["reason"]
+    assert "training.steps must be at least 1" in read_summary(folder / name / "1")["reason"]
 
 
 @needs("submitit")
@@ -93,7 +94,7 @@ def is_task(pid, sweep):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_ctrl_c_ends_the_jobs_that_other_processes_run(folder):
     process = begun(
-        folder, "-m", *LONG, "train.steps=1000000", "seed=0,1", "hydra.sweep.dir=stopped",
+        folder, "-m", *LONG, "training.steps=1000000", "seed=0,1", "hydra.sweep.dir=stopped",
         "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
     )  # fmt: skip
     until(lambda: all((folder / "stopped" / job / "metrics.csv").is_file() for job in "01"), process)
@@ -128,7 +129,7 @@ def repeated(folder):
     """A multirun with `resume=auto`, followed by the same command with more steps."""
     words = ("-m", *DIRECT, "seed=0,1", "resume=auto", "hydra.sweep.dir=repeated")
     first = in_process(main, folder, *words)
-    return first, in_process(main, folder, *words, "train.steps=30")
+    return first, in_process(main, folder, *words, "training.steps=30")
 
 
 def test_auto_begins_where_there_is_nothing_and_goes_on_where_there_is(repeated, folder):

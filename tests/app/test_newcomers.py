@@ -24,7 +24,7 @@ def german(folder: Path) -> list[str]:
         room += 0.12 * (10 - room) + 0.9 * heating
     (folder / "messung.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ["data.path=messung.csv", "data.time=Zeit", r"data.states=['Temperatur [°C]']",
-            r"data.inputs=['Heizung [kW]']", "data.day_first=true", "field.width=8", "train.steps=150"]  # fmt: skip
+            r"data.inputs=['Heizung [kW]']", "data.day_first=true", "field.width=8", "training.steps=150"]  # fmt: skip
 
 
 def gaps(folder: Path) -> list[str]:
@@ -42,7 +42,7 @@ def gaps(folder: Path) -> list[str]:
     ]
     write_table(folder / "record.csv", rows)
     return ["data.path=record.csv", "data.time=t", "data.states=[angle]", "data.inputs=[torque]", "field.width=16",
-            "hidden=0", "starts=1", "penalty.ridge=0", "train.steps=80"]  # fmt: skip
+            "hidden=0", "restarts=1", "penalty.ridge=0", "training.steps=80"]  # fmt: skip
 
 
 def doses(folder: Path) -> list[str]:
@@ -60,10 +60,10 @@ def doses(folder: Path) -> list[str]:
     write_table(folder / "blood.csv", rows)
     write_table(folder / "doses.csv", events)
     return ["data.path=blood.csv", "data.time=h", "data.states=[plasma]", "data.trajectory=subject",
-            "data.events=doses.csv", "hidden=[gut]", "field=known", "train.freeze=[start.hidden]",
+            "data.events=doses.csv", "hidden=[gut]", "field=known", "training.freeze=[start.hidden]",
             "+field.equations={plasma: ka*gut/V - ke*plasma, gut: -ka*gut}",
             "+field.constants={ka: [1.0, 0, null], ke: [0.2, 0, null], V: [20.0, 0, null]}",
-            "train.steps=200"]  # fmt: skip
+            "training.steps=200"]  # fmt: skip
 
 
 def epidemic(folder: Path) -> list[str]:
@@ -78,7 +78,7 @@ def epidemic(folder: Path) -> list[str]:
                                        for d, i in zip(days, found[1], strict=True)])  # fmt: skip
     return ["data.path=cases.csv", "data.time=day", "data.states=[I]", "hidden=[S]", "field=known",
             "+field.equations={I: beta*S*I/10000 - gamma*I, S: -beta*S*I/10000}",
-            "+field.constants={beta: [0.3, 0, null], gamma: [0.1, 0, null]}", "train.steps=200"]  # fmt: skip
+            "+field.constants={beta: [0.3, 0, null], gamma: [0.1, 0, null]}", "training.steps=200"]  # fmt: skip
 
 
 def chaos(folder: Path) -> list[str]:
@@ -91,7 +91,7 @@ def chaos(folder: Path) -> list[str]:
     write_table(folder / "lorenz.csv", [dict(zip(("t", "x", "y", "z"), (t, *y), strict=True))
                                         for t, y in zip(ts.round(4), ys.T.round(5), strict=True)])  # fmt: skip
     return ["data.path=lorenz.csv", "data.time=t", "data.states=[x,y,z]", "field.width=16",
-            "train.steps=100"]  # fmt: skip
+            "training.steps=100"]  # fmt: skip
 
 
 def few(folder: Path) -> list[str]:
@@ -100,7 +100,7 @@ def few(folder: Path) -> list[str]:
     ys = 2 * np.exp(-0.7 * ts) * (1 + 0.01 * rng.normal(size=8))
     write_table(folder / "decay.csv", [{"t": t, "x": f"{y:.4f}"} for t, y in zip(ts, ys, strict=True)])
     return ["data.path=decay.csv", "data.time=t", "data.states=[x]", "field=known",
-            "+field.equations={x: -k*x}", "+field.constants={k: [0.3, 0, null]}", "train.steps=100"]  # fmt: skip
+            "+field.equations={x: -k*x}", "+field.constants={k: [0.3, 0, null]}", "training.steps=100"]  # fmt: skip
 
 
 TABLES = {"german": german, "gaps": gaps, "doses": doses, "epidemic": epidemic, "chaos": chaos, "few": few}
@@ -110,7 +110,7 @@ TABLES = {"german": german, "gaps": gaps, "doses": doses, "epidemic": epidemic, 
 def ran(tmp_path_factory) -> tuple[Path, dict[str, Ran]]:
     folder = tmp_path_factory.mktemp("newcomers")
     commands = {
-        name: ["data=table", *make(folder), "train.chunk_steps=50", f"hydra.run.dir={name}"]
+        name: ["data=table", *make(folder), "training.chunk_steps=50", f"hydra.run.dir={name}"]
         for name, make in TABLES.items()
     }
     return folder, at_once(folder, commands)

@@ -122,7 +122,7 @@ def test_dates_come_back_as_dates_and_count_in_the_unit_of_the_fit(tmp_path, mon
         "data.time=when",
         "data.states=[x]",
         "field=linear",
-        "train.steps=100",
+        "training.steps=100",
     ]
     ran = in_process(run, tmp_path, *table)
     assert ran.code == 1 and "data.day_first=true or data.day_first=false" in ran.err

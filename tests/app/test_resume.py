@@ -13,7 +13,14 @@ pytestmark = pytest.mark.slow
 
 # With minibatches and a schedule, a resumed run must restore its PRNG keys and its step. Chunks of one step leave time
 # for a signal.
-LONG = (*DIRECT, "optimizer=adam", "train.batch_size=2", "train.steps=40", "train.chunk_steps=1", "train.patience=999")
+LONG = (
+    *DIRECT,
+    "optimizer=adam",
+    "training.batch_size=2",
+    "training.steps=40",
+    "training.chunk_steps=1",
+    "training.patience=999",
+)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,7 @@ def test_resume_of_something_else_is_refused(folder, whole, stopped):
         (["resume=whoel"], ["whoel", "no such directory"]),
         (["resume=mine.csv"], ["mine.csv", "not a run"]),
         (["resume=empty"], ["empty", "not a run"]),
-        (["resume=whole", "seed=1"], ["seed", "can't be changed", "train.steps"]),
+        (["resume=whole", "seed=1"], ["seed", "can't be changed", "training.steps"]),
         (["resume=whole", "-m"], ["--multirun"]),
     ):
         before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -145,7 +152,7 @@ def test_what_resumes_is_the_stored_config_whatever_the_files_say_now(tmp_path):
     experiment = tmp_path / "mine" / "experiment" / "one.yaml"
     experiment.parent.mkdir(parents=True)
     experiment.write_text("# @package _global_\npenalty: {ridge: 0.5}\n")
-    words = ("--config-dir", "mine", *DIRECT, "experiment=one", "train.steps=2")
+    words = ("--config-dir", "mine", *DIRECT, "experiment=one", "training.steps=2")
     ran = node_fit(tmp_path, *words, "hydra.run.dir=run")
     assert ran.code == 0, ran
     experiment.write_text("# @package _global_\npenalty: {ridge: 2.0}\n")
@@ -155,7 +162,7 @@ def test_what_resumes_is_the_stored_config_whatever_the_files_say_now(tmp_path):
         ran = node_fit(tmp_path, f"resume={place.name}", word)
         assert ran.code == 1 and f"so {key} can't be changed" in ran.sentence
     experiment.unlink()
-    free = ("penalty.ridge=0.5", "compile_cache=false", "device=cpu", "train.steps=4")
+    free = ("penalty.ridge=0.5", "compile_cache=false", "device=cpu", "training.steps=4")
     ran = node_fit(tmp_path, f"resume={place.name}", *free)
     assert ran.code == 0, ran
     assert (place / "config.yaml").read_bytes() == stored
@@ -166,5 +173,5 @@ def test_what_resumes_is_the_stored_config_whatever_the_files_say_now(tmp_path):
 def test_a_new_run_in_a_folder_that_hydra_can_not_name_gets_a_sentence(tmp_path):
     folder = tmp_path / "${x}"
     folder.mkdir()
-    ran = node_fit(folder, "train.steps=2", "hydra.run.dir=run")
+    ran = node_fit(folder, "training.steps=2", "hydra.run.dir=run")
     assert ran.code == 1 and "hydra.run.dir=FOLDER" in ran.sentence and "${ in its path" in ran.sentence

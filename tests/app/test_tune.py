@@ -33,7 +33,7 @@ GRID = (
     "+tune.pruner={_target_: optuna.pruners.ThresholdPruner, upper: 5.0}",
 )
 # Chunks of one step leave time for signals.
-LONG = (*ADAM, "train.steps=30", "train.chunk_steps=1", "train.patience=999", "tune.pruner=null")
+LONG = (*ADAM, "training.steps=30", "training.chunk_steps=1", "training.patience=999", "tune.pruner=null")
 
 
 def tune(folder, *words) -> Ran:
@@ -144,8 +144,8 @@ def test_a_bad_trial_is_pruned_at_a_chunk_end(searched):
 def test_what_no_trial_could_run_with_is_refused_before_any(folder):
     for words, parts in (
         (["+tune.space.penalty.rigde={log: [1e-3, 1]}"], ["penalty.rigde", "did you mean penalty.ridge"]),
-        (["+tune.space.train.ridge={log: [1e-3, 1]}"], ["tune.space: train.ridge", "write penalty.ridge=VALUE"]),
-        (["+tune.space.train.window={lgo: [1, 5]}"], ["tune.space.train.window", "did you mean log"]),
+        (["+tune.space.training.ridge={log: [1e-3, 1]}"], ["tune.space: training.ridge", "write penalty.ridge=VALUE"]),
+        (["+tune.space.training.window={lgo: [1, 5]}"], ["tune.space.training.window", "did you mean log"]),
         (["tune.space.penalty.ridge.log=[1, 1e-3]"], ["tune.space.penalty.ridge", "low at most high"]),
         (["tune.space.penalty.ridge.log=[-1, 1]"], ["tune.space.penalty.ridge", "above 0"]),
         (["+tune.space.optimizer={choice: [adam, lbfsg]}"], ["optimizer=lbfsg", "did you mean optimizer=lbfgs"]),
@@ -256,7 +256,7 @@ def test_a_trial_that_kills_its_process_is_given_up(folder):
 def test_a_trial_of_a_search_can_be_gone_on_with_as_a_run(searched, folder):
     study, _ = searched
     best = read_table(study / "leaderboard.csv")[0]["job"]
-    ran = in_process(node_fit.__main__.main, folder, f"resume=grid/{best}", "train.steps=30")
+    ran = in_process(node_fit.__main__.main, folder, f"resume=grid/{best}", "training.steps=30")
     assert ran.code == 0 and "resuming from step 20" in ran.out
     assert read_summary(study / best)["steps"] == 30
 

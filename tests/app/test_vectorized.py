@@ -59,7 +59,7 @@ def test_so_does_the_leaderboard(sweeps):
 
 def test_a_job_goes_on_alone(sweeps):
     folder, _ = sweeps
-    ran = node_fit(folder, "resume=vectorized/2", "train.steps=30")
+    ran = node_fit(folder, "resume=vectorized/2", "training.steps=30")
     assert ran.code == 0, ran
     assert [int(row["step"]) for row in read_table(folder / "vectorized" / "2" / "metrics.csv")] == [10, 20, 30]
 

@@ -321,7 +321,7 @@ TABLE = (
     "data.split.by=trajectory", "data.split.validation=0", "data.split.test=0", "hidden=[gut]", "field=known",
     "+field.equations={plasma: ka*gut/V - ke*plasma, gut: -ka*gut}",
     "+field.constants={ka: [0.8, 0, null], ke: [0.4, 0, null], V: [15, 0, null]}",
-    "train.freeze=[start.hidden]", "optimizer=lm", "precision=x64",
+    "training.freeze=[start.hidden]", "optimizer=lm", "precision=x64",
 )  # fmt: skip
 
 

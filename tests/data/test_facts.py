@@ -66,7 +66,7 @@ def test_short_records_constant_inputs_and_long_windows_are_told():
     assert [each.split(",")[0] for each in told] == [
         "input 'u0' is 4 throughout the training data",
         "the longest training trajectory has 2 rows",
-        "train.window=50 is more than the 2 rows of the longest training trajectory",
+        "training.window=50 is more than the 2 rows of the longest training trajectory",
     ]
 
 
@@ -114,7 +114,7 @@ def test_a_run_says_how_its_data_are_split_and_what_is_odd(tmp_path):
     ran = node_fit(
         tmp_path, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "hydra.run.dir=run",
         "evaluation.window=50",
-        "field=linear", "recipe=direct", "train.steps=2",
+        "field=linear", "recipe=direct", "training.steps=2",
     )  # fmt: skip
     said = "split: by time, since there is 1 trajectory: train 12 rows of 1 trajectory, validation 4 rows"
     assert ran.code == 0 and said in ran.out, ran

@@ -64,12 +64,12 @@ def test_nothing_is_advised_that_was_tried():
         return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, {}, options, 0.0, chosen))
 
     network, still = nf.Options(), np.zeros_like(data.ys)
-    assert "train.window" in of(still, network, ()).sentence
-    assert "train.window" not in of(still, network, {"train.window"}).sentence
+    assert "training.window" in of(still, network, ()).sentence
+    assert "training.window" not in of(still, network, {"training.window"}).sentence
     known = nf.Options(field=nf.Known(equations={"x": "-a*x", "y": "-a*y"}, constants={"a": 1.0}))
-    assert all(key in of(still, known, ()).sentence for key in ("starts=8", "start=fitted"))
-    after = of(still, known, {"starts", "start"}).sentence
-    assert "starts=8" not in after and "start=fitted" not in after and "field=hybrid" in after
+    assert all(key in of(still, known, ()).sentence for key in ("restarts=8", "start=fitted"))
+    after = of(still, known, {"restarts", "start"}).sentence
+    assert "restarts=8" not in after and "start=fitted" not in after and "field=hybrid" in after
 
 
 def test_flat():

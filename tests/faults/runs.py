@@ -14,7 +14,14 @@ from node_fit.storage.checkpoint import steps_in
 
 # With minibatches and a schedule, a resumed run must restore its PRNG keys and its step. Chunks of one step leave time
 # for a signal.
-LONG = (*DIRECT, "optimizer=adam", "train.batch_size=2", "train.steps=16", "train.chunk_steps=1", "train.patience=999")
+LONG = (
+    *DIRECT,
+    "optimizer=adam",
+    "training.batch_size=2",
+    "training.steps=16",
+    "training.chunk_steps=1",
+    "training.patience=999",
+)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ CONF = Path(nf.__file__).parent.parent / "conf"
 VALUES = (
     "-1", "0", "1", "1e400", "-1e400", "nan", "inf", "1e-320", "99999999999999999999", "null", "true", "''", "abc",
     "[]", "[1,-2]", "[null]", "[[1,2],[3]]", "{}", "{a:1}", "{_target_:os.system}", "{_target_:node_fit.MLP,width:-3}",
-    "/dev/null", "'${nothing}'", "'${train.steps}'", "'é\u202e'",
+    "/dev/null", "'${nothing}'", "'${training.steps}'", "'é\u202e'",
 )  # fmt: skip
 TRIES = 100
 
@@ -99,8 +99,8 @@ def test_random_overrides_are_taken_or_refused_in_a_sentence(record_property):
         ["+optimizer.nested={a:{b:{c:[1,{d:nan}]}}}"],
         ["~field.width"],
         ["field=../../etc/passwd"],
-        ["train.steps="],
-        ["train.steps=[1"],
+        ["training.steps="],
+        ["training.steps=[1"],
         ["=1"],
         ["field.width=${oc.env:NOWHERE}"],
         ["++data._target_=subprocess.run"],

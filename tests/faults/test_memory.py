@@ -21,7 +21,7 @@ def test_a_network_without_room_is_refused_and_the_sweep_goes_on(tmp_path):
     )
     assert ran.code == 1 and "Traceback" not in ran.err
     assert ran.sentence.startswith("out of memory: 4 TB were requested at once; lower ")
-    assert all(key in ran.sentence for key in ("train.batch_size", "train.window", "field.width"))
+    assert all(key in ran.sentence for key in ("training.batch_size", "training.window", "field.width"))
     summaries = [read_summary(tmp_path / "sweep" / job) for job in "01"]
     assert summaries[0]["status"] == "failed" and "out of memory" in summaries[0]["reason"]
     assert summaries[1]["status"] == "completed"
@@ -52,7 +52,7 @@ def test_other_errors_are_none_of_its_business():
 @pytest.mark.parametrize("most", [300_000, 1_200_000])
 def test_a_limit_that_is_too_low_for_the_libraries_is_said_at_once(tmp_path, most):
     """Under such a limit, OpenBLAS tries forever to load, and XLA aborts."""
-    command = f'ulimit -v {most} && exec "$0" -m node_fit train.steps=2 hydra.run.dir=run'
+    command = f'ulimit -v {most} && exec "$0" -m node_fit training.steps=2 hydra.run.dir=run'
     ran = subprocess.run(
         ["bash", "-c", command, sys.executable],
         cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False,

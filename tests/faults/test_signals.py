@@ -41,7 +41,7 @@ def test_ctrl_c_in_a_program_of_others_is_theirs():
 @pytest.mark.parametrize("seconds", [0.0, 0.4, 0.8])
 def test_ctrl_c_ends_a_command_that_is_about_to_train(tmp_path, seconds):
     write_table(tmp_path / "mine.csv", spirals())
-    process = begun(tmp_path, *DIRECT, "train.steps=1000000", "hydra.run.dir=run")
+    process = begun(tmp_path, *DIRECT, "training.steps=1000000", "hydra.run.dir=run")
     until(lambda: b"jaxlib" in Path(f"/proc/{process.pid}/maps").read_bytes(), process)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
@@ -55,7 +55,7 @@ def test_what_a_scheduler_sends_ends_a_run_with_its_state_saved(tmp_path, name):
     write_table(tmp_path / "mine.csv", spirals())
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_DFL)  # Under nohup it is ignored, and a command inherits that.
-    process = begun(tmp_path, *DIRECT, "train.steps=1000000", "train.chunk_steps=5", "hydra.run.dir=run")
+    process = begun(tmp_path, *DIRECT, "training.steps=1000000", "training.chunk_steps=5", "hydra.run.dir=run")
     signal.signal(number, before)
     metrics = tmp_path / "run" / "metrics.csv"
     until(lambda: metrics.is_file() and len(metrics.read_text().splitlines()) > 2, process)

@@ -46,8 +46,8 @@ def test_columns_alone_are_enough(fitted):
     fit, splits = fitted
     chosen = {choice.key: choice.value for choice in fit.choices}
     assert 1 <= chosen["hidden"] <= 4 and chosen["solver.inputs"] == "hold" and chosen["start"] == "encoder"
-    assert chosen["starts"] == 3 and len(fit.starts.fits) == 3  # There are 490 rows to fit.
-    assert chosen["train.window"] == 128 and len(fit.model.latent) == 1 + chosen["hidden"]
+    assert chosen["restarts"] == 3 and len(fit.restarts.fits) == 3  # There are 490 rows to fit.
+    assert chosen["training.window"] == 128 and len(fit.model.latent) == 1 + chosen["hidden"]
     simple = fit.simple_scores(splits.train, splits.test)
     assert fit.score(splits.test).nrmse < 0.5 * simple["state-space"].nrmse
     assert simple["state-space"].nrmse < simple["linear"].nrmse
@@ -60,7 +60,7 @@ def test_nothing_is_returned_that_validates_worse_than_the_linear_model(fitted):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=splits.train.ys.shape)
     lost = dataclasses.replace(splits.train, ys=np.where(splits.train.mask, noise, np.nan))
-    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20), starts=1)
+    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20), restarts=1)
     validated = again.score(splits.validation).nrmse
     assert again.linear is not None
     assert validated <= 1.001 * nf.Fit.score(dataclasses.replace(again, model=again.linear), splits.validation).nrmse
@@ -113,7 +113,7 @@ def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
 def test_a_long_chunk_is_interrupted_and_the_run_is_where_it_was_before(monkeypatch):
     splits = nf.Split()(bent_record())
     slow(monkeypatch)
-    options = {"validation": splits.validation, "training": nf.Training(steps=60), "starts": 1}
+    options = {"validation": splits.validation, "training": nf.Training(steps=60), "restarts": 1}
     fit = nf.fit(splits.train, callbacks=[Interrupt(chunks=1)], **options)
     assert fit.status == "interrupted" and "by a test" in fit.reason
     assert fit.steps == 20 and {record.step for record in fit.history} == {20}

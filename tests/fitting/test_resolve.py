@@ -33,8 +33,8 @@ def resolved(facts, found=FOUND, **options):
 @pytest.mark.parametrize(
     ("facts", "options", "expected"),
     [
-        (FREE, {}, {"hidden": 0, "start": nf.First, "window": None, "steps": 2000, "starts": 1}),
-        (DRIVEN, {}, {"hidden": 2, "start": nf.Encoder, "window": 128, "steps": 400, "starts": 1}),
+        (FREE, {}, {"hidden": 0, "start": nf.First, "window": None, "steps": 2000, "restarts": 1}),
+        (DRIVEN, {}, {"hidden": 2, "start": nf.Encoder, "window": 128, "steps": 400, "restarts": 1}),
         (DRIVEN, {"hidden": 1}, {"hidden": 1, "start": nf.Encoder, "window": 128}),
         (DRIVEN, {"start": nf.Fitted}, {"hidden": 0, "start": nf.Fitted, "window": None, "steps": 2000}),
         (DRIVEN, {"start": nf.First}, {"hidden": 2, "start": nf.First, "window": 128}),
@@ -44,16 +44,16 @@ def resolved(facts, found=FOUND, **options):
         (replace(DRIVEN, longest=191), {}, {"window": None, "start": nf.First}),
         (replace(DRIVEN, longest=192), {}, {"window": 64, "start": nf.Encoder}),
         (replace(DRIVEN, longest=384), {}, {"window": 128}),
-        (replace(DRIVEN, rows=1000), {}, {"starts": 3}),
-        (replace(DRIVEN, rows=1000), {"starts": 2}, {"starts": 2}),
-        (replace(DRIVEN, rows=1000, validated=False), {}, {"starts": 1}),
+        (replace(DRIVEN, rows=1000), {}, {"restarts": 3}),
+        (replace(DRIVEN, rows=1000), {"restarts": 2}, {"restarts": 2}),
+        (replace(DRIVEN, rows=1000, validated=False), {}, {"restarts": 1}),
         (replace(DRIVEN, rows=10_000), {}, {"steps": 1000}),
         (DRIVEN, {"observation": nf.NetworkReadout}, {"hidden": 0, "steps": 1000, "start": nf.Encoder}),
     ],
 )
 def test_options_follow_from_facts(facts, options, expected):
     found = resolved(facts, **options).options
-    actual = {"hidden": found.hidden, "start": made_of(found.start), "starts": found.starts}
+    actual = {"hidden": found.hidden, "start": made_of(found.start), "restarts": found.restarts}
     actual |= {"window": found.training.window, "steps": found.training.steps}
     assert {key: actual[key] for key in expected} == expected
 
@@ -81,7 +81,7 @@ def test_a_linear_model_sets_the_solver_and_the_path():
     assert plan.options.solver.rtol == pytest.approx(0.05 / 200, rel=0.3)
     assert plan.options.field.keywords == {"linear": True}
     assert [choice.key for choice in plan.choices] == [
-        "solver.inputs", "train.window", "hidden", "solver.rtol", "start", "penalty.ridge",
+        "solver.inputs", "training.window", "hidden", "solver.rtol", "start", "penalty.ridge",
     ]  # fmt: skip
     assert all(choice.reason for choice in plan.choices)
 

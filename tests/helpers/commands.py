@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "XDG_CACHE_HOME": os.environ["NODE_FIT_TEST_CACHE"],
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
-SMALL = ("field.width=8", "field.depth=1", "train.steps=20", "train.chunk_steps=10")
+SMALL = ("field.width=8", "field.depth=1", "training.steps=20", "training.chunk_steps=10")
 DIRECT = (*TABLE, *SMALL, "recipe=direct")
 
 

@@ -158,7 +158,7 @@ def test_the_command_prints_and_keeps_them(tmp_path):
         "penalty.ridge=100",
     )  # fmt: skip
     done = node_fit(
-        tmp_path, *words, '+derived={half_life: "log(2)/k", level: s/k}', "train.steps=50", "hydra.run.dir=run"
+        tmp_path, *words, '+derived={half_life: "log(2)/k", level: s/k}', "training.steps=50", "hydra.run.dir=run"
     )
     assert done.code == 0, done.err
     summary = read_summary(tmp_path / "run")

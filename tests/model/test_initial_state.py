@@ -42,10 +42,10 @@ def oscillation() -> nf.Dataset:
 
 def test_the_best_of_many_optima_is_kept():
     alone = fit_to(oscillation(), **OPTIONS)
-    assert alone.starts is None and abs(alone.model.constants()["w"] - RATE) > 0.5
-    fit = fit_to(oscillation(), starts=32, **OPTIONS)
+    assert alone.restarts is None and abs(alone.model.constants()["w"] - RATE) > 0.5
+    fit = fit_to(oscillation(), restarts=32, **OPTIONS)
     assert fit.model.constants()["w"] == pytest.approx(RATE, rel=1e-2)
-    starts = fit.starts
+    starts = fit.restarts
     assert len(starts.fits) == 32 and 1 <= starts.found < 32
     best = min(starts.fits, key=lambda each: each.loss)
     assert best.constants == pytest.approx(fit.model.constants()) and starts.best == best.loss
@@ -59,11 +59,11 @@ def test_the_best_of_many_optima_is_kept():
 
 def test_validation_data_decide():
     data = oscillation()
-    fit = fit_to(data.until(3.5), validation=data.scored_after(3.5), starts=8, **OPTIONS)
+    fit = fit_to(data.until(3.5), validation=data.scored_after(3.5), restarts=8, **OPTIONS)
     lowest = {}
     for record in fit.history:
         lowest[record.member] = min(lowest.get(record.member, math.inf), record.validation_loss)
-    assert fit.starts.best == pytest.approx(min(lowest.values()), rel=1e-6)
+    assert fit.restarts.best == pytest.approx(min(lowest.values()), rel=1e-6)
 
 
 def test_constants_lie_around_the_given_ones():
@@ -93,7 +93,10 @@ def test_optima_are_counted():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"starts": 0}, "starts must be at least 1, got 0"), ({"starts": 3, "ensemble": 2}, "an ensemble keeps all")],
+    [
+        ({"restarts": 0}, "restarts must be at least 1, got 0"),
+        ({"restarts": 3, "ensemble": 2}, "an ensemble keeps all"),
+    ],
 )
 def test_what_can_t_be(options, words):
     with pytest.raises(ValueError, match=words):
@@ -103,20 +106,20 @@ def test_what_can_t_be(options, words):
 def test_a_model_that_goes_on_has_one_start():
     model = nf.make_model(oscillation(), field=OPTIONS["field"], key=jax.random.key(0))
     with pytest.raises(ValueError, match="starts draws new models"):
-        fit_to(oscillation(), **OPTIONS, starts=2, model=model)
+        fit_to(oscillation(), **OPTIONS, restarts=2, model=model)
 
 
 def test_the_best_network_is_kept():
     """As good as the best of separate fits with the seeds of the starts."""
     options = {"recipe": "direct", "optimizer": nf.Adam(1e-2), "field": SMALL, "steps": 40, "ridge": 0.0}
     data, held = rotation(), rotation(2, times=8)
-    several = fit_to(data, validation=held, starts=3, seed=1, **options)
+    several = fit_to(data, validation=held, restarts=3, seed=1, **options)
     alone = [fit_to(data, validation=held, seed=1 + SEEDS_APART * start, **options) for start in range(3)]
     scores = [fit.score(held).nrmse for fit in alone]
     assert several.score(held).nrmse == pytest.approx(min(scores), rel=1e-3)
     assert max(scores) > 1.05 * min(scores), "the starts do not differ, so the test is void"
     assert {record.member for record in several.history} == {0, 1, 2}
-    assert alone[0].options.starts == 1, "autonomous data begin once"
+    assert alone[0].options.restarts == 1, "autonomous data begin once"
 
 
 def test_a_waterfall_without_numbers_is_drawn(tmp_path):
@@ -130,8 +133,8 @@ def test_the_command_tells_shows_and_draws(tmp_path):
     done = node_fit(
         tmp_path, "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,v]", "data.split.by=time",
         "data.split.validation=0", "data.split.test=0", "field=known", 'field.equations={x: v, v: "-w**2*x"}',
-        "+field.constants={w: [0.9, 0, null]}", "solver=heun", "recipe=direct", "precision=x64", "starts=12",
-        "train.steps=60", "hydra.run.dir=run",
+        "+field.constants={w: [0.9, 0, null]}", "solver=heun", "recipe=direct", "precision=x64", "restarts=12",
+        "training.steps=60", "hydra.run.dir=run",
     )  # fmt: skip
     assert done.code == 0, done.err
     told = read_summary(tmp_path / "run")["starts"]

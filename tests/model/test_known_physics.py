@@ -196,7 +196,7 @@ def test_a_run_of_known_equations_says_what_it_leaves_out(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
     words = (
         "data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "data.trajectory=id", "recipe=direct",
-        "train.steps=2", "report=false", "confidence=none",
+        "training.steps=2", "report=false", "confidence=none",
     )  # fmt: skip
     known = ("field=known", "field.equations={x: -k*x}", "+field.constants={k: [1, 0, null]}")
     said = {}

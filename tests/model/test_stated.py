@@ -103,7 +103,7 @@ INFLOW = (
 @pytest.mark.parametrize(
     "known",
     [
-        ("start=first", "start.absent=20", "train.freeze=[start.hidden]"),
+        ("start=first", "start.absent=20", "training.freeze=[start.hidden]"),
         ("+start.absent.tank=20",),
         ("start=fitted", "+start.absent.tank=20"),
     ],

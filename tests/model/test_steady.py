@@ -84,7 +84,7 @@ def test_the_command_starts_at_rest(tmp_path):
     ran = node_fit(
         tmp_path, "data=table", "data.path=drug.csv", "data.time=t", "data.states=[effect]", "data.inputs=[u]",
         "start=steady", "solver.inputs=hold", "field=known", "+field.equations={effect: s + s*u - k*effect}",
-        "+field.constants={s: 1.0, k: 0.5}", "train.steps=5", "hydra.run.dir=run",
+        "+field.constants={s: 1.0, k: 0.5}", "training.steps=5", "hydra.run.dir=run",
     )  # fmt: skip
     assert ran.code == 0, ran
     assert read_summary(tmp_path / "run")["start"] == "the steady state under the first inputs"

@@ -115,7 +115,7 @@ def test_the_command_fits_a_model_to_a_table(files):
     text = (files / "model.xml").read_text()
     (files / "model.xml").write_text(text.replace("initialConcentration='2'", "initialConcentration='4'"))
     ran = run_node_fit(
-        files, "data=sbml", "data.path=model.xml", "data.table=data.csv", "starts=3", "hydra.run.dir=run"
+        files, "data=sbml", "data.path=model.xml", "data.table=data.csv", "restarts=3", "hydra.run.dir=run"
     )
     assert ran.code == 0, ran.err
     found = json.loads((files / "run" / "summary.json").read_text())["parameters"]["k1"]

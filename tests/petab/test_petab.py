@@ -63,7 +63,7 @@ def test_a_fit_is_at_a_maximum_and_is_read_back(tmp_path):
         "observables_tsv": FILES["observables.tsv"].replace("laplace", "normal"),
     }
     objective = node_fit.objective(node_fit.read_petab(write_problem(tmp_path / "smooth", **smooth)))
-    fit = node_fit.fit_petab(objective, starts=2)
+    fit = node_fit.fit_petab(objective, restarts=2)
     assert fit.log_likelihood > objective.log_likelihood(objective.nominal)
     lower, upper = objective.bounds
     inside = (fit.x > lower) & (fit.x < upper)
@@ -214,7 +214,7 @@ def test_delays_and_priorities_of_events(tmp_path):
 def test_the_command_fits_a_problem_and_writes_its_tables(tmp_path):
     rows = FILES["parameters.tsv"].replace("c\tlin\t0.1\t1.9\t1.0\t1", "c\tlin\t-2\t2\t-1\t0")
     path = write_problem(tmp_path / "problem", parameters_tsv=rows.replace("1.0\t1\nsigma", "1.0\t0\nsigma"))
-    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "starts=1", "hydra.run.dir=run")
+    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "restarts=1", "hydra.run.dir=run")
     assert ran.code == 0, ran.err
     assert "log-likelihood" in ran.out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -29,7 +29,7 @@ from node_fit.benchmark.protocols import (
     write_van_der_pol,
 )
 
-SMALL = ("--set", "field.width=8", "field.depth=1", "train.steps=60", "report=false")
+SMALL = ("--set", "field.width=8", "field.depth=1", "training.steps=60", "report=false")
 
 
 @pytest.mark.slow

@@ -410,7 +410,7 @@ def test_runs_without_a_page(tmp_path):
     """One that is told to make none, and one that can't write it; both end well."""
     write_table(tmp_path / "mine.csv", rows_of_spirals())
     (tmp_path / "hindered" / "report.html").mkdir(parents=True)
-    few = (*DIRECT, "train.steps=2", "train.chunk_steps=1")
+    few = (*DIRECT, "training.steps=2", "training.chunk_steps=1")
     ran = at_once(
         tmp_path,
         {
@@ -463,7 +463,7 @@ def test_rows_are_those_that_the_terminal_counts(tmp_path):
 
 
 def test_steps_are_those_of_each_stage(tmp_path):
-    """`train.steps=20` is that of the last stage; the page said 40."""
+    """`training.steps=20` is that of the last stage; the page said 40."""
     text = shown(make_run_page(write_run(tmp_path / "run", by_time(spirals(1)))))
     assert re.search(r"<dt>steps</dt><dd>20 \+ 20</dd>", text)
 

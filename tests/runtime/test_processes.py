@@ -46,7 +46,7 @@ def assert_same_losses(one: Path, other: Path) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-SHARED = (*DIRECT, "precision=x64", "train.steps=4", "train.chunk_steps=2")
+SHARED = (*DIRECT, "precision=x64", "training.steps=4", "training.chunk_steps=2")
 
 
 @pytest.mark.parametrize("more", [("optimizer=adam",), ("ensemble.size=4",)], ids=["trajectories", "members"])
@@ -62,7 +62,7 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, more):
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".hydra"], "only the first process writes"
 
 
-LONGER = (*SHARED, "optimizer=adam", "train.steps=200")
+LONGER = (*SHARED, "optimizer=adam", "training.steps=200")
 
 
 @pytest.fixture(scope="module")

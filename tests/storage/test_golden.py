@@ -69,7 +69,7 @@ def test_a_run_that_had_ended_says_so(folder, run):
 @pytest.mark.slow
 @each_run
 def test_a_run_goes_on_from_its_checkpoint(folder, run):
-    ran = node_fit(folder, f"resume={run}", "train.steps=30")
+    ran = node_fit(folder, f"resume={run}", "training.steps=30")
     assert ran.code == 0, ran
     assert "resuming from step 20" in ran.out
     assert read_summary(folder / run)["steps"] == 30

@@ -75,7 +75,7 @@ def test_a_rectified_record_is_fitted():
         hidden=1,
         observation=nf.NetworkReadout,
         training=nf.Training(steps=100),
-        starts=1,
+        restarts=1,
     )
     assert {choice.key for choice in fit.choices} >= {"filters", "start"}
     assert fit.score(splits.test).nrmse < 0.15

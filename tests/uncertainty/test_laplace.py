@@ -61,7 +61,7 @@ def table(tmp_path):
     np.savetxt(tmp_path / "x.csv", np.concatenate(rows), delimiter=",", header="id,t,x,v", comments="")
     return (
         *("data=table", "data.path=x.csv", "data.time=t", "data.states=[x,v]", "data.trajectory=id"),
-        *("ensemble.vary=laplace", "ensemble.size=8", "train.steps=100", "hydra.run.dir=run"),
+        *("ensemble.vary=laplace", "ensemble.size=8", "training.steps=100", "hydra.run.dir=run"),
     )
 
 

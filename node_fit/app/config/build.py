@@ -22,7 +22,7 @@ from ...runtime.placement import Placement
 from ...solver.solver import Solver
 from ...training.callback import LOGGERS, needed
 from ...training.members import Members
-from .composition import known_keys
+from .composition import find_renamed, known_keys, was_renamed
 from .instantiate import build, errors_of_key, to_plain
 from .targets import ConfigError, nearest_name, parameters_of
 
@@ -37,7 +37,7 @@ CONFIG_PARTS = (
     "recipe",
     "penalty",
     "loss",
-    "train",
+    "training",
     "ensemble",
 )
 
@@ -45,9 +45,9 @@ CONFIG_PARTS = (
 # Words of the config that stand for a constructor's None, by group and key: `auto` is chosen, `all` leaves nothing out.
 # Configs of earlier versions have null there.
 WORDS = {
-    "train": {"steps": "auto", "stride": "auto", "batch_size": "all", "chunk_steps": "auto"},
+    "training": {"steps": "auto", "stride": "auto", "batch_size": "all", "chunk_steps": "auto"},
     "solver": {"rtol": "auto", "atol": "auto", "stepping": "auto"},
-    "evaluation": {"rtol": "auto", "atol": "auto"},
+    "prediction_solver": {"rtol": "auto", "atol": "auto"},
     "field": {"width": "auto", "depth": "auto", "linear": "auto", "rest": "auto", "sees": "all"},
     "start": {"given": "all", "before": "auto"},
     "device": {"count": "all"},
@@ -77,16 +77,16 @@ def build_parts(config: DictConfig) -> Parts:
     nodes = {key: config[key] for key in CONFIG_PARTS} | {"start": start_of(config)}
     nodes = {key: without_words(node, key) for key, node in nodes.items()}
     parts = {key: build(node, key, extensions=list(config.extensions)) for key, node in nodes.items()}
-    data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "train"))
+    data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "training"))
     options = Options(
         **parts,
         training=training,
         hidden=hidden_states(config),
-        evaluation=evaluation_solver(config, parts["solver"]),
+        prediction_solver=prediction_solver(config, parts["solver"]),
         scaling=data.scaling,
         precision=config.precision,
         device=Devices(**{key: without_words(config.device, "device")[key] for key in ("kind", "count")}),
-        starts=config.starts,
+        restarts=config.restarts,
         derived=derived_quantities(config),
         seed=config.seed,
     )
@@ -213,7 +213,7 @@ def errors_of_data() -> Iterator[None]:
 
 @contextmanager
 def errors_of_training() -> Iterator[None]:
-    """Prefixes a `ValueError` about an argument of `Training` with `train.`; some faults only show during a fit."""
+    """Prefixes a `ValueError` about an argument of `Training` with `training.`; some faults only show during a fit."""
     try:
         yield
     except ConfigError:
@@ -221,12 +221,12 @@ def errors_of_training() -> Iterator[None]:
     except ValueError as error:
         if re.split(r"\W", str(error), maxsplit=1)[0] not in parameters_of(Training):
             raise
-        raise ConfigError(f"train.{error}") from error
+        raise ConfigError(f"training.{error}") from error
 
 
-def evaluation_solver(config: DictConfig, solver: Solver) -> Solver | None:
+def prediction_solver(config: DictConfig, solver: Solver) -> Solver | None:
     """The solver for predictions with the tolerances of the config; None if it has none."""
-    chosen = build(without_words(config.evaluation, "evaluation"), "evaluation")
+    chosen = build(without_words(config.prediction_solver, "prediction_solver"), "prediction_solver")
     if chosen["rtol"] is None and chosen["atol"] is None:
         return None
     rtol = chosen["rtol"] or TIGHT[config.precision]
@@ -284,7 +284,7 @@ def placement_of(config: DictConfig) -> Placement:
 def check_top(config: DictConfig) -> None:
     """Refuses keys that nothing reads, and top-level keys that are null or have the wrong type or value."""
     check_known_keys(config)
-    for key in (*CONFIG_PARTS, "evaluation", "device"):
+    for key in (*CONFIG_PARTS, "prediction_solver", "evaluation", "device"):
         if OmegaConf.select(config, key) is None:
             raise ConfigError(f"{key} must not be null; leave it out for its default.")
     for key, choices in (
@@ -333,4 +333,6 @@ def check_known_keys(config: DictConfig) -> None:
         for key in node if OmegaConf.is_dict(node) else ():
             if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
                 prefix = group and f"{group}."
+                if was_renamed(f"{prefix}{key}"):
+                    raise ConfigError(find_renamed(f"{prefix}{key}"))
                 raise ConfigError(f"{prefix}{key} is not a config key; {nearest_name(key, known, prefix)}")

@@ -74,7 +74,8 @@ def known_keys() -> dict[str, frozenset[str]]:
         path.name for path in conf.iterdir() if path.is_dir() and path.name not in ("experiment", "hydra", "tune")
     }
     config, device = shipped_config(), OmegaConf.load(conf / "device" / "auto.yaml")
-    nodes = {"": [*config, *groups], "evaluation": config.evaluation, "device": device}
+    nodes = {"": [*config, *groups], "device": device}
+    nodes |= {name: config[name] for name in ("prediction_solver", "evaluation")}
     return {name: frozenset(map(str, node)) for name, node in nodes.items()}
 
 
@@ -113,15 +114,23 @@ PHRASES = {
 }
 
 
+# Groups and keys that have another name since an earlier version, as in the configs of its runs.
+OLD_NAMES = {
+    "train": "training",
+    "starts": "restarts",
+    "evaluation.rtol": "prediction_solver.rtol",
+    "evaluation.atol": "prediction_solver.atol",
+}
 # Keys of earlier versions, and what to write instead.
 RENAMED = {
-    "train.ridge": "write penalty.ridge=VALUE",
-    "train.smoothness": "write penalty.smoothness=VALUE",
-    "train.kinetic_energy": "write penalty.kinetic_energy=VALUE",
-    "train.physics": "write penalty.physics=VALUE",
-    "train.clip": "write optimizer.clip=VALUE, which optimizer=adam has",
-    "train.scale": "write ++data.scale=VALUE",
-    "train.scan": "leave it out",
+    **{old: f"write {new}{'.KEY' if old == 'train' else ''}=VALUE" for old, new in OLD_NAMES.items()},
+    "training.ridge": "write penalty.ridge=VALUE",
+    "training.smoothness": "write penalty.smoothness=VALUE",
+    "training.kinetic_energy": "write penalty.kinetic_energy=VALUE",
+    "training.physics": "write penalty.physics=VALUE",
+    "training.clip": "write optimizer.clip=VALUE, which optimizer=adam has",
+    "training.scale": "write ++data.scale=VALUE",
+    "training.scan": "leave it out",
     "solver.steps": "write solver.stepping=VALUE",
 }
 # Launchers from other packages, and the extra that installs each.
@@ -201,7 +210,7 @@ def unknown_key(key: str, parent: Any) -> str:
         if name in arguments:
             return f"{key} is not in the config, so it has its default; write +{key}=VALUE to set it."
         siblings = siblings - {"_target_", "_partial_"} | arguments
-    if key in RENAMED:
+    if was_renamed(key):
         return find_renamed(key)
     if not siblings:
         return f"{key} is not a config key; {owner} holds a value, not keys."
@@ -219,7 +228,20 @@ def other_option(key: str, owners: list[str]) -> str:
 
 def find_renamed(key: str) -> str:
     """Explains what to write instead of a key of an earlier version."""
-    return f"{key} is no longer a config key; {RENAMED[key]}."
+    return f"{key} is no longer a config key; {RENAMED.get(key) or f'write {name_of_now(key)}=VALUE'}."
+
+
+def name_of_now(key: str) -> str:
+    """The name that a full key of an earlier version has now; of any other key its own."""
+    for old, new in OLD_NAMES.items():
+        if key == old or key.startswith(f"{old}."):
+            return new + key[len(old) :]
+    return key
+
+
+def was_renamed(key: str) -> bool:
+    """Whether an earlier version had this full key."""
+    return key in RENAMED or name_of_now(key) != key
 
 
 def check_group_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
@@ -228,7 +250,7 @@ def check_group_names(given: Iterable[str], target: Callable, key: str, partial:
     extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in given:
         if name not in parameters and not extra:
-            if f"{key}.{name}" in RENAMED:
+            if was_renamed(f"{key}.{name}"):
                 raise ConfigError(find_renamed(f"{key}.{name}"))
             if owners := options_with(f"{key}.{name}"):
                 raise ConfigError(other_option(f"{key}.{name}", owners))
