@@ -4,9 +4,10 @@ python scripts/docs/gallery.py                        # all subjects whose data 
 python scripts/docs/gallery.py lynx_hare doses        # some of them
 python scripts/docs/gallery.py tanks --data datasets  # with data that do not ship; the page says where they are
 
-Each page `docs/gallery_NAME.md` holds its commands. They run as they stand there, in a folder with `data/`, the tables
-that `gallery_data.py` makes, and links to files below `--data`. The script draws `docs/gallery_NAME.png` and writes
-what was measured between two comments of the page. `--runs DIR` keeps the runs, and uses those that are there already.
+Each page `docs/gallery_NAME.md` holds its commands, with `RUN` for the folder of a run. They run as they stand there,
+in a folder with `data/`, the tables that `gallery_data.py` makes, and links to files below `--data`. The script draws
+`docs/gallery_NAME.png` and writes what was measured between two comments of the page. `--runs DIR` keeps the runs, and
+uses those that are there already.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 import gallery_data
 import gallery_equations
+import gallery_exports
 import gallery_records
 from gallery_runs import Run, Subject
 from PIL import Image
@@ -28,7 +30,7 @@ from PIL import Image
 from node_fit.plots.style import new_figure, save_figure, use_style
 
 ROOT = Path(__file__).parents[2]
-SUBJECTS = gallery_equations.SUBJECTS | gallery_records.SUBJECTS
+SUBJECTS = gallery_equations.SUBJECTS | gallery_records.SUBJECTS | gallery_exports.SUBJECTS
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(<!-- measured.*? -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -50,14 +52,17 @@ def main() -> None:
                 continue
             supply(folder, subject, given.data.absolute())
             page = DOCS / f"gallery_{name}.md"
-            runs = [run(words, folder, number) for number, words in enumerate(commands(page.read_text()))]
+            text = page.read_text()
+            runs = [run(words, folder, number) for number, words in enumerate(commands(text, "node_fit"))]
+            for words in commands(text, "node_fit.export"):
+                write_export(words, folder, runs[-1])
             publish(name, subject, runs)
 
 
-def commands(page: str) -> list[list[str]]:
-    """The words of the commands in the shell blocks of a page, without `python -m node_fit`."""
+def commands(page: str, module: str) -> list[list[str]]:
+    """The words of the commands in the shell blocks of a page that run a module, without `python -m MODULE`."""
     blocks = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)).replace("\\\n", " ")
-    lines = [line.partition("python -m node_fit ") for line in blocks.splitlines()]
+    lines = [line.partition(f"python -m {module} ") for line in blocks.splitlines()]
     return [shlex.split(words, comments=True) for before, found, words in lines if found and not before]
 
 
@@ -87,6 +92,13 @@ def run(words: list[str], folder: Path, number: int) -> Run:
         json.loads(summary.read_text()) if summary.is_file() else {},
         json.loads((place / "seconds.json").read_text()),
     )
+
+
+def write_export(words: list[str], folder: Path, run: Run) -> None:
+    """Runs the command of an export, in which `RUN` is the folder of a run, unless its folder is there."""
+    if not (folder / words[words.index("--out") + 1]).is_dir():
+        words = [str(run.folder) if word == "RUN" else word for word in words]
+        subprocess.run([sys.executable, "-m", "node_fit.export", *words], cwd=folder, check=True)
 
 
 def publish(name: str, subject: Subject, runs: list[Run]) -> None:
