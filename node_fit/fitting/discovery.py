@@ -212,4 +212,11 @@ def discover(
         data, libraries=libraries, terms=terms, required=required, forbidden=forbidden, symbolic=symbolic,
         resamples=resamples, effort=effort, seed=seed,
     )  # fmt: skip
-    return Discovery(data, found.ranked, found.shares, found.explained, found.verdict, {"start": Fitted} | options)
+    return Discovery(
+        data,
+        found.ranked,
+        found.shares,
+        found.explained,
+        found.verdict,
+        {"start": functools.partial(Fitted, given=None)} | options,
+    )
