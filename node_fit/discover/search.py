@@ -21,7 +21,7 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, make_library
-from .judging import Judge, JudgedSystem
+from .judging import Judge, JudgedSystem, cut
 
 DISCOVERY_LOG = logging.getLogger(__name__)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
@@ -29,6 +29,8 @@ COMBINED, SHORT_SUM = 4, 5
 # What a system must explain: the share of variance, and how alike neighbouring residuals may be, beside the deviation
 # of a correlation that is due to chance.
 LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
+# Minus twice the logarithm of the odds against the row before: it is the best of some ten thousand systems.
+SURELY = 20.0
 # The user's terms, and libraries that are searched together.
 OWN = "own"
 GROUPS = (
@@ -102,11 +104,13 @@ class FoundSystem:
 class Findings:
     """What a search found: systems, the best first, the share of resamples with each term, and a verdict.
 
-    `explained` says whether an equation explains the records; `verdict` says so in a sentence.
+    `fits` says whether the best leaves nothing but noise, `explained` whether it explains the records, too; `verdict`
+    says so in a sentence.
     """
 
     ranked: list[FoundSystem]
     shares: dict[str, dict[str, float]]
+    fits: bool
     explained: bool
     verdict: str
 
@@ -150,11 +154,11 @@ def search(
     beam = Search(judge, groups, required, effort)
     beam.run(kept, clean)
     judged = beam.judged
-    explained, verdict = decide(judge, judged[0])
+    fits, explained, verdict = decide(judge, judged[0])
     if beam.interrupted:
         verdict += " The search was interrupted."
     shares = share_terms(judged[0], views[0], groups, judge.names, states, clean, resamples, seed)
-    return Findings([describe(each, judge.names, states) for each in judged], shares, explained, verdict)
+    return Findings([describe(each, judge.names, states) for each in judged], shares, fits, explained, verdict)
 
 
 class Search:
@@ -309,8 +313,12 @@ def describe(judged: JudgedSystem, names: Sequence[str], states: Sequence[str]) 
     return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes)
 
 
-def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, str]:
-    """Whether a system explains the records: it must explain the variance, and leave residuals that look like noise."""
+def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
+    """Whether a system fits the records, whether it explains them, and both in words.
+
+    It fits if it explains the variance, and leaves residuals that look like noise. Of few rows, much fits that explains
+    nothing.
+    """
     worst, alike = 1.0, 0.0
     for state in range(len(judge.states)):
         products, squares, total = 0.0, 0.0, 0.0
@@ -326,10 +334,46 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, str]:
         if share < NEARLY_EXACT:
             alike = max(alike, products / max(squares, 1e-300))
     figures = f"it explains {100 * worst:.3g} % of the variance, and neighbouring residuals correlate by {alike:.2f}"
+    none = f"no equation of these terms explains the record: of the best, {figures}"
     rows = np.isfinite(judged.left).any(axis=1).sum()
     if worst < LEAST_EXPLAINED or alike > MOST_ALIKE + rows**-0.5 or judged.escapes:
-        return False, f"no equation of these terms explains the record: of the best, {figures}."
-    return True, f"found an equation; {figures}."
+        return False, False, f"{none}."
+    if worst < NEARLY_EXACT and past_does_as_well(judge, judged):
+        return True, False, f"{none}, and each row is predicted as well by a linear map of the row before."
+    return True, True, f"found an equation; {figures}."
+
+
+def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
+    """Whether a linear map of the row before makes the rows about as probable as the simulation, which sees the first.
+
+    So it is of random walks, and of all that is driven by noise or by what is older than a row; not of a system whose
+    measurements are noisy. Both are compared by Schwarz's criterion, with a variance of the noise for each state.
+    """
+    count, before, now, left = len(judge.states), [], [], []
+    pieces = iter(judged.left.transpose(2, 0, 1))
+    for record in judge.records:
+        scaled = record.raw / judge.scale[:count]
+        gap = np.full_like(scaled, np.nan)
+        for piece in cut(len(scaled)):
+            own = next(pieces)[: piece.stop - piece.start]
+            gap[piece] = np.where(np.isfinite(own), own, gap[piece])
+        inputs = record.values[:, count:]
+        before.append(np.column_stack([scaled[:-1], inputs[:-1], inputs[1:], np.ones(len(scaled) - 1)]))
+        now.append(scaled[1:])
+        left.append(gap[1:])
+    given, wanted, gaps = (np.concatenate(each) for each in (before, now, left))
+    known = np.isfinite(np.column_stack([given, wanted, gaps])).all(axis=1)
+    given, wanted, gaps = given[known], wanted[known], gaps[known]
+    rows, many = given.shape
+    if rows < FEWEST_ROWS + many:
+        return False
+    missed = wanted - given @ np.linalg.lstsq(given, wanted)[0]
+    constants = sum(len(formula.constants) for formula in judged.formulas) + count * len(judge.records)
+    past, simulated = (
+        rows * np.log((each**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
+        for each, numbers in ((missed, many * count), (gaps, constants))
+    )
+    return bool(past < simulated + SURELY)
 
 
 def share_terms(

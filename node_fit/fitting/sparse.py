@@ -16,14 +16,14 @@ from .resolve import SHORT, Choice
 def find_equations(options: Options, train: Dataset, validation: Dataset | None) -> tuple[Options, tuple[Choice, ...]]:
     """The options with the equations in the place of `Sparse`, and what was found; other options as they are.
 
-    **Raises:** `ValueError` if states are hidden, or no equation explains the data.
+    **Raises:** `ValueError` if states are hidden, or no equation leaves nothing but noise.
     """
     if not callable(options.field) or made_of(options.field) is not Sparse:
         return options, ()
     if options.hidden not in ("auto", 0, ()):
         raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
     found = search(train, seed=options.seed, resamples=0, **keywords(options.field))
-    if not found.explained:
+    if not found.fits:
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
     best = found.ranked[0]
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
