@@ -65,8 +65,8 @@ class OptunaRecord(Protocol):
 
     number: int
     value: float | None
-    params: dict[str, Any]
-    user_attrs: dict[str, Any]
+    params: Json
+    user_attrs: Json
     intermediate_values: dict[int, float]
     state: object
     _trial_id: int
@@ -578,7 +578,7 @@ class Search:
 class Replay:
     """A stand-in for an Optuna trial that returns earlier suggestions."""
 
-    def __init__(self, values: Mapping[str, Any]):
+    def __init__(self, values: Json):
         self.values = values
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:

@@ -18,6 +18,7 @@ from ..fitting.ladder import Attempt
 from ..fitting.selection import Restarts
 from ..report.page import explain_term
 from ..report.run_files import Summary
+from ..runtime.serialization import Json
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, shown_with_interval
 from .summary import NOT_ASKED
@@ -121,7 +122,7 @@ def find_worst(channels: Mapping[str, Figures]) -> list[str]:
     return sorted(channels, key=error, reverse=True)[:MOST_PRINTED_CHANNELS]
 
 
-def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Any]) -> str:
+def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Json]) -> str:
     """Names with their values, and with their intervals if there are some."""
     shown = []
     for name, value in values.items():
@@ -184,7 +185,7 @@ def described_attempts(attempts: Sequence[Attempt], horizon: int | None) -> list
     return lines
 
 
-def print_bands(console: Console, ensemble: Mapping[str, Any] | None) -> None:
+def print_bands(console: Console, ensemble: Json | None) -> None:
     """Prints the share of measurements that the bands of an ensemble cover, if there are bands."""
     if not ensemble or not ensemble["coverage"]:
         return

@@ -322,10 +322,11 @@ def may_add(config: DictConfig, key: str, value: object) -> bool:
         return True
     if rest[0] not in parameters_of(maker):
         return False
-    return (len(rest) == 1 and not isinstance(value, dict)) or takes_mapping(constructor_hints(maker).get(rest[0], Any))
+    is_whole = len(rest) == 1 and not isinstance(value, dict)
+    return is_whole or takes_mapping(constructor_hints(maker).get(rest[0], object))
 
 
-def takes_mapping(hint: Any) -> bool:
+def takes_mapping(hint: object) -> bool:
     try:
         convert({}, hint)
     except (ValueError, OverflowError):

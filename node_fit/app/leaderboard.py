@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
+from hydra.conf import HydraConf
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
@@ -105,7 +106,7 @@ class Leaderboard(Callback):
         return path.is_file() and path.stat().st_mtime >= self.began - TICK
 
 
-def runs_here(hydra: Any) -> bool:
+def runs_here(hydra: HydraConf) -> bool:
     """Whether Hydra runs the jobs of a multirun in this process, one after another."""
     return hydra.launcher._target_.endswith("BasicLauncher")
 

@@ -4,14 +4,14 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ..runtime.serialization import Json
 from .config.build import CONFIG_PARTS, WORDS
-from .config.composition import OLD_NAMES, name_of_now, read_config, shipped, shipped_config, shipped_option
+from .config.composition import OLD_NAMES, read_config, rename_keys, shipped, shipped_config, shipped_option
 from .config.targets import ConfigError
 
 # Keys that may change when a run resumes; any other change would make it a different run.
@@ -33,7 +33,7 @@ RECORD = ".run.json"
 CONFIG = "config.yaml"
 
 
-def command_record(hydra: Any) -> Json:
+def command_record(hydra: HydraConf) -> Json:
     """Records how a run was started, from Hydra's node of its config; `with_resumed` needs it to resume the run."""
     runtime = plain_runtime(hydra)
     return {
@@ -43,7 +43,7 @@ def command_record(hydra: Any) -> Json:
     }
 
 
-def plain_runtime(hydra: Any) -> Json:
+def plain_runtime(hydra: HydraConf) -> Json:
     """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
     runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
     assert isinstance(runtime, dict)
@@ -146,7 +146,7 @@ def check_words(record: Json) -> None:
         raise ValueError("keys of Hydra's")
 
 
-def overrides_of(hydra: Any, record: Path, resume: str | None) -> list[str]:
+def overrides_of(hydra: HydraConf, record: Path, resume: str | None) -> list[str]:
     """The overrides of a run: those of its start, and those of this command."""
     words = list(map(str, hydra.overrides.task))
     if not resume or any(word == "resume=auto" for word in words):
@@ -187,11 +187,7 @@ def with_new_keys(config: DictConfig) -> DictConfig:
     """A stored config with today's names, and the shipped values of keys that its version of this package lacked."""
     shipped_values = shipped_config()
     with open_dict(config):
-        for old, new in OLD_NAMES.items():
-            group, _, key = old.rpartition(".")
-            node = config.get(group) if group else config
-            if OmegaConf.is_dict(node) and key in node:
-                OmegaConf.update(config, new, node.pop(key), force_add=True)
+        rename_keys(config)
         for key, value in shipped_values.items():
             both = OmegaConf.is_dict(config.get(key)) and OmegaConf.is_dict(value)
             if key not in config:
@@ -232,7 +228,10 @@ def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: P
 
 def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, object, object]]:
     """The keys in which two configs differ, of those that may not change, with both values."""
-    then = with_words(flatten(OmegaConf.to_container(before, resolve=True)))
+    stored = OmegaConf.to_container(before, resolve=True)
+    if isinstance(stored, dict):
+        rename_keys(stored)
+    then = with_words(flatten(stored))
     # In the form that a YAML file gives back.
     this = with_words(flatten(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True)))
     keys = [*then, *(key for key in this if key not in then)]
@@ -244,8 +243,7 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
 
 
 def with_words(flat: Json) -> Json:
-    """Flat keys by today's names, with the words for which earlier versions wrote null."""
-    flat = {name_of_now(key): value for key, value in flat.items()}
+    """Flat keys with the words for which earlier versions wrote null."""
     words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
     return {key: words.get(key) if value is None else value for key, value in flat.items()}
 

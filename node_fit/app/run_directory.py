@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ..storage.checkpoint import steps_in
 from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
 from .resuming import RECORD
+
+if TYPE_CHECKING:
+    import pandas
 
 PREDICTION_COLUMNS = [field.name for field in fields(Record)]
 
@@ -187,7 +190,7 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, object]) -> None:
         write_file(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
-    def write_predictions(self, frame: Any) -> None:
+    def write_predictions(self, frame: "pandas.DataFrame") -> None:
         """Writes a row for each time of a split; see `Assessment.frame`."""
         write_file(self.predictions, frame.to_csv(index=False).encode())
 

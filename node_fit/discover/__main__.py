@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -20,6 +19,7 @@ from ..app.config.build import build_parts, errors_of_data
 from ..app.config.targets import ConfigError
 from ..app.launching import launch, print_error, register, wants_tracebacks
 from ..fitting.discovery import Discovery, discover
+from ..runtime.serialization import Json
 from ..startup import BEGAN
 
 USAGE = """\
@@ -79,7 +79,7 @@ def check_field_words(words: list[str]) -> None:
             sys.exit(1)
 
 
-def take_options(words: list[str]) -> dict[str, Any]:
+def take_options(words: list[str]) -> Json:
     """Removes the words of the search, `discover.KEY=VALUE`, from the command line, and returns their values."""
     mine = [word for word in words if word.lstrip("+").startswith("discover.")]
     words[:] = [word for word in words if word not in mine]
@@ -94,7 +94,7 @@ def take_options(words: list[str]) -> dict[str, Any]:
     }
 
 
-def search_data(config: DictConfig, options: dict[str, Any]) -> Discovery:
+def search_data(config: DictConfig, options: Json) -> Discovery:
     """The equations of the training data that a config describes."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()

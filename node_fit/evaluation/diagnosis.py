@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, maker, outside_in_wo
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
+
+if TYPE_CHECKING:
+    import pandas
 
 # Trajectories besides the first that a sentence names.
 MOST_NAMED = 4
@@ -119,7 +122,7 @@ class Assessment:
         bands = {} if self.simulated is None else self.simulated.bands
         return {name: coverage(self.splits[name], *edges) for name, edges in bands.items()}
 
-    def frame(self) -> Any:
+    def frame(self) -> "pandas.DataFrame":
         """A `pandas.DataFrame` with a row for each time of a split: trajectory, time, inputs, each state measured and
         predicted, with its band, and whether the row counts in the score (`scored`), or the start was read from it."""
         import pandas as pd

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -244,7 +243,7 @@ def identify(options: Options, train: Dataset, validation: Dataset | None) -> Id
 OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "prediction_solver")
 
 
-def check_model_given(model: Any) -> NeuralODE:
+def check_model_given(model: object) -> NeuralODE:
     """The model to continue from.
 
     **Raises:** `ValueError` if it is not a single model.

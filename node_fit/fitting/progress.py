@@ -4,9 +4,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..training.callback import Callback, Record, RunState
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Seconds between two lines within a chunk.
 SILENCE = 8.0
@@ -32,7 +35,7 @@ def in_terminal() -> bool:
     return is_terminal(sys.stdout) or is_terminal(sys.stderr)
 
 
-def is_terminal(stream: Any) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -48,14 +51,14 @@ class Display:
     **Arguments:** `console`: a `rich.console.Console`.
     """
 
-    def __init__(self, console: Any):
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def __init__(self, console: "Console"):
+        from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeRemainingColumn
         from rich.text import Text
 
         class Clock(TimeRemainingColumn):
             """The remaining time, or the elapsed time of what has no known end, such as compilation."""
 
-            def render(self, task: Any) -> Text:
+            def render(self, task: Task) -> Text:
                 if task.total is not None:
                     return super().render(task)
                 return Text(f"{task.elapsed or 0:.0f} s", style="progress.elapsed")
@@ -73,7 +76,7 @@ class Display:
             transient=True,
             disable=self.lines or self.notebook,
         )
-        self.task: Any = None
+        self.task = TaskID(0)
         self.last: tuple[int, float] | None = None
         self.stage, self.steps, self.shown = "", 0, time.perf_counter()
 
@@ -84,7 +87,7 @@ class Display:
         self.say("preparing")
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
     def say(self, what: str) -> None:

@@ -6,8 +6,9 @@ decision that the result names, such as trials of the prior's weight.
 
 import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Choice:
     """A key of the config, the value that was chosen for it, and why."""
 
     key: str
-    value: Any
+    value: object
     reason: str
 
     def __str__(self) -> str:
@@ -61,7 +62,7 @@ class Identified(NamedTuple):
 
     model: LinearModel | None = None
     key: str | None = None
-    value: Any = None
+    value: object = None
     reason: str = ""
 
     @property
@@ -169,7 +170,7 @@ def has_linear_part(options: Options, facts: Facts) -> bool:
     return offered and says(options.observation, "is_direct", False) and not has_angles(options, facts)
 
 
-def takes_linear_part(field: Any) -> bool:
+def takes_linear_part(field: Callable) -> bool:
     """Whether a field that is still to be made has a linear part only if that is asked for, and nothing was said."""
     optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(field).parameters
     return optional and keyword(field, "linear") is None

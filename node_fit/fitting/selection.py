@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..evaluation.metrics import jsonable
 from ..model.neural_ode import NeuralODE
+from ..runtime.serialization import Json
 from ..training.callback import RunState, Status
 from ..training.decisions import Outcome
 from ..training.loop import Loop
@@ -63,7 +63,7 @@ class Restarts:
         limit = self.best * (1 + SAME) + EXACT_LOSS
         return min((each.loss for each in self.fits if limit < each.loss < math.inf), default=None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """For JSON; None for a loss that is not finite."""
         table = [
             {"start": index, "status": each.status, "loss": jsonable(each.loss), "constants": dict(each.constants)}

@@ -57,15 +57,15 @@ class LevenbergMarquardt(AbstractOptimizer):
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).
 
     A step linearises once and tries dampings until the sum of squares falls. The linear problem is solved in the
-    smaller of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than `memory`,
-    conjugate gradients solve it with matrix-free products.
+    smaller of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
+    `max_bytes`, conjugate gradients solve it with matrix-free products.
 
     **Arguments:**
 
     - `damping`: damping of the first step, relative to the largest squared column norm of the Jacobian.
     - `geodesic`: whether to correct steps for the curvature of the model (geodesic acceleration).
-    - `form`: `dense`, `cg`, or `auto`, which chooses by `memory`.
-    - `memory`: maximum size of the Jacobian [bytes].
+    - `form`: `dense`, `cg`, or `auto`, which chooses by `max_bytes`.
+    - `max_bytes`: maximum size of the Jacobian.
     - `tries`: maximum number of dampings to try in a step.
 
     **Raises:** `ValueError` if a number is out of range.
@@ -75,12 +75,12 @@ class LevenbergMarquardt(AbstractOptimizer):
     damping: float | Float[Array, ""] = 1e-3
     geodesic: bool = eqx.field(static=True, default=True)
     form: Form = eqx.field(static=True, default="auto")
-    memory: float = eqx.field(static=True, default=1e9)
+    max_bytes: float = eqx.field(static=True, default=1e9)
     tries: int = eqx.field(static=True, default=10)
 
     def __check_init__(self):
         check_fields(self, {"form": "auto, dense or cg"})
-        for key in ("damping", "memory"):
+        for key in ("damping", "max_bytes"):
             if not 0 < getattr(self, key) < math.inf:
                 raise ValueError(f"{key} must be positive and finite, got {getattr(self, key)}.")
         if self.tries < 1:
@@ -144,7 +144,7 @@ class LevenbergMarquardt(AbstractOptimizer):
 
     def linearise(self, loss: LeastSquaresLoss, x: Vector) -> "Linearisation":
         rows = jax.eval_shape(lambda x: loss.residuals(x)[0], x).size
-        free = self.form == "cg" or (self.form == "auto" and rows * x.size * x.dtype.itemsize > self.memory)
+        free = self.form == "cg" or (self.form == "auto" and rows * x.size * x.dtype.itemsize > self.max_bytes)
         return matrix_free(loss, x) if free else dense(loss.linearised(x), x)
 
     def reopen(self, state: LMState) -> LMState:

@@ -163,7 +163,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self):
-        def put(name: str, value: Any) -> None:
+        def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
         put("field", as_field(self.field))
@@ -266,7 +266,7 @@ def says_where(function: Function) -> Function:
     return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.
 
 
-def as_penalty(given: Any) -> Penalty:
+def as_penalty(given: object) -> Penalty:
     """Converts to a `Penalty`; `auto` is one whose ridge `fit` chooses.
 
     **Raises:** `ValueError` that says what to pass.

@@ -191,7 +191,7 @@ def windows_first(stage: Stage, facts: Facts) -> tuple[tuple[Stage, ...], list[s
     return (windows, replace(stage, objective=objective, batch_size=None)), []
 
 
-def as_recipe(given: Any) -> Recipe | tuple[Stage, ...]:
+def as_recipe(given: object) -> Recipe | tuple[Stage, ...]:
     """Converts a name to its recipe, and a list of stages to a tuple; returns a recipe unchanged.
 
     **Raises:** `ValueError` that says what to pass.

@@ -210,7 +210,7 @@ def read_versions(model: Path) -> dict[str, str]:
     return {"node_fit": str(content.get("node_fit", "?")), **content.get("versions", {})}
 
 
-def command_of(record: Mapping[str, Any], summary: "Summary") -> str:
+def command_of(record: Json, summary: "Summary") -> str:
     """The command that repeats a run."""
     words = [word for path in record.get("config_dirs", []) for word in ("--config-dir", path)]
     given = record.get("overrides", summary.get("overrides") or [])

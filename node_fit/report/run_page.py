@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -51,7 +51,7 @@ POINTS_OF_CHECK = 40
 HISTOGRAM_BINS = 41
 
 
-def describe_residuals(predictions: Predictions, checked: Mapping[str, Any]) -> list[Json]:
+def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) -> list[Json]:
     """Autocorrelation and distribution of the residuals, by split.
 
     **Arguments:** `checked`: what the summary says of the residuals of each split; those of others are checked here, in

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -371,7 +372,7 @@ class WeightsAndBiases(AbstractLogger):
 LOGGERS: dict[str, type[AbstractLogger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
 
 
-def needed(package: str, extra: str) -> Any:
+def needed(package: str, extra: str) -> ModuleType:
     """Imports a package that an extra installs.
 
     **Raises:** `ValueError` with the command that installs it.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from ..data.domains import Bounds, from_line, slope, to_line
 from ..evaluation.residuals import neighbours_in_words
 from ..model import parameters
 from ..model.fields.known import Constants, Quantity, quantities
+from ..runtime.serialization import Json
 from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
 
 # A direction of which less is known is not determined: a standard error of the constants' own size.
@@ -159,7 +160,7 @@ class Confidence:
     notes: tuple[str, ...]
     derived: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """For JSON; None for a number that is not finite."""
         found = asdict(self)
         for key in ("constants", "derived"):

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Bool, Float
 
-from ..data.batch import data_from_start
+from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset
 from ..data.domains import from_line, slope
 from ..data.noise import noise_unit, typical_residuals
@@ -97,7 +97,7 @@ class Evidence:
         self.spread = self._spread(data) if self.loss.robust else None
 
     @staticmethod
-    def _deviation(model: NeuralODE, train: Dataset, batch: Any) -> Float[np.ndarray, "block row"]:
+    def _deviation(model: NeuralODE, train: Dataset, batch: Batch) -> Float[np.ndarray, "block row"]:
         """What a weighted residual of one is in the user's units, at each measurement."""
         scaler = model.scaler
         weight = 1.0 if batch.weight is None else np.asarray(batch.weight, np.float64)
@@ -144,7 +144,7 @@ class Evidence:
         """At network weights drawn as before a training, which no prior has made small; None if a solve fails there."""
         rng = np.random.default_rng(0)
 
-        def drawn(leaf: Any, prior: Any) -> Any:
+        def drawn(leaf: np.ndarray, prior: np.ndarray) -> np.ndarray:
             width = leaf.shape[-1] if leaf.ndim else 1
             return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 

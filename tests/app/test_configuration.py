@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 import node_fit as nf
 from node_fit.app import resuming
 from node_fit.app.config.build import build_parts, check_top, without_words
-from node_fit.app.config.composition import RENAMED, explain
+from node_fit.app.config.composition import RENAMED, explain, rename_keys
 from node_fit.app.config.instantiate import build, check_value
 from node_fit.app.config.targets import ConfigError, constructor_hints, constructors, locate, parameters_of
 from node_fit.options.recipes import RECIPES, make_stage
@@ -600,3 +600,28 @@ def test_null_in_the_config_of_an_earlier_run_is_the_word_of_now():
     assert resuming.differences(before, OmegaConf.create({"training": {"stride": "auto", "batch_size": "all"}})) == []
     now = OmegaConf.create({"training": {"stride": 4, "batch_size": "all"}})
     assert resuming.differences(before, now) == [("training.stride", "auto", 4)]
+
+
+@pytest.mark.parametrize(
+    "before, now",
+    [
+        ({"starts": 3}, {"restarts": 3}),
+        (
+            {"evaluation": {"rtol": 1e-5, "atol": None, "level": 0.9}},
+            {"prediction_solver": {"rtol": 1e-5, "atol": "auto"}, "evaluation": {"level": 0.9}},
+        ),
+        (
+            {"optimizer": {"_target_": "node_fit.LevenbergMarquardt", "memory": 1e6}},
+            {"optimizer": {"_target_": "node_fit.LevenbergMarquardt", "max_bytes": 1e6}},
+        ),
+        (
+            {"optimizer": {"_target_": "node_fit.LBFGS", "memory": 20}},
+            {"optimizer": {"_target_": "node_fit.LBFGS", "memory": 20}},
+        ),
+    ],
+)
+def test_a_key_in_the_config_of_an_earlier_run_has_its_name_of_now(before, now):
+    assert resuming.differences(OmegaConf.create(before), OmegaConf.create(now)) == []
+    renamed = OmegaConf.create(before)
+    rename_keys(renamed)
+    assert renamed.keys() == now.keys()

@@ -155,7 +155,7 @@ def test_a_field_that_blows_up_on_the_way_is_survived():
     [
         ({"damping": 0.0}, "damping must be positive and finite, got 0.0"),
         ({"tries": 0}, "tries must be at least 1, got 0"),
-        ({"memory": -1.0}, "memory must be positive and finite"),
+        ({"max_bytes": -1.0}, "max_bytes must be positive and finite"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, sentence):

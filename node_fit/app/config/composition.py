@@ -6,7 +6,7 @@ A stored config may come from a stranger, so nothing in it is resolved or called
 import functools
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,8 @@ OLD_NAMES = {
     "evaluation.rtol": "prediction_solver.rtol",
     "evaluation.atol": "prediction_solver.atol",
 }
+# Arguments that have another name, by their constructors.
+OLD_ARGUMENTS = {"node_fit.LevenbergMarquardt": {"memory": "max_bytes"}}
 # Keys of earlier versions, and what to write instead.
 RENAMED = {
     **{old: f"write {new}{'.KEY' if old == 'train' else ''}=VALUE" for old, new in OLD_NAMES.items()},
@@ -237,6 +239,21 @@ def name_of_now(key: str) -> str:
         if key == old or key.startswith(f"{old}."):
             return new + key[len(old) :]
     return key
+
+
+def rename_keys(config: MutableMapping) -> None:
+    """Gives the keys of a stored config, or of plain dicts, the names that they have now."""
+    for old, new in OLD_NAMES.items():
+        (group, _, key), (group_now, _, key_now) = old.rpartition("."), new.rpartition(".")
+        node = config.get(group) if group else config
+        if isinstance(node, MutableMapping) and key in node:
+            owner = config.setdefault(group_now, {}) if group_now else config
+            owner[key_now] = node.pop(key)
+    for node in list(config.values()):
+        if isinstance(node, MutableMapping):
+            for key, key_now in OLD_ARGUMENTS.get(str(node.get("_target_")), {}).items():
+                if key in node:
+                    node[key_now] = node.pop(key)
 
 
 def was_renamed(key: str) -> bool:

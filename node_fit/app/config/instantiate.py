@@ -87,7 +87,7 @@ def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
     hints = constructor_hints(target)
     for name, value in values.items():
         if not holds_call(value):
-            values[name] = check_value(value, hints.get(name, Any), f"{key}.{name}")
+            values[name] = check_value(value, hints.get(name, object), f"{key}.{name}")
     return Call(key, target, values, partial)
 
 
@@ -102,7 +102,7 @@ def execute(plan: object) -> object:
     key, target, arguments = plan.key, plan.target, dict(plan.arguments)
     for name, value in arguments.items():
         if holds_call(value):
-            arguments[name] = check_value(execute(value), constructor_hints(target).get(name, Any), f"{key}.{name}")
+            arguments[name] = check_value(execute(value), constructor_hints(target).get(name, object), f"{key}.{name}")
     if plan.partial:
         deferred = Deferred(target, **arguments)
         deferred.key = key
@@ -139,7 +139,7 @@ def errors_of_key(key: str, target: Callable) -> Iterator[None]:
 # Values.
 
 
-def check_value(value: object, hint: Any, key: str) -> Any:
+def check_value(value: object, hint: object, key: str) -> Any:
     """Converts `value` to the type of the hint, or raises a `ConfigError` that names the key."""
     try:
         return convert(value, hint)
@@ -185,7 +185,7 @@ def convert(value: object, hint: Any) -> object:
     return value
 
 
-def convert_to_one(value: object, hints: Sequence[Any]) -> object:
+def convert_to_one(value: object, hints: Sequence[object]) -> object:
     """Converts `value` to the first hint that accepts it; a string becomes a number only if no hint takes strings."""
     for hint in sorted(hints, key=lambda hint: hint is float and isinstance(value, str)):
         try:
@@ -195,8 +195,8 @@ def convert_to_one(value: object, hints: Sequence[Any]) -> object:
     raise ValueError
 
 
-def convert_list(values: Sequence[object], kind: Any, inner: tuple[Any, ...]) -> list | tuple:
+def convert_list(values: Sequence[object], kind: object, inner: tuple[object, ...]) -> list | tuple:
     many = kind is not tuple or not inner or inner[-1] is Ellipsis
-    hints = [inner[0] if inner else Any] * len(values) if many else inner
+    hints = [inner[0] if inner else object] * len(values) if many else inner
     items = [convert(value, hint) for value, hint in zip(values, hints, strict=True)]
     return items if kind is list else tuple(items)

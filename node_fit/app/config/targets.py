@@ -42,10 +42,10 @@ class ConfigError(ValueError):
         super().__init__(one_line(text))
 
 
-def locate(path: Any, key: str, allowed: Sequence[str]) -> Callable:
+def locate(path: object, key: str, allowed: Sequence[str]) -> Callable:
     """Looks up a class or function by its dotted name: a public constructor, or one of a package of the user's own."""
     package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
-    if package is None:
+    if package is None or not isinstance(path, str):
         prefixes = ", ".join(f"{name}." for name in allowed)
         raise ConfigError(f"{key} must start with {prefixes} or a package named in extensions=[...], got {path!r}")
     if package not in ALLOWED:
@@ -104,7 +104,7 @@ def make_importable() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def find_member(owner: Any, name: str, path: str, key: str) -> Any:
+def find_member(owner: Any, name: str, path: str, key: str) -> object:
     if hasattr(owner, name):
         return getattr(owner, name)
     if hasattr(owner, "__path__") and importlib.util.find_spec(f"{owner.__name__}.{name}"):
@@ -158,7 +158,7 @@ def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:
     return {n: p for n, p in signature.parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
 
 
-def constructor_hints(target: Callable) -> dict[str, Any]:
+def constructor_hints(target: Callable) -> dict[str, object]:
     parameters = parameters_of(target).values()
     return {p.name: p.annotation for p in parameters if p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD}
 
