@@ -373,7 +373,10 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
     if many or not is_measured(options, fit) or not has_enough_rows(train) or options.scaling != Scaling():
         return None
-    return replace(options, field=Sparse, optimizer=LevenbergMarquardt(), restarts=1, training=Training(window=None))
+    # From a noisy first row, errors of a chaotic system grow, whatever the equations.
+    start = Fitted if options.start == "auto" and horizon_of(fit) is not None else options.start
+    changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
+    return replace(changed, training=Training(window=None))
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:
