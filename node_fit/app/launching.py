@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 from omegaconf._utils import split_key
 
-from ..data.tables.reading import READERS, column_names, find_files
+from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..runtime.placement import explain_memory
 from ..storage.disk import explain_disk
@@ -127,7 +127,7 @@ def print_error(error: Exception) -> None:
 
 
 # How a file of data ends, which is named without a key.
-ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *READERS)
+ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 # Keys whose values name columns.
 TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
 PAIRS = {"[": "]", "{": "}", "(": ")"}

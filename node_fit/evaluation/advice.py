@@ -1,10 +1,8 @@
 """What a fit is judged by, and advice for one that is not good, from its data and its options."""
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -12,10 +10,9 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
-from ..model.fields.known import Hybrid, Known
-from ..model.fields.network import Linear
 from ..model.initial_state.stated import Stated
 from ..model.initial_state.trained import Fitted
+from ..model.make_model import keyword, made_of, says
 from ..objectives.losses import Penalty
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
@@ -204,7 +201,7 @@ def advise(
     wide = spanning_decades(options, data)
     if wide:
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
-    if maker(options.field) is Linear:
+    if says(options.field, "is_linear", False):
         found.append("field=mlp, since this field is linear")
     shares = explain_by_past(data, predicted)
     if overfits:
@@ -224,16 +221,10 @@ def past_predicts(data: Dataset, predicted: Float[np.ndarray, "trajectory time s
     return bool((explain_by_past(data, predicted) > EXPLAINED).any())
 
 
-def maker(field: Any) -> Any:
-    """The class or function that makes a field, without arguments that are given beforehand."""
-    return maker(field.func) if isinstance(field, functools.partial) else field
-
-
 def smaller_network(options: Options) -> list[str]:
     """The advice to take fewer weights, unless they are few."""
-    field = options.field
-    given = field.keywords.get("width") if isinstance(field, functools.partial) else None
-    narrow = maker(field) in (Linear, Known) or (given is not None and given <= NARROW)
+    given = keyword(options.field, "width")
+    narrow = not says(options.field, "has_network", True) or (given is not None and given <= NARROW)
     return [] if narrow else [f"a smaller network (field.width={NARROW})"]
 
 
@@ -289,16 +280,16 @@ def advise_flat(options: Options, history: Sequence[Record], chosen: Collection[
 
 def other_equations(options: Options, chosen: Collection[str]) -> str | None:
     """What to try where known equations do not describe the data; None of other fields."""
-    kind = maker(options.field)
-    if kind not in (Known, Hybrid):
+    if not says(options.field, "has_equations", False):
         return None
     alone = options.restarts in (1, "auto") and "restarts" not in chosen
     tries = ["several first values of the constants (restarts=8)"] if alone else []
-    if maker(options.start) not in (Fitted, Stated) and "start" not in chosen:
+    if made_of(options.start) not in (Fitted, Stated) and "start" not in chosen:
         tries.append("a start that is fitted (start=fitted)")
     if options.hidden not in (0, "auto", ()):
         tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")
-    tries.append("a network for what they lack (field=hybrid)" if kind is Known else "a remainder (field.rest=true)")
+    has_network = says(options.field, "has_network", True)
+    tries.append("a remainder (field.rest=true)" if has_network else "a network for what they lack (field=hybrid)")
     wrong = "the start, the first values of the constants or the equations may be wrong"
     return f"{', '.join(tries[:-1])}{' or ' if tries[:-1] else ''}{tries[-1]}, since {wrong}"
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..model.fields.known import Known
-from ..model.fields.network import Linear
+from ..model.make_model import says
 from ..training.callback import Record
-from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, maker, outside_in_words, past_predicts, stands_still
+from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, outside_in_words, past_predicts, stands_still
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
@@ -305,7 +304,8 @@ def linear_does_as_well(case: Case) -> str:
     """Says so, of a fit that has a network."""
     name = (case.held or ["train"])[-1]
     tied = ties(case, name, ("linear", "state-space"))
-    if tied is None or maker(case.options.field) in (Linear, Known):
+    flexible = any(says(case.options.field, kind, True) for kind in ("has_network", "has_linear_part"))
+    if tied is None or not flexible or says(case.options.field, "is_linear", False):
         return ""
     where = "training" if name == "train" else name
     return f"; {tied} does as well on {where} data, so field=linear, which is simpler, may be enough"

@@ -19,10 +19,10 @@ from ..data.dataset import Dataset
 from ..data.scaling import Scaling
 from ..evaluation.advice import FLAT
 from ..model.ensemble import Ensemble
-from ..model.fields.known import Hybrid, Known, Sparse
+from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import made_of
+from ..model.make_model import made_of, says
 from ..model.observation import MeasuredStates
 from ..objectives.losses import Penalty
 from ..objectives.objective import AbstractObjective
@@ -249,14 +249,14 @@ def why_more(judged: Judged) -> str:
 def has_hidden_starts(fit: Fit) -> bool:
     """Whether a fit of known equations has found where hidden states start."""
     model = fit.model.typical
-    known = made_of(fit.options.field) in (Known, Hybrid) if callable(fit.options.field) else False
+    known = says(fit.options.field, "has_equations", False)
     return known and bool(model.start.guess.unknown) and not isinstance(fit.model, Ensemble)
 
 
 def is_few(fit: Fit) -> bool:
     """Whether few values are fitted by a network, which they do not determine."""
-    network = made_of(fit.options.field) in (MLP, Polynomial) if callable(fit.options.field) else False
-    return network and has_few_values(fit.data["train"])
+    flexible = says(fit.options.field, "has_linear_part", False) and not says(fit.options.field, "is_linear", False)
+    return flexible and has_few_values(fit.data["train"])
 
 
 def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...] = ()) -> Judged:
@@ -331,9 +331,10 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
     if not callable(options.field):
         return []
     maker = made_of(options.field)
-    if maker in (Known, Hybrid):
+    if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)
-        return [Rung("several starts", ("restarts", "start"), several, validated=maker is Hybrid)]
+        network = says(options.field, "has_network", True)
+        return [Rung("several starts", ("restarts", "start"), several, validated=network)]
     if maker is not MLP or not is_plain(options.field):
         return []
     narrow, prior = ("training.window", "field.width"), ("penalty.ridge",)

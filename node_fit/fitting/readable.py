@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..model.ensemble import Ensemble
-from ..model.fields.known import Hybrid, Known
-from ..model.fields.network import Linear, Polynomial
+from ..model.fields.field import AbstractVectorField
 from ..model.neural_ode import NeuralODE
 from ..plots.style import png
 
@@ -26,15 +25,10 @@ NEGLIGIBLE = 1e-9
 def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
     """The right-hand sides of a model's field as text, by state, in the user's units; see `Fit.equations`."""
     field = model.typical.field
-    if isinstance(field, Known):
-        return dict(field.equations.texts)
-    if isinstance(field, Hybrid):
-        states, network = field.known.system.states, f"network({', '.join(field.sees)})"
-        added = {states[state] for state in field.rest}
-        return {name: f"{text} + {network}" if name in added else text for name, text in field.known.equations.texts}
-    if isinstance(field, Linear | Polynomial) and isinstance(model, NeuralODE):
-        return polynomial_equations(model, field.coefficients())
-    return {}
+    if not isinstance(field, AbstractVectorField):
+        return {}
+    terms = field.coefficients() if isinstance(model, NeuralODE) else {}
+    return polynomial_equations(model.typical, terms) if terms else field.texts()
 
 
 def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str]:

@@ -10,9 +10,6 @@ from jaxtyping import PyTree
 
 from ..data.scaling import Scaler
 from .fields.known import Constants
-from .fields.network import MLP, Polynomial
-from .initial_state.rule import AbstractStart
-from .initial_state.trained import Encoder
 
 Kind = TypeVar("Kind")
 TRAINED = ("field", "start", "observation")
@@ -69,17 +66,13 @@ def network_weights(part: PyTree) -> list[jax.Array]:
     """The floating arrays of a part that a prior around 0 penalises: no scales, constants or linear paths."""
     others = (Scaler, Constants)
     kept = jax.tree.map(lambda x: None if isinstance(x, others) else x, part, is_leaf=lambda x: isinstance(x, others))
-    kept = jax.tree.map(network_of, kept, is_leaf=lambda x: isinstance(x, MLP | Polynomial | AbstractStart))
+    kept = jax.tree.map(lambda x: x.penalised if says_penalised(x) else x, kept, is_leaf=says_penalised)
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
-def network_of(part: PyTree) -> PyTree:
-    """The part of a field with a linear path, or of a start, that a prior penalises."""
-    if isinstance(part, MLP | Encoder):
-        return part.network
-    if isinstance(part, Polynomial):
-        return part.weight
-    return None if isinstance(part, AbstractStart) else part
+def says_penalised(part: PyTree) -> bool:
+    """Whether a field or a start says itself what of it a prior penalises, as one with a linear path does."""
+    return hasattr(type(part), "penalised")
 
 
 def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[tuple, Kind]]:

@@ -186,6 +186,13 @@ class AbstractObjective(eqx.Module):
         """The same objective on whole trajectories, if this one uses windows; None if it does not."""
         return None
 
+    def why_no_likelihood(self) -> str | None:
+        """Why its minimum has no intervals, in words; None if it has: it is the likelihood of measurements.
+
+        One with intervals is an `AbstractSimulation` whose `residual_loss` says how much large residuals count.
+        """
+        return f"minimises {type(self).__name__}, which is no likelihood of trajectories"
+
     @property
     def takes_minibatches(self) -> bool:
         """Whether its rows can be drawn independently of each other."""

@@ -254,6 +254,9 @@ class TrajectoryMatching(AbstractSimulation):
     def grows(self) -> bool:
         return self.horizon is not None
 
+    def why_no_likelihood(self) -> str | None:
+        return None if self.window is None else "fits windows, in which rows count more than once"
+
     def on_whole_trajectories(self) -> "TrajectoryMatching | None":
         return None if self.window is None else replace(self, window=None, stride=None)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 import jax
 import numpy as np
@@ -21,7 +21,6 @@ from ..model import parameters
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.losses import LEAST_SQUARES, AbstractResidualLoss
-from ..objectives.trajectory import TrajectoryMatching
 from ..options.options import Devices, Options
 from ..runtime.placement import scope
 from ..training.members import Member
@@ -214,10 +213,14 @@ class Evidence:
         return float((found.residuals**2).sum() + (found.prior * x**2).sum())
 
 
+class Likelihood(Protocol):
+    """An objective that is the likelihood of measurements."""
+
+    residual_loss: AbstractResidualLoss
+
+
 def loss_of(stage: Stage) -> AbstractResidualLoss:
-    objective = stage.objective
-    assert isinstance(objective, TrajectoryMatching)
-    return objective.residual_loss
+    return cast(Likelihood, stage.objective).residual_loss
 
 
 def with_least_squares(stage: Stage) -> Stage:
@@ -226,11 +229,8 @@ def with_least_squares(stage: Stage) -> Stage:
 
 
 def check_stage(stage: Stage) -> None:
-    objective = stage.objective
-    if not isinstance(objective, TrajectoryMatching):
-        raise Unsure(f"the last stage minimises {type(objective).__name__}, which is no likelihood of trajectories.")
-    if objective.window is not None:
-        raise Unsure("the last stage fits windows, in which rows count more than once.")
+    if reason := stage.objective.why_no_likelihood():
+        raise Unsure(f"the last stage {reason}.")
 
 
 def check_problem_size(count: int, train: Dataset, fewer: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...runtime.validation import check_argument
 from ..dataset import Dataset
@@ -88,7 +88,7 @@ def check_file_size(path: Path, most: float) -> None:
     **Raises:** `ValueError` that names the key that raises the limit.
     """
     try:
-        size = SIZES.get(path.suffix.lower(), size_of_text)(path, most)
+        size = format_of(path).unpacked_size(path, most)
     except (PermissionError, MemoryError):
         raise
     except Exception:  # The parsers of damaged files may raise anything; the reader reports it.
@@ -163,22 +163,31 @@ def size_of_parquet(path: Path, most: float) -> int:
     return size
 
 
-SIZES = {
-    ".npz": size_of_npz,
-    ".npy": size_of_npy,
-    ".mat": size_of_mat,
-    ".parquet": size_of_parquet,
-    ".pq": size_of_parquet,
+class Format(NamedTuple):
+    """How the files of a format are read.
+
+    - `read`: reads the columns that the roles name.
+    - `unpacked_size`: what a file takes in memory, at least [bytes]; it may end once that is more than the second
+      argument.
+    """
+
+    read: Callable[[Path, Roles], RawTable]
+    unpacked_size: Callable[[Path, float], int]
+
+
+TEXT_FORMAT, PARQUET = Format(read_text, size_of_text), Format(read_parquet, size_of_parquet)
+# By how a file ends; any other is text.
+FORMATS = {
+    ".parquet": PARQUET,
+    ".pq": PARQUET,
+    ".npz": Format(read_npz, size_of_npz),
+    ".npy": Format(read_npy, size_of_npy),
+    ".mat": Format(read_mat, size_of_mat),
 }
 
 
-READERS: dict[str, Callable[[Path, Roles], RawTable]] = {
-    ".parquet": read_parquet,
-    ".pq": read_parquet,
-    ".npz": read_npz,
-    ".npy": read_npy,
-    ".mat": read_mat,
-}
+def format_of(path: Path) -> Format:
+    return FORMATS.get(path.suffix.lower(), TEXT_FORMAT)
 
 
 def read_table(
@@ -367,6 +376,6 @@ def read_file(path: Path, roles: Roles, max_bytes: float = MOST_BYTES) -> RawTab
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")
         check_file_size(path, max_bytes)
-        return READERS.get(path.suffix.lower(), read_text)(path, roles)
+        return format_of(path).read(path, roles)
     except PermissionError:
         raise ValueError(f"{path} can't be read; change its permissions.") from None

@@ -4,6 +4,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...runtime.serialization import stored_as
@@ -37,6 +38,15 @@ class AbstractVectorField(eqx.Module, metaclass=Part):
     def linear_part(self) -> Any:
         """The linear field that a linear model of the data may set; None if there is none."""
         return None
+
+    def texts(self) -> dict[str, str]:
+        """The right-hand sides as text, by state, in the user's units; empty if they are no equations."""
+        return {}
+
+    def coefficients(self) -> dict[tuple[int, ...], np.ndarray]:
+        """The coefficients of a polynomial, by exponents of states and inputs; in scaled units, shape `(state,)`; empty
+        of any other field."""
+        return {}
 
     @abc.abstractmethod
     def __call__(

@@ -235,6 +235,9 @@ class Known(AbstractVectorField):
         if unused:
             raise ValueError(f"constants names {unused[0]!r}, which occurs in no equation; leave it out.")
 
+    def texts(self) -> dict[str, str]:
+        return dict(self.equations.texts)
+
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
@@ -461,6 +464,11 @@ class Hybrid(AbstractVectorField):
         self.network = make_layers(
             len(self.sees), outputs, system.scaler, angles, width=width, depth=depth, activation=activation, key=key
         ).silenced()
+
+    def texts(self) -> dict[str, str]:
+        states, network = self.known.system.states, f"network({', '.join(self.sees)})"
+        added = {states[state] for state in self.rest}
+        return {name: f"{text} + {network}" if name in added else text for name, text in self.known.texts().items()}
 
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]

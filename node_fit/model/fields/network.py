@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ...data.scaling import Scaler
 from ...runtime.serialization import stored_as
@@ -217,6 +217,11 @@ class MLP(AbstractVectorField):
         self.path = Linear(states, inputs, key=jax.random.fold_in(key, 1)) if linear else None
         self.time = time
 
+    @property
+    def penalised(self) -> PyTree:
+        """What a prior around 0 penalises: not the linear path."""
+        return self.network
+
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
@@ -340,6 +345,11 @@ class Polynomial(AbstractVectorField):
         )
         self.weight = jnp.zeros((states, terms))
         self.path = Linear(states, inputs, key=key)
+
+    @property
+    def penalised(self) -> PyTree:
+        """What a prior around 0 penalises: not the linear path."""
+        return self.weight
 
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
 from ...data.domains import check_inside, is_inside, is_real
@@ -132,6 +132,11 @@ class AbstractStart(eqx.Module, metaclass=Part):
     guess: eqx.AbstractVar[Guess]
     # Whether trajectories start at their first measurement as it is, noise included.
     is_first_measurement: ClassVar[bool] = False
+
+    @property
+    def penalised(self) -> PyTree:
+        """What a prior around 0 penalises: of most rules nothing."""
+        return None
 
     @classmethod
     def can_read_windows(cls, *, absent: Absent, hides: bool) -> bool:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
 from ...runtime.placement import AnyArray
@@ -203,6 +203,10 @@ class Encoder(AbstractStart):
         self.washed = washout
         lengths = np.sum(np.diff(np.asarray(batch.ts, np.float64), axis=1) > 0, axis=1) + 1
         self.before = bool(np.median(lengths) >= LONG_PAST * rows) if before is None else before
+
+    @property
+    def penalised(self) -> PyTree:
+        return self.network
 
     def __call__(self, batch: Batch) -> Starts:
         features = self.features(batch)
