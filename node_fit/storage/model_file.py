@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import sys
 import textwrap
 import types
@@ -27,10 +28,10 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from jaxtyping import Array, DTypeLike, PyTree
 
+from .. import model as model_folder
 from ..data.batch import Batch
 from ..data.domains import check_bounds
 from ..data.scaling import Scaler
-from ..model import make_model  # noqa: F401  # It imports the classes of models, which thus have their stored names.
 from ..model.ensemble import BAND_LEVELS, Ensemble
 from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE
@@ -210,7 +211,15 @@ def check_importable(cls: type, name: str) -> None:
         )
 
 
+@functools.cache
+def import_classes() -> None:
+    """Imports all modules of `model/`, whose classes thereby have their stored names."""
+    for module in pkgutil.walk_packages(model_folder.__path__, f"{model_folder.__name__}."):
+        importlib.import_module(module.name)
+
+
 def allowed_class(name: str, packages: Sequence[str]) -> type:
+    import_classes()
     if name in CLASSES:
         return CLASSES[name]
     check_package(name, (NETWORKS, *packages))
