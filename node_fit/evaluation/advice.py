@@ -284,7 +284,8 @@ def other_equations(options: Options, chosen: Collection[str]) -> str | None:
         return None
     alone = options.restarts in (1, "auto") and "restarts" not in chosen
     tries = ["several first values of the constants (restarts=8)"] if alone else []
-    if made_of(options.start) not in (Fitted, Stated) and "start" not in chosen:
+    found = options.start != "auto" and made_of(options.start) in (Fitted, Stated)
+    if not found and "start" not in chosen:
         tries.append("a start that is fitted (start=fitted)")
     if options.hidden not in (0, "auto", ()):
         tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")
