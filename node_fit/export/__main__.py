@@ -8,22 +8,27 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..app.config.build import errors_of_data
 from ..app.config.composition import read_config
+from ..app.config.instantiate import build
 from ..app.run_directory import RunDirectory
 from ..data.dataset import Dataset
+from ..data.splits import Split
+from ..data.table_source import Table
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..predict import stored_level, stored_table, with_own_events
+from ..predict import holds_target, stored_level, stored_table, with_own_events
 from ..runtime.compilation import keep_programs
-from ..runtime.serialization import __version__
+from ..runtime.serialization import Json, __version__
 from ..storage.model_file import load
 from .export import TARGETS, export
 from .functions import PRECISIONS
 
 MODEL_SUFFIX = ".safetensors"
+SPLIT = "node_fit.Split"
 
 
 def main() -> None:
@@ -36,7 +41,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME, or a model file")
     parser.add_argument("--to", required=True, choices=list(TARGETS), help="the target")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--data", nargs="+", help="files to check it on, in place of the run's")
+    parser.add_argument("--data", nargs="+", help="files to check it on, in place of the training data")
     parser.add_argument("--events", metavar="FILE", help="doses, resets and switches of these files")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="double", help="in which it computes")
     parser.add_argument("--tolerance", type=float, help="of the check, as a share of the range of each channel")
@@ -84,11 +89,20 @@ def model_and_data(
     keep_programs(False if config.get("compile_cache") is False else "auto")
     model = load(RunDirectory(run).model, extensions=extensions)
     table = stored_table(config, config_file)
-    table = with_own_events(table, events) if files else table
-    unit = dict(model.typical.units).get(model.typical.system.time)
-    given = table.path if files is None else list(files) if len(files) > 1 else files[0]
     with errors_of_data():
-        return model, table.read(given, unit), stored_level(config)
+        if files is None:
+            return model, training_data(config, table), stored_level(config)
+        table = with_own_events(table, events)
+        unit = dict(model.typical.units).get(model.typical.system.time)
+        return model, table.read(list(files) if len(files) > 1 else files[0], unit), stored_level(config)
+
+
+def training_data(config: Json, table: Table) -> Dataset:
+    """The rows that a run was fitted to; all rows if its split is not that of node_fit."""
+    data = config.get("data")
+    split = data.get("split") if isinstance(data, dict) else None
+    own = isinstance(split, dict) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
+    return replace(table, split=build(split, "data.split") if own else Split(validation=0, test=0)).load().train
 
 
 if __name__ == "__main__":

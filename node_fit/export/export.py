@@ -215,7 +215,6 @@ def export(
         check_data(data, "data")
         model.check_channels(data)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
-    made = data is None
     records = select_rows(made_up(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))
     trials = trials_of(tight, records)
@@ -245,7 +244,7 @@ def export(
     rows = sum(len(trial.t) for trial in trials)
     sizes = {name: len(content) for name, content in files.items()}
     done = Export(target, folder, sizes, far, off, steps, tolerance, rows)
-    files["README.md"] = render_readme(done, exported, chosen.how, records, made).encode()
+    files["README.md"] = render_readme(done, exported, chosen.how, data).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -313,20 +312,26 @@ def choose_steps(exported: Exported, trials: Sequence[CheckRecord], share: float
     )
 
 
-def render_readme(done: Export, exported: Exported, how: str, records: Dataset, made: bool) -> str:
-    """The README of an export."""
+def render_readme(done: Export, exported: Exported, how: str, data: Dataset | None) -> str:
+    """The README of an export.
+
+    **Arguments:** `data`: whose ranges it says; None if there are none.
+    """
     one = exported.one
     sources = templates_with({"code": code, "json": json.dumps})
 
-    def row(name: str, values: np.ndarray, kind: str) -> tuple[str, str, str, str, str]:
+    def row(name: str, kind: str, values: np.ndarray) -> tuple[str, str, str, str, str]:
         known = values[np.isfinite(values)]
-        low, high = (f"{known.min():.6g}", f"{known.max():.6g}") if known.size and not made else ("", "")
+        low, high = (f"{known.min():.6g}", f"{known.max():.6g}") if known.size else ("", "")
         return name, kind, exported.units.get(name, ""), low, high
 
-    at = records.valid
-    rows = [row(one.system.time, records.ts[at], "time")]
-    rows += [row(name, records.ys[at][:, column], "channel") for column, name in enumerate(one.states)]
-    rows += [row(name, records.us[at][:, column], "input") for column, name in enumerate(one.inputs)]
+    def values(table: np.ndarray, column: int) -> np.ndarray:
+        return table[data.valid][:, column] if data is not None else np.zeros(0)
+
+    ts, ys, us = (data.ts[..., None], data.ys, data.us) if data is not None else (np.zeros(0),) * 3
+    rows = [row(one.system.time, "time", values(ts, 0))]
+    rows += [row(name, "channel", values(ys, column)) for column, name in enumerate(one.states)]
+    rows += [row(name, "input", values(us, column)) for column, name in enumerate(one.inputs)]
     rows += [(name, "state", "", "", "") for name in state_names(exported) if name not in one.states]
     return sources.get_template("README.md").render(
         target=done.target,
@@ -335,6 +340,7 @@ def render_readme(done: Export, exported: Exported, how: str, records: Dataset, 
         precision=exported.precision,
         how=how,
         rows=rows,
+        ranges=data is not None,
         columns=exported.columns,
         steps=describe_steps(done.steps),
         tolerance=f"{done.tolerance:g}",
