@@ -1,0 +1,19 @@
+"""The package's hints, as pyright reads them with the settings of pyproject.toml."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("pyright") is None, reason="pyright is not installed")
+def test_pyright_finds_no_error():
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "node_fit"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
