@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from .options.recipes import Plan, Recipe
     from .petab.fitting import PEtabFit, fit_petab
     from .petab.model_table import SBML
+    from .petab.networks import PEtab, with_networks
     from .petab.objective import Objective, objective
     from .petab.sbml import read_sbml
-    from .petab.tables import PEtab, read_petab
+    from .petab.tables import read_petab
     from .solver.solver import Solver
     from .storage.model_file import load, save
     from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
@@ -134,6 +135,7 @@ __all__ = [
     "save",
     "score",
     "with_events",
+    "with_networks",
 ]
 
 # The module of each, which is imported when the name is first used.
@@ -153,6 +155,7 @@ _HOMES = {
     "save": "storage.model_file",
     "score": "evaluation.metrics",
     "with_events": "data.event_rows",
+    "with_networks": "petab.networks",
     "AbstractObjective": "objectives.objective",
     "AbstractOptimizer": "optimizers.optimizer",
     "AbstractVectorField": "model.fields.field",
@@ -188,7 +191,7 @@ _HOMES = {
     "Objective": "petab.objective",
     "Optax": "optimizers.gradient",
     "Options": "options.options",
-    "PEtab": "petab.tables",
+    "PEtab": "petab.networks",
     "PEtabFit": "petab.fitting",
     "Penalty": "objectives.losses",
     "Physical": "model.fields.field",

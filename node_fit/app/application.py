@@ -43,7 +43,7 @@ from .config.build import build_parts, check_top, errors_of_data, errors_of_trai
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results
 from .leaderboard import runs_here
-from .petab_run import is_petab, run_petab
+from .petab_run import PEtabRun, is_petab
 from .resuming import (
     check_same_config,
     check_unchanged,
@@ -87,7 +87,7 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
         if first:
             with files.locked():
                 if is_petab(config):
-                    return run_petab(config, files, console, began, command_record(hydra))
+                    return PEtabRun(config, files, console, began, command_record(hydra)).run()
                 return Job(config, files, console, began, imported, trial).run()
         with TemporaryDirectory() as folder:
             return Job(config, RunDirectory(folder), console, began, imported).assist()

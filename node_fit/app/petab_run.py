@@ -1,17 +1,37 @@
-"""A run of `data=petab`: a PEtab problem is read and fitted, and its directory is written."""
+"""A run of `data=petab` or `data=sbml`: a problem is read and fitted from several starts, and its directory written."""
 
+import json
+import math
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
-from omegaconf import DictConfig
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..petab.fitting import ParameterInterval, PEtabFit, fit_petab
+from ..evaluation.metrics import jsonable, score_predictions
+from ..evaluation.simulation import predictions_frame
+from ..petab.fitting import PEtabFit, fit_petab, interval_in_words
+from ..petab.objective import Objective
+from ..petab.optimizer import FitFromStart
+from ..petab.records import Drawn
+from ..plots.curves import TRAIN
+from ..plots.fit import plot_fit
+from ..plots.loss import plot_starts
+from ..report.run_page import make_run_page
+from ..runtime.serialization import Json
 from ..storage.disk import write_file
+from ..uncertainty.confidence import ConfidenceInterval
+from .background import warn_on_error
 from .config.build import check_top
 from .config.instantiate import build
-from .config.targets import ConfigError
-from .resuming import write_config
-from .run_directory import RunDirectory
+from .resuming import check_same_config, check_unchanged, with_new_keys, write_config
+from .run_directory import OtherData, RunDirectory
+from .run_logger import Interruption
+from .summary import NOT_ASKED
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
@@ -22,70 +42,191 @@ def is_petab(config: DictConfig) -> bool:
     return config.data is not None and config.data.get("_target_") in TARGETS_OF_PROBLEMS
 
 
-def run_petab(
-    config: DictConfig, files: RunDirectory, console: Console, began: float, record: dict[str, object]
-) -> int:
-    """Fits the problem, prints the estimates with intervals, and writes `parameters.tsv`, `simulations.tsv`,
-    `summary.json` and a picture of each observable.
+@dataclass
+class PEtabRun:
+    """A run of a problem.
 
-    **Arguments:** `record`: how the run was started. `began`: when, in seconds of `time.perf_counter`.
+    **Arguments:**
 
-    **Returns:** the exit code.
+    - `began`: when, in seconds of `time.perf_counter`.
+    - `record`: how it was started.
+    - `fits`: those that are done, kept in the directory after each, so that the run can go on.
     """
-    if config.resume:
-        raise ConfigError("resume: fits of PEtab problems take minutes and are not resumed; leave it out.")
-    check_top(config)
-    files.check_unused()
-    problem = build(config.data, "data").read()
-    files.write_record(record, {})
-    write_file(files.config, write_config(config).encode())
-    console.print(f"run: {files.path}", soft_wrap=True, markup=False)
-    console.print(repr(problem), soft_wrap=True, markup=False)
-    fit = fit_petab(
-        problem, restarts=DEFAULT_PETAB_STARTS if config.restarts == "auto" else int(config.restarts), seed=config.seed
-    )
-    intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict}[config.confidence]()
-    fit.write(files.path)
-    fit.plot(files.plots)
-    values = [each.log_likelihood for each in fit.attempts]
-    files.write_summary(
-        {
-            "status": "converged",
-            "problem": problem.name,
-            "log_likelihood": fit.log_likelihood,
-            "chi2": fit.objective.chi2(fit.x),
-            "measurements": len(problem.measurements),
-            "parameters": {name: parameter_row(value, intervals.get(name)) for name, value in fit.parameters.items()},
-            "attempts": values,
-            "seconds": {"total": round(time.perf_counter() - began, 3)},
-        }
-    )
-    print_fit(console, fit, intervals)
-    console.print(f"run: {files.path}", soft_wrap=True, markup=False)
-    return 0
+
+    config: DictConfig
+    files: RunDirectory
+    console: Console
+    began: float
+    record: Json
+    fits: list[FitFromStart] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Fits the problem, prints the estimates with intervals, and writes the directory.
+
+        **Returns:** the exit code.
+        """
+        self.prepare()
+        problem = build(self.config.data, "data").read()
+        objective = Objective(problem)
+        if self.config.resume:
+            self.fits = read_starts(self.files.starts, objective)
+        else:
+            self.files.write_record(self.record, {})
+            write_file(self.files.config, write_config(self.config).encode())
+        self.say(f"run: {self.files.path}")
+        self.say(repr(problem))
+        with Interruption(self.say) as interruption:
+            fit = fit_petab(
+                objective,
+                restarts=self.restarts,
+                seed=self.config.seed,
+                known=tuple(self.fits),
+                on_fit=partial(self.keep, interruption),
+            )
+        is_interrupted = interruption.number is not None
+        end = "converged" if fit.attempts[0].has_converged else "stopped"
+        self.finish(fit, "interrupted" if is_interrupted else end)
+        return interruption.exit_code if is_interrupted else 0
+
+    def prepare(self) -> None:
+        """Checks the config, and that the directory is new or holds this run."""
+        config, files = self.config, self.files
+        if config.resume == "auto":
+            config.resume = str(files.path) if files.holds_run() else None
+            if config.resume:
+                check_same_config(OmegaConf.load(files.config), config, files.path)
+        elif config.resume:
+            check_unchanged(OmegaConf.load(files.config), config)
+            self.config = with_new_keys(config)
+        check_top(self.config)
+        if not self.config.resume:
+            files.check_unused()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    @property
+    def restarts(self) -> int:
+        return DEFAULT_PETAB_STARTS if self.config.restarts == "auto" else int(self.config.restarts)
+
+    def keep(self, interruption: Interruption, fit: FitFromStart) -> bool:
+        """Tells and keeps a fit from a start; returns whether a signal ends the run."""
+        self.fits.append(fit)
+        write_starts(self.files.starts, self.fits)
+        origin = "the stored parameters" if fit.number == 0 else f"start {fit.number} of {self.restarts}"
+        end = "" if fit.has_converged else ", not converged"
+        seconds = time.perf_counter() - self.began
+        self.say(
+            f"{origin}: log-likelihood {fit.log_likelihood:.4f} after {fit.evaluations} evaluations{end} "
+            f"({seconds:.0f} s)"
+        )
+        return interruption.number is not None
+
+    def finish(self, fit: PEtabFit, status: str) -> None:
+        """Writes, draws and prints the results."""
+        files = self.files
+        # Profiles take as long as many fits.
+        method = "fisher" if (status, self.config.confidence) == ("interrupted", "profile") else self.config.confidence
+        intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict}[method]()
+        fit.write(files.path)
+        drawn = fit.draw()
+        if drawn is not None:
+            files.write_predictions(predictions_frame(drawn.data, drawn.predicted, split=TRAIN))
+        files.write_summary(
+            {
+                **summarise_petab(fit, intervals, method, drawn),
+                "status": status,
+                "overrides": self.record["overrides"],
+                "seconds": {"total": round(time.perf_counter() - self.began, 3)},
+            }
+        )
+        self.draw(fit, drawn)
+        for name, value in fit.parameters.items():
+            ends = f"  ({interval_in_words(intervals[name])})" if name in intervals else ""
+            self.say(f"{name:>28} = {value:.6g}{ends}")
+        self.say(fit.sentence)
+        if status == "interrupted":
+            self.say(f"interrupted; resume={files.path} goes on with the other starts")
+        self.say("parameters.tsv and simulations.tsv are PEtab tables")
+        self.say(f"run: {files.path}")
+
+    def draw(self, fit: PEtabFit, drawn: Drawn | None) -> None:
+        """Draws the fit, the log-likelihoods of all starts, and the page."""
+        files = self.files
+        with warn_on_error(f"the plots in {files.plots} were"):
+            files.plots.mkdir(exist_ok=True)
+            if drawn is not None:
+                plot_fit(drawn.curves, files.plots / "fit.png")
+            if len(fit.attempts) > 1:
+                plot_starts([-each.log_likelihood for each in fit.attempts], files.plots / "starts.png")
+        if self.config.report:
+            with warn_on_error(f"{files.path / 'report.html'} was"):
+                make_run_page(files.path, None if drawn is None else drawn.curves)
 
 
-def parameter_row(value: float, interval: ParameterInterval | None) -> dict[str, float | bool | None]:
-    """A parameter as `summary.json` has it; ends that the data do not give are null."""
-    if interval is None:
-        return {"value": value}
-    ends = (interval.lower, interval.upper) if interval.is_determined else (None, None)
-    return {"value": value, "lower": ends[0], "upper": ends[1], "determined": interval.is_determined}
+def summarise_petab(
+    fit: PEtabFit, intervals: Mapping[str, ConfidenceInterval], method: str, drawn: Drawn | None
+) -> Json:
+    """The content of `summary.json`, with the words of other runs."""
+    problem, best = fit.objective.problem, fit.attempts[0]
+    count, data = len(fit.objective.names), len(problem.measurements)
+    reason = "its last steps gain nothing" if best.has_converged else f"{best.evaluations} evaluations were not enough"
+    confidence = {
+        "method": method,
+        "level": 0.95,
+        "constants": {name: each.as_dict() for name, each in intervals.items()},
+    }
+    return {
+        "reason": reason,
+        "problem": problem.name,
+        "log_likelihood": fit.log_likelihood,
+        "chi2": jsonable(fit.objective.chi2(fit.x)),
+        "measurements": data,
+        "parameters": count,
+        "constants": fit.parameters,
+        "confidence": confidence if intervals else {"left_out": NOT_ASKED},
+        "likelihood": {
+            "nll": -fit.log_likelihood,
+            "noise": "the problem's",
+            "aic": 2 * count - 2 * fit.log_likelihood,
+            "bic": count * math.log(data) - 2 * fit.log_likelihood,
+        },
+        "metrics": {} if drawn is None else {TRAIN: score_predictions(drawn.data, drawn.predicted).as_dict()},
+        "diagnosis": {"kind": "converged" if best.has_converged else "unfinished", "sentence": fit.sentence},
+        "starts": {
+            "sentence": f"{fit.near} of {len(fit.attempts)} fits came to the best log-likelihood, within 0.1.",
+            "table": [
+                {
+                    "start": each.number,
+                    "status": "converged" if each.has_converged else "stopped",
+                    "loss": -each.log_likelihood,
+                    "constants": {name: values[name] for name in fit.objective.names},
+                }
+                for each in fit.attempts
+                for values in [fit.objective.values(each.x)]
+            ],
+        },
+    }
 
 
-def print_fit(console: Console, fit: PEtabFit, intervals: dict[str, ParameterInterval]) -> None:
-    values = [each.log_likelihood for each in fit.attempts]
-    near = sum(value >= values[0] - 0.1 for value in values)
-    for name, value in fit.parameters.items():
-        found = intervals.get(name)
-        ends = f"  ({found.lower:.4g} to {found.upper:.4g})" if found and found.is_determined else ""
-        unknown = "  (the data do not give it)" if found and not found.is_determined else ""
-        console.print(f"{name:>28} = {value:.6g}{ends}{unknown}", soft_wrap=True, markup=False)
-    console.print(
-        f"log-likelihood {fit.log_likelihood:.4f}, reached within 0.1 by {near} of {len(values)} fits; "
-        "parameters.tsv and simulations.tsv are PEtab tables",
-        soft_wrap=True,
-        markup=False,
-    )
-    if near == 1 and len(values) > 2:
-        console.print(f"only one start came here; try more: restarts={5 * len(values)}", soft_wrap=True, markup=False)
+def write_starts(path: Path, fits: list[FitFromStart]) -> None:
+    rows = [each._asdict() | {"start": each.start.tolist(), "x": each.x.tolist()} for each in fits]
+    write_file(path, (json.dumps(rows, indent=1) + "\n").encode())
+
+
+def read_starts(path: Path, objective: Objective) -> list[FitFromStart]:
+    """The fits that a run has kept.
+
+    **Raises:** `OtherData` if the problem gives another log-likelihood at the first of them.
+    """
+    rows = json.loads(path.read_text()) if path.is_file() else []
+    fits = [FitFromStart(**row | {key: np.array(row[key]) for key in ("start", "x")}) for row in rows]
+    for each in fits[:1]:
+        now = objective.log_likelihood(each.x) if len(each.x) == len(objective.names) else -math.inf
+        if not math.isclose(now, each.log_likelihood, rel_tol=1e-6):
+            raise OtherData(
+                f"the problem is not the one that {path.parent} began with: at the end of its first fit the "
+                f"log-likelihood was {each.log_likelihood:.6g}, and is now {now:.6g}; restore the files, or start a "
+                "new run."
+            )
+    return fits

@@ -52,6 +52,7 @@ class RunDirectory:
         self.model = self.path / "model.safetensors"
         self.plots = self.path / "plots"
         self.predictions = self.path / "predictions.csv"
+        self.starts = self.path / "starts.json"
         self.summary = self.path / "summary.json"
         self.config = self.path / "config.yaml"
         self.record = self.path / RECORD
@@ -88,14 +89,14 @@ class RunDirectory:
         """What is here under the names of a run's files, though no run has begun here."""
         if self.record.is_file():
             return []
-        written = (self.metrics, self.model, self.plots, self.predictions, self.config, self.checkpoints)
+        written = (self.metrics, self.model, self.plots, self.predictions, self.config, self.checkpoints, self.starts)
         others = [path for path in written if path.exists() or path.is_symlink()]
         return others + ([self.summary] if self.summary.exists() and not is_summary(self.summary) else [])
 
     def sweep(self) -> None:
         """Removes half-written files of a killed process."""
         pages = (self.path / name for name in ("report.html", "index.html", ".curves.npz"))
-        for path in (self.metrics, self.model, self.predictions, self.summary, self.record, *pages):
+        for path in (self.metrics, self.model, self.predictions, self.starts, self.summary, self.record, *pages):
             sweep(path.parent, path.name)
         for path in self.checkpoints.glob(f"{PROBE_BYTES}*"):
             path.unlink(missing_ok=True)
@@ -115,7 +116,7 @@ class RunDirectory:
 
     def holds_run(self) -> bool:
         """Whether there is a run to resume."""
-        return bool(steps_in(self.checkpoints))
+        return bool(steps_in(self.checkpoints)) or self.starts.is_file()
 
     def write_record(self, command: Mapping[str, object], data: Mapping[str, Dataset]) -> None:
         """Writes a new identity, how the run was started, and the fingerprints of its data."""

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from ..data.dataset import Dataset
 from ..data.tables.reading import column_names, read_table
 from .formulas import Formula, Number, Symbol, as_float, evaluate, parse_formula, symbols
+from .networks import table_parameter, with_networks
 from .sbml import read_sbml
 from .system import Model, Scope
 from .tables import NOISES, Condition, Measurement, Observable, PEtabError, Problem, TableParameter, check_problem
@@ -39,6 +40,7 @@ class SBML:
     - `parameters`: the model's quantities to estimate, starts of species among them; `None` for those without a value.
     - `decades`: how far around its value in the model a parameter is looked for. `bounds`: instead, by name.
     - `noise`: its distribution, one of PEtab's. `sigma`: its scale, for all columns or by column, or `estimate`.
+    - `networks`, `width`: as of `with_networks`.
     """
 
     path: str
@@ -52,6 +54,8 @@ class SBML:
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     noise: str = "normal"
     sigma: str | float | Mapping[str, float] = "estimate"
+    networks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    width: int = 5
 
     def read(self) -> Problem:
         """Reads both files.
@@ -60,7 +64,7 @@ class SBML:
         """
         self.check()
         model, columns = read_sbml(self.path), column_names(Path(self.table))
-        return ModelTable(self, model, columns).problem()
+        return with_networks(ModelTable(self, model, columns).problem(), self.networks, self.width)
 
     def check(self) -> None:
         if self.noise not in NOISES:
@@ -153,7 +157,7 @@ class ModelTable:
         """The estimated quantities of the model, and names in formulas of observables that it does not have."""
         given, model = self.given, self.model
         new = [name for formula in self.formulas.values() for name in symbols(formula) if name not in self.names]
-        lacking = [name for name in model.without_value() if name not in given.conditions]
+        lacking = [name for name in model.without_value() if name not in (*given.conditions, *given.networks)]
         named = lacking if given.parameters is None else list(given.parameters)
         for name in named:
             if name not in model.initial and name not in new:
@@ -165,7 +169,7 @@ class ModelTable:
         if forgotten is not None:
             raise PEtabError(f"{model.place}: {forgotten!r} has no value; add it to data.parameters.")
         names = list(dict.fromkeys([*named, *new]))
-        if not names:
+        if not names and not given.networks:
             raise PEtabError(
                 f"all quantities of {model.place} have values; name those to estimate, as in data.parameters="
                 f"[{','.join(self.constants()[:2])}]; it has {self.choice()}."
@@ -223,14 +227,6 @@ class ModelTable:
         name = f"sigma_{column}"
         bounds = LEAST_NOISE_SHARE * spread, MOST_NOISE_SHARE * spread
         return Symbol(name), [table_parameter(name, "log10", *bounds, FIRST_NOISE_SHARE * spread)]
-
-
-def table_parameter(name: str, scale: str, lower: float, upper: float, nominal: float) -> TableParameter:
-    row = {
-        "parameterId": name, "parameterScale": scale, "lowerBound": repr(lower), "upperBound": repr(upper),
-        "nominalValue": "" if math.isnan(nominal) else repr(nominal), "estimate": "1",
-    }  # fmt: skip
-    return TableParameter(name, scale, lower, upper, nominal, True, None, row)
 
 
 def measurements(data: Dataset) -> Iterable[Measurement]:

@@ -115,20 +115,6 @@ class Problem:
         )
 
 
-@dataclass(frozen=True)
-class PEtab:
-    """Where a PEtab problem is: `data=petab` of the command.
-
-    **Arguments:** `path`: the problem's YAML file.
-    """
-
-    path: str
-
-    def read(self) -> Problem:
-        """Reads the problem, as `read_petab` does."""
-        return read_petab(self.path)
-
-
 class Row(NamedTuple):
     """A row of a table, and how to name it in an error."""
 

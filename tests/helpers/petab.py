@@ -56,6 +56,25 @@ FILES = {
         for time, value in zip([0.5, 1.0, 2.0, 3.0, 4.0], values, strict=True)
     ),
 }  # fmt: skip
+SPECIES = "".join(
+    f"<species id='{name}' compartment='c' initialConcentration='{value}' hasOnlySubstanceUnits='false' "
+    "boundaryCondition='false' constant='false'/>"
+    for name, value in {"A": 2, "B": 0}.items()
+)
+# A turns into B at the rate k1, and B decays at the rate k2.
+CHAIN = sbml(
+    "<listOfCompartments><compartment id='c' size='1' constant='true'/></listOfCompartments>"
+    f"<listOfSpecies>{SPECIES}</listOfSpecies><listOfParameters><parameter id='k1' constant='true'/>"
+    "<parameter id='k2' value='0.1' constant='true'/></listOfParameters><listOfReactions>"
+    "<reaction id='turn' reversible='false' fast='false'>"
+    "<listOfReactants><speciesReference species='A' stoichiometry='1' constant='true'/></listOfReactants>"
+    "<listOfProducts><speciesReference species='B' stoichiometry='1' constant='true'/></listOfProducts>"
+    f"<kineticLaw>{mathml('<apply><times/><ci>c</ci><ci>k1</ci><ci>A</ci></apply>')}</kineticLaw></reaction>"
+    "<reaction id='decay' reversible='false' fast='false'>"
+    "<listOfReactants><speciesReference species='B' stoichiometry='1' constant='true'/></listOfReactants>"
+    f"<kineticLaw>{mathml('<apply><times/><ci>c</ci><ci>k2</ci><ci>B</ci></apply>')}</kineticLaw></reaction>"
+    "</listOfReactions>"
+)
 
 
 def write_problem(folder: Path, **changed: str) -> Path:

@@ -5,30 +5,11 @@ import json
 import numpy as np
 import pytest
 from helpers.commands import node_fit as run_node_fit
-from helpers.petab import mathml, sbml
+from helpers.petab import CHAIN
 
 import node_fit
 
 K1, K2 = 0.7, 0.25
-SPECIES = "".join(
-    f"<species id='{name}' compartment='c' initialConcentration='{value}' hasOnlySubstanceUnits='false' "
-    "boundaryCondition='false' constant='false'/>"
-    for name, value in {"A": 2, "B": 0}.items()
-)
-# A turns into B at the rate k1, and B decays at the rate k2.
-CHAIN = sbml(
-    "<listOfCompartments><compartment id='c' size='1' constant='true'/></listOfCompartments>"
-    f"<listOfSpecies>{SPECIES}</listOfSpecies><listOfParameters><parameter id='k1' constant='true'/>"
-    "<parameter id='k2' value='0.1' constant='true'/></listOfParameters><listOfReactions>"
-    "<reaction id='turn' reversible='false' fast='false'>"
-    "<listOfReactants><speciesReference species='A' stoichiometry='1' constant='true'/></listOfReactants>"
-    "<listOfProducts><speciesReference species='B' stoichiometry='1' constant='true'/></listOfProducts>"
-    f"<kineticLaw>{mathml('<apply><times/><ci>c</ci><ci>k1</ci><ci>A</ci></apply>')}</kineticLaw></reaction>"
-    "<reaction id='decay' reversible='false' fast='false'>"
-    "<listOfReactants><speciesReference species='B' stoichiometry='1' constant='true'/></listOfReactants>"
-    f"<kineticLaw>{mathml('<apply><times/><ci>c</ci><ci>k2</ci><ci>B</ci></apply>')}</kineticLaw></reaction>"
-    "</listOfReactions>"
-)
 
 
 def chain(time, start):
@@ -118,5 +99,5 @@ def test_the_command_fits_a_model_to_a_table(files):
         files, "data=sbml", "data.path=model.xml", "data.table=data.csv", "restarts=3", "hydra.run.dir=run"
     )
     assert ran.code == 0, ran.err
-    found = json.loads((files / "run" / "summary.json").read_text())["parameters"]["k1"]
+    found = json.loads((files / "run" / "summary.json").read_text())["confidence"]["constants"]["k1"]
     assert found["lower"] < K1 < found["upper"] and found["upper"] - found["lower"] < 0.05

@@ -77,7 +77,10 @@ def test_a_fit_is_at_a_maximum_and_is_read_back(tmp_path):
         simulated = [float(row["simulation"]) for row in csv.DictReader(file, delimiter="\t")]
     np.testing.assert_allclose(simulated, objective.simulate(fit.x))
     interval = fit.intervals()["sigma"]
-    assert interval.is_determined and interval.lower < fit.parameters["sigma"] < interval.upper
+    assert 0 < interval.lower < interval.estimate == fit.parameters["sigma"] < interval.upper < math.inf
+    # On the scale log10, the ends are as many standard errors away as the normal distribution has it.
+    width = 2 * 1.959964 * interval.standard_error / interval.estimate
+    assert math.log(interval.upper / interval.lower) == pytest.approx(width, rel=1e-5)
 
 
 def test_the_step_has_order_five():
@@ -211,16 +214,35 @@ def test_delays_and_priorities_of_events(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_fits_a_problem_and_writes_its_tables(tmp_path):
+def test_a_run_writes_tables_pictures_and_a_page_and_goes_on(tmp_path):
     rows = FILES["parameters.tsv"].replace("c\tlin\t0.1\t1.9\t1.0\t1", "c\tlin\t-2\t2\t-1\t0")
     path = write_problem(tmp_path / "problem", parameters_tsv=rows.replace("1.0\t1\nsigma", "1.0\t0\nsigma"))
-    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "restarts=1", "hydra.run.dir=run")
+    ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "restarts=2", "hydra.run.dir=run")
     assert ran.code == 0, ran.err
-    assert "log-likelihood" in ran.out
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["status"] == "converged" and len(summary["attempts"]) == 2
+    assert "start 2 of 2: log-likelihood" in ran.out and "of 3 fits came within 0.1" in ran.out
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "converged" and len(summary["starts"]["table"]) == 3
     found = node_fit.read_petab(
-        write_problem(tmp_path / "problem", parameters_tsv=(tmp_path / "run" / "parameters.tsv").read_text())
+        write_problem(tmp_path / "written", parameters_tsv=(run / "parameters.tsv").read_text())
     )
-    assert found.parameters["k"].nominal == summary["parameters"]["k"]["value"]
-    assert (tmp_path / "run" / "plots" / "plain.png").exists()
+    assert found.parameters["k"].nominal == summary["constants"]["k"]
+    assert summary["confidence"]["constants"]["k"]["estimate"] == summary["constants"]["k"]
+    with (run / "predictions.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["trajectory"] == "low"]
+    assert [float(row["time"]) for row in rows] == [0.5, 1.0, 2.0, 3.0, 4.0]
+    assert all(float(row["scaled_predicted"]) > 0 for row in rows)
+    assert (run / "plots" / "fit.png").exists() and (run / "plots" / "starts.png").exists()
+    assert "to which" in (run / "report.html").read_text()
+
+    # Killed after two fits, it makes the third again, and ends at the same values.
+    kept = json.loads((run / "starts.json").read_text())
+    (run / "starts.json").write_text(json.dumps(kept[:2]))
+    (run / "summary.json").unlink()
+    ran = run_node_fit(tmp_path, f"resume={run}")
+    assert ran.code == 0, ran.err
+    assert "start 1 of 2" not in ran.out and "start 2 of 2" in ran.out
+    assert json.loads((run / "starts.json").read_text()) == kept
+    measurements = (path.parent / "measurements.tsv").read_text()
+    (path.parent / "measurements.tsv").write_text(measurements.replace("1.58", "1.85"))
+    assert "the problem is not the one" in run_node_fit(tmp_path, f"resume={run}").err

@@ -1,0 +1,64 @@
+"""Fits from a start: steps within a ball and bounds, curvature learned from gradients, and narrow curved valleys."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from node_fit.petab.optimizer import Local, Optimizer, Secant, step_in_ball
+
+
+class Valley:
+    """Rosenbrock's function as a log-likelihood, whose Fisher information is that of its two residuals."""
+
+    def __init__(self, lower: float, upper: float):
+        self.bounds = np.full(2, lower), np.full(2, upper)
+        self.estimated = []
+
+    def log_likelihood(self, x: np.ndarray) -> float:
+        return -0.5 * float(np.sum(self.residuals(x) ** 2))
+
+    def residuals(self, x: np.ndarray) -> np.ndarray:
+        return np.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+    def differentiate(self, x: np.ndarray) -> SimpleNamespace:
+        slopes = np.array([[-20 * x[0], 10.0], [-1.0, 0.0]])
+        gradient = -slopes.T @ self.residuals(x)
+        return SimpleNamespace(value=self.log_likelihood(x), gradient=gradient, fisher=slopes.T @ slopes)
+
+
+def test_a_curved_valley_is_followed_to_its_end():
+    fit = Optimizer(Valley(-5, 5)).maximise(np.array([-1.2, 1.0]))
+    np.testing.assert_allclose(fit.x, 1.0, atol=1e-4)
+    assert fit.has_converged and fit.evaluations < 60
+
+
+def test_a_maximum_outside_the_bounds_is_approached_along_them():
+    """With x <= 1/2, the best is at the bound x = 1/2, y = 1/4."""
+    fit = Optimizer(Valley(-5, 0.5)).maximise(np.array([-1.2, 0.1]))
+    np.testing.assert_allclose(fit.x, [0.5, 0.25], atol=1e-5)
+    assert fit.x[0] == 0.5
+
+
+@pytest.mark.parametrize("curvature", [np.diag([4.0, 1.0]), np.diag([4.0, -1.0]), np.zeros((2, 2))])
+@pytest.mark.parametrize("radius", [0.1, 10.0])
+def test_a_step_gains_the_most_within_the_ball(curvature, radius):
+    here = Local(0.0, np.array([1.0, 0.5]), curvature)
+    step = step_in_ball(here.curvature, here.gradient, radius)
+    assert np.linalg.norm(step) <= radius * 1.0001
+    angles, lengths = np.meshgrid(np.linspace(0, 2 * np.pi, 721), np.linspace(0, radius, 201))
+    others = np.stack([lengths * np.cos(angles), lengths * np.sin(angles)]).reshape(2, -1).T
+    assert here.gain(step) >= 0.98 * max(here.gain(other) for other in others)
+
+
+def test_what_the_fisher_information_lacks_is_learned():
+    """Of a quadratic function whose curvature is twice the Fisher information."""
+    curvature, fisher = np.array([[2.0, 0.4], [0.4, 1.0]]), np.array([[1.0, 0.2], [0.2, 0.5]])
+    secant, x = Secant(2), np.array([1.0, -2.0])
+    for moved in np.array([[0.5, 0.1], [-0.2, 0.3], [0.1, 0.6], [0.3, -0.2]]):
+        here, there = (Local(-0.5 * at @ curvature @ at, -curvature @ at, fisher) for at in (x, x + moved))
+        secant.judge(here, moved, there.value - here.value)
+        secant.update(here, there, moved)
+        x = x + moved
+    np.testing.assert_allclose(secant.lack, curvature - fisher, atol=0.1)
+    assert secant.is_better
