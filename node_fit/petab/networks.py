@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from .formulas import TIME, Application, Formula, Number, Symbol
+from .formulas import TIME, Application, Formula, Number, Symbol, symbols
 from .system import Model
 from .tables import PEtabError, Prior, Problem, TableParameter, read_petab
 
@@ -67,10 +67,23 @@ def with_network(problem: Problem, name: str, inputs: Sequence[str], width: int,
             raise PEtabError(f"networks.{name}: {each!r} is nothing that it can see{nearest(each, model, name)}.")
     weights = {each.name: each for each in network_parameters(name, inputs, width, seed)}
     formula = network_formula(name, {each: typical_size(problem, each) for each in inputs}, width)
-    kept = {each: parameter for each, parameter in parameters.items() if each != name}
-    changed = replace(problem, model=model_with(model, name, formula), parameters={**weights, **kept})
-    changed.model.check([*changed.parameters])
-    return changed
+    changed = replace(problem, model=model_with(model, name, formula))
+    # Constants of the rate that the network stands for are estimated no more.
+    lost = {name} | (set(used_names(problem)) - set(used_names(changed)))
+    kept = {each: parameter for each, parameter in parameters.items() if each not in lost}
+    changed.model.check([*weights, *kept])
+    return replace(changed, parameters={**weights, **kept})
+
+
+def used_names(problem: Problem) -> Iterator[str]:
+    """The names in all formulas of a problem."""
+    formulas = [formula for _, formula in problem.model.formulas()]
+    formulas += [formula for each in problem.observables.values() for formula in (each.formula, each.noise)]
+    formulas += [formula for each in problem.measurements for formula in (*each.overrides, *each.noise_overrides)]
+    periods = [period for each in problem.experiments.values() for period in each]
+    formulas += [formula for period in periods for formula in period.changes.values()]
+    for formula in dict.fromkeys(formulas):
+        yield from symbols(formula)
 
 
 def model_with(model: Model, name: str, formula: Formula) -> Model:
