@@ -28,6 +28,7 @@ from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
 from .config.build import check_top
 from .config.instantiate import build
+from .config.targets import ConfigError
 from .resuming import check_same_config, check_unchanged, with_new_keys, write_config
 from .run_directory import OtherData, RunDirectory
 from .run_logger import Interruption
@@ -35,6 +36,8 @@ from .summary import NOT_ASKED
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
+# The field of a config that names none.
+PLAIN_FIELD = "node_fit.MLP"
 
 
 def is_petab(config: DictConfig) -> bool:
@@ -99,6 +102,11 @@ class PEtabRun:
             check_unchanged(OmegaConf.load(files.config), config)
             self.config = with_new_keys(config)
         check_top(self.config)
+        if self.config.field.get("_target_") != PLAIN_FIELD:
+            raise ConfigError(
+                "field: the model of a PEtab problem or SBML file has its equations; leave it out, or put a network in "
+                "them with '+data.networks.NAME=[A,B]', where NAME is a reaction, a constant or a state."
+            )
         if not self.config.resume:
             files.check_unused()
 

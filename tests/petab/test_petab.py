@@ -246,3 +246,5 @@ def test_a_run_writes_tables_pictures_and_a_page_and_goes_on(tmp_path):
     measurements = (path.parent / "measurements.tsv").read_text()
     (path.parent / "measurements.tsv").write_text(measurements.replace("1.58", "1.85"))
     assert "the problem is not the one" in run_node_fit(tmp_path, f"resume={run}").err
+    hybrid = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "field=hybrid", "hydra.run.dir=other")
+    assert hybrid.code == 1 and "put a network in them with '+data.networks.NAME=[A,B]'" in hybrid.err
