@@ -63,7 +63,7 @@ def with_network(problem: Problem, name: str, inputs: Sequence[str], width: int,
     if not inputs:
         raise PEtabError(f"networks.{name} must name what it sees, as in networks.{name}=[A,B].")
     for each in inputs:
-        if each not in model.names() or each == name:
+        if each not in model.names() or (each == name and name not in model.rates):
             raise PEtabError(f"networks.{name}: {each!r} is nothing that it can see{nearest(each, model, name)}.")
     weights = {each.name: each for each in network_parameters(name, inputs, width, seed)}
     formula = network_formula(name, {each: typical_size(problem, each) for each in inputs}, width)

@@ -185,17 +185,18 @@ class Optimizer:
 def step_in_ball(curvature: Square, gradient: Vector, radius: float) -> Vector:
     """The step that maximises a quadratic function within a ball, up to 1 % of its length."""
     values, vectors = np.linalg.eigh(curvature)
-    slopes, largest = vectors.T @ gradient, max(float(np.abs(values).max()), 1e-300)
-    # Above this damping, the function has a maximum.
-    least = max(-float(values.min()), 0.0) + 1e-12 * largest
-    most = least + float(np.linalg.norm(gradient)) / radius
+    slopes = vectors.T @ gradient
+    # With more damping than this, the function has a maximum; how much more is looked for.
+    bottom = max(-float(values.min()), 0.0)
+    most = float(np.linalg.norm(gradient)) / radius
+    least = 1e-12 * max(float(np.abs(values).max()), most, 1e-200)
 
     def step(damping: float) -> Vector:
-        return slopes / (values + damping)
+        return slopes / (values + bottom + damping)
 
     if np.linalg.norm(step(least)) <= radius:
         return vectors @ step(least)
-    while most > 1.01 * least and most - least > 1e-14 * largest:
+    while most > 1.01 * least:
         middle = math.sqrt(least * most)
         least, most = (middle, most) if np.linalg.norm(step(middle)) > radius else (least, middle)
     return vectors @ step(most)

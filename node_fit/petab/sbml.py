@@ -54,6 +54,8 @@ def read_sbml(path: str | Path) -> Model:
         error = document.getError(at)
         if error.getSeverity() >= libsbml.LIBSBML_SEV_ERROR and error.getErrorId() != libsbml.MissingXMLEncoding:
             reason = " ".join(error.getMessage().split())
+            if error.getErrorId() == libsbml.RequiredPackagePresent:  # The end of a long sentence has its name.
+                reason = f"it needs the package {document.getUnknownPackagePrefix(0)!r}, which is not read."
             raise SBMLError(f"{path.name}, line {error.getLine()}: {reason[:300]}")
     if document.getModel() is None:
         raise SBMLError(f"{path.name} holds no SBML model.")

@@ -185,7 +185,8 @@ class ReactionSystem:
         model = self.model
         changed = {name: None for event in model.events for name in event.assignments} | dict.fromkeys(self.targets)
         # Concentrations in a container that changes keep what they are by their amount.
-        changed |= {name: None for name, container in model.containers.items() if container in changed}
+        resized = {*changed, *model.rates, *model.rules}
+        changed |= {name: None for name, container in model.containers.items() if container in resized}
         return tuple(name for name in changed if name not in model.rates and name not in model.rules)
 
     @cached_property
