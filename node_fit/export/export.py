@@ -1,5 +1,6 @@
 """Exports of a fitted model, each of which is checked before it is written."""
 
+import importlib.util
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,7 @@ class ExportTarget(NamedTuple):
     - `simulate`: what the files in a folder predict of some records.
     - `refusals`: sentences on what it can't carry of a model and its records.
     - `precisions`: in which it computes.
+    - `packages`: which it and its check need.
     - `how`: how to use it, for the README.
     """
 
@@ -67,6 +69,7 @@ class ExportTarget(NamedTuple):
     simulate: Callable[[Path, Exported, Sequence[CheckRecord]], list[np.ndarray]]
     refusals: Callable[[Exported, Sequence[CheckRecord]], list[str]]
     precisions: tuple[Precision, ...]
+    packages: tuple[str, ...]
     how: str
 
 
@@ -117,15 +120,16 @@ HOW_FORMULAS = """\
 `RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants; `formulas.tex` shows the
 equations."""
 
+BOTH: tuple[Precision, ...] = ("double", "float")
 TARGETS: dict[str, ExportTarget] = {
-    "c": ExportTarget(lambda e, _: render_c(e), run_c, nothing_refused, ("double", "float"), HOW_C),
-    "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), HOW_FMU),
+    "c": ExportTarget(lambda e, _: render_c(e), run_c, nothing_refused, BOTH, (), HOW_C),
+    "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), ("fmpy",), HOW_FMU),
     "stablehlo": ExportTarget(
-        render_stablehlo, run_stablehlo, refusals_of_stablehlo, ("double", "float"), HOW_STABLEHLO
+        render_stablehlo, run_stablehlo, refusals_of_stablehlo, BOTH, ("flatbuffers",), HOW_STABLEHLO
     ),
-    "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, ("double", "float"), HOW_ONNX),
-    "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), HOW_FORMULAS),
-    "numpy": ExportTarget(lambda e, _: render_numpy(e), run_numpy, nothing_refused, ("double",), HOW_NUMPY),
+    "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX),
+    "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), ("sympy",), HOW_FORMULAS),
+    "numpy": ExportTarget(lambda e, _: render_numpy(e), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
 }
 
 
@@ -207,7 +211,9 @@ def export(
     check_choice("target", target, tuple(TARGETS))
     chosen = TARGETS[target]
     check_choice("precision", precision, chosen.precisions)
+    check_installed(target, chosen.packages)
     folder = Path(path)
+    check_free(folder, ("README.md",), overwrite)
     if isinstance(model, Fit):
         data = model.data.get("train") if data is None else data
         model = model.model
@@ -226,7 +232,7 @@ def export(
     plain = expected if is_tight(model) else predicted_columns(model, records, level)
     exported = export_functions(model, precision, steps, level)
     files = as_bytes(chosen.render(exported, trials))
-    check_free(folder, (*files, "README.md"), overwrite)
+    check_free(folder, tuple(files), overwrite)
     found = tried(chosen, files, exported, trials)
     for _ in range(MOST_RETRIES):
         if difference(found, expected, exported.columns).largest <= tolerance:
@@ -250,6 +256,16 @@ def export(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, content)
     return done
+
+
+def check_installed(target: str, packages: Sequence[str]) -> None:
+    """Refuses a target whose packages are not there.
+
+    **Raises:** `CannotExport` that names the first.
+    """
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            raise CannotExport(f'{target} needs {name}, which is not installed: pip install "node_fit[export]".')
 
 
 def as_bytes(files: Mapping[str, str | bytes]) -> Files:

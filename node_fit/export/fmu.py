@@ -297,10 +297,6 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
 
     **Raises:** `CannotExport` if they don't agree.
     """
-    try:
-        import fmpy  # noqa: F401
-    except ImportError:
-        raise CannotExport('an FMU is checked by FMPy; install it: pip install "node_fit[export]".') from None
     begun, layout = record_starts(exported, trials), Layout.of(exported, trials)
     together, alone = [], []
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as place:

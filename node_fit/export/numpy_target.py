@@ -199,10 +199,9 @@ class NumpyFunction:
     def product(self, operation: Operation) -> str:
         left, right = operation.inputs
         (stacks, rows, inner), columns = left.shape, right.shape[2]
-        if inner == 1:
+        if inner == 1 and stacks == 1:
             a, b = (self.read(each) for each in (left, right))
-            if rows == 1 and columns == 1 and stacks == 1:
-                return f"{a} * {b}"
+            return f"np.outer({a}, {b}).ravel()" if rows > 1 and columns > 1 else f"{a} * {b}"
         if stacks == 1:
             a = self.matrix(left, rows, inner)
             b = self.matrix(right, inner, columns)

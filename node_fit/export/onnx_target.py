@@ -176,10 +176,8 @@ class Graph:
 
 def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
     """The graphs by their names."""
-    try:
-        import onnx
-    except ImportError:
-        raise CannotExport('ONNX files need onnx; install it: pip install "node_fit[export]".') from None
+    import onnx
+
     whole, dtype = Whole(exported), exported.dtype
     states, inputs = len(whole.members) * whole.size, whole.inputs
     # A graph has no empty arguments.
@@ -202,12 +200,8 @@ def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, 
 
 def run_onnx(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
     """What the graphs predict of some records, stepped from row to row."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise CannotExport(
-            'ONNX files are checked by onnxruntime; install it: pip install "node_fit[export]".'
-        ) from None
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
 

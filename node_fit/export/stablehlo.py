@@ -18,7 +18,6 @@ from ..runtime.placement import scope
 from ..solver.problem import polynomials
 from .c import RADAU_A, RADAU_C, tsitouras
 from .functions import PRECISIONS, Exported, band_of_members, member_functions, scale_inputs
-from .tracing import CannotExport
 from .trials import CheckRecord
 
 # Newton iterations of an implicit step; they converge quadratically.
@@ -219,10 +218,6 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
     """The programs by their names, each as `jax.export` serialises it."""
     from jax import export as jax_export
 
-    try:
-        import flatbuffers as _  # noqa: F401 pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise CannotExport('jax.export needs flatbuffers; install it: pip install "node_fit[export]".') from None
     whole, dtype = Whole(exported), exported.dtype
     states, inputs, channels = len(whole.members) * whole.size, whole.inputs, whole.channels
     with scope(PRECISIONS[exported.precision]):

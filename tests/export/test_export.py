@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.exported import DECAY, HOSTILE, SCALED, bounce, network, records
+from helpers.exported import DECAY, HOSTILE, SCALED, bounce, network, records, single
 
 import node_fit as nf
 from node_fit.export import __main__ as command
@@ -39,6 +39,7 @@ CASES = {
         scaling=nf.Scaling(angles=["x"]),
     ),
     "polynomial": lambda: network(field=nf.Polynomial),
+    "one state": lambda: network(single()),
     "triggers and events": bounce,
 }
 LONG = {"hybrid, cubic inputs", "steady, implicit", "triggers and events"}
@@ -137,6 +138,16 @@ def test_files_are_not_replaced_without_a_word(tmp_path):
     with pytest.raises(ValueError, match=r"model\.py exists"):
         nf.export(model, "numpy", tmp_path, data=data)
     assert (tmp_path / "model.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["fmu", "onnx", "stablehlo", "sympy"])
+def test_a_package_that_is_absent_is_named(tmp_path, monkeypatch, target):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        ValueError, match=rf'{target} needs \w+, which is not installed: pip install "node_fit\[export\]"'
+    ):
+        nf.export(network()[0], target, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_steps_converge_with_their_order(tmp_path):

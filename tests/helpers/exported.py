@@ -23,6 +23,12 @@ def records(**options) -> nf.Dataset:
     return nf.Dataset.from_arrays(ts, ys, us, **names)
 
 
+def single() -> nf.Dataset:
+    """Two records of one channel without inputs."""
+    ts = np.linspace(0.0, 1.0, 9)
+    return nf.Dataset.from_arrays(ts, np.stack([a * np.exp(-ts)[:, None] for a in (1.0, 2.0)]), states=["x"])
+
+
 def stirred(model: nf.NeuralODE, scale: float = 0.3) -> nf.NeuralODE:
     """A model with random numbers in all parts that begin at zero."""
     keys = iter(jax.random.split(jax.random.key(1), 100))
