@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.commands import DIRECT, node_fit
 from helpers.exported import DECAY, HOSTILE, SCALED, bounce, network, records, single
 
 import node_fit as nf
@@ -73,7 +75,8 @@ def test_c_compiles_without_a_warning(tmp_path, precision):
     model, data = network(hidden=1, start=nf.Encoder, scaling=SCALED)
     done = nf.export(model, "c", tmp_path, data=data, precision=precision)
     assert done.from_predict.largest < 1e-3  # of a model in single precision
-    subprocess.run(["gcc", *WARNINGS, "main.c", "model.c", "-lm"], cwd=tmp_path, check=True)
+    for compiler in filter(shutil.which, ("gcc", "clang")):
+        subprocess.run([compiler, *WARNINGS, "main.c", "model.c", "-lm"], cwd=tmp_path, check=True)
     assert "alloc(" not in (tmp_path / "model.c").read_text()
 
 
@@ -220,3 +223,18 @@ def test_the_command_exports_a_model_file(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command.main()
     assert "is neither a run directory nor a model file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_exports_a_run_whose_ranges_are_those_of_its_training_rows(tmp_path):
+    ts = np.linspace(0, 4, 41)
+    rows = [f"a,{t:.1f},{t / 2 + 1:.6f},{np.cos(t):.6f}" for t in ts]
+    (tmp_path / "mine.csv").write_text("\n".join(["id,t,x,y", *rows]))
+    split = ("data.split.by=time", "data.split.validation=0", "data.split.test=0.5", 'hydra.run.dir="a run; $(x)"')
+    assert node_fit(tmp_path, *DIRECT, *split, "training.steps=2").code == 0
+    words = ("a run; $(x)", "--to", "numpy", "--out", "out")
+    ran = node_fit(tmp_path, *words, module="node_fit.export")
+    assert ran.code == 0 and ran.out.startswith("numpy: model.py in out")
+    assert "| `x` | channel |  | 1 | 1.95 |" in (tmp_path / "out" / "README.md").read_text()
+    again = node_fit(tmp_path, *words, module="node_fit.export")
+    assert again.code == 1 and "exists; choose another folder" in again.sentence
