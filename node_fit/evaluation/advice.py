@@ -201,7 +201,7 @@ def advise(
     wide = spanning_decades(options, data)
     if wide:
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
-    if says(options.field, "is_linear", False):
+    if says(options.field, "is_linear", False) and "field" not in chosen:
         found.append("field=mlp, since this field is linear")
     shares = explain_by_past(data, predicted)
     if overfits:

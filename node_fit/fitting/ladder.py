@@ -17,7 +17,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.scaling import Scaling
-from ..evaluation.advice import FLAT
+from ..evaluation.advice import FLAT, POOR
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
@@ -54,6 +54,8 @@ NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 3.0
 MUCH_WORSE_HELD = 1.5
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
+# Further fits, so that a command takes no more than some times as long as the first one.
+MOST_ATTEMPTS = {"quick": 0, "normal": 4, "thorough": 100}
 # Starts of known equations, the first from the constants that were given.
 KNOWN_STARTS = {"normal": 5, "thorough": 32}
 # Rows of the windows into which a chaotic record is cut, and of the windows of which the first fit predicts one kind.
@@ -158,14 +160,16 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
 
     - `options`: those that were given. `first`: the fit that they lead to.
     - `again`: makes another fit.
-    - `effort`: `quick` tries nothing.
+    - `effort`: `quick` tries nothing, and `normal` the first few rungs that apply.
     - `callback`: told of each attempt.
     """
     horizon = horizon_of(first)
     best = judge_attempt(FIRST_ATTEMPT, first, horizon)
-    tried = [best]
-    for rung in rungs(options, first, effort):
-        if best.fit.status in ("interrupted", "pruned") or not wants_more(best):
+    tried, queue = [best], rungs(options, first, horizon, effort)
+    while queue:
+        rung = queue.pop(0)
+        enough = len(tried) > MOST_ATTEMPTS[effort] or not wants_more(best)
+        if enough or best.fit.status in ("interrupted", "pruned"):
             break
         changed = rung.options(options, first, tried)
         if changed is None:
@@ -174,14 +178,20 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         try:
             fit = again(changed, horizon, rung.validated)
         except ValueError as error:
-            LADDER_LOG.warning("%s can't be tried: %s", rung.name, error)
+            LADDER_LOG.warning("%s: %s", rung.name, error)
             continue
         if fit.status in ("interrupted", "pruned"):
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
-        found = judge_attempt(rung.name, thinned(fit), horizon, rung.keys)
-        tried.append(found)
-        best = found if found.beats(best) else best
+        tried.append(judge_attempt(rung.name, thinned(fit), horizon, rung.keys))
+        # Equations that were found keep a part of the phase.
+        most = POOR if rung.name == SPARSE_EQUATIONS else FLAT
+        if horizon is None and (horizon := horizon_of(fit, most)) is not None:
+            # A better model shows that the record is chaotic.
+            tried = [judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried]
+            best, queue = tried[0], rungs(options, first, horizon, effort)
+        for found in tried:
+            best = found if found.beats(best) else best
     return result_of(best, tried)
 
 
@@ -278,17 +288,17 @@ def finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def horizon_of(fit: Fit) -> int | None:
+def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
     """The rows of the windows to fit and to forecast, if the data look chaotic to a fit; None elsewhere.
 
     Of chaos, a model that is right predicts short windows, and its simulation of the whole record has the size of the
-    data, but neither their phase.
+    data, but neither their phase: its R² is at most `most`.
     """
     train = fit.data["train"]
     if isinstance(fit.model, Ensemble) or not fit.model.typical.start.reads_windows or fit.status == "failed":
         return None
     predicted, known = fit.predict(train), train.mask
-    if fit.score(train).r2 > FLAT or not np.isfinite(predicted[known]).all():
+    if fit.score(train).r2 > most or not np.isfinite(predicted[known]).all():
         return None
     spread, own = (np.std(np.where(known, each, np.nan), axis=(0, 1), where=known) for each in (predicted, train.ys))
     if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
@@ -326,8 +336,8 @@ def thinned(fit: Fit) -> Fit:
     return thin if thin.score(train).nrmse <= NO_WORSE * fit.score(train).nrmse else fit
 
 
-def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
-    """The rungs for a kind of field, in the order in which they are tried."""
+def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> list[Rung]:
+    """The rungs for a kind of field, in the order in which they are tried; in windows of a record with a horizon."""
     if not callable(options.field):
         return []
     maker = made_of(options.field)
@@ -344,14 +354,18 @@ def rungs(options: Options, first: Fit, effort: Effort) -> list[Rung]:
         Rung(f"{GROWING}, yet stronger prior", prior, functools.partial(with_other_prior, stronger=True)),
         Rung(f"{GROWING}, weaker prior", prior, functools.partial(with_other_prior, stronger=False)),
     ]
-    return [
-        Rung(SPARSE_EQUATIONS, ("field",), as_equations),
-        Rung("quadratic", ("field",), functools.partial(as_polynomial, degree=2)),
-        Rung("cubic", ("field",), functools.partial(as_polynomial, degree=3)),
-        *([] if horizon_of(first) else growing),
-        *([Rung("windows", ("training.window",), in_short_windows)] if horizon_of(first) else []),
-        Rung("linear", ("field",), as_linear),
+    chaotic = horizon is not None
+    equations = Rung(SPARSE_EQUATIONS, ("field",), functools.partial(as_equations, chaotic=chaotic))
+    linear = Rung("linear", ("field",), as_linear)
+    polynomials = [
+        Rung(name, ("field",), functools.partial(as_polynomial, degree=degree, chaotic=chaotic))
+        for name, degree in (("quadratic", 2), ("cubic", 3))
     ]
+    if chaotic:
+        return [equations, *polynomials, Rung("windows", ("training.window",), in_short_windows)]
+    if has_few_values(first.data["train"]):
+        return [equations, *polynomials, *growing, linear]
+    return [equations, linear, *growing, *polynomials]
 
 
 def is_plain(maker: Any) -> bool:
@@ -368,19 +382,19 @@ def is_measured(options: Options, fit: Fit) -> bool:
     return not hidden and made_of(options.observation) is MeasuredStates and not fit.data["train"].angles
 
 
-def as_equations(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
     """Equations of few terms in few variables, as `discover` finds them."""
     train = fit.data["train"]
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
     if many or not is_measured(options, fit) or not has_enough_rows(train) or options.scaling != Scaling():
         return None
     # From a noisy first row, errors of a chaotic system grow, whatever the equations.
-    start = Fitted if options.start == "auto" and horizon_of(fit) is not None else options.start
+    start = Fitted if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
 
 
-def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int) -> Options | None:
+def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:
     """A polynomial of few variables, whose start is fitted where rows are few."""
     train = fit.data["train"]
     count = len(train.states) + len(train.inputs)
@@ -388,7 +402,7 @@ def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree
         return None
     field = functools.partial(Polynomial, degree=degree)
     return replace(
-        with_grown_windows(options, fit, derivatives=True),
+        with_grown_windows(options, train, derivatives=True, chaotic=chaotic),
         field=field,
         start=start_for(options, train),
         penalty=with_ridge(options, POLYNOMIAL_RIDGE),
@@ -405,7 +419,7 @@ def in_growing_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> O
     share, most = NETWORK_RIDGE
     penalty = with_ridge(options, min(share * int(train.mask.sum()), most))
     return replace(
-        with_grown_windows(options, fit, derivatives=False),
+        with_grown_windows(options, train, derivatives=False),
         field=field,
         start=start_for(options, train),
         penalty=penalty,
@@ -434,17 +448,15 @@ def in_short_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
 
 
 def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
-    """A linear field, where nothing else is good."""
+    """A linear field, which is quick, where the first fit is not good."""
     if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
         return None
     return replace(options, field=Linear, start=start_for(options, fit.data["train"]), restarts=1)
 
 
-def with_grown_windows(options: Options, fit: Fit, *, derivatives: bool) -> Options:
-    """The options with windows that grow, or with whole trajectories of few rows, whose starts are fitted."""
-    train = fit.data["train"]
-    short = has_few_values(train) or horizon_of(fit) is not None
-    recipe = options.recipe if short else growing_windows(train, derivatives=derivatives)
+def with_grown_windows(options: Options, train: Dataset, *, derivatives: bool, chaotic: bool = False) -> Options:
+    """The options with windows that grow; or with whole trajectories of few rows, or of a chaotic record's windows."""
+    recipe = options.recipe if chaotic or has_few_values(train) else growing_windows(train, derivatives=derivatives)
     return replace(options, recipe=recipe, optimizer=LevenbergMarquardt(), training=Training(window=None))
 
 
