@@ -166,7 +166,8 @@ class PEtabRun:
             if drawn is not None:
                 plot_fit(drawn.curves, files.plots / "fit.png")
             if len(fit.attempts) > 1:
-                plot_starts([-each.log_likelihood for each in fit.attempts], files.plots / "starts.png")
+                losses = [-each.log_likelihood for each in fit.attempts]
+                plot_starts(losses, files.plots / "starts.png", is_likelihood=True)
         if self.config.report:
             with warn_on_error(f"{files.path / 'report.html'} was"):
                 make_run_page(files.path, None if drawn is None else drawn.curves)

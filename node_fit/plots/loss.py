@@ -119,10 +119,13 @@ def single_point_style(values: np.ndarray) -> LineStyle:
 ROOM_ABOVE = 2.0
 
 
-def plot_starts(losses: Sequence[float], path: str | Path) -> Path:
+def plot_starts(losses: Sequence[float], path: str | Path, *, is_likelihood: bool = False) -> Path:
     """Plots the losses of fits from several starts, the lowest first; those that failed are not drawn.
 
-    **Arguments:** `losses`: of each start; infinite if it failed. `path`: the PNG to write.
+    **Arguments:**
+
+    - `losses`: of each start; infinite if it failed. `path`: the PNG to write.
+    - `is_likelihood`: whether they are negative log-likelihoods, of which differences count, and not ratios.
 
     **Returns:** `path`.
     """
@@ -130,7 +133,7 @@ def plot_starts(losses: Sequence[float], path: str | Path) -> Path:
     with use_style():
         figure = new_figure(4.5, 3.0)
         axes = figure.add_subplot()
-        if known.size and known[0] > 0:
+        if known.size and known[0] > 0 and not is_likelihood:
             axes.set_yscale("log")
             # Without limits, rounding errors would fill the picture where all losses are equal.
             axes.set_ylim(known[0] / ROOM_ABOVE, known[-1] * ROOM_ABOVE)
@@ -138,6 +141,6 @@ def plot_starts(losses: Sequence[float], path: str | Path) -> Path:
         if known.size < len(losses):
             axes.set_title(f"{len(losses) - known.size} of {len(losses)} failed", color=QUIET)
         axes.set_xlabel("starts, the best first")
-        axes.set_ylabel("loss")
+        axes.set_ylabel("negative log-likelihood" if is_likelihood else "loss")
         axes.locator_params(axis="x", integer=True)
         return save_figure(figure, path)
