@@ -250,8 +250,10 @@ def wants_more(judged: Judged) -> bool:
 def why_more(judged: Judged) -> str:
     """Why a fit is not enough: its verdict, or what its data do not tell."""
     found = judged.attempt
-    if found.verdict not in CONTENT or found.horizon is not None:
+    if found.verdict not in CONTENT:
         return f"{found.name} is {found.verdict}"
+    if found.horizon is not None:
+        return "the record is chaotic, so that windows are fitted"
     few = is_few(judged.fit)
     return "few rows allow several models" if few else "other constants may fit as well where states are hidden"
 
