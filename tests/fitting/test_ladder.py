@@ -48,7 +48,7 @@ def climbed():
     """What is found without equations."""
     train, _, _ = oscillator()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ladder, "as_equations", lambda *given: None)
+        patch.setattr(ladder, "as_equations", lambda *given, **more: None)
         return nf.fit(train, progress=False)
 
 
