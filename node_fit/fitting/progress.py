@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..training.callback import Callback, Record, RunState
 
@@ -35,7 +35,16 @@ def in_terminal() -> bool:
     return is_terminal(sys.stdout) or is_terminal(sys.stderr)
 
 
-def is_terminal(stream: TextIO | None) -> bool:
+@runtime_checkable
+class Stream(Protocol):
+    """What standard output may be replaced by."""
+
+    @property
+    def closed(self) -> bool: ...
+    def isatty(self) -> bool: ...
+
+
+def is_terminal(stream: Stream | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
