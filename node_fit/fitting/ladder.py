@@ -16,7 +16,6 @@ import equinox as eqx
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..data.scaling import Scaling
 from ..evaluation.advice import FLAT, POOR
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
@@ -388,7 +387,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
     """Equations of few terms in few variables, as `discover` finds them."""
     train = fit.data["train"]
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
-    if many or not is_measured(options, fit) or not has_enough_rows(train) or options.scaling != Scaling():
+    if many or not is_measured(options, fit) or not has_enough_rows(train):
         return None
     # From a noisy first row, errors of a chaotic system grow, whatever the equations.
     start = Fitted if options.start == "auto" and chaotic else options.start
