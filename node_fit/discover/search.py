@@ -115,24 +115,46 @@ class Findings:
     verdict: str
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The terms that equations may have; `node_fit.discover` describes each.
+
+    `libraries` are all if None. `terms`, `required` and `forbidden` are texts, in which `^` is a power.
+    """
+
+    libraries: Sequence[str] | None = None
+    terms: Sequence[str] = ()
+    required: Sequence[str] = ()
+    forbidden: Sequence[str] = ()
+
+    def __post_init__(self):
+        for name in ("terms", "required", "forbidden"):
+            texts = tuple(text.replace("^", "**") for text in getattr(self, name))
+            object.__setattr__(self, name, texts)
+
+    def make_terms(self, names: Sequence[str], values: np.ndarray) -> dict[str, list[Term]]:
+        """The terms of each library, without the forbidden ones; the user's are a library of their own."""
+        chosen = LIBRARIES if self.libraries is None else self.libraries
+        found = {kind: make_library(kind, names, values) for kind in chosen}
+        found[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
+        found[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
+        return {kind: [term for term in every if term.text not in self.forbidden] for kind, every in found.items()}
+
+
 # Matrices are small, and many threads at one of them wait for each other: on two busy cores, a pendulum took 126 s
 # instead of 14.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def search(
     data: Dataset,
+    vocabulary: Vocabulary,
     *,
-    libraries: Sequence[str] | None = None,
-    terms: Sequence[str] = (),
-    required: Sequence[str] = (),
-    forbidden: Sequence[str] = (),
     symbolic: bool | None = None,
-    resamples: int = RESAMPLES,
+    resamples: int = 0,
     effort: Effort = "normal",
     seed: int = 0,
 ) -> Findings:
     """Searches for the equations of a system; the arguments are those of `node_fit.discover`."""
     check_data_of(data)
-    required, forbidden = (tuple(text.replace("^", "**") for text in texts) for texts in (required, forbidden))
     symbolic = has_symbolic() if symbolic is None else symbolic
     if symbolic and not has_symbolic():
         raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
@@ -140,9 +162,7 @@ def search(
     states, inputs = list(data.states), list(data.inputs)
     records = smooth_records(data, 1.0)
     judge = Judge(records, states, inputs)
-    library = make_terms(
-        LIBRARIES if libraries is None else libraries, judge.names, judge.values, terms, required, forbidden
-    )
+    library, required = vocabulary.make_terms(judge.names, judge.values), vocabulary.required
     clean = all(each.clean for each in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
     views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
@@ -261,21 +281,6 @@ def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
     for row, length in enumerate(data.lengths):
         found.append(smooth(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
     return found
-
-
-def make_terms(
-    libraries: Sequence[str],
-    names: Sequence[str],
-    values: np.ndarray,
-    terms: Sequence[str],
-    required: Sequence[str],
-    forbidden: Sequence[str],
-) -> dict[str, list[Term]]:
-    """The terms of each library, without the forbidden ones; the user's are a library of their own."""
-    found = {kind: make_library(kind, names, values) for kind in libraries}
-    found[OWN] = [Term(f"({text.replace('^', '**')})", count(parse("terms", text))) for text in terms]
-    found[OWN] += [Term(text, count(parse("required", text))) for text in required]
-    return {kind: [term for term in every if term.text not in forbidden] for kind, every in found.items()}
 
 
 def flat(libraries: Iterable[Sequence[Term]]) -> list[Term]:

@@ -105,7 +105,8 @@ class Case:
         rmse = np.array([each.rmse for each in channels])
         points = np.array([each.points for each in channels])
         little = (points < SMALL) | (own < TAIL * whole)
-        spread = np.where(little, np.maximum(own, whole), own)
+        small = rmse <= WELL * whole
+        spread = np.where(little & (np.isnan(over) | (own == 0) | small), np.maximum(own, whole), own)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(over <= NEAR_NOISE_HELD, 0.0, rmse / spread)
         found = found[(points > 0) & (spread > 0)]

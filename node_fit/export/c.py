@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from ..runtime.serialization import __version__
 from ..solver.methods import tableau
 from .functions import Exported
-from .tracing import DOT, ELEMENTWISE, INFIX, REDUCTIONS, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import DOT, ELEMENTWISE, INFIX, REDUCTIONS, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,35 +52,9 @@ MOST_NESTED = 16
 WIDTH = 110
 
 C_INFIX = INFIX | {"and": "&&", "or": "||"}
-C_CALLED = {
-    name: name
-    for name in [
-        "exp",
-        "log",
-        "log1p",
-        "expm1",
-        "sqrt",
-        "cbrt",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "floor",
-        "ceil",
-        "exp2",
-        "erf",
-        "pow",
-        "atan2",
-    ]
-} | {"abs": "fabs", "rem": "fmod", "round": "rint"}
+INVERSES = ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")
+C_CALLED = {name: name for name in (*SAME_CALLED, *INVERSES, "erf", "pow")}
+C_CALLED |= {"abs": "fabs", "rem": "fmod", "round": "rint"}
 # Functions that C lacks.
 HELPERS = {
     "max": "static real larger(real a, real b) { return a > b || a != a ? a : b; }",

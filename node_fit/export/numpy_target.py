@@ -7,32 +7,10 @@ import numpy as np
 from ..runtime.serialization import __version__
 from .c import DEGREES, RADAU_A, RADAU_C, SIGNATURES, needed_functions, state_names, templates_with, tsitouras
 from .functions import Exported
-from .tracing import DOT, ELEMENTWISE, INFIX, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import DOT, ELEMENTWISE, INFIX, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program
 
 NUMPY_INFIX = INFIX | {"and": "&", "or": "|", "xor": "^"}
-NUMPY_CALLED = {
-    name: f"np.{name}"
-    for name in [
-        "exp",
-        "log",
-        "log1p",
-        "expm1",
-        "sqrt",
-        "cbrt",
-        "sin",
-        "cos",
-        "tan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "floor",
-        "ceil",
-        "exp2",
-        "sign",
-        "abs",
-        "square",
-    ]
-} | {
+NUMPY_CALLED = {name: f"np.{name}" for name in (*SAME_CALLED, "sign", "abs", "square")} | {
     "asin": "np.arcsin",
     "acos": "np.arccos",
     "atan": "np.arctan",

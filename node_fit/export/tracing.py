@@ -32,6 +32,11 @@ INFIX = {
     "eq": "==",
     "ne": "!=",
 }
+# Functions that C and NumPy call by the same names.
+SAME_CALLED = (
+    *("exp", "log", "log1p", "expm1", "sqrt", "cbrt", "exp2"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil"),
+)
 # Functions of single numbers, by JAX's names: all arguments have the shape of the result, or are a single number.
 ELEMENTWISE = frozenset(
     [

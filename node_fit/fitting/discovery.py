@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..discover.search import RESAMPLES, FoundSystem, search
+from ..discover.search import RESAMPLES, FoundSystem, Vocabulary, search
 from ..model.fields.known import Known
 from ..model.initial_state.trained import Fitted
 from ..options.options import Effort
@@ -208,10 +208,8 @@ def discover(
     **Raises:** `ValueError` if the data have too few rows, or events, or a text is not a term.
     """
     check_argument("effort", effort, Effort, "quick, normal or thorough")
-    found = search(
-        data, libraries=libraries, terms=terms, required=required, forbidden=forbidden, symbolic=symbolic,
-        resamples=resamples, effort=effort, seed=seed,
-    )  # fmt: skip
+    vocabulary = Vocabulary(libraries, terms, required, forbidden)
+    found = search(data, vocabulary, symbolic=symbolic, resamples=resamples, effort=effort, seed=seed)
     return Discovery(
         data,
         found.ranked,

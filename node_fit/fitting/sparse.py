@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..discover.search import FEWEST_ROWS, search
+from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..model.fields.known import Known, Sparse
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import keywords, made_of
@@ -22,7 +22,9 @@ def find_equations(options: Options, train: Dataset, validation: Dataset | None)
         return options, ()
     if options.hidden not in ("auto", 0, ()):
         raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
-    found = search(train, seed=options.seed, resamples=0, **keywords(options.field))
+    given = dict(keywords(options.field))
+    effort = given.pop("effort", "normal")
+    found = search(train, Vocabulary(**given), effort=effort, seed=options.seed)
     if not found.fits:
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
     best = found.ranked[0]

@@ -371,6 +371,19 @@ def test_a_tail_is_judged_by_the_noise(times, kind):
     assert held_out(train, truth[None, :40, None], test, data.ys - times * noise[None, :, None]).kind == kind
 
 
+@pytest.mark.parametrize(("error", "good"), [(0.02, True), (0.2, False)])
+def test_a_small_error_of_a_tail_counts_in_the_spread_of_training(error, good):
+    """Four times the noise, and more than the tail varies, but a thirtieth of what the training data do."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 6, 60)
+    truth = 2 * np.exp(-ts)
+    data = series(truth + 0.005 * rng.normal(size=60), ts, sigma=0.005)
+    train, test = data.until(4.0), data.scored_after(4.0)
+    options = nf.Options(field=known())
+    predicted = truth[None, :, None] + error
+    found = held_out(train, truth[None, :40, None], test, predicted, options=options, penalised=False)
+    assert (found.kind == "good") == good, found
+
+
 def test_little_held_out_data_count_in_the_spread_of_training():
     """Two rows that differ by 0.03, predicted up to 0.02, after training data of spread 0.7."""
     train, test = rotation(1, 12), series([0.50, 0.53])

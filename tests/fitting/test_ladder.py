@@ -185,8 +185,8 @@ def test_chaos_is_forecast_in_windows():
     )
     fit = nf.fit(train, validation=validation, progress=False)
     assert fit.horizon == 50
+    assert fit.score(train.windows(50, 50)).nrmse < 0.05
     assert fit.score(validation.windows(50, 50)).nrmse < 0.05
-    assert fit.score(train.windows(50, 50)).nrmse < 0.1  # One of the windows ends on either side of the saddle.
     assert fit.score(train).r2 < 0.9  # No model could say the phase after so long.
     chaos = fit.score_chaos(train, validation)
     assert chaos.valid_lyapunov_times > 1 and chaos.lyapunov_time == pytest.approx(1 / 0.906, rel=0.15)
