@@ -228,12 +228,8 @@ def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: P
 
 def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, object, object]]:
     """The keys in which two configs differ, of those that may not change, with both values."""
-    stored = OmegaConf.to_container(before, resolve=True)
-    if isinstance(stored, dict):
-        rename_keys(stored)
-    then = with_words(flatten(stored))
     # In the form that a YAML file gives back.
-    this = with_words(flatten(OmegaConf.to_container(OmegaConf.create(write_config(now)), resolve=True)))
+    then, this = (as_today(each) for each in (before, OmegaConf.create(write_config(now))))
     keys = [*then, *(key for key in this if key not in then)]
     return [
         (key, then.get(key), this.get(key))
@@ -242,8 +238,12 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
     ]
 
 
-def with_words(flat: Json) -> Json:
-    """Flat keys with the words for which earlier versions wrote null."""
+def as_today(config: DictConfig | ListConfig) -> Json:
+    """The flat keys of a config, with today's names, and with words where earlier versions wrote null."""
+    nested = OmegaConf.to_container(config, resolve=True)
+    if isinstance(nested, dict):
+        rename_keys(nested)
+    flat = flatten(nested)
     words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
     return {key: words.get(key) if value is None else value for key, value in flat.items()}
 

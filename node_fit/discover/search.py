@@ -30,7 +30,7 @@ COMBINED, SHORT_SUM = 4, 5
 # of a correlation that is due to chance.
 LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
 # Minus twice the logarithm of the odds against the row before: it is the best of some ten thousand systems.
-SURELY = 20.0
+SMALLEST_LEAD = 20.0
 # The user's terms, and libraries that are searched together.
 OWN = "own"
 GROUPS = (
@@ -378,7 +378,7 @@ def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
         rows * np.log((each**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
         for each, numbers in ((missed, many * count), (gaps, constants))
     )
-    return bool(past < simulated + SURELY)
+    return bool(past < simulated + SMALLEST_LEAD)
 
 
 def share_terms(

@@ -53,8 +53,11 @@ WIDTH = 110
 
 C_INFIX = INFIX | {"and": "&&", "or": "||"}
 INVERSES = ("asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2")
-C_CALLED = {name: name for name in (*SAME_CALLED, *INVERSES, "erf", "pow")}
-C_CALLED |= {"abs": "fabs", "rem": "fmod", "round": "rint"}
+C_CALLED = {name: name for name in (*SAME_CALLED, *INVERSES, "erf", "pow")} | {
+    "abs": "fabs",
+    "rem": "fmod",
+    "round": "rint",
+}
 # Functions that C lacks.
 HELPERS = {
     "max": "static real larger(real a, real b) { return a > b || a != a ? a : b; }",

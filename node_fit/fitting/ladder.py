@@ -17,6 +17,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..evaluation.advice import FLAT, POOR
+from ..evaluation.metrics import score_predictions, score_values
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
@@ -191,9 +192,8 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         if horizon is None and (horizon := horizon_of(fit, most)) is not None:
             # A better model shows that the record is chaotic.
             tried = [judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried]
-            best, queue = tried[0], rungs(options, first, horizon, effort)
-        for found in tried:
-            best = found if found.beats(best) else best
+            queue = rungs(options, first, horizon, effort)
+        best = functools.reduce(lambda best, found: found if found.beats(best) else best, tried)
     return result_of(best, tried)
 
 
@@ -302,7 +302,10 @@ def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
     if isinstance(fit.model, Ensemble) or not fit.model.typical.start.reads_windows or fit.status == "failed":
         return None
     predicted, known = fit.predict(train), train.mask
-    if fit.score(train).r2 > most or not np.isfinite(predicted[known]).all():
+    if (
+        score_predictions(score_values(fit.model, train), predicted).r2 > most
+        or not np.isfinite(predicted[known]).all()
+    ):
         return None
     spread, own = (np.std(np.where(known, each, np.nan), axis=(0, 1), where=known) for each in (predicted, train.ys))
     if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
@@ -387,13 +390,16 @@ def is_measured(options: Options, fit: Fit) -> bool:
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
-    """Equations of few terms in few variables, as `discover` finds them."""
+    """Equations of few terms in few variables, as `discover` finds them; or those that were found before."""
     train = fit.data["train"]
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
     if many or not is_measured(options, fit) or not has_enough_rows(train):
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
-    changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
+    before = [each.fit.options.field for each in tried if each.attempt.name == SPARSE_EQUATIONS]
+    changed = replace(
+        options, field=before[0] if before else Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1
+    )
     return replace(changed, training=Training(window=None))
 
 

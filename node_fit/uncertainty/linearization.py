@@ -8,7 +8,7 @@ from typing import Literal, Protocol, cast
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset
@@ -143,7 +143,7 @@ class Evidence:
         """At network weights drawn as before a training, which no prior has made small; None if a solve fails there."""
         rng = np.random.default_rng(0)
 
-        def drawn(leaf: np.ndarray, prior: np.ndarray) -> np.ndarray:
+        def drawn(leaf: Array, prior: Array) -> Array | np.ndarray:
             width = leaf.shape[-1] if leaf.ndim else 1
             return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 

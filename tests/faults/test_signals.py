@@ -32,7 +32,8 @@ def test_ctrl_c_is_not_lost_where_exceptions_are():
 
 
 def test_ctrl_c_in_a_program_of_others_is_theirs():
-    theirs = SWALLOWS.replace('"node_fit"]', '"mine.train"]')
+    theirs = SWALLOWS.replace("from node_fit.startup import start_command", "import node_fit")
+    theirs = theirs.replace("start_command()", "node_fit.fit")
     ran = subprocess.run([sys.executable, "-c", theirs], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "goes on\n")
 

@@ -232,7 +232,7 @@ def test_members_out_of_range_are_refused(options, message):
 
 
 def test_one_trajectory_cannot_be_drawn_from():
-    with pytest.raises(ValueError, match=r"train\.window"):
+    with pytest.raises(ValueError, match=r"training\.window"):
         fit_to(rotation(1), field=SMALL, ensemble=nf.Members(2, "data"), **QUICK)
 
 
