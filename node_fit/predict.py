@@ -111,7 +111,7 @@ def predict(
     with errors_of_data():
         dataset = table.read(list(data) if len(data) > 1 else data[0], unit)
     check_starts(model.typical, dataset)
-    predicted = model.bands(dataset, level=level)
+    predicted = model.bands(dataset, level=level, earlier=True)
     gone = where_not_finite(score_rows(model.typical.start, dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)

@@ -49,7 +49,7 @@ def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], lev
     left_out = sum(len(part.trajectories) - len(pictured[name].trajectories) for name, part in splits.items())
     if not left_out:
         return simulate_together(model, splits, level)
-    found = {name: model.bands(part, level=level) for name, part in splits.items()}
+    found = {name: model.bands(part, level=level, earlier=True) for name, part in splits.items()}
     return replace(
         simulate_together(model, pictured, level),
         at_rows={name: prediction.ys for name, prediction in found.items()},
@@ -65,7 +65,7 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
     times = np.concatenate([grid, whole.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
-    prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level)
+    prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level, earlier=True)
     at_rows, dense, bands, dense_bands, hidden, begin = {}, {}, {}, {}, {}, 0
     for name, part in splits.items():
         rows = slice(begin, begin + len(part.trajectories))

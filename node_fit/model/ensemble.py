@@ -18,6 +18,7 @@ from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
+from .hindcast import hindcast, with_earlier
 from .neural_ode import NeuralODE
 from .rollout import Prediction, advance_channels, begin_channels, channels_at, predicted_frame
 
@@ -139,12 +140,20 @@ class Ensemble(eqx.Module):
         return eqx.filter_vmap(one, in_axes=(0, 0 if y0.ndim == 2 else None))(stacked, y0)
 
     def bands(
-        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+        self,
+        data: Dataset,
+        ts: Float[np.ndarray, "trajectory saved"] | None = None,
+        level: float = 0.9,
+        *,
+        earlier: bool = False,
     ) -> Prediction:
         """The members' mean, with bands.
 
-        **Arguments:** `data`, `ts`: as in `NeuralODE.predict`. `level`: the share of measurements that the bands should
-        cover, from 0.01 to 0.99.
+        **Arguments:**
+
+        - `data`, `ts`: as in `NeuralODE.predict`.
+        - `level`: the share of measurements that the bands should cover, from 0.01 to 0.99.
+        - `earlier`: whether rows that a start is read from are predicted too, in hindsight; else they are NaN.
 
         **Returns:** a `Prediction` with arrays of shape `(trajectory, saved, state)`, in the user's units; edges beyond
         the horizon are NaN.
@@ -152,6 +161,9 @@ class Ensemble(eqx.Module):
         **Raises:** `ValueError` if the level is out of range, or the channels are not those of the fit.
         """
         outputs = self.simulate(data, ts)
+        if earlier:
+            each = zip(outputs, self.members, strict=True)
+            outputs = np.stack([with_earlier(found, hindcast(member, data), data, ts) for found, member in each])
         mean, width = self.moments_of(outputs)
         reach = self.factor(level) * width
         back = self.members[0].scaler.unscale_states

@@ -20,6 +20,7 @@ from ..solver.problem import InitialValueProblem, Solution, VectorField, interpo
 from ..solver.solver import Solver
 from ..solver.triggers import has_triggers
 from .fields.known import Constants
+from .hindcast import hindcast, with_earlier
 from .initial_state.rule import AbstractStart
 from .observation import AbstractObservation, MeasuredStates
 from .rollout import Prediction, compile_prediction, predict_rows, predicted_frame
@@ -226,11 +227,18 @@ class NeuralODE(eqx.Module):
         return self.solver.diffeqsolve(rates, ts, y0, scale=self.system.scaler.state_scale, **options)
 
     def bands(
-        self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9
+        self,
+        data: Dataset,
+        ts: Float[np.ndarray, "trajectory saved"] | None = None,
+        level: float = 0.9,
+        *,
+        earlier: bool = False,
     ) -> Prediction:
         """As `Ensemble.bands`, but without bands, since a single model has none."""
         self.check_channels(data)
         found = predict_rows(self, *self.asked(data, ts))
+        if earlier:
+            found = with_earlier(found, hindcast(self, data), data, ts)
         return Prediction(self.scaler.unscale_states(found[..., : len(self.states)]), None, None, self.hidden_of(found))
 
     def hidden_of(

@@ -251,7 +251,9 @@ class Predicts(Protocol):
 
     @property
     def typical(self) -> StartsAt: ...
-    def bands(self, data: Dataset, ts: np.ndarray | None = None, level: float = 0.9) -> Prediction: ...
+    def bands(
+        self, data: Dataset, ts: np.ndarray | None = None, level: float = 0.9, *, earlier: bool = False
+    ) -> Prediction: ...
 
 
 def predicted_frame(
@@ -266,7 +268,7 @@ def predicted_frame(
     """A data frame of a model's or an ensemble's predictions; see `Fit.predict_frame`."""
     if data is None:
         data, ts = model.typical.starting_from(y0, ts, u), None
-    found = model.bands(data, None if ts is None else np.asarray(ts, np.float64), level)
+    found = model.bands(data, None if ts is None else np.asarray(ts, np.float64), level, earlier=True)
     columns = columns_of(data.states, found.ys)
     if found.lower is not None and found.upper is not None:
         edges = columns_of(data.states, found.lower, "_lower") | columns_of(data.states, found.upper, "_upper")
