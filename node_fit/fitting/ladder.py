@@ -32,10 +32,10 @@ from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
+from .problem import fitted_start, has_enough_rows
 from .relevance import log_evidence, thin_out
 from .resolve import SHORT, Choice
 from .result import Fit
-from .sparse import fitted_start, has_enough_rows
 
 LADDER_LOG = logging.getLogger(__name__)
 # Verdicts after which nothing else is tried, unless rows are few.

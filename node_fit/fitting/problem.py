@@ -1,5 +1,6 @@
 """Builds the problem that a fit solves: complete options, models, stages and the weights of the prior."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,10 +12,12 @@ from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
 from ..data.interpolation import median_step, sample_evenly
 from ..data.scaling import Scaler
+from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..evaluation.metrics import score_predictions
 from ..model import parameters
-from ..model.fields.known import quantities
-from ..model.make_model import make_model
+from ..model.fields.known import Known, Sparse, quantities
+from ..model.initial_state.trained import Fitted
+from ..model.make_model import MakeStart, keywords, made_of, make_model
 from ..model.neural_ode import NeuralODE
 from ..objectives.losses import Number, Penalty
 from ..options.options import Options
@@ -27,7 +30,6 @@ from ..training.members import Member, Members
 from ..training.stage import Stage
 from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, resolve
 from .screening import choose_beginnings, has_beginnings
-from .sparse import find_equations
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
 SEEDS_APART = 1_000
@@ -382,3 +384,37 @@ def scaled_error(model: NeuralODE, data: Dataset) -> float:
     off = (predicted - scaler.near(scaler.scale_states(data.ys), predicted))[data.mask]
     found = float(np.sqrt(np.mean(off**2))) if off.size else 0.0
     return found if np.isfinite(found) else np.inf
+
+
+def find_equations(options: Options, train: Dataset, validation: Dataset | None) -> tuple[Options, tuple[Choice, ...]]:
+    """The options with the equations in the place of `Sparse`, and what was found; other options as they are.
+
+    **Raises:** `ValueError` if states are hidden, or no equation leaves nothing but noise.
+    """
+    if not callable(options.field) or made_of(options.field) is not Sparse:
+        return options, ()
+    if options.hidden not in ("auto", 0, ()):
+        raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
+    given = dict(keywords(options.field))
+    effort = given.pop("effort", "normal")
+    found = search(train, Vocabulary(**given), effort=effort, seed=options.seed)
+    if not found.fits:
+        raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
+    best = found.ranked[0]
+    field = functools.partial(Known, equations=best.equations, constants=best.constants)
+    few = options.start == "auto" and int(train.mask.sum()) < SHORT
+    start = fitted_start(validation) if few else options.start
+    text = ", ".join(f"d{state}/dt = {rate}" for state, rate in best.shown.items())
+    told = Choice("field", "sparse", f"{text}; {found.verdict}")
+    return replace(options, field=field, start=start, hidden=0), (told,)
+
+
+def has_enough_rows(train: Dataset) -> bool:
+    """Whether equations can be looked for: of data without events, with enough measurements of each state."""
+    return train.events is None and int(train.mask.sum(axis=1).min()) >= FEWEST_ROWS
+
+
+def fitted_start(validation: Dataset | None) -> MakeStart:
+    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
+    others = validation is not None and bool((validation.scored & validation.valid)[:, 0].any())
+    return Fitted if others else functools.partial(Fitted, given=None)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float, Int
-from scipy.interpolate import PchipInterpolator
 
 from ..data.batch import Batch, start_rows
 from ..data.dataset import Dataset, cut
@@ -69,6 +68,8 @@ def with_earlier(
         return found
     if ts is None:
         return np.where(np.isnan(found), earlier, found)
+    from scipy.interpolate import PchipInterpolator
+
     filled = found.copy()
     for row, states in enumerate(earlier):
         known = np.isfinite(states).all(axis=1)
