@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from .options.options import Devices, Options, Training
     from .options.recipes import Plan, Recipe
     from .petab.fitting import PEtabFit, fit_petab
-    from .petab.model_table import SBML
-    from .petab.networks import PEtab, with_networks
     from .petab.objective import Objective, objective
     from .petab.sbml import read_sbml
+    from .petab.sources import SBML, PEtab, with_networks
     from .petab.tables import read_petab
     from .solver.solver import Solver
     from .storage.model_file import load, save
@@ -155,7 +154,7 @@ _HOMES = {
     "save": "storage.model_file",
     "score": "evaluation.metrics",
     "with_events": "data.event_rows",
-    "with_networks": "petab.networks",
+    "with_networks": "petab.sources",
     "AbstractObjective": "objectives.objective",
     "AbstractOptimizer": "optimizers.optimizer",
     "AbstractVectorField": "model.fields.field",
@@ -191,7 +190,7 @@ _HOMES = {
     "Objective": "petab.objective",
     "Optax": "optimizers.gradient",
     "Options": "options.options",
-    "PEtab": "petab.networks",
+    "PEtab": "petab.sources",
     "PEtabFit": "petab.fitting",
     "Penalty": "objectives.losses",
     "Physical": "model.fields.field",
@@ -201,7 +200,7 @@ _HOMES = {
     "Recipe": "options.recipes",
     "Record": "training.callback",
     "RunState": "training.callback",
-    "SBML": "petab.model_table",
+    "SBML": "petab.sources",
     "Scaling": "data.scaling",
     "SecondOrder": "model.fields.network",
     "Solver": "solver.solver",

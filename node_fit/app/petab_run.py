@@ -14,10 +14,9 @@ from rich.console import Console
 
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
-from ..petab.fitting import PEtabFit, fit_petab, interval_in_words
+from ..petab.fitting import Drawn, PEtabFit, fit_petab, interval_in_words
 from ..petab.objective import Objective
 from ..petab.optimizer import FitFromStart
-from ..petab.records import Drawn
 from ..plots.curves import TRAIN
 from ..plots.fit import plot_fit
 from ..plots.loss import plot_starts

@@ -12,8 +12,8 @@ from helpers.petab import FILES, TIME, mathml, quantities, sbml, write_problem
 
 import node_fit
 from node_fit.petab.formulas import evaluate, parse_formula
-from node_fit.petab.rosenbrock import take_step
 from node_fit.petab.sbml import read_sbml
+from node_fit.petab.simulation import take_step
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from helpers.petab import FILES, write_problem
 
 import node_fit
-from node_fit.petab.records import CURVE_POINTS, simulate_records, sort_into_records
+from node_fit.petab.fitting import CURVE_POINTS, simulate_records, sort_into_records
 
 
 @pytest.fixture(scope="module")
