@@ -3,6 +3,7 @@
 The derivatives of splines estimate the vector field without a solver.
 """
 
+import itertools
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ from .dataset import Dataset, pad
 NEGLIGIBLE_NOISE = 2e-3
 # A smoothing spline needs at least five points.
 FEWEST_SMOOTHED = 5
-MOST_SAMPLED = 4
+# Trajectories, or parts of a long one, whose noise is estimated, and rows of a part.
+MOST_SAMPLED, MOST_SMOOTHED = 4, 1000
 
 
 def smooth(
@@ -91,11 +93,10 @@ def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> floa
 
 
 def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
-    """Medians, over a few trajectories, of the cross-validated penalty and of the residual."""
+    """Medians, over a few trajectories or parts of them, of the cross-validated penalty and of the residual."""
     chosen, noise = [], []
-    for row in rows[np.linspace(0, rows.size - 1, min(MOST_SAMPLED, rows.size)).astype(int)]:
-        known = np.isfinite(series[row])
-        t, y = ts[row, known], series[row, known]
+    sampled = rows[np.linspace(0, rows.size - 1, min(MOST_SAMPLED, rows.size)).astype(int)]
+    for t, y in itertools.chain.from_iterable(parts_of(ts[row], series[row]) for row in sampled):
         curve = spline(t, y, None)
         third = np.diff(curve.derivative(2)(t)) / np.diff(t)
         # The residuals of a natural spline are its penalty times the jumps of its third derivative (Reinsch 1967),
@@ -105,6 +106,15 @@ def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tupl
         chosen.append(float(np.abs(residual @ jumps) / max(jumps @ jumps, np.finfo(float).tiny)))
         noise.append(float(np.sqrt(np.mean(residual**2))))
     return float(np.median(chosen)), float(np.median(noise))
+
+
+def parts_of(t: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The measured rows of a series; of a long one, a few parts, since SciPy finds no penalty for very many rows."""
+    known = np.isfinite(y)
+    t, y, count = t[known], y[known], int(known.sum())
+    size = min(count, MOST_SMOOTHED)
+    starts = np.unique(np.linspace(0, count - size, MOST_SAMPLED).astype(int))
+    return [(t[start : start + size], y[start : start + size]) for start in starts]
 
 
 def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:

@@ -85,12 +85,15 @@ class Case:
         return [name for name in self.splits if name != "train"]
 
     @cached_property
+    def noise_of_rows(self) -> Float[np.ndarray, " state"]:
+        """The noise of each state, estimated from the training data."""
+        return estimate_noise_of(self.splits["train"])
+
+    @cached_property
     def noise(self) -> Float[np.ndarray, " state"]:
-        """The noise of each state, estimated from the training data; NaN where their rows are too few."""
-        data = self.splits["train"]
-        known = np.where(data.mask, data.ys, np.nan)
-        found = noise_levels(data.ts, known)
-        return np.where(data.mask.sum(axis=(0, 1)) >= FEW_VALUES, found, np.nan)
+        """The noise of each state; NaN where its rows are too few to tell."""
+        enough = self.splits["train"].mask.sum(axis=(0, 1)) >= FEW_VALUES
+        return np.where(enough, self.noise_of_rows, np.nan)
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -127,7 +130,9 @@ class Case:
     def is_all_noise(self) -> bool:
         """Whether all errors are about as large as the noise, and those of training independent of each other."""
         train, predicted = self.splits["train"], self.predicted["train"]
-        if not is_noise(train, predicted, self.options) or any(self.errors[name] != 0 for name in self.held):
+        if not is_noise(train, predicted, self.options, self.noise_of_rows) or any(
+            self.errors[name] != 0 for name in self.held
+        ):
             return False
         return self.scaler is None or not neighbours_in_words(check_residuals(train, predicted, self.scaler).channels)
 
@@ -143,10 +148,17 @@ class Case:
         )
 
 
-def is_noise(data: Dataset, predicted: Predicted, options: Options, near: float = NEAR_NOISE) -> bool:
-    """Whether every channel's error is at most `near` times that of the measurements, which is known or estimated."""
-    noise = noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
-    return bool((errors_over_noise(data, predicted, options, noise) <= near).all())
+def estimate_noise_of(data: Dataset) -> Float[np.ndarray, " state"]:
+    """The noise of each state, estimated from the rows that count."""
+    return noise_levels(data.ts, np.where(data.mask, data.ys, np.nan))
+
+
+def is_noise(
+    data: Dataset, predicted: Predicted, options: Options, noise: Float[np.ndarray, " state"] | None = None
+) -> bool:
+    """Whether every channel's error is about that of the measurements, which is known, or given or estimated."""
+    noise = estimate_noise_of(data) if noise is None else noise
+    return bool((errors_over_noise(data, predicted, options, noise) <= NEAR_NOISE).all())
 
 
 def errors_over_noise(

@@ -163,7 +163,7 @@ class Ensemble(eqx.Module):
         outputs = self.simulate(data, ts)
         if earlier:
             each = zip(outputs, self.members, strict=True)
-            outputs = np.stack([with_earlier(found, hindcast(member, data), data, ts) for found, member in each])
+            outputs = np.stack([with_earlier(found, hindcast(member, data, ts), data, ts) for found, member in each])
         mean, width = self.moments_of(outputs)
         reach = self.factor(level) * width
         back = self.members[0].scaler.unscale_states

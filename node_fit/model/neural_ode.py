@@ -238,7 +238,7 @@ class NeuralODE(eqx.Module):
         self.check_channels(data)
         found = predict_rows(self, *self.asked(data, ts))
         if earlier:
-            found = with_earlier(found, hindcast(self, data), data, ts)
+            found = with_earlier(found, hindcast(self, data, ts), data, ts)
         return Prediction(self.scaler.unscale_states(found[..., : len(self.states)]), None, None, self.hidden_of(found))
 
     def hidden_of(

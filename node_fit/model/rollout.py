@@ -86,11 +86,11 @@ def room_for(intervals: int) -> int:
     return next((room for room in ROOMS if room >= intervals), ROOMS[-1])
 
 
-def pieces_of(intervals: Intervals) -> list[Intervals]:
-    """Intervals in pieces of one length; intervals of zero length fill up the last piece."""
+def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
+    """Intervals in pieces of one length, `room` or what suits; intervals of zero length fill up the last piece."""
     count = intervals.end.shape[1]
-    room = room_for(count)
-    missing = -count % room
+    size = room_for(count) if room is None else room
+    missing = -count % size
 
     def filled(x: AnyArray) -> np.ndarray:
         return np.concatenate([x, np.repeat(x[:, -1:], missing, axis=1)], axis=1)
@@ -106,7 +106,7 @@ def pieces_of(intervals: Intervals) -> list[Intervals]:
         tuple(filled(x) for x in intervals.coefficients),
         jax.tree.map(filled, intervals.jumps),
     )
-    return [jax.tree.map(lambda x, b=b: x[:, b : b + room], whole) for b in range(0, count + missing, room)]
+    return [jax.tree.map(lambda x, b=b: x[:, b : b + size], whole) for b in range(0, count + missing, size)]
 
 
 def compiled_channels(begin: Begin, advance: Advance, batch: Batch, wanted: Wanted, kind: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from node_fit.data.interpolation import FEWEST_SMOOTHED, smooth
+from node_fit.data.interpolation import FEWEST_SMOOTHED, noise_levels, smooth
 
 
 def waves(times: int, noise: float = 0.0, seed: int = 0, trajectories: int = 4) -> tuple[np.ndarray, ...]:
@@ -109,3 +109,10 @@ def test_a_constant_has_no_slope():
     ts, ys, _ = waves(20)
     values, rates = smooth(ts, np.full_like(ys, 3.0))
     assert np.allclose(values, 3) and np.allclose(rates, 0, atol=1e-9)
+
+
+def test_the_noise_of_a_long_record_is_found():
+    t = np.arange(50_000) * 0.1
+    noise = np.random.default_rng(0).normal(scale=0.1, size=t.size)
+    found = noise_levels(t[None], (np.sin(t) + noise)[None, :, None])
+    np.testing.assert_allclose(found, 0.1, rtol=0.1)
