@@ -390,16 +390,13 @@ def is_measured(options: Options, fit: Fit) -> bool:
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
-    """Equations of few terms in few variables, as `discover` finds them; or those that were found before."""
+    """Equations of few terms in few variables, as `discover` finds them; of chaos, in windows."""
     train = fit.data["train"]
     many = len(train.states) + len(train.inputs) > MOST_VARIABLES
     if many or not is_measured(options, fit) or not has_enough_rows(train):
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
-    before = [each.fit.options.field for each in tried if each.attempt.name == SPARSE_EQUATIONS]
-    changed = replace(
-        options, field=before[0] if before else Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1
-    )
+    changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
 
 

@@ -176,9 +176,9 @@ def test_nothing_else_is_tried_where_a_user_says_how_to_train(given):
 
 
 def test_chaos_is_forecast_in_windows():
-    start = solved(lorenz, (1.0, 1.0, 1.0), np.linspace(0, 50, 3))[-1]
     ts = np.arange(1600) * 0.02
-    ys = solved(lorenz, start, ts)
+    # A start on the attractor, in digits: a longer record would differ from one processor to the next.
+    ys = solved(lorenz, (-4.9, -3.74, 24.69), ts)
     ys = ys + np.random.default_rng(0).normal(size=ys.shape) * 0.01 * ys.std(axis=0)
     train, validation = (
         nf.Dataset.from_arrays(ts[part], ys[part], states=("x", "y", "z")) for part in (slice(1200), slice(1200, 1600))
