@@ -159,21 +159,21 @@ def build_problem(
 
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
-    began, ensemble = time.perf_counter(), ensemble or Members()
+    began, ensemble, callback = time.perf_counter(), ensemble or Members(), callback or Callback()
     mark = (options.scaling if earlier is None else earlier.scaler).marked
     train, validation = mark(train), None if validation is None else mark(validation)
     check_trainable(train)
     facts = Facts.of(train, validation)
     model, equations = None, ()
     if earlier is None:
-        options, equations = find_equations(options, train, validation)
+        options, equations = find_equations(options, train, validation, callback)
     if earlier is not None:
         if options.restarts not in ("auto", 1):
             raise ValueError("restarts draws new models, and model continues an earlier one; pass one of the two.")
         model, options = continue_from(earlier, train, options)
     plan, linear, more = resolve(options, facts, continued=model is not None), None, []
     if plan.identify:
-        found = identify(plan.options, train, validation)
+        found = identify(plan.options, train, validation, callback)
         plan, linear = resolve(options, facts, found), found.model
     options = plan.options
     if model is None:
@@ -181,7 +181,7 @@ def build_problem(
     _ = quantities(options.derived, tuple(model.constants()))
     if validation is not None:
         model.check_channels(validation)
-    ridges, trials = plan.ridges, Trials(train, callback or Callback())
+    ridges, trials = plan.ridges, Trials(train, callback)
     if plan.try_ridges and is_short(facts.values, model):
         # A start that is the first row sees none of the ends, and data of one kind share their programs.
         hide = model.start.given_rows != 1
@@ -212,10 +212,10 @@ def build_problem(
 LINEAR_WINDOWS = 64
 
 
-def identify(options: Options, train: Dataset, validation: Dataset | None) -> Identified:
+def identify(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Identified:
     """The linear model that validates best; uneven rows are interpolated for it.
 
-    **Arguments:** `options`: with the window and the kind of inputs.
+    **Arguments:** `options`: with the window and the kind of inputs. `callback`: told of each model.
     """
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = options.scaling.limits((*train.states, *names), train.inputs)
@@ -228,7 +228,13 @@ def identify(options: Options, train: Dataset, validation: Dataset | None) -> Id
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ENCODER_ROWS)
     held = windows if validation is None else Batch.from_dataset(validation, scaler, ENCODER_ROWS)
     count = None if options.hidden == "auto" else options.hidden if isinstance(options.hidden, int) else len(names)
-    models = list(linear_models(windows, held, Batch.from_dataset(train, scaler), kind, count))
+    callback.on_trial("linear models with hidden states")
+    models: list[LinearModel] = []
+    tried = ""
+    for model in linear_models(windows, held, Batch.from_dataset(train, scaler), kind, count):
+        models.append(model)
+        tried = ", ".join(f"{each.hidden}: {each.judged:.2g}" for each in models)
+        callback.on_trial(f"linear models with hidden states (NRMSE with {tried})")
     if not models:
         return Identified()
     best = simplest_model(models)
@@ -236,7 +242,6 @@ def identify(options: Options, train: Dataset, validation: Dataset | None) -> Id
     if count is not None:
         text = f"NRMSE on {what} data of a linear model with {count} hidden states"
         return Identified(best, "linear", f"{best.error:.2g}", text)
-    tried = ", ".join(f"{model.hidden}: {model.judged:.2g}" for model in models)
     text = f"NRMSE of linear models by hidden states ({tried}), on {what} data and by cross-validation"
     return Identified(best, "hidden", best.hidden, text)
 
@@ -386,7 +391,9 @@ def scaled_error(model: NeuralODE, data: Dataset) -> float:
     return found if np.isfinite(found) else np.inf
 
 
-def find_equations(options: Options, train: Dataset, validation: Dataset | None) -> tuple[Options, tuple[Choice, ...]]:
+def find_equations(
+    options: Options, train: Dataset, validation: Dataset | None, callback: Callback
+) -> tuple[Options, tuple[Choice, ...]]:
     """The options with the equations in the place of `Sparse`, and what was found; other options as they are.
 
     **Raises:** `ValueError` if states are hidden, or no equation leaves nothing but noise.
@@ -397,6 +404,7 @@ def find_equations(options: Options, train: Dataset, validation: Dataset | None)
         raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
     given = dict(keywords(options.field))
     effort = given.pop("effort", "normal")
+    callback.on_trial("equations of few terms")
     found = search(train, Vocabulary(**given), effort=effort, seed=options.seed)
     if not found.fits:
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")

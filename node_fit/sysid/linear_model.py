@@ -155,11 +155,47 @@ def compute_residuals(m: LinearSystem, record: SimulationRecord) -> Float[np.nda
     return off.ravel() / np.sqrt(record.mask.sum())
 
 
-def compute_jacobian(m: LinearSystem, record: SimulationRecord) -> Float[np.ndarray, "value unknown"]:
-    """Derivatives of the residuals, by the sensitivities of the states.
+class NormalEquations(NamedTuple):
+    """`J^T J` and `J^T r` of the residuals `r` with the Jacobian `J`."""
 
-    The sensitivities to `a`, `b` and `c` obey the system itself, driven by the derivative of a step; those to the start
-    are its free response, which is the same for all trajectories.
+    matrix: Float[np.ndarray, "unknown unknown"]
+    slope: Float[np.ndarray, " unknown"]
+
+
+def normal_equations(m: LinearSystem, record: SimulationRecord) -> NormalEquations:
+    """The normal equations of the residuals, without their Jacobian, whose columns are mostly those of the start.
+
+    The derivative of a channel to the start is the free response of the system, the same for all trajectories, times a
+    trajectory's features, so that sums over rows come before those over features.
+    """
+    trajectories, count = record.ys.shape[1], record.mask.sum()
+    system, response = compute_sensitivities(m, record)
+    system *= record.mask[..., None]
+    unknowns, states = system.shape[3], response.shape[2]
+    off = compute_residuals(m, record).reshape(record.ys.shape) / np.sqrt(count)
+    features = np.concatenate([record.past, np.ones((trajectories, 1))], axis=1)
+    # Rows and channels of one trajectory after the other.
+    by_trajectory = np.moveaxis(system, 1, 0).reshape(trajectories, -1, unknowns)
+    flat = response.reshape(-1, states)
+    mixed = np.swapaxes(by_trajectory, 1, 2) @ flat / count
+    mask = np.moveaxis(record.mask, 1, 0).reshape(trajectories, -1)
+    squares = mask @ (flat[:, :, None] * flat[:, None, :]).reshape(len(flat), -1) / count
+    outer = (features[:, :, None] * features[:, None, :]).reshape(trajectories, -1)
+    width = features.shape[1]
+    start = (squares.T @ outer).reshape(states, states, width, width).swapaxes(1, 2).reshape(states * width, -1)
+    cross = (mixed.reshape(trajectories, -1).T @ features).reshape(unknowns, -1)
+    whole = system.reshape(-1, unknowns)
+    matrix = np.block([[whole.T @ whole / count, cross], [cross.T, start]])
+    pulled = np.moveaxis(off, 1, 0).reshape(trajectories, -1) @ flat
+    return NormalEquations(matrix, np.concatenate([whole.T @ off.ravel(), (pulled.T @ features).ravel()]))
+
+
+def compute_sensitivities(
+    m: LinearSystem, record: SimulationRecord
+) -> tuple[Float[np.ndarray, "row trajectory channel unknown"], Float[np.ndarray, "row channel state"]]:
+    """Derivatives of the channels to `a`, `b` and `c`, and those to the states at the start.
+
+    The former obey the system itself, driven by the derivative of a step; the latter are its free response.
     """
     states, channels, held = len(m.a), record.ys.shape[2], is_held(m, record)
     step, slopes = step_matrix(m.a, m.b, m.c, held=held), step_derivatives(m, held=held)
@@ -177,11 +213,7 @@ def compute_jacobian(m: LinearSystem, record: SimulationRecord) -> Float[np.ndar
         system[row] = np.swapaxes(now[..., :channels], 1, 2)
         response = step[:, :states] @ response
         responses[row] = response[:channels]
-    features = np.concatenate([record.past, np.ones((trajectories, 1))], axis=1)
-    start = responses[:, None, :, :, None] * features[None, :, None, None, :]
-    whole = np.concatenate([system, start.reshape(*system.shape[:3], -1)], axis=3)
-    whole *= record.mask[..., None] / np.sqrt(record.mask.sum())
-    return whole.reshape(-1, whole.shape[3])
+    return system, responses
 
 
 def as_vector(m: LinearSystem) -> np.ndarray:
@@ -210,9 +242,8 @@ def minimize(start: LinearSystem, record: SimulationRecord, steps: int) -> tuple
     value = float((compute_residuals(start, record) ** 2).sum() + LINEAR_RIDGE * (x**2).sum())
     stalled = 0
     for _ in range(steps):
-        m = from_vector(x, start)
-        j = compute_jacobian(m, record)
-        normal, slope = j.T @ j + LINEAR_RIDGE * np.eye(len(x)), j.T @ compute_residuals(m, record) + LINEAR_RIDGE * x
+        here = normal_equations(from_vector(x, start), record)
+        normal, slope = here.matrix + LINEAR_RIDGE * np.eye(len(x)), here.slope + LINEAR_RIDGE * x
         scale = np.diag(normal) + 1e-9
         for _ in range(MOST_DAMPINGS):
             try:
