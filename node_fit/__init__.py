@@ -10,10 +10,9 @@ from .runtime.serialization import __version__ as __version__
 if TYPE_CHECKING:
     from .data.batch import Batch
     from .data.dataset import Dataset
-    from .data.event_rows import with_events
     from .data.scaling import Scaling
     from .data.splits import Split, Splits
-    from .data.table_source import Table
+    from .data.table_source import Table, with_events
     from .data.tables.reading import from_frame, read_table
     from .evaluation.metrics import score
     from .export.export import Export, export
@@ -153,7 +152,7 @@ _HOMES = {
     "read_table": "data.tables.reading",
     "save": "storage.model_file",
     "score": "evaluation.metrics",
-    "with_events": "data.event_rows",
+    "with_events": "data.table_source",
     "with_networks": "petab.sources",
     "AbstractObjective": "objectives.objective",
     "AbstractOptimizer": "optimizers.optimizer",

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int
 
 from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument, nearest_choice
-from .dates import Dates
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
+from .tables.table import Dates
 
 if TYPE_CHECKING:
     import pandas

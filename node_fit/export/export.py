@@ -23,9 +23,8 @@ from .c import COMPILE, render_c, state_names, templates_with
 from .fmu import refusals_of_fmu, render_fmu, run_fmu
 from .formulas import refusals_of_formulas, render_formulas, run_formulas
 from .functions import Exported, Precision, Steps, export_functions
+from .graphs import refusals_of_onnx, refusals_of_stablehlo, render_onnx, render_stablehlo, run_onnx, run_stablehlo
 from .numpy_target import render_numpy
-from .onnx_target import refusals_of_onnx, render_onnx, run_onnx
-from .stablehlo import refusals_of_stablehlo, render_stablehlo, run_stablehlo
 from .tracing import CannotExport
 from .trials import (
     CheckRecord,

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...runtime.validation import check_argument
 from ..dataset import Dataset
-from ..dates import check_unit
 from ..noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
-from .assemble import assemble_dataset
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
-from .layout import CovariateNumbers, Roles, as_names, as_numbers, as_rows, check_trajectories, with_covariates
-from .table import RawTable
+from .layout import (
+    CovariateNumbers,
+    Roles,
+    as_names,
+    as_numbers,
+    as_rows,
+    assemble_dataset,
+    check_trajectories,
+    with_covariates,
+)
+from .table import RawTable, check_unit
 
 if TYPE_CHECKING:
     import pandas
