@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from .model.observation import LinearReadout, MeasuredStates, NetworkReadout
     from .model.rollout import Prediction
     from .model.system import System
-    from .objectives.derivative import DerivativeMatching
     from .objectives.losses import Huber, Penalty, Squares, StudentT
+    from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
     from .objectives.objective import AbstractObjective, CustomLoss, Loss
-    from .objectives.trajectory import MultipleShooting, TrajectoryMatching
     from .optimizers.gradient import Adam, Optax
     from .optimizers.lbfgs import LBFGS
     from .optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -162,7 +161,7 @@ _HOMES = {
     "Callback": "training.callback",
     "CustomLoss": "objectives.objective",
     "Dataset": "data.dataset",
-    "DerivativeMatching": "objectives.derivative",
+    "DerivativeMatching": "objectives.matching",
     "Devices": "options.options",
     "Discovery": "fitting.discovery",
     "Encoder": "model.initial_state.trained",
@@ -183,7 +182,7 @@ _HOMES = {
     "MLflow": "training.callback",
     "MeasuredStates": "model.observation",
     "Members": "training.members",
-    "MultipleShooting": "objectives.trajectory",
+    "MultipleShooting": "objectives.matching",
     "NetworkReadout": "model.observation",
     "NeuralODE": "model.neural_ode",
     "Objective": "petab.objective",
@@ -216,7 +215,7 @@ _HOMES = {
     "Table": "data.table_source",
     "TensorBoard": "training.callback",
     "Training": "options.options",
-    "TrajectoryMatching": "objectives.trajectory",
+    "TrajectoryMatching": "objectives.matching",
     "WeightsAndBiases": "training.callback",
 }
 

@@ -15,10 +15,9 @@ from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
 from ..evaluation import metrics
 from ..evaluation.advice import Case
-from ..evaluation.baselines import baselines
 from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
-from ..evaluation.metrics import Score, score, score_values
+from ..evaluation.metrics import Score, baselines, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
 from ..model.ensemble import Ensemble

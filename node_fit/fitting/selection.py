@@ -12,7 +12,7 @@ from ..runtime.serialization import Json
 from ..training.callback import RunState, Status
 from ..training.decisions import Outcome
 from ..training.loop import Loop
-from ..training.state import TrainState
+from ..training.step import TrainState
 from .problem import FitProblem
 
 # Losses that differ by less, relative to the best or absolutely, are of the same optimum.

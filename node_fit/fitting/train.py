@@ -14,7 +14,7 @@ from ..training.callback import Callback, Record, RunState, Template
 from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.members import Member, kind_of
-from ..training.state import TrainState
+from ..training.step import TrainState
 from .problem import FitProblem
 from .result import Fit
 from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member

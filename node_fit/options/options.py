@@ -27,7 +27,7 @@ from ..model.make_model import (
 )
 from ..model.observation import MeasuredStates
 from ..objectives.losses import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
-from ..objectives.trajectory import TrajectoryMatching
+from ..objectives.matching import TrajectoryMatching
 from ..optimizers.gradient import OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.optimizer import AbstractOptimizer

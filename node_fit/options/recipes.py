@@ -11,9 +11,8 @@ import optax
 from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..model.neural_ode import NeuralODE
-from ..objectives.derivative import DerivativeMatching
+from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
-from ..objectives.trajectory import TrajectoryMatching
 from ..optimizers.gradient import as_optimizer
 from ..optimizers.lbfgs import LBFGS
 from ..optimizers.optimizer import AbstractOptimizer

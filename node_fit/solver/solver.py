@@ -16,8 +16,7 @@ from ..runtime.placement import AXIS, AnyArray
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_choice, checks_arguments
 from . import held_steps, row_by_row
-from .fixed_grid import March, first_spacing, march, mean_spacing
-from .held_steps import Grid, Shares
+from .held_steps import Grid, March, Shares, first_spacing, march, mean_spacing
 from .methods import (
     ADJOINTS,
     EXPLICIT,

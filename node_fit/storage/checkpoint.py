@@ -14,7 +14,7 @@ from ..model.parameters import name
 from ..runtime.placement import AnyArray, is_key
 from ..runtime.serialization import Json, __version__
 from ..training.callback import RunState, Template
-from ..training.state import TrainState
+from ..training.step import TrainState
 from .archive import CHECKPOINT_STEPS, BadFile, OtherSchema, migrate, pack, peek, unpack
 from .disk import advice, check_room, sweep
 

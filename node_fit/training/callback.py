@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..model.neural_ode import NeuralODE
-from .state import TrainState
+from .step import TrainState
 
 # How a fit ended: `converged` where its optimizer finds nothing lower, `stopped` before that, most often since the
 # validation loss rose, `completed` after all of its steps.

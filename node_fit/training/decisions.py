@@ -13,8 +13,7 @@ from ..solver.solver import Solver
 from .callback import Status
 from .members import stack
 from .stage import Stage
-from .state import Params, TrainState
-from .step import HOPELESS_STEPS, RESTARTS, restart
+from .step import HOPELESS_STEPS, RESTARTS, Params, TrainState, restart
 
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3

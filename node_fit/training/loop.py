@@ -34,7 +34,7 @@ from .decisions import (
 )
 from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
-from .state import Iterate, Params, TrainState, with_flag
+from .step import Iterate, Params, TrainState, with_flag
 
 LOOP_LOG = logging.getLogger(__name__)
 

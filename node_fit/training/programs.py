@@ -24,8 +24,18 @@ from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .decisions import StepErrors, even_nodes, pad_to_room
 from .members import Member, mapped_axes, share, stack, unstack
 from .stage import Minibatches, count_of, sample, take_rows
-from .state import Params, TrainState, check_carry, initial_state
-from .step import StageData, StageLoss, chunk, errors_of_steps, sample_loss, validation_loss
+from .step import (
+    Params,
+    StageData,
+    StageLoss,
+    TrainState,
+    check_carry,
+    chunk,
+    errors_of_steps,
+    initial_state,
+    sample_loss,
+    validation_loss,
+)
 
 # Seconds between two progress reports.
 PATIENCE = 2.0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from node_fit.solver.fixed_grid import Derivative, Nodes, first_slope, step
+from node_fit.solver.held_steps import Derivative, Nodes, first_slope, step
 from node_fit.solver.methods import tableau
 
 BLOCK = 128

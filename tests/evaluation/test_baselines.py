@@ -3,8 +3,7 @@ import pytest
 from scipy.linalg import expm
 
 from node_fit.data.dataset import Dataset
-from node_fit.evaluation.baselines import baselines, fit_linear_ode, mean, persistence
-from node_fit.evaluation.metrics import score_predictions
+from node_fit.evaluation.metrics import baselines, fit_linear_ode, mean, persistence, score_predictions
 
 A = np.array([[-0.1, 1.0], [-1.5, -0.2]])
 

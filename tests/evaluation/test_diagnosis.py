@@ -13,10 +13,9 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.data.interpolation import noise_levels
 from node_fit.evaluation.advice import Case, is_noise
-from node_fit.evaluation.baselines import baselines
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
-from node_fit.evaluation.metrics import score_predictions
+from node_fit.evaluation.metrics import baselines, score_predictions
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record

@@ -14,7 +14,7 @@ from node_fit.model.neural_ode import NeuralODE
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.checkpoint import Checkpoints, to_arrays
 from node_fit.training.callback import RunState
-from node_fit.training.state import Params, TrainState, initial_state
+from node_fit.training.step import Params, TrainState, initial_state
 
 
 def model(width: int = 4, precision: str = "x32") -> NeuralODE:

@@ -15,8 +15,7 @@ from node_fit.runtime.placement import carry, dtype_of, numbers_as_arrays
 from node_fit.sysid.linear_model import (
     step_matrix,
 )
-from node_fit.training.state import Params, initial_state
-from node_fit.training.step import StageData
+from node_fit.training.step import Params, StageData, initial_state
 
 SMALL = functools.partial(nf.MLP, width=8, depth=1)
 

@@ -16,8 +16,8 @@ from scipy.integrate import quad
 import node_fit as nf
 from node_fit.app.config.instantiate import build
 from node_fit.data.noise import local_noise
+from node_fit.objectives.matching import UNSOLVED, misfit
 from node_fit.objectives.objective import Target
-from node_fit.objectives.trajectory import UNSOLVED, misfit
 from node_fit.runtime.placement import carry, scope
 
 pytestmark = pytest.mark.slow

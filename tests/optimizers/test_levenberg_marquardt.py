@@ -15,8 +15,7 @@ from node_fit.objectives.objective import Loss, Target
 from node_fit.optimizers.levenberg_marquardt import dense, matrix_free
 from node_fit.optimizers.optimizer import Linearised
 from node_fit.runtime.placement import scope
-from node_fit.training.state import Params
-from node_fit.training.step import StageLoss
+from node_fit.training.step import Params, StageLoss
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import node_fit as nf
 from node_fit.data import batch as batches
 from node_fit.evaluation import simulation
 from node_fit.evaluation.simulation import simulate_splits
-from node_fit.objectives import derivative
-from node_fit.objectives.derivative import DerivativeMatching
+from node_fit.objectives import matching
+from node_fit.objectives.matching import DerivativeMatching
 from node_fit.objectives.objective import Target
 from node_fit.plots.curves import Curves, collect
 from node_fit.plots.fit import plot_fit
@@ -133,8 +133,8 @@ def test_pictures_of_many_trajectories_are_of_some(monkeypatch, tmp_path):
 
 def test_derivative_matching_smooths_no_more_than_it_needs(monkeypatch):
     sizes = []
-    smooth = derivative.smooth
-    monkeypatch.setattr(derivative, "smooth", lambda ts, ys: sizes.append(ts.size) or smooth(ts, ys))
+    smooth = matching.smooth
+    monkeypatch.setattr(matching, "smooth", lambda ts, ys: sizes.append(ts.size) or smooth(ts, ys))
     for data in (rotations(3000), record(30_000)):
         model = nf.make_model(data, field=SMALL, key=jax.random.key(0))
         rows = DerivativeMatching(most=500).prepare(data, model)

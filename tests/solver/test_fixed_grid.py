@@ -11,7 +11,7 @@ from helpers.problems import SMALL, fit_to, rotation
 import node_fit as nf
 from node_fit.runtime.placement import scope
 from node_fit.solver import held_steps
-from node_fit.solver.fixed_grid import march, steps_in_use
+from node_fit.solver.held_steps import march, steps_in_use
 
 STARTS = jnp.array([[1.0, 0.0], [0.3, -0.8], [-0.5, 0.2]])
 METHODS = ("euler", "heun", "bosh3", "tsit5", "dopri5")

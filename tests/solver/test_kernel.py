@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.solver.fixed_grid import march
+from node_fit.solver.held_steps import march
 
 
 def load_script():
