@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .app.config.build import errors_of_data
+from .app.config.build import build, check_value, errors_of_data
 from .app.config.composition import read_config
-from .app.config.instantiate import build, check_value
 from .app.config.targets import ConfigError
 from .app.console import pluralize
 from .app.run_directory import RunDirectory

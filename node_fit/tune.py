@@ -36,7 +36,7 @@ from .app.config.targets import ConfigError, nearest_name
 from .app.console import format_number, make_console
 from .app.launching import launch, print_error, wants_tracebacks
 from .app.leaderboard import JobRow, publish, row
-from .app.resuming import command_record, flatten, plain_runtime, quote_override
+from .app.run_directory import command_record, flatten, plain_runtime, quote_override
 from .app.run_logger import Interruption
 from .data.table_source import Table
 from .runtime.serialization import Json
@@ -449,7 +449,7 @@ class Search:
 
     def tools(self) -> tuple[Sampler, object]:
         """Builds Optuna's sampler and pruner."""
-        from .app.config.instantiate import build
+        from .app.config.build import build
 
         if importlib.util.find_spec("optuna") is None:
             raise ConfigError("a search needs Optuna; install it with pip install 'node_fit[tune]'.")

@@ -41,10 +41,12 @@ from ..training.members import Members
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
 from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .config.composition import explain
-from .console import describe_end, described_attempts, make_console, pluralize, print_results
+from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
 from .leaderboard import runs_here
 from .petab_run import PEtabRun, is_petab
-from .resuming import (
+from .run_directory import (
+    RunDirectory,
+    RunExists,
     check_same_config,
     check_unchanged,
     command_record,
@@ -53,9 +55,7 @@ from .resuming import (
     with_new_keys,
     write_config,
 )
-from .run_directory import RunDirectory, RunExists
 from .run_logger import Interruption, Pruner, RunLogger, StopOnSignal, make_loggers
-from .summary import summarise
 
 LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
 EXIT = {**dict.fromkeys(ENDED, 0), "pruned": 0, "failed": 1}

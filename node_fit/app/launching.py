@@ -27,12 +27,11 @@ from ..data.tables.table import list_names
 from ..runtime.placement import explain_memory
 from ..storage.disk import explain_disk
 from .background import DRAWING
-from .config.build import check_equations, read_equation_file
+from .config.build import check_equations, convert, read_equation_file
 from .config.composition import explain, shipped, shipped_groups
-from .config.instantiate import convert
 from .config.targets import ALLOWED, ConfigError, check_hydra, constructor_hints, locate, parameters_of
 from .leaderboard import Leaderboard
-from .resuming import with_resumed
+from .run_directory import with_resumed
 
 
 def register() -> None:

@@ -25,13 +25,11 @@ from ..runtime.serialization import Json
 from ..storage.disk import write_file
 from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
-from .config.build import check_top
-from .config.instantiate import build
+from .config.build import build, check_top
 from .config.targets import ConfigError
-from .resuming import check_same_config, check_unchanged, with_new_keys, write_config
-from .run_directory import OtherData, RunDirectory
+from .console import NOT_ASKED
+from .run_directory import OtherData, RunDirectory, check_same_config, check_unchanged, with_new_keys, write_config
 from .run_logger import Interruption
-from .summary import NOT_ASKED
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10

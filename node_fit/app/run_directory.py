@@ -1,9 +1,11 @@
-"""The files of a run."""
+"""The directory of a run: its files, and how `resume=DIRECTORY` continues it with the config that is stored there."""
 
 import csv
 import hashlib
 import io
 import json
+import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,18 +14,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hydra._internal.utils import get_args_parser
+from hydra.conf import HydraConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ..data.dataset import Dataset
 from ..runtime.serialization import Json
 from ..storage.checkpoint import steps_in
 from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
-from .resuming import RECORD
+from .config.build import CONFIG_PARTS, WORDS
+from .config.composition import OLD_NAMES, read_config, rename_keys, shipped, shipped_config, shipped_option
+from .config.targets import ConfigError
 
 if TYPE_CHECKING:
     import pandas
 
 PREDICTION_COLUMNS = [field.name for field in fields(Record)]
+# Keys that may change when a run resumes; any other change would make it a different run.
+CHANGEABLE = (
+    "training.steps",
+    "training.patience",
+    "precision",
+    "device",
+    "verbose",
+    "report",
+    "logger",
+    "compile_cache",
+    "extensions",
+    "resume_from",
+    "hydra.",
+)
+# Files in the run's directory. Hydra's own record is not safe: an attempt to start a second run there overwrites it.
+RECORD = ".run.json"
+CONFIG = "config.yaml"
 
 
 class RunExists(ValueError):
@@ -244,3 +268,225 @@ def csv_number(key: str, value: str) -> str | float | None:
     if value == "":
         return None
     return int(value) if key in ("step", "evaluations", "failed_solves", "member") else float(value)
+
+
+def command_record(hydra: HydraConf) -> Json:
+    """Records how a run was started, from Hydra's node of its config; `with_resumed` needs it to resume the run."""
+    runtime = plain_runtime(hydra)
+    return {
+        "overrides": list(map(str, hydra.overrides.task)),
+        "config_dirs": [each["path"] for each in runtime["config_sources"] if each["provider"] == "command-line"],
+        "cwd": runtime["cwd"],
+    }
+
+
+def plain_runtime(hydra: HydraConf) -> Json:
+    """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
+    runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
+    assert isinstance(runtime, dict)
+    return {str(key): value for key, value in runtime.items()}
+
+
+def with_resumed(arguments: list[str]) -> list[str]:
+    """Returns the arguments, or, if `resume=` names a run, those that compose its stored config in its directory.
+
+    What the files of the config groups say now does not matter: the run continues as it was started.
+
+    **Raises:** `ConfigError` if `resume=` does not name a run, or an argument would make it a different run.
+    """
+    given = get_args_parser().parse_known_args(arguments)[0]
+    named = [word.partition("=")[2].strip("'\"") for word in given.overrides if word.startswith("resume=")]
+    if not named or named[-1] in ("", "null", "auto"):  # The job resolves `auto`, since it knows its directory.
+        if named[-1:] != ["auto"] and any(word.startswith("resume_from=") for word in given.overrides):
+            raise ConfigError("resume_from selects a checkpoint of a run; also name the run with resume=DIRECTORY.")
+        return arguments
+    if given.multirun:
+        raise ConfigError("resume continues a single run and can't be combined with --multirun.")
+    directory = Path(named[-1]).absolute()
+    record = read_record(directory, named[-1])
+    changes = [word for word in given.overrides if not word.startswith("resume=")]
+    conf = shipped("conf", CONFIG)
+    check_groups(changes, conf)
+    # Relative paths in the config refer to the directory in which the run was started.
+    if Path(record["cwd"]).is_dir():
+        os.chdir(record["cwd"])
+    changes = [*what_runs_code(directory, changes), *with_stored_names(directory, changes)]
+    # The stored config has no groups. An option of `device`, the only one that may change, is added to it.
+    changes = [f"+{word}" if word.startswith("device=") else word for word in changes]
+    place = [f"resume={quote_override(directory)}", f"hydra.run.dir={quote_override(directory)}"]
+    # Hydra writes no record of its own, and no log.
+    quiet = ["hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none"]
+    sources = ["--config-path", str(directory), "--config-name", CONFIG, "--config-dir", str(conf)]
+    return [*sources, *changes, *place, *quiet]
+
+
+def quote_override(path: Path) -> str:
+    """A path as the value of an override: quoted for Hydra's grammar, and without references for OmegaConf."""
+    text = str(path).replace("${", "\\${").replace("'", "\\'")
+    return f"'{text}'"
+
+
+def what_runs_code(directory: Path, changes: list[str]) -> list[str]:
+    """Overrides for the keys of a run that name code, which come from the caller alone.
+
+    **Raises:** `ConfigError` if the run needs extensions that the caller does not name.
+    """
+    stored = read_config(directory / "config.yaml") if (directory / "config.yaml").is_file() else {}
+    given = {word.lstrip("+~").partition("=")[0] for word in changes}
+    if stored.get("extensions") and "extensions" not in given:
+        named = ",".join(map(str, stored["extensions"]))
+        raise ConfigError(
+            f"the run in {directory} uses packages, whose code would run; if you trust them, resume it with "
+            f"'extensions=[{named}]'."
+        )
+    cache = stored.get("compile_cache", "auto")
+    # A cache holds machine code.
+    return [] if cache in (False, "auto") or "compile_cache" in given else ["compile_cache=auto"]
+
+
+def with_stored_names(directory: Path, changes: list[str]) -> list[str]:
+    """Overrides with the names of keys that the stored config has, which may be those of an earlier version."""
+    stored = read_config(directory / CONFIG)
+    for old, new in OLD_NAMES.items():
+        if old in stored and new not in stored:
+            changes = [re.sub(rf"^([+~]*){re.escape(new)}(?=[.=])", rf"\g<1>{old}", word) for word in changes]
+    return changes
+
+
+def read_record(directory: Path, name: str) -> Json:
+    """Reads the `command_record` of a run.
+
+    **Raises:** `ConfigError` if there is none, or no stored config.
+    """
+    try:
+        record = json.loads((directory / RECORD).read_text())
+        check_words(record)
+        if (directory / CONFIG).is_file():
+            return {key: record[key] for key in ("overrides", "config_dirs", "cwd")}
+        fault = f"it has no {CONFIG}"
+    except OSError:
+        fault = f"it has no {RECORD}" if directory.exists() else "there is no such directory"
+    except (ValueError, KeyError, TypeError, RecursionError):
+        fault = f"its {RECORD} can't be read"
+    raise ConfigError(f"resume={name} is not a run: {fault}; name a directory such as outputs/DATE/TIME.")
+
+
+def check_words(record: Json) -> None:
+    """Checks that a record holds overrides and folders, and nothing that Hydra would take as an option of its own.
+
+    **Raises:** `ValueError` otherwise.
+    """
+    words = [*record["overrides"], *record["config_dirs"], record["cwd"]]
+    if not all(isinstance(word, str) and word and not word.startswith("-") for word in words):
+        raise ValueError("not words")
+    if any(re.match(r"[+~]*hydra\b", word) for word in record["overrides"]):
+        raise ValueError("keys of Hydra's")
+
+
+def overrides_of(hydra: HydraConf, record: Path, resume: str | None) -> list[str]:
+    """The overrides of a run: those of its start, and those of this command."""
+    words = list(map(str, hydra.overrides.task))
+    if not resume or any(word == "resume=auto" for word in words):
+        return words
+    before = json.loads(record.read_text())["overrides"]
+    return [word for word in before if not word.startswith(("resume=", "resume_from="))] + words
+
+
+def check_groups(changes: list[str], conf: Path) -> None:
+    """Refuses another option of a group; other keys are compared with the stored config once they are composed."""
+    for word in changes:
+        key = word.lstrip("+~").partition("=")[0].partition("@")[0]
+        if (conf / key).is_dir() and not key.startswith(CHANGEABLE):
+            raise unchangeable(key)
+
+
+def unchangeable(key: str, before: str = "") -> ConfigError:
+    return ConfigError(
+        f"resume continues a run as it is, so {key} can't be changed{before}; leave it out, or start a new run. Only "
+        f"{', '.join(name.rstrip('.') for name in CHANGEABLE)} may change."
+    )
+
+
+def write_config(config: DictConfig) -> str:
+    """A config as YAML that composes to the same values: resolved, with each `${` as text."""
+
+    def escaped(node: object) -> object:
+        if isinstance(node, dict):
+            return {key: escaped(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [escaped(value) for value in node]
+        return node.replace("${", "\\${") if isinstance(node, str) else node
+
+    return OmegaConf.to_yaml(escaped(OmegaConf.to_container(config, resolve=True)))
+
+
+def with_new_keys(config: DictConfig) -> DictConfig:
+    """A stored config with today's names, and the shipped values of keys that its version of this package lacked."""
+    shipped_values = shipped_config()
+    with open_dict(config):
+        rename_keys(config)
+        for key, value in shipped_values.items():
+            both = OmegaConf.is_dict(config.get(key)) and OmegaConf.is_dict(value)
+            if key not in config:
+                config[key] = value
+            elif both and config[key].get("_target_") == value.get("_target_"):
+                config[key] = OmegaConf.merge(value, config[key])
+        for group in CONFIG_PARTS:
+            if group not in config:
+                config[group] = shipped_option(group)
+    return config
+
+
+def check_unchanged(before: DictConfig | ListConfig, now: DictConfig) -> None:
+    """Checks that the command changes nothing in a run's stored config except for keys that may change.
+
+    **Raises:** `ConfigError` that names the first key that differs.
+    """
+    for key, then, _ in differences(before, now):
+        raise unchangeable(key, "" if then is None else f" from {then}")
+
+
+def check_same_config(before: DictConfig | ListConfig, now: DictConfig, place: Path) -> None:
+    """Checks that a run resumes with the config that it was started with, except for keys that may change.
+
+    **Arguments:**
+
+    - `before`, `now`: the two configs.
+    - `place`: the run's directory, for the error message.
+
+    **Raises:** `ConfigError` that names the first key that differs.
+    """
+    for key, then, this in differences(before, now):
+        raise ConfigError(
+            f"the run in {place} was started with {key}={then}, but now it is {this}; restore the old value, or choose "
+            "another directory."
+        )
+
+
+def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[str, object, object]]:
+    """The keys in which two configs differ, of those that may not change, with both values."""
+    # In the form that a YAML file gives back.
+    then, this = (as_today(each) for each in (before, OmegaConf.create(write_config(now))))
+    keys = [*then, *(key for key in this if key not in then)]
+    return [
+        (key, then.get(key), this.get(key))
+        for key in keys
+        if then.get(key) != this.get(key) and not key.startswith((*CHANGEABLE, "resume"))
+    ]
+
+
+def as_today(config: DictConfig | ListConfig) -> Json:
+    """The flat keys of a config, with today's names, and with words where earlier versions wrote null."""
+    nested = OmegaConf.to_container(config, resolve=True)
+    if isinstance(nested, dict):
+        rename_keys(nested)
+    flat = flatten(nested)
+    words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
+    return {key: words.get(key) if value is None else value for key, value in flat.items()}
+
+
+def flatten(node: object, prefix: str = "") -> Json:
+    """Flattens nested dicts into one dict with dotted keys."""
+    if not isinstance(node, dict) or not node:
+        return {prefix[:-1]: node}
+    return {key: value for name, child in node.items() for key, value in flatten(child, f"{prefix}{name}.").items()}

@@ -25,8 +25,7 @@ from ..training.callback import (
 )
 from .config.build import names_of_loggers
 from .config.targets import ConfigError
-from .resuming import flatten
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, flatten
 
 # What a terminal, a scheduler or a limit on processor time sends: Slurm warns with SIGUSR1, if it is asked to.
 SIGNALS = tuple(

@@ -20,8 +20,7 @@ from .application import EXIT, Job, report_failure
 from .config.targets import ConfigError
 from .console import make_console
 from .leaderboard import runs_here
-from .resuming import plain_runtime
-from .run_directory import fingerprint_data
+from .run_directory import fingerprint_data, plain_runtime
 from .run_logger import Interruption, RunLogger, make_loggers
 
 PreparedJob = tuple[Job, Options]

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..app.config.build import errors_of_data
+from ..app.config.build import build, errors_of_data
 from ..app.config.composition import read_config
-from ..app.config.instantiate import build
 from ..app.run_directory import RunDirectory
 from ..data.dataset import Dataset
 from ..data.splits import Split

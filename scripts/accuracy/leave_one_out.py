@@ -15,8 +15,8 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from node_fit.app.config.build import build
 from node_fit.app.config.composition import shipped
-from node_fit.app.config.instantiate import build
 
 
 def trajectories(overrides: list[str]) -> tuple[list[str], list[str]]:

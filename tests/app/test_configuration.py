@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 import node_fit as nf
-from node_fit.app import resuming
-from node_fit.app.config.build import build_parts, check_top, without_words
+from node_fit.app import run_directory
+from node_fit.app.config.build import build, build_parts, check_top, check_value, without_words
 from node_fit.app.config.composition import RENAMED, explain, rename_keys
-from node_fit.app.config.instantiate import build, check_value
 from node_fit.app.config.targets import ConfigError, constructor_hints, constructors, locate, parameters_of
 from node_fit.options.recipes import RECIPES, make_stage
 
@@ -166,11 +165,11 @@ def test_targets_of_the_libraries():
         "optax.contrib.optax.adam",
         "optax.tree_utils.functools.partial",
         "diffrax.citation",
-        "node_fit.app.config.instantiate.importlib.import_module",
-        "node_fit.app.config.instantiate.functools.partial",
-        "node_fit.app.config.instantiate.build.__globals__",
-        "node_fit.app.config.instantiate.locate",
-        "node_fit.app.config.instantiate.Call",
+        "node_fit.app.config.build.importlib.import_module",
+        "node_fit.app.config.build.functools.partial",
+        "node_fit.app.config.build.build.__globals__",
+        "node_fit.app.config.build.locate",
+        "node_fit.app.config.build.Call",
         "house._hidden",
         "house.Thing.__init__",
         "house.Base",
@@ -597,9 +596,10 @@ def test_a_word_stands_for_null_in_its_own_key_alone():
 
 def test_null_in_the_config_of_an_earlier_run_is_the_word_of_now():
     before = OmegaConf.create({"train": {"stride": None, "batch_size": None}})
-    assert resuming.differences(before, OmegaConf.create({"training": {"stride": "auto", "batch_size": "all"}})) == []
+    now = OmegaConf.create({"training": {"stride": "auto", "batch_size": "all"}})
+    assert run_directory.differences(before, now) == []
     now = OmegaConf.create({"training": {"stride": 4, "batch_size": "all"}})
-    assert resuming.differences(before, now) == [("training.stride", "auto", 4)]
+    assert run_directory.differences(before, now) == [("training.stride", "auto", 4)]
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ def test_null_in_the_config_of_an_earlier_run_is_the_word_of_now():
     ],
 )
 def test_a_key_in_the_config_of_an_earlier_run_has_its_name_of_now(before, now):
-    assert resuming.differences(OmegaConf.create(before), OmegaConf.create(now)) == []
+    assert run_directory.differences(OmegaConf.create(before), OmegaConf.create(now)) == []
     renamed = OmegaConf.create(before)
     rename_keys(renamed)
     assert renamed.keys() == now.keys()

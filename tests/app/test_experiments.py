@@ -11,8 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from scipy.linalg import expm
 
-from node_fit.app.config.build import CONFIG_PARTS, without_words
-from node_fit.app.config.instantiate import build
+from node_fit.app.config.build import CONFIG_PARTS, build, without_words
 
 CONFIGS = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))

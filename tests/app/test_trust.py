@@ -20,8 +20,7 @@ from omegaconf import OmegaConf
 
 import node_fit as nf
 from node_fit.app.config.targets import CALLBACKS, ConfigError, check_hydra
-from node_fit.app.resuming import with_resumed
-from node_fit.app.run_directory import RunDirectory, RunExists
+from node_fit.app.run_directory import RunDirectory, RunExists, with_resumed
 from node_fit.predict import main as predict
 from node_fit.report.__main__ import main as report
 from node_fit.runtime.placement import carry

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from scipy.integrate import quad
 
 import node_fit as nf
-from node_fit.app.config.instantiate import build
+from node_fit.app.config.build import build
 from node_fit.data.noise import local_noise
 from node_fit.objectives.matching import UNSOLVED, misfit
 from node_fit.objectives.objective import Target

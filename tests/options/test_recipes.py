@@ -12,7 +12,7 @@ from helpers.problems import SMALL, fit_to, rotation
 from omegaconf import OmegaConf
 
 import node_fit as nf
-from node_fit.app.config.instantiate import build
+from node_fit.app.config.build import build
 from node_fit.data.facts import Facts
 from node_fit.options.recipes import RECIPES, make_stages
 from node_fit.runtime.placement import scope

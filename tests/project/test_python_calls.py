@@ -23,8 +23,7 @@ from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
 import node_fit as nf
-from node_fit.app.config.build import without_words
-from node_fit.app.config.instantiate import build
+from node_fit.app.config.build import build, without_words
 from node_fit.fitting.readable import sum_of_terms
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
 from node_fit.objectives.losses import LOSSES
