@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from .model.fields.field import AbstractVectorField, Physical
     from .model.fields.known import Hybrid, Known, Sparse
     from .model.fields.network import MLP, Linear, Polynomial, SecondOrder
-    from .model.initial_state.rule import First
-    from .model.initial_state.stated import Stated, Steady
+    from .model.initial_state.rule import First, Stated, Steady
     from .model.initial_state.trained import Encoder, Fitted
     from .model.make_model import make_model
     from .model.neural_ode import NeuralODE
@@ -207,8 +206,8 @@ _HOMES = {
     "Splits": "data.splits",
     "Squares": "objectives.losses",
     "Stage": "training.stage",
-    "Stated": "model.initial_state.stated",
-    "Steady": "model.initial_state.stated",
+    "Stated": "model.initial_state.rule",
+    "Steady": "model.initial_state.rule",
     "Step": "optimizers.optimizer",
     "StudentT": "objectives.losses",
     "System": "model.system",

@@ -28,7 +28,7 @@ from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
 from .runtime.serialization import Json, __version__
 from .solver.triggers import has_triggers
-from .storage.disk import is_stream, write_output
+from .storage.files import is_stream, write_output
 from .storage.model_file import load
 
 TABLE = "node_fit.Table"

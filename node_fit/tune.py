@@ -41,8 +41,8 @@ from .app.run_logger import Interruption
 from .data.table_source import Table
 from .runtime.serialization import Json
 from .startup import BEGAN
-from .storage.disk import lock as locked
-from .storage.disk import write_file
+from .storage.files import lock as locked
+from .storage.files import write_file
 
 PARAMETER_KINDS = ("float", "log", "int", "choice")
 FORMS = "{float: [low, high]}, {log: [low, high]}, {int: [low, high]} or {choice: [one, another]}"

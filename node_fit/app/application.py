@@ -35,7 +35,7 @@ from ..runtime.placement import (
     scope,
 )
 from ..startup import BEGAN, RUN, lacking_room
-from ..storage.disk import explain_disk, write_file
+from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
 from ..training.members import Members
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error

@@ -21,8 +21,7 @@ from ..model.neural_ode import NeuralODE
 from ..plots.curves import Curves
 from ..plots.fit import plot_fit, plot_phase
 from ..plots.loss import plot_loss, plot_starts
-from ..report.index_page import make_member_index, refresh_index
-from ..report.run_page import PAGE_NAME, make_run_page
+from ..report.pages import PAGE_NAME, make_member_index, make_run_page, refresh_index
 from ..runtime.serialization import Json
 from ..training.callback import Callback, Record, RunState
 

@@ -25,7 +25,7 @@ from omegaconf._utils import split_key
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..runtime.placement import explain_memory
-from ..storage.disk import explain_disk
+from ..storage.files import explain_disk
 from .background import DRAWING
 from .config.build import check_equations, convert, read_equation_file
 from .config.composition import explain, shipped, shipped_groups

@@ -17,9 +17,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table as RichTable
 
-from ..report.index_page import make_index
+from ..report.pages import make_index
 from ..report.run_files import Summary, read_summary
-from ..storage.disk import write_file as write_whole
+from ..storage.files import write_file as write_whole
 from .background import DRAWING, warn_on_error
 from .console import format_number, make_console
 

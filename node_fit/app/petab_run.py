@@ -20,9 +20,9 @@ from ..petab.optimizer import FitFromStart
 from ..plots.curves import TRAIN
 from ..plots.fit import plot_fit
 from ..plots.loss import plot_starts
-from ..report.run_page import make_run_page
+from ..report.pages import make_run_page
 from ..runtime.serialization import Json
-from ..storage.disk import write_file
+from ..storage.files import write_file
 from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
 from .config.build import build, check_top

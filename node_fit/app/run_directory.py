@@ -21,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from ..data.dataset import Dataset
 from ..runtime.serialization import Json
 from ..storage.checkpoint import steps_in
-from ..storage.disk import PROBE_BYTES, lock, sweep, write_file
+from ..storage.files import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
 from .config.build import CONFIG_PARTS, WORDS
 from .config.composition import OLD_NAMES, read_config, rename_keys, shipped, shipped_config, shipped_option

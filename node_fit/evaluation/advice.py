@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
-from ..model.initial_state.stated import Stated
+from ..model.initial_state.rule import Stated
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import keyword, made_of, says
 from ..objectives.losses import Penalty

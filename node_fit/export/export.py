@@ -18,7 +18,7 @@ from ..runtime.serialization import __version__
 from ..runtime.validation import check_argument, check_choice
 from ..solver.methods import EXPLICIT
 from ..solver.solver import Solver
-from ..storage.disk import write_file
+from ..storage.files import write_file
 from .c import COMPILE, render_c, state_names, templates_with
 from .fmu import refusals_of_fmu, render_fmu, run_fmu
 from .formulas import refusals_of_formulas, render_formulas, run_formulas

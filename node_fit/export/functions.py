@@ -14,7 +14,7 @@ from ..data.batch import Batch
 from ..data.domains import Bounds, Turns, from_line, near, to_line
 from ..data.scaling import columns_by_name
 from ..model.ensemble import Ensemble
-from ..model.initial_state.stated import Steady
+from ..model.initial_state.rule import Steady
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, scope

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from ..model.ensemble import Ensemble
 from ..model.fields.field import AbstractVectorField
 from ..model.neural_ode import NeuralODE
-from ..plots.style import png
+from ..plots.curves import png
 
 FREE_CONSTANT = (None, None)
 # Coefficients of each state, by the exponents of states and inputs.

@@ -31,10 +31,15 @@ from ..runtime.validation import check_argument
 from ..storage.model_file import save
 from ..training.callback import Record, Status
 from ..training.decisions import Outcome
-from ..uncertainty.confidence import Confidence, ConfidenceInterval, Method, find_fisher_intervals, with_derived
-from ..uncertainty.laplace import Likelihood, compute_likelihood, draw_laplace
-from ..uncertainty.linearization import Evidence, Information, Unsure
-from ..uncertainty.profile import profile
+from ..uncertainty.confidence import (
+    Confidence,
+    ConfidenceInterval,
+    Method,
+    find_fisher_intervals,
+    profile,
+    with_derived,
+)
+from ..uncertainty.linearization import Evidence, Information, Likelihood, Unsure, compute_likelihood, draw_laplace
 from .problem import stages_of
 from .readable import equations_of, notebook_page
 from .resolve import Choice

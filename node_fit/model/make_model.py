@@ -21,8 +21,7 @@ from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from .fields.known import Constants, Hybrid, Known, Sparse
 from .fields.network import MLP, Linear, Polynomial, SecondOrder
-from .initial_state.rule import AbstractStart, First
-from .initial_state.stated import Stated, Steady
+from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
 from .observation import AbstractObservation, LinearReadout, MeasuredStates, NetworkReadout

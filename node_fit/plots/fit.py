@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from .curves import CONTEXT, RANKS, TRAIN, Curves, Trajectory, collect, rank_trajectories
-from .style import (
+from .curves import (
     ACCENTS,
+    CONTEXT,
     EVENT,
     FAINT,
     INK,
     QUIET,
+    RANKS,
     SHADE,
+    TRAIN,
+    Curves,
     LineStyle,
+    Trajectory,
+    collect,
     entry,
     label_of,
     marker,
     new_figure,
     plain_label,
+    rank_trajectories,
     save_figure,
     use_style,
 )

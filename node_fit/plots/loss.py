@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .style import ACCENTS, FAINT, INK, QUIET, LineStyle, new_figure, plain_label, save_figure, use_style
+from .curves import ACCENTS, FAINT, INK, QUIET, LineStyle, new_figure, plain_label, save_figure, use_style
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime.serialization import __version__
-from .index_page import INDEX_NAME as INDEX
-from .index_page import is_run, make_index, make_member_index
-from .run_page import PAGE_NAME, make_run_page
+from .pages import INDEX_NAME as INDEX
+from .pages import PAGE_NAME, is_run, make_index, make_member_index, make_run_page
 
 # What reading a file that someone has changed may raise, besides a sentence.
 DAMAGE = (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..runtime.placement import ArrayLike
 from ..runtime.serialization import __version__
-from ..storage.disk import write_file
+from ..storage.files import write_file
 
 if TYPE_CHECKING:
     import jinja2

@@ -23,8 +23,7 @@ from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.fit import SIDE, phase_points
 from ..runtime.serialization import Json
-from ..storage.archive import BadFile, peek
-from ..storage.disk import write_file
+from ..storage.files import BadFile, peek, write_file
 
 
 class Summary(TypedDict):

@@ -15,14 +15,13 @@ from ..runtime.placement import AnyArray, is_key
 from ..runtime.serialization import Json, __version__
 from ..training.callback import RunState, Template
 from ..training.step import TrainState
-from .archive import CHECKPOINT_STEPS, BadFile, OtherSchema, migrate, pack, peek, unpack
-from .disk import advice, check_room, sweep
+from .files import CHECKPOINT_STEPS, BadFile, OtherSchema, advice, check_room, migrate, pack, peek, sweep, unpack
 
 LOG = logging.getLogger(__name__)
 Which = Literal["latest", "best"]
 FLOATS = ("float32", "float64")
 SUFFIX = ".safetensors"
-# Version of the file format. Any change to it, or to the leaves of the state, needs a step in `storage.archive`.
+# Version of the file format. Any change to it, or to the leaves of the state, needs a step in `storage.files`.
 CHECKPOINT_SCHEMA = 1
 # Size of a checkpoint without its arrays, and of all other files of a run [bytes].
 OVERHEAD, OTHER_FILES = 64 << 10, 1 << 20

@@ -41,9 +41,9 @@ from ..runtime.serialization import CLASSES, Json, __version__, stored_name
 from ..runtime.validation import check_argument
 from ..solver.methods import ByState
 from ..solver.solver import Solver
-from .archive import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
+from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 
-# Version of the file format. Any change to it needs a step in `storage.archive` that upgrades files of the previous
+# Version of the file format. Any change to it needs a step in `storage.files` that upgrades files of the previous
 # version.
 MODEL_SCHEMA = 7
 NETWORKS = "equinox.nn"

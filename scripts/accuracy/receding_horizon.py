@@ -203,7 +203,7 @@ def describe(name: str, found: Control) -> str:
 
 def draw(found: Control, ideal: Control, path: Path) -> None:
     """The level beside its reference, and the strokes."""
-    from node_fit.plots.style import ACCENTS, INK, new_figure, save_figure, use_style
+    from node_fit.plots.curves import ACCENTS, INK, new_figure, save_figure, use_style
 
     with use_style():
         figure = new_figure(7.2, 3.0)

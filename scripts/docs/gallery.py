@@ -27,7 +27,7 @@ import gallery_records
 from gallery_runs import Run, Subject
 from PIL import Image
 
-from node_fit.plots.style import new_figure, save_figure, use_style
+from node_fit.plots.curves import new_figure, save_figure, use_style
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = gallery_equations.SUBJECTS | gallery_records.SUBJECTS | gallery_exports.SUBJECTS

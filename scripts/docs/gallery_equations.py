@@ -9,7 +9,7 @@ import pandas as pd
 from gallery_runs import DOTS, Rows, Run, Subject, constants, fine
 
 import node_fit
-from node_fit.plots.style import ACCENTS, INK, QUIET
+from node_fit.plots.curves import ACCENTS, INK, QUIET
 
 TRUTH = "the truth, with which the data were made"
 

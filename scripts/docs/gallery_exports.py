@@ -14,7 +14,7 @@ from gallery_runs import DOTS, Rows, Run, Subject
 
 import node_fit
 from node_fit.export.trials import load_module
-from node_fit.plots.style import ACCENTS, INK
+from node_fit.plots.curves import ACCENTS, INK
 
 START_ROWS = 10  # that the start is read from, before the first that is predicted
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from gallery_runs import DOTS, Rows, Run, Subject, by_error
 
-from node_fit.plots.style import ACCENTS, INK, QUIET
+from node_fit.plots.curves import ACCENTS, INK, QUIET
 
 TABLE_2 = "[table 2](https://doi.org/10.1155/2021/6613425), on the rig's other record"
 

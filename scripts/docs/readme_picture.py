@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import node_fit
-from node_fit.plots.style import ACCENTS, new_figure, save_figure, use_style
+from node_fit.plots.curves import ACCENTS, new_figure, save_figure, use_style
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"

@@ -76,17 +76,17 @@ MUTANTS = (
     ),
     Mutant(
         "digest",
-        "node_fit/storage/archive.py",
+        "node_fit/storage/files.py",
         "    if expected != digest(content, arrays):\n",
         "    if False:\n",
         ("tests/storage/test_model_file.py::test_a_flipped_bit",),
     ),
     Mutant(
         "rename",
-        "node_fit/storage/disk.py",
+        "node_fit/storage/files.py",
         "        os.replace(temporary, path)\n",
         "        path.write_bytes(content)\n        os.unlink(temporary)\n",
-        ("tests/storage/test_disk.py",),
+        ("tests/storage/test_files.py",),
     ),
     Mutant(
         "non-finite steps",
@@ -442,7 +442,7 @@ MUTANTS = (
     ),
     Mutant(
         "starts: a hidden one in older model files",
-        "node_fit/storage/archive.py",
+        "node_fit/storage/files.py",
         "value if told and at < count else None",
         "value if told else None",
         ("tests/storage/test_golden.py::test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs",),
@@ -498,7 +498,7 @@ MUTANTS = (
     ),
     Mutant(
         "extensions that a run names for its page",
-        "node_fit/report/run_page.py",
+        "node_fit/report/pages.py",
         'find_field(folder / "model.safetensors", predictions, extensions)',
         'find_field(folder / "model.safetensors", predictions, config.get("extensions") or [])',
         ("tests/app/test_trust.py::test_a_page_imports_nothing_that_a_run_directory_names",),

@@ -117,7 +117,7 @@ def report(axis: str, found: dict[int, dict[str, float]]) -> None:
 
 
 def draw(found: dict[str, dict[int, dict[str, float]]]) -> None:
-    from node_fit.plots.style import ACCENTS, new_figure, save_figure, use_style
+    from node_fit.plots.curves import ACCENTS, new_figure, save_figure, use_style
 
     with use_style():
         figure = new_figure(7.2, 2.6)

@@ -17,7 +17,7 @@ from node_fit.data.dataset import Dataset
 from node_fit.evaluation.simulation import predictions_frame
 from node_fit.plots.curves import Curves
 from node_fit.plots.fit import phase_points
-from node_fit.report.run_page import make_run_page
+from node_fit.report.pages import make_run_page
 
 # Trajectories, rows of each, states.
 CASES = ((1, 21, 2), (256, 100, 2), (1, 4_000, 1), (1, 100_000, 2), (3_000, 100, 2), (100_000, 20, 2))

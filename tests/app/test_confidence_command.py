@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import node_fit, read_summary
 from helpers.reports import by_trajectory, spirals, write_run
 
-from node_fit.report.run_page import make_run_page
+from node_fit.report.pages import make_run_page
 
 pytestmark = pytest.mark.slow
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from jaxtyping import Array, Float
 from node_fit import MLP
-from node_fit.storage.disk import write_file
+from node_fit.storage.files import write_file
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -150,7 +150,7 @@ def test_targets_of_the_libraries():
         "house.shutil.rmtree",
         "house.write",
         "house.os",
-        "node_fit.storage.disk.shutil.rmtree",
+        "node_fit.storage.files.shutil.rmtree",
         "optax.jnp.zeros",
         "diffrax.eqx.Module",
         "node_fit.load",
@@ -158,8 +158,8 @@ def test_targets_of_the_libraries():
         "node_fit.read_table",
         "node_fit.AbstractVectorField",
         "node_fit.disk.write",
-        "node_fit.storage.disk.write_file",
-        "node_fit.storage.disk.shutil.rmtree",
+        "node_fit.storage.files.write_file",
+        "node_fit.storage.files.shutil.rmtree",
         "node_fit.runtime.compilation.prune",
         "node_fit.app.leaderboard.Leaderboard",
         "optax.contrib.optax.adam",

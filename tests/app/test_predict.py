@@ -9,7 +9,7 @@ from helpers.commands import driven, in_process, node_fit, read_table, spirals, 
 import node_fit as nf
 from node_fit.__main__ import main as run
 from node_fit.predict import main
-from node_fit.storage.archive import peek
+from node_fit.storage.files import peek
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,7 @@ from node_fit.app.run_directory import RunDirectory, RunExists, with_resumed
 from node_fit.predict import main as predict
 from node_fit.report.__main__ import main as report
 from node_fit.runtime.placement import carry
-from node_fit.storage.archive import pack, unpack
-from node_fit.storage.disk import write_file
+from node_fit.storage.files import pack, unpack, write_file
 from node_fit.storage.model_file import save
 
 TABLE = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
@@ -229,7 +228,7 @@ def test_what_runs_code_comes_from_the_caller_alone(folder, monkeypatch):
 
 def test_hydra_calls_no_target_of_a_config_group(folder):
     (folder / "conf" / "experiment").mkdir(parents=True)
-    group = "# @package _global_\nhydra: {callbacks: {mine: {_target_: node_fit.storage.disk.write_file, path: x}}}\n"
+    group = "# @package _global_\nhydra: {callbacks: {mine: {_target_: node_fit.storage.files.write_file, path: x}}}\n"
     (folder / "conf" / "experiment" / "mine.yaml").write_text(group)
     ran = node_fit(folder, "--config-dir", "conf", "experiment=mine")
     assert ran.code == 1 and "hydra.callbacks.mine._target_ must be one of" in ran.sentence, ran

@@ -10,8 +10,8 @@ import pytest
 from safetensors import safe_open
 
 from faults.moments import content, fill, moment_at, restore
-from node_fit.storage.archive import BadFile, digest, unpack
 from node_fit.storage.checkpoint import CheckpointError, to_arrays
+from node_fit.storage.files import BadFile, digest, unpack
 
 # Numbers of single-bit flips, drawn over the whole file, and of truncations.
 FLIPS, CUTS = 300, 30
@@ -82,7 +82,7 @@ def test_a_flipped_bit_of_any_leaf_is_found(tmp_path, monkeypatch, record_proper
         damaged[name].reshape(-1).view(np.uint8)[-1] ^= 1
         with monkeypatch.context() as patch:
             patch.setattr("node_fit.storage.checkpoint.to_arrays", lambda _, damaged=damaged: damaged)
-            patch.setattr("node_fit.storage.archive.digest", lambda said, _: digest(said, arrays))
+            patch.setattr("node_fit.storage.files.digest", lambda said, _: digest(said, arrays))
             fill(tmp_path, newest)
         assert content(restore(tmp_path)) == content(older), name
 

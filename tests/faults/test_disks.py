@@ -14,9 +14,8 @@ from faults.moments import content, fill, moment_at, restore, state_at
 from faults.runs import LONG, chunks, folder_in, last_step, mounted, unmount
 from node_fit.app.run_directory import RunDirectory, RunExists
 from node_fit.storage import checkpoint
-from node_fit.storage.archive import unpack
 from node_fit.storage.checkpoint import CheckpointError, Checkpoints
-from node_fit.storage.disk import check_room, explain_disk
+from node_fit.storage.files import check_room, explain_disk, unpack
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +90,7 @@ def test_room_is_asked_for_before_it_is_needed(small):
 
 def test_what_fits_the_disk_may_exceed_a_limit(tmp_path):
     """Free space is not a guarantee: only a real write detects a limit of the process or a quota."""
-    code = "import sys; from node_fit.storage.disk import check_room; check_room(sys.argv[1], 1 << 20)"
+    code = "import sys; from node_fit.storage.files import check_room; check_room(sys.argv[1], 1 << 20)"
     shell = ["bash", "-c", 'ulimit -f 64 && exec "$@"', "bash"]
     command = [*shell, sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import node_fit as nf
 from node_fit.app.config.build import build
 from node_fit.app.config.composition import explain
-from node_fit.storage.disk import explain_disk
+from node_fit.storage.files import explain_disk
 
 with warnings.catch_warnings():  # beartype warns about a deprecated base class of OmegaConf's type.
     warnings.simplefilter("ignore")

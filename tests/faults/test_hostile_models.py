@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
 from faults.moments import model
-from node_fit.storage.archive import digest
+from node_fit.storage.files import digest
 from node_fit.storage.model_file import MODEL_SCHEMA, save
 
 WEIGHT = "model.field.network.layers.0.weight"

@@ -14,7 +14,7 @@ import scipy.io
 import node_fit as nf
 from faults.moments import model
 from faults.test_hostile_models import forged
-from node_fit.storage.archive import peek
+from node_fit.storage.files import peek
 from node_fit.storage.model_file import ModelFileError, save
 
 VALUES = (

@@ -14,7 +14,7 @@ from helpers.reports import by_trajectory, spirals, write_run
 
 import node_fit as nf
 from node_fit.model.fields.known import quantities
-from node_fit.report.run_page import make_run_page
+from node_fit.report.pages import make_run_page
 
 TS = np.linspace(0.0, 4.0, 25)
 

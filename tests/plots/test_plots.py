@@ -9,10 +9,9 @@ from helpers.pictures import TIMES, curve, pixels, split_by_trajectory, waves
 
 from node_fit import from_frame, with_events
 from node_fit.data.dataset import Dataset
-from node_fit.plots.curves import Curves, collect
+from node_fit.plots.curves import EVENT, Curves, collect
 from node_fit.plots.fit import choose_trajectories, fit_figure, limits, phase_points, plot_fit, plot_phase
 from node_fit.plots.loss import plot_loss
-from node_fit.plots.style import EVENT
 
 
 def split_by_time(data: Dataset) -> Curves:

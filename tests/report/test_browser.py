@@ -16,8 +16,7 @@ from helpers.reports import by_time, by_trajectory, curves_of, spirals, with_hid
 
 from node_fit import with_events
 from node_fit.plots.fit import phase_points
-from node_fit.report.index_page import make_index
-from node_fit.report.run_page import make_run_page
+from node_fit.report.pages import make_index, make_run_page
 
 pytestmark = pytest.mark.slow
 

@@ -26,12 +26,11 @@ from node_fit.data.tables.table import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
 from node_fit.plots.fit import SIDE, phase_points
-from node_fit.report import index_page
+from node_fit.report import pages
 from node_fit.report.__main__ import main
-from node_fit.report.index_page import make_index, make_member_index, refresh_index
 from node_fit.report.page import jsonable_numbers, jsonable_times, shorten
+from node_fit.report.pages import in_a_word, make_index, make_member_index, make_run_page, refresh_index
 from node_fit.report.run_files import read_predictions, read_summary, trajectories_of
-from node_fit.report.run_page import in_a_word, make_run_page
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import save
 
@@ -343,10 +342,10 @@ def test_the_page_of_jobs_under_way_takes_a_small_share_of_their_time(tmp_path, 
     sweep = jobs(tmp_path)
     refresh_index(sweep)
     (sweep / "index.html").unlink()
-    took = index_page.LAST_MADE[sweep][1]
+    took = pages.LAST_MADE[sweep][1]
     refresh_index(sweep)
     assert not (sweep / "index.html").exists()
-    monkeypatch.setitem(index_page.LAST_MADE, sweep, (time.monotonic() - 21 * took, took))
+    monkeypatch.setitem(pages.LAST_MADE, sweep, (time.monotonic() - 21 * took, took))
     refresh_index(sweep)
     assert (sweep / "index.html").exists()
 

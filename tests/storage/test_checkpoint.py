@@ -14,8 +14,8 @@ from helpers.problems import problem
 
 import node_fit as nf
 from node_fit.runtime.placement import carry, dtype_of, scope
-from node_fit.storage.archive import CHECKPOINT_STEPS, pack, unpack
 from node_fit.storage.checkpoint import CHECKPOINT_SCHEMA, CheckpointError, Checkpoints, steps_in, to_arrays
+from node_fit.storage.files import CHECKPOINT_STEPS, pack, unpack
 from node_fit.training.callback import RunState
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import node_fit as nf
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.runtime.serialization import CLASSES, stored_as
-from node_fit.storage.archive import MODEL_STEPS, digest, unpack
+from node_fit.storage.files import MODEL_STEPS, digest, unpack
 from node_fit.storage.model_file import MODEL_SCHEMA, ModelFileError, allowed_class, load, save
 
 

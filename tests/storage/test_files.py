@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from node_fit.storage.disk import write_file
+from node_fit.storage.files import write_file
 
 
 def test_a_file_is_whole_before_it_has_its_name(tmp_path, monkeypatch):
