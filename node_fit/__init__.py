@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from .objectives.losses import Huber, Penalty, Squares, StudentT
     from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
     from .objectives.objective import AbstractObjective, CustomLoss, Loss
-    from .optimizers.gradient import Adam, Optax
-    from .optimizers.lbfgs import LBFGS
+    from .optimizers.gradient import LBFGS, Adam, Optax
     from .optimizers.levenberg_marquardt import LevenbergMarquardt
     from .optimizers.optimizer import AbstractOptimizer, Step
     from .options.options import Devices, Options, Training
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
     from .solver.solver import Solver
     from .storage.model_file import load, save
     from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
-    from .training.members import Members
-    from .training.stage import Stage
+    from .training.task import Members, Stage
 
 # The public names.
 __all__ = [
@@ -172,7 +170,7 @@ _HOMES = {
     "Huber": "objectives.losses",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",
-    "LBFGS": "optimizers.lbfgs",
+    "LBFGS": "optimizers.gradient",
     "LevenbergMarquardt": "optimizers.levenberg_marquardt",
     "Linear": "model.fields.network",
     "LinearReadout": "model.observation",
@@ -180,7 +178,7 @@ _HOMES = {
     "MLP": "model.fields.network",
     "MLflow": "training.callback",
     "MeasuredStates": "model.observation",
-    "Members": "training.members",
+    "Members": "training.task",
     "MultipleShooting": "objectives.matching",
     "NetworkReadout": "model.observation",
     "NeuralODE": "model.neural_ode",
@@ -205,7 +203,7 @@ _HOMES = {
     "Split": "data.splits",
     "Splits": "data.splits",
     "Squares": "objectives.losses",
-    "Stage": "training.stage",
+    "Stage": "training.task",
     "Stated": "model.initial_state.rule",
     "Steady": "model.initial_state.rule",
     "Step": "optimizers.optimizer",

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .app.config.build import build, check_value, errors_of_data
-from .app.config.composition import read_config
-from .app.config.targets import ConfigError
+from .app.config.composition import ConfigError, read_config
 from .app.console import pluralize
 from .app.run_directory import RunDirectory
 from .data.dataset import Dataset

@@ -31,8 +31,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from .app.config.composition import explain
-from .app.config.targets import ConfigError, nearest_name
+from .app.config.composition import ConfigError, explain, nearest_name
 from .app.console import format_number, make_console
 from .app.launching import launch, print_error, wants_tracebacks
 from .app.leaderboard import JobRow, publish, row

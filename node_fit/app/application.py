@@ -24,7 +24,7 @@ from ..fitting.progress import Display
 from ..fitting.result import Fit
 from ..options.options import Options
 from ..plots.curves import Curves
-from ..plots.fit import phase_points
+from ..plots.figures import phase_points
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
     exit_distributed,
@@ -37,7 +37,7 @@ from ..runtime.placement import (
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
-from ..training.members import Members
+from ..training.task import Members
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
 from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .config.composition import explain

@@ -19,8 +19,7 @@ from ..data.dataset import Dataset
 from ..evaluation.simulation import compile_simulation
 from ..model.neural_ode import NeuralODE
 from ..plots.curves import Curves
-from ..plots.fit import plot_fit, plot_phase
-from ..plots.loss import plot_loss, plot_starts
+from ..plots.figures import plot_fit, plot_loss, plot_phase, plot_starts
 from ..report.pages import PAGE_NAME, make_member_index, make_run_page, refresh_index
 from ..runtime.serialization import Json
 from ..training.callback import Callback, Record, RunState

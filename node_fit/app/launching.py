@@ -28,8 +28,17 @@ from ..runtime.placement import explain_memory
 from ..storage.files import explain_disk
 from .background import DRAWING
 from .config.build import check_equations, convert, read_equation_file
-from .config.composition import explain, shipped, shipped_groups
-from .config.targets import ALLOWED, ConfigError, check_hydra, constructor_hints, locate, parameters_of
+from .config.composition import (
+    ALLOWED,
+    ConfigError,
+    check_hydra,
+    constructor_hints,
+    explain,
+    locate,
+    parameters_of,
+    shipped,
+    shipped_groups,
+)
 from .leaderboard import Leaderboard
 from .run_directory import with_resumed
 

@@ -18,15 +18,14 @@ from ..petab.fitting import Drawn, PEtabFit, fit_petab, interval_in_words
 from ..petab.objective import Objective
 from ..petab.optimizer import FitFromStart
 from ..plots.curves import TRAIN
-from ..plots.fit import plot_fit
-from ..plots.loss import plot_starts
+from ..plots.figures import plot_fit, plot_starts
 from ..report.pages import make_run_page
 from ..runtime.serialization import Json
 from ..storage.files import write_file
 from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
 from .config.build import build, check_top
-from .config.targets import ConfigError
+from .config.composition import ConfigError
 from .console import NOT_ASKED
 from .run_directory import OtherData, RunDirectory, check_same_config, check_unchanged, with_new_keys, write_config
 from .run_logger import Interruption

@@ -24,8 +24,15 @@ from ..storage.checkpoint import steps_in
 from ..storage.files import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
 from .config.build import CONFIG_PARTS, WORDS
-from .config.composition import OLD_NAMES, read_config, rename_keys, shipped, shipped_config, shipped_option
-from .config.targets import ConfigError
+from .config.composition import (
+    OLD_NAMES,
+    ConfigError,
+    read_config,
+    rename_keys,
+    shipped,
+    shipped_config,
+    shipped_option,
+)
 
 if TYPE_CHECKING:
     import pandas

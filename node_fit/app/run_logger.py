@@ -24,7 +24,7 @@ from ..training.callback import (
     WeightsAndBiases,
 )
 from .config.build import names_of_loggers
-from .config.targets import ConfigError
+from .config.composition import ConfigError
 from .run_directory import RunDirectory, flatten
 
 # What a terminal, a scheduler or a limit on processor time sends: Slurm warns with SIGUSR1, if it is asked to.

@@ -17,7 +17,7 @@ from ..options.options import Options
 from ..runtime.placement import scope
 from ..training.callback import Callbacks
 from .application import EXIT, Job, report_failure
-from .config.targets import ConfigError
+from .config.composition import ConfigError
 from .console import make_console
 from .leaderboard import runs_here
 from .run_directory import fingerprint_data, plain_runtime

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..app.application import run_command
 from ..app.config.build import build_parts, errors_of_data
-from ..app.config.targets import ConfigError
+from ..app.config.composition import ConfigError
 from ..app.launching import launch, print_error, register, wants_tracebacks
 from ..fitting.discovery import Discovery, discover
 from ..runtime.serialization import Json

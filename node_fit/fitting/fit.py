@@ -22,8 +22,7 @@ from ..runtime.validation import check_argument
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
-from ..training.members import Members, as_members
-from ..training.stage import Stage
+from ..training.task import Members, Stage, as_members
 from .ladder import climb, is_open
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar

@@ -26,7 +26,7 @@ from ..model.make_model import made_of, says
 from ..model.observation import MeasuredStates
 from ..objectives.losses import Penalty
 from ..objectives.objective import AbstractObjective
-from ..optimizers.lbfgs import LBFGS
+from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
 from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows

@@ -26,8 +26,7 @@ from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
 from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
-from ..training.members import Member, Members
-from ..training.stage import Stage
+from ..training.task import Member, Members, Stage
 from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, resolve
 from .screening import choose_beginnings, has_beginnings
 

@@ -26,7 +26,7 @@ from ..model.parameters import network_weights
 from ..model.rollout import Prediction
 from ..options.options import Options
 from ..plots.curves import Curves
-from ..plots.fit import fit_figure
+from ..plots.figures import fit_figure
 from ..runtime.validation import check_argument
 from ..storage.model_file import save
 from ..training.callback import Record, Status

@@ -13,8 +13,8 @@ from ..model.neural_ode import NeuralODE
 from ..training.callback import Callback, Record, RunState, Template
 from ..training.decisions import Outcome
 from ..training.loop import Loop
-from ..training.members import Member, kind_of
 from ..training.step import TrainState
+from ..training.task import Member, kind_of
 from .problem import FitProblem
 from .result import Fit
 from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member

@@ -28,15 +28,13 @@ from ..model.make_model import (
 from ..model.observation import MeasuredStates
 from ..objectives.losses import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
 from ..objectives.matching import TrajectoryMatching
-from ..optimizers.gradient import OPTIMIZERS, Adam, as_optimizer
-from ..optimizers.lbfgs import LBFGS
+from ..optimizers.gradient import LBFGS, OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.placement import Placement, Precision, ambient, find_device
 from ..runtime.validation import FROM_DATA, Function, by_name, check_fields, check_keywords
 from ..solver.problem import VectorField
 from ..solver.solver import Solver, as_solver
-from ..training.members import Members
-from ..training.stage import Stage
+from ..training.task import Members, Stage
 from .recipes import Recipe, as_recipe
 
 # Tolerances of predictions, well below the error of any fit in that precision.

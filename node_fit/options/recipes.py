@@ -13,11 +13,10 @@ from ..data.facts import Facts
 from ..model.neural_ode import NeuralODE
 from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
-from ..optimizers.gradient import as_optimizer
-from ..optimizers.lbfgs import LBFGS
+from ..optimizers.gradient import LBFGS, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.validation import check_fields
-from ..training.stage import Stage
+from ..training.task import Stage
 
 
 @dataclass(frozen=True)

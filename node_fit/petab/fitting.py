@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from ..data.dataset import Dataset
 from ..plots.curves import TRAIN, Curves
-from ..plots.fit import fit_figure
+from ..plots.figures import fit_figure
 from ..uncertainty.confidence import ConfidenceInterval
 from .objective import Objective, from_scale
 from .optimizer import MAX_EVALUATIONS, FitFromStart, Optimizer, Vector, fit_from_starts

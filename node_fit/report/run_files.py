@@ -21,7 +21,7 @@ from ..data.dataset import Dataset
 from ..data.tables.table import SECONDS, unit_for
 from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
-from ..plots.fit import SIDE, phase_points
+from ..plots.figures import SIDE, phase_points
 from ..runtime.serialization import Json
 from ..storage.files import BadFile, peek, write_file
 

@@ -11,9 +11,8 @@ from ..runtime.placement import AnyArray, Placement
 from ..solver.held_steps import ERROR_SAFETY, Shares, most_between_rows, pad_grid, room
 from ..solver.solver import Solver
 from .callback import Status
-from .members import stack
-from .stage import Stage
 from .step import HOPELESS_STEPS, RESTARTS, Params, TrainState, restart
+from .task import Stage, stack
 
 # Progress that counts: the training loss falls by this fraction ...
 PROGRESS = 1e-3

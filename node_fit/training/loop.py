@@ -32,9 +32,9 @@ from .decisions import (
     return_to_best,
     too_few_steps,
 )
-from .members import Member, check_alike
 from .programs import Advanced, Setup, StagePrograms
 from .step import Iterate, Params, TrainState, with_flag
+from .task import Member, check_alike
 
 LOOP_LOG = logging.getLogger(__name__)
 

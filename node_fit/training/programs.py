@@ -22,8 +22,6 @@ from ..runtime.compilation import PROGRAMS, Compilations, count_calls
 from ..runtime.placement import AnyArray, Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .decisions import StepErrors, even_nodes, pad_to_room
-from .members import Member, mapped_axes, share, stack, unstack
-from .stage import Minibatches, count_of, sample, take_rows
 from .step import (
     Params,
     StageData,
@@ -36,6 +34,7 @@ from .step import (
     sample_loss,
     validation_loss,
 )
+from .task import Member, Minibatches, count_of, mapped_axes, sample, share, stack, take_rows, unstack
 
 # Seconds between two progress reports.
 PATIENCE = 2.0

@@ -22,7 +22,7 @@ from ..objectives.objective import AbstractObjective, Loss, Target, masked_mean
 from ..optimizers.optimizer import Linearised, Step
 from ..runtime.placement import AnyArray
 from ..solver.held_steps import Shares
-from .stage import Stage, count_of
+from .task import Stage, count_of
 
 Vector = Float[Array, " parameter"]
 

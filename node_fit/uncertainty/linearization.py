@@ -26,9 +26,8 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.losses import LEAST_SQUARES, AbstractResidualLoss
 from ..options.options import Devices, Options
 from ..runtime.placement import scope
-from ..training.members import Member
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
-from ..training.stage import Stage
+from ..training.task import Member, Stage
 
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
 MOST_PARAMETERS, MOST_JACOBIAN_NUMBERS = 1000, 20_000_000

@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "carry: dtypes and shapes",
-        f"{TRAINING}/state.py",
+        f"{TRAINING}/step.py",
         "    if changes:\n",
         "    if False:\n",
         ("tests/training/test_pitfalls.py::test_a_changing_carry_is_refused_by_name",),
@@ -170,21 +170,21 @@ MUTANTS = (
     ),
     Mutant(
         "targets: allowed packages",
-        "node_fit/app/config/targets.py",
+        "node_fit/app/config/composition.py",
         "if path not in known:",
         "if False:",
         ("tests/app/test_configuration.py::test_targets_outside_the_allowed_packages_are_refused",),
     ),
     Mutant(
         "curvature",
-        f"{OPTIMIZERS}/lbfgs.py",
+        f"{OPTIMIZERS}/gradient.py",
         "curved = settled & (way @ change > 0)",
         "curved = settled",
         ("tests/optimizers/test_line_search.py::test_memory_holds_no_pair_of_negative_curvature",),
     ),
     Mutant(
         "descent",
-        f"{OPTIMIZERS}/lbfgs.py",
+        f"{OPTIMIZERS}/gradient.py",
         "sound = (ascent @ gradient > 0) & jnp.isfinite(ascent).all()",
         "sound = jnp.isfinite(ascent).all()",
         (

@@ -16,7 +16,7 @@ import pandas as pd
 from node_fit.data.dataset import Dataset
 from node_fit.evaluation.simulation import predictions_frame
 from node_fit.plots.curves import Curves
-from node_fit.plots.fit import phase_points
+from node_fit.plots.figures import phase_points
 from node_fit.report.pages import make_run_page
 
 # Trajectories, rows of each, states.

@@ -9,8 +9,7 @@ from helpers.commands import node_fit, spirals, write_table
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from node_fit.app.config.composition import explain
-from node_fit.app.config.targets import ConfigError
+from node_fit.app.config.composition import ConfigError, explain
 from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
 
 CONF = Path(__file__).parents[2] / "conf"

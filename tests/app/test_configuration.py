@@ -21,8 +21,16 @@ from omegaconf import DictConfig, OmegaConf
 import node_fit as nf
 from node_fit.app import run_directory
 from node_fit.app.config.build import build, build_parts, check_top, check_value, without_words
-from node_fit.app.config.composition import RENAMED, explain, rename_keys
-from node_fit.app.config.targets import ConfigError, constructor_hints, constructors, locate, parameters_of
+from node_fit.app.config.composition import (
+    RENAMED,
+    ConfigError,
+    constructor_hints,
+    constructors,
+    explain,
+    locate,
+    parameters_of,
+    rename_keys,
+)
 from node_fit.options.recipes import RECIPES, make_stage
 
 # A user package. `built` records constructor calls; `os` is a module that the package only imports.

@@ -19,7 +19,7 @@ from helpers.reports import by_trajectory, spirals, write_run
 from omegaconf import OmegaConf
 
 import node_fit as nf
-from node_fit.app.config.targets import CALLBACKS, ConfigError, check_hydra
+from node_fit.app.config.composition import CALLBACKS, ConfigError, check_hydra
 from node_fit.app.run_directory import RunDirectory, RunExists, with_resumed
 from node_fit.predict import main as predict
 from node_fit.report.__main__ import main as report

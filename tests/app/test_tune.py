@@ -14,7 +14,7 @@ from helpers.commands import DIRECT, ENVIRONMENT, Ran, in_process, read_summary,
 from omegaconf import OmegaConf
 
 import node_fit.__main__
-from node_fit.app.config.targets import ConfigError
+from node_fit.app.config.composition import ConfigError
 from node_fit.tune import Parameter, main, read_space, word
 
 pytestmark = pytest.mark.slow

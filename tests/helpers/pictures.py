@@ -5,7 +5,7 @@ import numpy as np
 from node_fit.app.background import Pictures
 from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import Curves
-from node_fit.plots.fit import phase_points
+from node_fit.plots.figures import phase_points
 
 TIMES = np.linspace(0, 6, 25)
 

@@ -17,7 +17,7 @@ import node_fit as nf
 from node_fit.fitting.problem import SEEDS_APART
 from node_fit.fitting.selection import Restart, Restarts
 from node_fit.model.fields.known import Constants
-from node_fit.plots.loss import plot_starts
+from node_fit.plots.figures import plot_starts
 
 pytestmark = pytest.mark.slow
 

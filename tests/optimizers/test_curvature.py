@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from node_fit.optimizers.lbfgs import newton_direction, no_pairs, remember
+from node_fit.optimizers.gradient import newton_direction, no_pairs, remember
 from node_fit.runtime.placement import dtype_of, scope
 
 SIZE = 7

@@ -11,8 +11,7 @@ import scipy.optimize
 from helpers.problems import Marked, fit_to, problem, rotation
 
 import node_fit as nf
-from node_fit.optimizers import lbfgs
-from node_fit.optimizers.lbfgs import (
+from node_fit.optimizers.gradient import (
     CURVATURE,
     DECREASE,
     HOPELESS_SEARCHES,
@@ -244,7 +243,7 @@ def test_an_ascent_direction_gives_way_to_the_gradient():
 
 def test_every_line_goes_downhill(monkeypatch):
     """With a memory whose direction always points uphill, the search still descends, along the gradient."""
-    monkeypatch.setattr(lbfgs, "newton_direction", lambda pairs, gradient: -gradient)
+    monkeypatch.setattr("node_fit.optimizers.gradient.newton_direction", lambda pairs, gradient: -gradient)
     with scope("x64"):
         _, values, states = minimise(quadratic(3, 5.0), jnp.array([1.0, -1.0, 0.5]), 60)
     started = np.isfinite(states.line.start.value)

@@ -10,8 +10,15 @@ from helpers.pictures import TIMES, curve, pixels, split_by_trajectory, waves
 from node_fit import from_frame, with_events
 from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import EVENT, Curves, collect
-from node_fit.plots.fit import choose_trajectories, fit_figure, limits, phase_points, plot_fit, plot_phase
-from node_fit.plots.loss import plot_loss
+from node_fit.plots.figures import (
+    choose_trajectories,
+    fit_figure,
+    limits,
+    phase_points,
+    plot_fit,
+    plot_loss,
+    plot_phase,
+)
 
 
 def split_by_time(data: Dataset) -> Curves:
@@ -180,13 +187,13 @@ def test_a_loss_without_positive_values_is_drawn(tmp_path):
 def test_drawing_leaves_no_global_state():
     code = """
 import sys
-import node_fit.plots.loss
+import node_fit.plots.figures
 assert "matplotlib" not in sys.modules, "matplotlib is imported at once"
 import matplotlib
 before = matplotlib.rcParams.copy()  # A plain dict would resolve the backend.
 import pathlib, tempfile
 with tempfile.TemporaryDirectory() as folder:
-    node_fit.plots.loss.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
+    node_fit.plots.figures.plot_loss([{"step": 0, "train_loss": 1.0}], pathlib.Path(folder) / "loss.png")
 assert "matplotlib.pyplot" not in sys.modules, "pyplot is imported"
 assert matplotlib.rcParams.copy() == before, "a global setting has changed"
 """

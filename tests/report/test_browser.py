@@ -15,7 +15,7 @@ import yaml
 from helpers.reports import by_time, by_trajectory, curves_of, spirals, with_hidden, write_job, write_run
 
 from node_fit import with_events
-from node_fit.plots.fit import phase_points
+from node_fit.plots.figures import phase_points
 from node_fit.report.pages import make_index, make_run_page
 
 pytestmark = pytest.mark.slow

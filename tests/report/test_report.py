@@ -25,7 +25,7 @@ from node_fit.app.leaderboard import row
 from node_fit.data.tables.table import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
-from node_fit.plots.fit import SIDE, phase_points
+from node_fit.plots.figures import SIDE, phase_points
 from node_fit.report import pages
 from node_fit.report.__main__ import main
 from node_fit.report.page import jsonable_numbers, jsonable_times, shorten

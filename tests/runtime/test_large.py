@@ -16,7 +16,7 @@ from node_fit.objectives import matching
 from node_fit.objectives.matching import DerivativeMatching
 from node_fit.objectives.objective import Target
 from node_fit.plots.curves import Curves, collect
-from node_fit.plots.fit import plot_fit
+from node_fit.plots.figures import plot_fit
 from node_fit.runtime.placement import carry
 
 pytestmark = pytest.mark.slow

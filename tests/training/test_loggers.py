@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 import node_fit as nf
 from node_fit.app.config.build import check_loggers
-from node_fit.app.config.targets import ConfigError
+from node_fit.app.config.composition import ConfigError
 from node_fit.training.callback import AbstractLogger, Record, RunState
 
 

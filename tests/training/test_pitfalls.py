@@ -18,8 +18,8 @@ from jaxtyping import TypeCheckError
 import node_fit as nf
 from node_fit.runtime.compilation import Compilations, Programs, count_calls
 from node_fit.runtime.placement import dtype_of, precision_of, scope
-from node_fit.training.members import share
 from node_fit.training.step import check_carry, check_scan, chunk, unroll
+from node_fit.training.task import share
 
 pytestmark = pytest.mark.slow
 

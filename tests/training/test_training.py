@@ -18,10 +18,9 @@ from node_fit.evaluation.metrics import score_predictions
 from node_fit.objectives.objective import Loss
 from node_fit.runtime.placement import carry
 from node_fit.training.decisions import DIVERGED
-from node_fit.training.members import share
 from node_fit.training.programs import StagePrograms
-from node_fit.training.stage import Minibatches, Stage, sample
 from node_fit.training.step import HOPELESS_STEPS, chunk, unroll
+from node_fit.training.task import Minibatches, Stage, sample, share
 
 CHUNK = 5
 

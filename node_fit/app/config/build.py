@@ -31,9 +31,21 @@ from ...runtime.placement import Placement
 from ...runtime.validation import ARRAYS, HINT_WORDS, LISTS, describe_hint, members
 from ...solver.solver import Solver
 from ...training.callback import LOGGERS, needed
-from ...training.members import Members
-from .composition import check_group_names, explain, find_renamed, known_keys, was_renamed
-from .targets import ALLOWED, ConfigError, closest, constructor_hints, locate, nearest_name, parameters_of
+from ...training.task import Members
+from .composition import (
+    ALLOWED,
+    ConfigError,
+    check_group_names,
+    closest,
+    constructor_hints,
+    explain,
+    find_renamed,
+    known_keys,
+    locate,
+    nearest_name,
+    parameters_of,
+    was_renamed,
+)
 
 # As in a config file.
 YAML = HINT_WORDS | {type(None): "null"} | dict.fromkeys((bool, np.bool), "true or false")
