@@ -14,9 +14,8 @@ from rich.console import Console
 
 from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
-from ..petab.fitting import Drawn, PEtabFit, fit_petab, interval_in_words
+from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words
 from ..petab.objective import Objective
-from ..petab.optimizer import FitFromStart
 from ..plots.curves import TRAIN
 from ..plots.figures import plot_fit, plot_starts
 from ..report.pages import make_run_page

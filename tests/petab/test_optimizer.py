@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from node_fit.petab.optimizer import Local, Optimizer, Secant, step_in_ball
+from node_fit.petab.fitting import Local, Optimizer, Secant, step_in_ball
 
 
 class Valley:
