@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from .model.observation import LinearReadout, MeasuredStates, NetworkReadout
     from .model.rollout import Prediction
     from .model.system import System
-    from .objectives.losses import Huber, Penalty, Squares, StudentT
     from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
-    from .objectives.objective import AbstractObjective, CustomLoss, Loss
+    from .objectives.objective import AbstractObjective, CustomLoss, Huber, Loss, Penalty, Squares, StudentT
     from .optimizers.gradient import LBFGS, Adam, Optax
     from .optimizers.levenberg_marquardt import LevenbergMarquardt
     from .optimizers.optimizer import AbstractOptimizer, Step
@@ -167,7 +166,7 @@ _HOMES = {
     "First": "model.initial_state.rule",
     "Fit": "fitting.result",
     "Fitted": "model.initial_state.trained",
-    "Huber": "objectives.losses",
+    "Huber": "objectives.objective",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",
     "LBFGS": "optimizers.gradient",
@@ -187,7 +186,7 @@ _HOMES = {
     "Options": "options.options",
     "PEtab": "petab.sources",
     "PEtabFit": "petab.fitting",
-    "Penalty": "objectives.losses",
+    "Penalty": "objectives.objective",
     "Physical": "model.fields.field",
     "Plan": "options.recipes",
     "Polynomial": "model.fields.network",
@@ -202,12 +201,12 @@ _HOMES = {
     "Sparse": "model.fields.known",
     "Split": "data.splits",
     "Splits": "data.splits",
-    "Squares": "objectives.losses",
+    "Squares": "objectives.objective",
     "Stage": "training.task",
     "Stated": "model.initial_state.rule",
     "Steady": "model.initial_state.rule",
     "Step": "optimizers.optimizer",
-    "StudentT": "objectives.losses",
+    "StudentT": "objectives.objective",
     "System": "model.system",
     "Table": "data.table_source",
     "TensorBoard": "training.callback",

@@ -13,7 +13,7 @@ from ..data.scaling import Scaler
 from ..model.initial_state.rule import Stated
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import keyword, made_of, says
-from ..objectives.losses import Penalty
+from ..objectives.objective import Penalty
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
 from ..solver.held_steps import SLACK

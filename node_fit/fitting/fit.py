@@ -13,7 +13,7 @@ from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaling
 from ..model.make_model import MakeField, MakeObservation, MakeStart
 from ..model.neural_ode import NeuralODE
-from ..objectives.losses import AbstractResidualLoss, Penalty
+from ..objectives.objective import AbstractResidualLoss, Penalty
 from ..optimizers.optimizer import AbstractOptimizer
 from ..options.options import Devices, Effort, Options, Training, says_where
 from ..options.recipes import Recipe

@@ -24,8 +24,7 @@ from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of, says
 from ..model.observation import MeasuredStates
-from ..objectives.losses import Penalty
-from ..objectives.objective import AbstractObjective
+from ..objectives.objective import AbstractObjective, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training

@@ -19,7 +19,7 @@ from ..model.fields.known import Known, Sparse, quantities
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import MakeStart, keywords, made_of, make_model
 from ..model.neural_ode import NeuralODE
-from ..objectives.losses import Number, Penalty
+from ..objectives.objective import Number, Penalty
 from ..options.options import Options
 from ..options.recipes import Recipe, make_stages, some
 from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place

@@ -16,7 +16,7 @@ from ..data.facts import Facts
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder
 from ..model.make_model import keyword, says
-from ..objectives.losses import Number, Penalty
+from ..objectives.objective import Number, Penalty
 from ..options.options import TIGHT, Options, Training, with_tolerance
 from ..options.recipes import Recipe
 from ..sysid.linear_model import LinearModel

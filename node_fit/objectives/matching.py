@@ -25,12 +25,15 @@ from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
 from ..solver.methods import Adjoint, with_defaults
 from ..solver.solver import Solver, as_solver
 from ..solver.triggers import has_triggers
-from .losses import LEAST_SQUARES, AbstractResidualLoss, Penalty, Squares
 from .objective import (
+    LEAST_SQUARES,
     AbstractLeastSquares,
+    AbstractResidualLoss,
     Build,
     Jacobian,
+    Penalty,
     Residuals,
+    Squares,
     Target,
     Vector,
     forward,

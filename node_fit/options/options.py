@@ -26,8 +26,8 @@ from ..model.make_model import (
     as_field,
 )
 from ..model.observation import MeasuredStates
-from ..objectives.losses import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
 from ..objectives.matching import TrajectoryMatching
+from ..objectives.objective import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
 from ..optimizers.gradient import LBFGS, OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.placement import Placement, Precision, ambient, find_device

@@ -23,7 +23,7 @@ from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..objectives.losses import LEAST_SQUARES, AbstractResidualLoss
+from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss
 from ..options.options import Devices, Options
 from ..runtime.placement import scope
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
