@@ -18,8 +18,7 @@ from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
-from .hindcast import hindcast, with_earlier
-from .neural_ode import NeuralODE
+from .neural_ode import NeuralODE, hindcast, with_earlier
 from .rollout import Prediction, advance_channels, begin_channels, channels_at, predicted_frame
 
 if TYPE_CHECKING:
