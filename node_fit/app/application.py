@@ -19,7 +19,7 @@ from rich.text import Text
 from ..data.dataset import Dataset
 from ..data.splits import Splits
 from ..evaluation.diagnosis import Assessment
-from ..fitting.fit import fit_with
+from ..fitting.fit import fit
 from ..fitting.progress import Display
 from ..fitting.result import Fit
 from ..options.options import Options
@@ -37,7 +37,6 @@ from ..runtime.placement import (
 from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
-from ..training.task import Members
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
 from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of
 from .config.composition import explain
@@ -153,14 +152,14 @@ class Job:
 
     def run(self) -> int:
         with scope(self.config.precision):
-            options, ensemble = self.prepare()
+            options = self.prepare()
             self.announce()
             say = functools.partial(self.console.print, soft_wrap=True)
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                beside = [Rehearsal(self.named)] if ensemble.size == 1 else []
-                fit = self.fit(options, ensemble, logger, *make_loggers(self.config, self.files), *beside)
+                beside = [Rehearsal(self.named)] if options.members.size == 1 else []
+                fit = self.fit(options, logger, *make_loggers(self.config, self.files), *beside)
             if logger.pruned:  # The training loop only knows that a callback ended the run.
                 fit = replace(fit, status="pruned")
             self.finish(fit)
@@ -171,24 +170,16 @@ class Job:
         self.console.quiet = True
         self.config.resume = None  # The first process broadcasts the state to resume from.
         with scope(self.config.precision), Interruption(lambda _: None) as interruption:
-            fit = self.fit(*self.prepare(), StopOnSignal(interruption))
+            fit = self.fit(self.prepare(), StopOnSignal(interruption))
             return EXIT.get(fit.status, interruption.exit_code)
 
-    def fit(self, options: Options, ensemble: Members, *callbacks: Callback) -> Fit:
+    def fit(self, options: Options, *callbacks: Callback) -> Fit:
         splits = self.splits
         with errors_of_training():
-            return fit_with(
-                options,
-                splits.train,
-                splits.validation,
-                ensemble=ensemble,
-                callbacks=callbacks,
-                progress=False,
-                effort=self.config.effort,
-            )
+            return fit(splits.train, validation=splits.validation, callbacks=callbacks, progress=False, options=options)
 
-    def prepare(self) -> tuple[Options, Members]:
-        """Reads the data, records the config and the command, and returns the fit's options and ensemble members."""
+    def prepare(self) -> Options:
+        """Reads the data, records the config and the command, and returns the fit's options."""
         if self.config.resume == "auto":
             self.resolve_auto()
         elif self.config.resume:
@@ -215,7 +206,7 @@ class Job:
             # The record comes first, since it says that the other files are a run's.
             self.files.write_record(command_record(self.hydra), self.splits.named())
             write_file(self.files.config, write_config(self.config).encode())
-        return parts.options, parts.ensemble
+        return parts.options
 
     def resolve_auto(self) -> None:
         """Resolves `resume=auto`: resumes the run in the directory, or starts a new one."""

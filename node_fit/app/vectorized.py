@@ -56,8 +56,8 @@ def prepare_job(job: Job, stack: ExitStack) -> PreparedJob:
     """Locks a job's directory, reads its data, and returns the job with its fit options."""
     stack.enter_context(job.files.locked())
     with scope(job.config.precision):
-        options, ensemble = job.prepare()
-    if ensemble.size > 1:
+        options = job.prepare()
+    if options.members.size > 1:
         raise ConfigError("sweep=vectorized needs ensemble.size=1, since jobs become members; or use sweep=serial.")
     return job, options
 

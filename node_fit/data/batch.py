@@ -28,7 +28,8 @@ class Batch(eqx.Module):
         return (weight * off**2).sum() / weight.sum()
 
 
-    node_fit.fit(train, recipe=[node_fit.Stage(early_error, optax.adam(1e-2), steps=500)])
+    stages = [node_fit.Stage(early_error, optax.adam(1e-2), steps=500)]
+    node_fit.fit(train, options=node_fit.Options(recipe=stages))
     ```
 
     - `ts`, `ys`, `us`: times since `origin`, measured channels and inputs, shapes `(trajectory, time)`,

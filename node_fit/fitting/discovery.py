@@ -2,8 +2,8 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from ..data.dataset import Dataset
 from ..discover.search import RESAMPLES, FoundSystem, Vocabulary, search
 from ..model.fields.known import Known
 from ..model.initial_state.trained import Fitted
-from ..options.options import Effort
-from ..runtime.validation import check_argument
+from ..options.options import Effort, Options, place_of
+from ..runtime.validation import check_argument, says_where
 from .fit import fit
 from .result import Fit
 
@@ -58,7 +58,7 @@ class Discovery:
     shares: dict[str, dict[str, float]]
     explained: bool
     verdict: str
-    options: dict = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
     _fit: Fit | None = None
 
     @property
@@ -82,7 +82,7 @@ class Discovery:
     def best(self) -> Fit:
         """A `Fit` of `Known` with the best equations; its `confidence` has the intervals of the constants."""
         if self._fit is None:
-            self._fit = fit(self.data, field=self.known(), **self.options)
+            self._fit = fit(self.data, field=self.known(), options=self.options)
         return self._fit
 
     def known(self, place: int = 0) -> Callable[..., Known]:
@@ -178,6 +178,7 @@ class Discovery:
         return "\n".join(lines)
 
 
+@says_where(lambda name: place_of(name, ()))
 def discover(
     data: Dataset,
     *,
@@ -189,7 +190,7 @@ def discover(
     resamples: int = RESAMPLES,
     effort: Effort = "normal",
     seed: int = 0,
-    **options: Any,
+    options: Options | None = None,
 ) -> Discovery:
     """Finds the equations of a system from measurements of its states.
 
@@ -203,11 +204,14 @@ def discover(
     - `resamples`: number of resamples for the share of each term.
     - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
     - `seed`: of the symbolic search and the resamples.
-    - `options`: of `node_fit.fit`, for `Discovery.best`.
+    - `options`: of the fit `Discovery.best`, whose starts are fitted unless they say another rule.
 
-    **Raises:** `ValueError` if the data have too few rows, or events, or a text is not a term.
+    **Raises:** `ValueError` if the data have too few rows, or events, or a text is not a term; `TypeError` if there is
+    no such argument, which says where it belongs.
     """
     check_argument("effort", effort, Effort, "quick, normal or thorough")
+    check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
+    options = options or Options()
     vocabulary = Vocabulary(libraries, terms, required, forbidden)
     found = search(data, vocabulary, symbolic=symbolic, resamples=resamples, effort=effort, seed=seed)
     return Discovery(
@@ -216,5 +220,5 @@ def discover(
         found.shares,
         found.explained,
         found.verdict,
-        {"start": functools.partial(Fitted, given=None)} | options,
+        options if options.start != "auto" else replace(options, start=functools.partial(Fitted, given=None)),
     )

@@ -41,7 +41,7 @@ class FitProblem:
     """What a fit solves; `build_problem` makes it, and `train` solves it.
 
     - `train`, `validation`: the data, with their angles named. `facts`: what is known of them.
-    - `options`: complete options. `ensemble`: the members that are fitted at once.
+    - `options`: complete options.
     - `model`: the model with its initial parameters.
     - `ridges`: weights of the prior; if there are several, the validation data choose.
     - `choices`: what was chosen, and why. `notes`: why stages were left out. `warnings`: what looks wrong in the data.
@@ -54,7 +54,6 @@ class FitProblem:
     validation: Dataset | None
     facts: Facts
     options: Options
-    ensemble: Members
     model: NeuralODE
     ridges: tuple[Number, ...]
     choices: tuple[Choice, ...]
@@ -64,6 +63,11 @@ class FitProblem:
     began: float
     trials: tuple[Loop, ...] = ()
     offset: int = 0
+
+    @property
+    def ensemble(self) -> Members:
+        """The members that are fitted at once."""
+        return self.options.members.trained
 
     @property
     def said(self) -> list[str]:
@@ -144,7 +148,6 @@ def build_problem(
     validation: Dataset | None,
     *,
     earlier: NeuralODE | None = None,
-    ensemble: Members | None = None,
     callback: Callback | None = None,
     offset: int = 0,
 ) -> FitProblem:
@@ -153,12 +156,11 @@ def build_problem(
     **Arguments:**
 
     - `options`, `train`, `validation`: as in `fit`. `earlier`: a model to continue from.
-    - `ensemble`: the members that are fitted at once; one by default.
     - `callback`: told of trials. `offset`: as of `FitProblem`.
 
     **Raises:** `ValueError` if no stage applies, or the data do not fit the model.
     """
-    began, ensemble, callback = time.perf_counter(), ensemble or Members(), callback or Callback()
+    began, callback = time.perf_counter(), callback or Callback()
     mark = (options.scaling if earlier is None else earlier.scaler).marked
     train, validation = mark(train), None if validation is None else mark(validation)
     check_trainable(train)
@@ -187,14 +189,13 @@ def build_problem(
         ridge = choose_ridge(train, lambda part, weight: trials.predict(options.with_ridge(weight), part), hide=hide)
         ridges = (ridge,)
         more = [*more, Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
-    ensemble.check(facts.trajectories, options.training.budget.window)
+    options.members.trained.check(facts.trajectories, options.training.budget.window)
     window, from_first = options.training.window, model.start.is_first_measurement
     return FitProblem(
         train,
         validation,
         facts,
         options,
-        ensemble,
         model,
         ridges,
         (*equations, *plan.choices, *more),

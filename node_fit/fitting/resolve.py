@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -137,6 +137,7 @@ def resolve(
         options = replace(options, start=functools.partial(Encoder, rows=rows, before=True, washout=washout))
         choices.append(Choice("start", "encoder", f"a start is read from the {rows} rows up to it"))
     if takes_linear_part(options.field) and not has_angles(options, facts):
+        assert callable(options.field)
         options = replace(options, field=functools.partial(options.field, linear=True))
     return with_ridges(options, choices, facts, begun=identified is not None and identified.model is not None)
 
@@ -170,9 +171,9 @@ def has_linear_part(options: Options, facts: Facts) -> bool:
     return offered and says(options.observation, "is_direct", False) and not has_angles(options, facts)
 
 
-def takes_linear_part(field: Callable) -> bool:
+def takes_linear_part(field: object) -> bool:
     """Whether a field that is still to be made has a linear part only if that is asked for, and nothing was said."""
-    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(field).parameters
+    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(cast(Callable, field)).parameters
     return optional and keyword(field, "linear") is None
 
 

@@ -381,7 +381,8 @@ class AbstractObjective(eqx.Module):
             return node_fit.Loss(off.sum() / batch.mask.sum(), (~solution.ok).sum())
 
 
-    node_fit.fit(train, recipe=[node_fit.Stage(AbsoluteError(), node_fit.Adam(), steps=500)])
+    stages = [node_fit.Stage(AbsoluteError(), node_fit.Adam(), steps=500)]
+    node_fit.fit(train, options=node_fit.Options(recipe=stages))
     ```
     """
 
@@ -509,7 +510,8 @@ class CustomLoss(AbstractObjective):
         return jnp.where(batch.mask, off, 0).sum() / batch.mask.sum()
 
 
-    node_fit.fit(train, recipe=[node_fit.Stage(absolute_error, optax.adam(1e-2), steps=500)])
+    stages = [node_fit.Stage(absolute_error, optax.adam(1e-2), steps=500)]
+    node_fit.fit(train, options=node_fit.Options(recipe=stages))
     ```
 
     **Arguments:**

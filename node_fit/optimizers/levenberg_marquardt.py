@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..objectives.objective import Loss
-from ..runtime.validation import check_fields
+from ..runtime.validation import check_fields, says_where
 from .optimizer import AbstractOptimizer, LeastSquaresLoss, Linearised, LossFunction, Step
 
 Vector = Float[Array, " parameter"]
@@ -52,6 +52,7 @@ class Try(NamedTuple):
     number: Int[Array, ""]
 
 
+@says_where(memory="max_bytes")
 class LevenbergMarquardt(AbstractOptimizer):
     """Levenberg-Marquardt (Nielsen's damping; Madsen, Nielsen and Tingleff, "Methods for non-linear least squares
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).

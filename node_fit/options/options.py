@@ -1,9 +1,8 @@
 """The options of a fit."""
 
-import functools
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -31,10 +30,10 @@ from ..objectives.objective import LEAST_SQUARES, LOSSES, AbstractResidualLoss, 
 from ..optimizers.gradient import LBFGS, OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.placement import Placement, Precision, ambient, find_device
-from ..runtime.validation import FROM_DATA, Function, by_name, check_fields, check_keywords
+from ..runtime.validation import FROM_DATA, by_name, check_fields, says_where
 from ..solver.problem import VectorField
 from ..solver.solver import Solver, as_solver
-from ..training.task import Members, Stage
+from ..training.task import Members, Stage, as_members
 from .recipes import Recipe, as_recipe
 
 # Tolerances of predictions, well below the error of any fit in that precision.
@@ -129,36 +128,117 @@ OPTIONS_PASS = {
     "training": "a node_fit.Training such as Training(steps=500)",
     "precision": "x32 or x64",
     "device": "auto, cpu, gpu or a node_fit.Devices",
+    "effort": "quick, normal or thorough",
     "derived": "a dict of names and expressions such as {'half_life': 'log(2)/k'}",
     "seed": f"an integer from 0 to {LARGEST_SEED}",
 }
 
 
+# Options of earlier versions, and what they are called now.
+RENAMED_OPTIONS = {"starts": "restarts", "evaluation": "prediction_solver"}
+
+
+def place_of(name: str, words: Collection[str]) -> str | None:
+    """Where a call takes an option, or an argument of an option's class, that it has not itself; None if nowhere.
+
+    **Arguments:** `words`: the options that the call takes by themselves.
+    """
+    option, owner = RENAMED_OPTIONS.get(name, name), owner_of(name)
+    if option in OPTION_NAMES:
+        told = "it is an option" if option == name else f"it is now called {option}"
+        if option in words:
+            return told
+        pattern = f"{option}=..."
+    elif owner is not None:
+        option, made = owner
+        told, pattern = f"it is an argument of {made}", f"{option}=node_fit.{made}({name}=...)"
+    else:
+        return None
+    return f"{told}: pass {pattern if option in words else f'options=node_fit.Options({pattern})'}"
+
+
+def owner_of(name: str) -> tuple[str, str] | None:
+    """The option whose class takes an argument of this name from a user, and that class; None if there is none."""
+    groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
+    parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
+    owners = [*groups.items(), *(("optimizer", type(made)) for made in OPTIMIZERS.values())]
+    owners += [(key, made) for key, known in parts.items() for made in known.values()]
+    for key, made in owners:
+        if name in inspect.signature(made).parameters and name not in FROM_DATA:
+            return key, made.__name__
+    return None
+
+
+@says_where(lambda name: place_of(name, OPTION_NAMES))
 @dataclass(frozen=True)
 class Options:
-    """All options of a fit except its data; `node_fit.fit` describes each.
+    """All options of a fit except its data. `node_fit.fit` also takes the words of most fits by themselves.
 
-    **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range.
+    ```python
+    options = node_fit.Options(loss="huber", restarts=8, seed=1)
+    fit = node_fit.fit(train, field="linear", options=options)
+    ```
+
+    **Arguments:**
+
+    - `field`: the right-hand side: an `equinox.Module` called with `(t, y, u)`, or something that makes one when it
+      is called with `(states, inputs, key=...)`, such as `MLP(width=32)`, or, if its first parameter is called
+      `system`, with `(system, key=...)`, where the `System` holds names and scales, such as
+      `Known(equations={"x": "-a*x"}, constants={"a": 1.0})`.
+    - `hidden`: states that nobody measured: their number, or their names.
+    - `start`: where trajectories start: `First`, `Fitted(given=5)`, `Encoder`, `Stated`, `Steady`.
+    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`.
+    - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
+    - `solver`: of training: a `Solver`, the name of a method such as `kvaerno5` (`heun` of the command line is
+      `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: of
+      validation and prediction; if None as `solver`, but tight and of at least the fifth order.
+    - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
+    - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
+    - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
+    - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
+    - `training`: budget, windows, minibatches, patience.
+    - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
+    - `restarts`: the number of fits from different starts, of which the best is kept; see `Fit.restarts`. The first
+      begins at the given constants of equations, the others at those that simulate the data best, of thousands within
+      a factor of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short
+      driven records that have validation data, and 1 otherwise.
+    - `derived`: quantities that follow from the constants, as expressions by their names, such as
+      `{"half_life": "log(2)/k"}`; see `Fit.derived`.
+    - `precision`: `x32` or `x64`; the process's mode if None.
+    - `device`: `auto`, `cpu` or `gpu`, or `Devices`.
+    - `seed`: the seed of initial parameters and minibatches.
+    - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, equations of few terms, a
+      polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
+      starts; with `quick`, nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried, nor by
+      `fit_several`. See `Fit.attempts`.
+
+    `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
+    `linear`, `polynomial`, `second_order`, `sparse`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`,
+    `network`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+
+    **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range; `TypeError` if
+    there is no such option, which says where it belongs.
     """
 
-    # `fit` and the command take names too, which are converted.
-    field: MakeField | VectorField = MLP
+    field: MakeField | VectorField | str = MLP
     hidden: int | Sequence[str] | Literal["auto"] = "auto"
-    start: MakeStart | Literal["auto"] = "auto"
-    observation: MakeObservation = MeasuredStates
+    start: MakeStart | str = "auto"
+    observation: MakeObservation | str = MeasuredStates
     scaling: Scaling = Scaling()
     solver: Any = "tsit5"
     prediction_solver: Solver | None = None
     recipe: Recipe | str | Sequence[Stage] = "default"
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
     penalty: Penalty | Literal["auto"] = "auto"
-    loss: AbstractResidualLoss = LEAST_SQUARES
+    loss: AbstractResidualLoss | str = LEAST_SQUARES
     training: Training = Training()
+    ensemble: Members | int = 1
     restarts: int | Literal["auto"] = "auto"
     derived: Mapping[str, str | float] | None = None
     precision: Precision | None = None
     device: Devices | str = Devices()
     seed: int = 0
+    effort: Effort = "normal"
 
     def __post_init__(self):
         def put(name: str, value: object) -> None:
@@ -172,6 +252,7 @@ class Options:
         given = self.prediction_solver
         put("prediction_solver", None if given is None else as_solver(given, "prediction_solver"))
         put("optimizer", None if self.optimizer is None else as_optimizer(self.optimizer))
+        put("ensemble", as_members(self.ensemble))
         put("penalty", as_penalty(self.penalty))
         put("device", Devices(self.device) if isinstance(self.device, str) else self.device)
         put("recipe", as_recipe(self.recipe))
@@ -181,6 +262,12 @@ class Options:
         _ = quantities(self.derived)
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ValueError(f"seed must be {OPTIONS_PASS['seed']}, got {self.seed}.")
+
+    @property
+    def members(self) -> Members:
+        """The members of the ensemble, and how they differ."""
+        assert isinstance(self.ensemble, Members)
+        return self.ensemble
 
     @property
     def kind(self) -> Precision:
@@ -217,10 +304,10 @@ class Options:
 
     def main_stage(self) -> Stage:
         """The stage with the options' own optimizer and budget, on trajectories or windows of them."""
-        training, penalty = self.training, self.penalty
+        training, penalty, loss = self.training, self.penalty, self.loss
         assert isinstance(penalty, Penalty) and not isinstance(penalty.ridge, str)
-        assert training.steps is not None and training.window != "auto"
-        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride, residual_loss=self.loss)
+        assert training.steps is not None and training.window != "auto" and not isinstance(loss, str)
+        objective = TrajectoryMatching(penalty, self.solver, training.window, training.stride, residual_loss=loss)
         optimizer = self.optimizer or (LBFGS() if training.batch_size is None else Adam())
         return Stage(objective, optimizer, training.steps, "main", training.batch_size)
 
@@ -233,35 +320,7 @@ class Options:
         return replace(self, penalty=eqx.tree_at(lambda p: p.ridge, self.penalty, weight))
 
 
-# Arguments of earlier versions of `fit`, and what they are called now.
-RENAMED_ARGUMENTS = {"starts": "restarts", "evaluation": "prediction_solver"}
-
-
-def place_of(name: str) -> str | None:
-    """Where `fit` takes an argument that it does not have itself, in words; None if nowhere."""
-    if name in RENAMED_ARGUMENTS:
-        return f"it is now called {RENAMED_ARGUMENTS[name]}"
-    groups = {"training": Training, "penalty": Penalty, "scaling": Scaling, "ensemble": Members, "solver": Solver}
-    parts = {"field": FIELDS, "start": STARTS, "observation": OBSERVATIONS}
-    optimizers = {each: type(made) for each, made in OPTIMIZERS.items()}
-    options = [*groups.items(), *(("optimizer", each) for each in optimizers.values())]
-    options += [(key, made) for key, known in parts.items() for made in known.values()]
-    for key, made in options:
-        if name in inspect.signature(made).parameters and name not in FROM_DATA:
-            return f"it is an argument of {made.__name__}: pass {key}=node_fit.{made.__name__}({name}=...)"
-    return None
-
-
-def says_where(function: Function) -> Function:
-    """Makes a call with an unknown argument say where that belongs."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        check_keywords(function.__name__, list(kwargs), signature, place_of)
-        return function(*args, **kwargs)
-
-    return wrapper  # pyright: ignore[reportReturnType]  # `wraps` keeps the signature.
+OPTION_NAMES: tuple[str, ...] = tuple(each.name for each in fields(Options))
 
 
 def as_penalty(given: object) -> Penalty:

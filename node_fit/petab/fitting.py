@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from ..data.dataset import Dataset
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
+from ..runtime.validation import says_where
 from ..uncertainty.confidence import ConfidenceInterval
 from .objective import Objective, from_scale
 from .tables import Measurement, Problem
@@ -517,6 +518,7 @@ def find_standard_errors(
     return errors
 
 
+@says_where(starts="restarts")
 def fit_petab(
     problem: Problem | Objective,
     *,

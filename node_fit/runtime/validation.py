@@ -186,6 +186,33 @@ class Part(type(eqx.Module)):
         return cast(Made, functools.partial(cls, **kwargs))
 
 
+def says_where(elsewhere: Callable[[str], str | None] = lambda name: None, **renamed: str) -> Callable[[Made], Made]:
+    """Makes calls of a function or a class with an unknown keyword argument say where that belongs.
+
+    **Arguments:** `elsewhere`: as of `check_keywords`. `renamed`: what arguments of earlier versions are called now.
+    """
+
+    def place(name: str) -> str | None:
+        return f"it is now called {renamed[name]}" if name in renamed else elsewhere(name)
+
+    def decorate(target: Made) -> Made:
+        is_class = isinstance(target, type)
+        called = cast(Callable, target)
+        call, signature = (target.__init__ if is_class else called), inspect.signature(called)
+
+        @functools.wraps(call)
+        def wrapper(*args: object, **kwargs: object) -> object:
+            check_keywords(called.__name__, kwargs, signature, place)
+            return call(*args, **kwargs)
+
+        if not is_class:
+            return cast(Made, wrapper)
+        setattr(target, "__init__", wrapper)  # noqa: B010  # A class is one still, as `isinstance` and editors see it.
+        return target
+
+    return decorate
+
+
 # Kinds of parameters that stand for any number of arguments.
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -11,7 +11,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -77,7 +77,7 @@ class System(NamedTuple):
 
     data: node_fit.Dataset
     true: str
-    options: dict[str, object]
+    options: dict[str, Any]
 
 
 def solved(

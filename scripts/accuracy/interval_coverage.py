@@ -119,18 +119,15 @@ PROBLEMS = {"lynx-hare": lynx_hare, "robertson": robertson, "hybrid": hybrid}
 
 def covered(problem: Problem, seed: int, given: bool) -> dict[str, dict[str, bool]]:
     """Which intervals cover the true constants, by method; raises `ValueError` if there are none."""
-    fit = nf.fit(
-        problem.data(seed, given),
-        **{
-            "recipe": "direct",
-            "optimizer": nf.LevenbergMarquardt(),
-            "training": nf.Training(steps=60),
-            "penalty": nf.Penalty(),
-            "precision": "x64",
-            "progress": False,
-            **problem.options,
-        },
-    )
+    options = {
+        "recipe": "direct",
+        "optimizer": nf.LevenbergMarquardt(),
+        "training": nf.Training(steps=60),
+        "penalty": nf.Penalty(),
+        "precision": "x64",
+        **problem.options,
+    }
+    fit = nf.fit(problem.data(seed, given), progress=False, options=nf.Options(**options))
     found = {method: fit.confidence(method).constants for method in METHODS}
     return {
         method: {name: bool(each[name].lower <= true <= each[name].upper) for name, true in problem.truth.items()}

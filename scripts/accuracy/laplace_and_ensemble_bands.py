@@ -49,9 +49,7 @@ def main() -> None:
                 train,
                 field=functools.partial(node_fit.MLP, width=16),
                 start=node_fit.Fitted,
-                penalty=node_fit.Penalty(ridge=0.1),
-                ensemble=members,
-                seed=number,
+                options=node_fit.Options(penalty=node_fit.Penalty(ridge=0.1), ensemble=members, seed=number),
             )
             bands = fit.bands(test, level=0.9)
             seconds = time.perf_counter() - began

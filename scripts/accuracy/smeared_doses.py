@@ -87,7 +87,7 @@ def fitted(data: nf.Dataset, rate: str) -> dict[str, float]:
         solver=nf.Solver(stepping="adaptive", inputs="hold"),
         optimizer=nf.LevenbergMarquardt(),
         training=nf.Training(freeze=("start.hidden",)),
-        precision="x64",
+        options=nf.Options(precision="x64"),
     )
     return fit.model.constants()
 

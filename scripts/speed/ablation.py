@@ -134,15 +134,17 @@ def parts(problem: str, variant: str, seeds: int, limit: float) -> list[Row]:
             train,
             validation=validation,
             field=partial(node_fit.MLP, width=about.get("width", 64)),
-            recipe=recipe_of(variant),
             optimizer=optimizer_of(variant),
             solver=node_fit.Solver(stepping="adaptive" if variant == "adaptive steps" else None),
-            scaling=node_fit.Scaling(log=about.get("log", ())),
-            penalty=node_fit.Penalty(ridge=about.get("ridge", 0.0)),
-            precision="x32",
-            device="cpu",
-            seed=seed,
             callbacks=[watch],
+            options=node_fit.Options(
+                recipe=recipe_of(variant),
+                scaling=node_fit.Scaling(log=about.get("log", ())),
+                penalty=node_fit.Penalty(ridge=about.get("ridge", 0.0)),
+                precision="x32",
+                device="cpu",
+                seed=seed,
+            ),
         )
         predicted = fit.predict(test)
         trained = fit.score(truth)
@@ -184,11 +186,13 @@ def cold(name: str, seed: int, started: float) -> Row:
         field=partial(node_fit.MLP, width=PROBLEMS[problem].get("width", 64)),
         optimizer=optimizer_of(optimizer),
         solver=node_fit.Solver(rtol=1e-6) if kind == "loss" else node_fit.Solver(),
-        prediction_solver=node_fit.Solver(rtol=1e-7, atol=1e-9, stepping="adaptive"),
-        precision=precision,
-        device="cpu",
-        seed=seed,
         callbacks=[watch],
+        options=node_fit.Options(
+            prediction_solver=node_fit.Solver(rtol=1e-7, atol=1e-9, stepping="adaptive"),
+            precision=precision,
+            device="cpu",
+            seed=seed,
+        ),
     )
     reached = None if watch.reached_at is None else watch.reached_at - started
     figure = fit.score(validation).nrmse if validation is not None else min(r.train_loss for r in fit.history)

@@ -62,7 +62,7 @@ def known() -> nf.Fit:
     constants = {name: [value, 0, None] for name, value in {"a": 0.5, "b": 0.02, "c": 0.02, "d": 0.8}.items()}
     field = functools.partial(nf.Known, equations=equations, constants=constants)
     scaling = nf.Scaling(log=["hare", "lynx"])
-    return nf.fit(data, field=field, scaling=scaling, start=nf.Fitted, training=BRIEF, restarts=1)
+    return nf.fit(data, field=field, start=nf.Fitted, training=BRIEF, options=nf.Options(scaling=scaling, restarts=1))
 
 
 def hybrid() -> nf.Fit:
@@ -79,7 +79,12 @@ def hybrid() -> nf.Fit:
     field = functools.partial(
         nf.Hybrid, equations=equations, constants={"cap": [4, 1, 9], "y": [0.5, 0, None]}, terms={"uptake": 0.5}
     )
-    return nf.fit(data, field=field, scaling=nf.Scaling(bounds={"biomass": (0, 5)}, log=["sugar"]), training=BRIEF)
+    return nf.fit(
+        data,
+        field=field,
+        training=BRIEF,
+        options=nf.Options(scaling=nf.Scaling(bounds={"biomass": (0, 5)}, log=["sugar"])),
+    )
 
 
 def stiff() -> nf.Fit:
@@ -91,8 +96,8 @@ def stiff() -> nf.Fit:
         data,
         field=functools.partial(nf.Known, equations=equations, constants=constants),
         solver=nf.Solver("kvaerno3", max_steps=16384),
-        recipe="direct",
         training=nf.Training(steps=5, chunk_steps=5),
+        options=nf.Options(recipe="direct"),
     )
 
 
@@ -105,7 +110,7 @@ def angles() -> nf.Fit:
     ]
     data = nf.Dataset.from_arrays(t, swing, states=["angle", "speed"], units={"angle": "rad", "speed": "rad/s"})
     scaling = nf.Scaling(angles=["angle"])
-    return nf.fit(data, field=functools.partial(nf.MLP, width=16), scaling=scaling, training=BRIEF)
+    return nf.fit(data, field=functools.partial(nf.MLP, width=16), training=BRIEF, options=nf.Options(scaling=scaling))
 
 
 def ensemble() -> nf.Fit:
@@ -113,7 +118,7 @@ def ensemble() -> nf.Fit:
     data = nf.read_table("data/spiral.csv", time="t", states=["x", "y"], trajectory="trajectory")
     field = functools.partial(nf.MLP, width=16, depth=1)
     train, validation = data.select(range(4)), data.select([4, 5])
-    return nf.fit(train, validation=validation, field=field, ensemble=5, training=BRIEF)
+    return nf.fit(train, validation=validation, field=field, training=BRIEF, options=nf.Options(ensemble=5))
 
 
 def doses() -> nf.Fit:
@@ -134,7 +139,7 @@ def doses() -> nf.Fit:
         constants={"ka": [0.8, 0, None], "ke": [0.2, 0, None], "V": [20, 0, None]},
     )
     start = functools.partial(nf.Stated, values={"plasma": 0, "gut": 0})
-    return nf.fit(data, field=field, hidden=["gut"], start=start, training=BRIEF, restarts=1)
+    return nf.fit(data, field=field, hidden=["gut"], start=start, training=BRIEF, options=nf.Options(restarts=1))
 
 
 MODELS: dict[str, Callable[[], nf.Fit]] = {

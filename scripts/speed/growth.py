@@ -72,11 +72,10 @@ def one(given: dict[str, Any]) -> dict[str, float]:
         data,
         field=functools.partial(nf.MLP, width=given["width"]),
         optimizer=nf.Adam(1e-3),
-        recipe="direct",
         training=nf.Training(steps=3 * STEPS, chunk_steps=STEPS, window=window),
-        penalty=nf.Penalty(),
         callbacks=[watch],
         progress=False,
+        options=nf.Options(recipe="direct", penalty=nf.Penalty()),
     )
     fit.model.predict(data)
     begin = time.perf_counter()

@@ -42,7 +42,7 @@ def main() -> None:
     print("| | fit | Fisher | profile | both methods over fit |\n|---|---|---|---|---|")
     for seed, what in ((0, "with compilation"), (1, "compiled already")):
         seconds, began = [], time.perf_counter()
-        fit = nf.fit(data(seed), field=field, precision="x64", penalty=nf.Penalty(), progress=False)
+        fit = nf.fit(data(seed), field=field, progress=False, options=nf.Options(precision="x64", penalty=nf.Penalty()))
         seconds.append(time.perf_counter() - began)
         for method in ("fisher", "profile"):
             began = time.perf_counter()

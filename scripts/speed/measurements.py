@@ -64,12 +64,11 @@ def fit_oscillator(ts: peers.Times, ys: peers.States, optimizer: Any, steps: int
         field=field,
         optimizer=optimizer,
         solver=node_fit.Solver(rtol=peers.RTOL, atol=peers.ATOL),
-        recipe="direct",
         training=node_fit.Training(steps=steps, chunk_steps=BLOCK),
-        penalty=node_fit.Penalty(),
-        scaling=node_fit.Scaling(affine=False),
-        precision="x32",
         callbacks=[watch],
+        options=node_fit.Options(
+            recipe="direct", penalty=node_fit.Penalty(), scaling=node_fit.Scaling(affine=False), precision="x32"
+        ),
     )
 
 
@@ -130,7 +129,10 @@ def node_fit_to_target(target: float, seed: int, limit: float) -> peers.Reached:
     scale = Scaler.from_dataset(parts.train).state_scale / parts.validation.ys.std(axis=(0, 1))
     watch = Watch(validation_loss=float(target**2 / (scale**2).max()), limit=limit)
     result = node_fit.fit(
-        parts.train, validation=parts.validation, precision="x32", device="cpu", seed=seed, callbacks=[watch]
+        parts.train,
+        validation=parts.validation,
+        callbacks=[watch],
+        options=node_fit.Options(precision="x32", device="cpu", seed=seed),
     )
     return peers.Reached(watch.at, result.steps, result.score(parts.validation).nrmse)
 
@@ -149,12 +151,11 @@ def spiral(contender: str, loss: float, seed: int, limit: float) -> dict[str, An
         field=partial(node_fit.MLP, width=WIDTH),
         optimizer=optimizer,
         solver=node_fit.Solver(rtol=1e-6),
-        recipe="direct" if recipe == "direct" else "default",
         training=node_fit.Training(steps=1_000_000),
-        precision="x64",
-        device="cpu",
-        seed=seed,
         callbacks=[watch],
+        options=node_fit.Options(
+            recipe="direct" if recipe == "direct" else "default", precision="x64", device="cpu", seed=seed
+        ),
     )
     return {
         "seconds": sum(watch.chunks),

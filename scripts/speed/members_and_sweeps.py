@@ -18,6 +18,7 @@ machine. `--gpu` runs `members` on one GPU.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -156,14 +157,16 @@ def step(size: int, count: int, width: int, optimizer: str) -> tuple[float, floa
     nf.fit(
         data,
         field=functools.partial(nf.MLP, width=width, depth=2),
-        recipe="direct" if optimizer.startswith("Adam") else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
         optimizer=nf.Adam(1e-3, schedule="constant"),
         solver=nf.Solver(rtol=1e-3, atol=1e-6),
         training=nf.Training(steps=steps, chunk_steps=CHUNK),
-        penalty=nf.Penalty(),
-        ensemble=nf.Members(size),
-        device=nf.Devices(count=count),
         callbacks=[watch],
+        options=nf.Options(
+            recipe="direct" if optimizer.startswith("Adam") else [nf.Stage(nf.DerivativeMatching(), nf.LBFGS(), steps)],
+            penalty=nf.Penalty(),
+            ensemble=nf.Members(size),
+            device=nf.Devices(count=count),
+        ),
     )
     # Forward, the stages again on the way back, and twice as much for the gradients; Tsit5 has six stages.
     products = 4 * 6 * watch.held * size * 2 * len(data.trajectories) * (4 * width + width**2)
@@ -196,9 +199,13 @@ def differ(size: int) -> float:
     data = nf.Dataset.from_arrays(ts, ys[:8], states=("x", "y"))
     # No line search: it decides by comparisons, which a rounding error may flip.
     training = nf.Training(steps=40, chunk_steps=10)
-    options = {"optimizer": nf.Adam(), "precision": "x64", "training": training, "recipe": "direct"}
-    options["ensemble"] = nf.Members(size)
-    one, all_of_them = (nf.fit(data, device=nf.Devices(count=count), **options).history for count in (1, None))
+    options = nf.Options(
+        optimizer=nf.Adam(), precision="x64", training=training, recipe="direct", ensemble=nf.Members(size)
+    )
+    one, all_of_them = (
+        nf.fit(data, options=dataclasses.replace(options, device=nf.Devices(count=count))).history
+        for count in (1, None)
+    )
     return max(abs(a.train_loss / b.train_loss - 1) for a, b in zip(one, all_of_them, strict=True))
 
 

@@ -530,9 +530,9 @@ def test_recipes_of_conf_are_those_of_the_code(name):
 def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shipped):
     """This includes the options that config.yaml selects in its groups, and its keys outside of groups."""
     config = shipped()
-    run, ensemble = build_parts(config)[1:]
+    run = build_parts(config).options
     fit = nf.Options()
-    for name in ("hidden", "solver", "penalty", "loss", "training", "scaling", "device", "seed"):
+    for name in ("hidden", "solver", "penalty", "loss", "training", "scaling", "device", "ensemble", "seed", "effort"):
         assert getattr(run, name) == getattr(fit, name), name
     for name in ("field", "observation"):
         assert getattr(run, name).func is getattr(fit, name)
@@ -540,7 +540,6 @@ def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shippe
     assert run.recipe.stages.keys() == fit.recipe.stages.keys()  # The test above compares them.
     assert run.optimizer == CLOSED.main_stage().optimizer
     assert run.prediction_solver is fit.prediction_solver is None
-    assert ensemble == nf.Members(1)
     assert config.evaluation.level == parameters_of(nf.NeuralODE.bands)["level"].default
 
 

@@ -177,4 +177,4 @@ def test_networks_of_other_fields_see_sine_and_cosine(make):
 )
 def test_names_that_are_no_angles_are_refused(scaling, said):
     with pytest.raises(ValueError, match=said):
-        nf.fit(pendulum(), scaling=scaling)
+        nf.fit(pendulum(), options=nf.Options(scaling=scaling))

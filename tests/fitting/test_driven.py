@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.problems import A, B
+from helpers.problems import A, B, fit_to
 
 import node_fit as nf
 from node_fit.data.facts import Facts
@@ -60,7 +60,7 @@ def test_nothing_is_returned_that_validates_worse_than_the_linear_model(fitted):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=splits.train.ys.shape)
     lost = dataclasses.replace(splits.train, ys=np.where(splits.train.mask, noise, np.nan))
-    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20), restarts=1)
+    again = nf.fit(lost, validation=splits.validation, training=nf.Training(steps=20), options=nf.Options(restarts=1))
     validated = again.score(splits.validation).nrmse
     assert again.linear is not None
     assert validated <= 1.001 * nf.Fit.score(dataclasses.replace(again, model=again.linear), splits.validation).nrmse
@@ -71,7 +71,12 @@ def test_every_choice_can_be_overridden():
     training = nf.Training(steps=2, chunk_steps=1, window=None)
     solver = nf.Solver("heun", rtol=1e-3, inputs="linear")
     fit = nf.fit(
-        splits.train, hidden=0, start=nf.First, solver=solver, penalty=nf.Penalty(ridge=0.5), training=training
+        splits.train,
+        hidden=0,
+        start=nf.First,
+        solver=solver,
+        training=training,
+        options=nf.Options(penalty=nf.Penalty(ridge=0.5)),
     )
     assert fit.model.latent == ("y",) and type(fit.model.start) is nf.First
     assert fit.model.solver.interpolation == "linear"
@@ -113,8 +118,7 @@ def test_parts_of_a_chunk_are_the_chunk(monkeypatch, fitted):
 def test_a_long_chunk_is_interrupted_and_the_run_is_where_it_was_before(monkeypatch):
     splits = nf.Split()(bent_record())
     slow(monkeypatch)
-    options = {"validation": splits.validation, "training": nf.Training(steps=60), "restarts": 1}
-    fit = nf.fit(splits.train, callbacks=[Interrupt(chunks=1)], **options)
+    fit = fit_to(splits.train, validation=splits.validation, callbacks=[Interrupt(chunks=1)], steps=60, restarts=1)
     assert fit.status == "interrupted" and "by a test" in fit.reason
     assert fit.steps == 20 and {record.step for record in fit.history} == {20}
     assert np.isfinite(fit.score(splits.test).nrmse)

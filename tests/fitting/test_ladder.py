@@ -1,6 +1,5 @@
 """Where a fit is not good, or rows are few, other ways are tried: polynomials, windows that grow, windows of chaos."""
 
-import functools
 import shutil
 import signal
 from dataclasses import replace
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.commands import begun, node_fit, read_summary, read_table, until
-from helpers.problems import rotation
+from helpers.problems import fit_to, rotation
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
@@ -82,7 +81,7 @@ def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):
     train, ts, ys = oscillator()
     assert [each.name for each in climbed.attempts if each.kept] == ["cubic"]
     assert forecast_error(climbed.model, train, ts, ys) < 0.05
-    first = nf.fit(train, progress=False, effort="quick")
+    first = nf.fit(train, progress=False, options=nf.Options(effort="quick"))
     assert first.attempts == () and forecast_error(first.model, train, ts, ys) > 0.2
 
 
@@ -128,15 +127,18 @@ def test_the_evidence_is_that_of_a_linear_model_in_closed_form():
     """A field of constants only moves straight on, so that the data are linear in its parameters."""
     ts, rng = np.linspace(0, 1, 20), np.random.default_rng(0)
     data = nf.Dataset.from_arrays(ts, (2 * ts + rng.normal(size=20) * 0.1)[:, None], states=("x",))
-    frozen = ["field.path.layer.weight"]
+    shared = nf.Options(
+        field=nf.Polynomial(degree=2),
+        start=nf.Fitted,
+        optimizer=nf.LevenbergMarquardt(),
+        recipe="direct",
+        training=nf.Training(steps=50, freeze=["field.path.layer.weight"]),
+        precision="x64",
+    )
     fits = {
-        ridge: nf.fit(
-            data, field=functools.partial(nf.Polynomial, degree=2), start=nf.Fitted, optimizer=nf.LevenbergMarquardt(),
-            precision="x64", penalty=nf.Penalty(ridge=ridge), training=nf.Training(steps=50, freeze=frozen),
-            recipe="direct", progress=False,
-        )
+        ridge: nf.fit(data, progress=False, options=replace(shared, penalty=nf.Penalty(ridge=ridge)))
         for ridge in (1e-2, 1e4)
-    }  # fmt: skip
+    }
     for fit in fits.values():
         best, x = fit.evidence.best, fit.evidence.x
         value = (best.residuals**2).sum() + (best.prior * x**2).sum()
@@ -171,7 +173,7 @@ def test_only_a_polynomial_is_thinned():
 )
 def test_nothing_else_is_tried_where_a_user_says_how_to_train(given):
     train, _, _ = oscillator()
-    fit = nf.fit(train, progress=False, **({"training": nf.Training(steps=20)} | given))
+    fit = fit_to(train, progress=False, **({"training": nf.Training(steps=20)} | given))
     assert fit.attempts == ()
 
 
@@ -199,7 +201,7 @@ def judged(fit, name="cubic", verdict="good", train=0.1, validation=None, eviden
 
 @pytest.fixture(scope="module")
 def first():
-    return nf.fit(rotation(), training=nf.Training(steps=5), effort="quick", progress=False)
+    return nf.fit(rotation(), training=nf.Training(steps=5), progress=False, options=nf.Options(effort="quick"))
 
 
 def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(first):

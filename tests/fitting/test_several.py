@@ -1,6 +1,5 @@
 """Several fits at once: they equal separate fits, use as few programs as possible, and have their own callbacks."""
 
-import inspect
 from dataclasses import fields, replace
 
 import numpy as np
@@ -22,14 +21,6 @@ def chosen(rate: float = 1e-2, seed: int = 0, width: int = 8, **options) -> nf.O
 def alone(one: nf.Options, **options) -> nf.Fit:
     given = {field.name: getattr(one, field.name) for field in fields(one)}
     return fit_to(rotation(), **given, **options)
-
-
-def test_options_have_the_defaults_of_a_fit():
-    parameters = inspect.signature(nf.fit).parameters
-    others = {"train", "validation", "ensemble", "model", "callbacks", "progress", "effort"}
-    assert {name: p.default for name, p in parameters.items() if name not in others} == {
-        field.name: field.default for field in fields(nf.Options)
-    }
 
 
 def test_fits_with_other_numbers_and_seeds_are_members_of_one_program():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 
 import equinox as eqx
 import jax
@@ -48,10 +49,12 @@ def grouped(**flat) -> dict:
     return {**groups, **flat}
 
 
-def fit_to(train: nf.Dataset, **options) -> nf.Fit:
+def fit_to(train: nf.Dataset, **flat) -> nf.Fit:
     """Calls `node_fit.fit` with flat options; ignores callbacks that are `None`."""
-    callbacks = [each for each in options.pop("callbacks", []) if each is not None]
-    return nf.fit(train, **grouped(**options), callbacks=callbacks)
+    callbacks = [each for each in flat.pop("callbacks", []) if each is not None]
+    given, own = grouped(**flat), inspect.signature(nf.fit).parameters
+    options = nf.Options(**{name: given.pop(name) for name in given.keys() - own.keys()})
+    return nf.fit(train, **given, options=options, callbacks=callbacks)
 
 
 class Quadratic(AbstractLeastSquares):

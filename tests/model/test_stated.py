@@ -28,7 +28,7 @@ def decays(doses: tuple[float, ...], share: float = 0.6, k: float = 0.8, noise: 
 
 def test_a_share_of_each_dose_is_recovered_with_its_interval():
     start = functools.partial(nf.Stated, values={"x": "F*dose"}, constants={"F": [0.3, 0.0, 1.0]})
-    fit = nf.fit(decays((1.0, 2.0, 4.0), noise=0.01), field=DECAY, start=start, precision="x64")
+    fit = nf.fit(decays((1.0, 2.0, 4.0), noise=0.01), field=DECAY, start=start, options=nf.Options(precision="x64"))
     assert fit.model.constants() == pytest.approx({"k": 0.8, "F": 0.6}, rel=0.02)
     interval = fit.confidence().constants["F"]
     assert interval.lower < interval.estimate < interval.upper < 1.1 * interval.lower
@@ -38,7 +38,7 @@ def test_a_share_of_each_dose_is_recovered_with_its_interval():
 def test_a_constant_is_a_start_that_all_share_and_the_first_row_counts():
     data = decays((2.0, 2.0), noise=0.05)
     start = functools.partial(nf.Stated, values={"x": "x0"}, constants={"x0": 1.0})
-    fit = nf.fit(data, field=DECAY, start=start, precision="x64")
+    fit = nf.fit(data, field=DECAY, start=start, options=nf.Options(precision="x64"))
     assert fit.model.constants()["x0"] == pytest.approx(1.2, abs=0.05)
     assert fit.scored(data).mask[:, 0].all()
 

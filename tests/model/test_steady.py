@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import node_fit, read_summary
+from helpers.problems import fit_to
 
 import node_fit as nf
 from node_fit.runtime.placement import carry, scope
@@ -61,7 +62,7 @@ def test_a_start_is_the_steady_state_and_has_its_derivatives():
 
 
 def test_constants_are_recovered_and_forecasts_begin_at_rest():
-    fit = nf.fit(responses(1.0, 2.0), field=FIELD, **OPTIONS)
+    fit = fit_to(responses(1.0, 2.0), field=FIELD, **OPTIONS)
     for name, true in {"s": 0.5, "k": 0.5, "q": 0.3}.items():
         assert fit.model.constants()[name] == pytest.approx(true, rel=1e-2), name
     other = responses(3.0)

@@ -27,7 +27,8 @@ from node_fit.objectives.objective import CustomLoss
 from node_fit.runtime.placement import dtype_of, scope
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"field": nf.Linear, "recipe": "direct", "penalty": nf.Penalty()}
+DIRECT = nf.Options(recipe="direct", penalty=nf.Penalty())
+SHORT = {"field": nf.Linear, "options": DIRECT}
 
 
 def losses(fit: nf.Fit) -> list[float]:
@@ -45,7 +46,7 @@ def test_a_bare_optax_transformation_is_an_optimizer():
     assert losses(bare) == losses(wrapped)
     assert wrapped.compiles == 0
     plan = nf.Recipe({"first": nf.Plan(optimizer=adam, steps=10)})
-    planned = nf.fit(rotation(), training=training, **{**SHORT, "recipe": plan})
+    planned = nf.fit(rotation(), training=training, field=nf.Linear, options=replace(DIRECT, recipe=plan))
     alone = nf.fit(rotation(), optimizer=adam, training=nf.Training(steps=10, chunk_steps=10), **SHORT)
     assert losses(planned) == pytest.approx(losses(alone), rel=1e-4)
 
@@ -95,7 +96,7 @@ def test_a_plain_function_is_an_objective(batch_size):
     stage = nf.Stage(absolute_error, optax.adam(3e-2), 60, batch_size=batch_size)
     assert isinstance(stage.objective, CustomLoss)
     data = rotation()
-    fit = nf.fit(data, field=nf.Linear, recipe=[stage], training=nf.Training(chunk_steps=20))
+    fit = nf.fit(data, field=nf.Linear, training=nf.Training(chunk_steps=20), options=nf.Options(recipe=[stage]))
     assert losses(fit)[-1] < 0.8 * losses(fit)[0]
     if batch_size is None:
         scaled = fit.model.scaler.scale_states
@@ -106,7 +107,7 @@ def test_a_plain_function_is_an_objective(batch_size):
 def test_a_function_that_returns_no_scalar_is_refused():
     stage = nf.Stage(lambda model, batch: batch.ys, optax.adam(1e-2), 5)
     with pytest.raises(ValueError, match=r"a loss must return a scalar, but .* returns shape \(3, 12, 2\)\."):
-        nf.fit(rotation(), field=nf.Linear, recipe=[stage])
+        nf.fit(rotation(), field=nf.Linear, options=nf.Options(recipe=[stage]))
 
 
 # Runs in a process without the tests' type checker, which would raise first.
@@ -125,29 +126,31 @@ calls = {
     "field name": lambda: nf.fit(data, field="mpl"),
     "known name": lambda: nf.fit(data, field="known"),
     "solver name": lambda: nf.fit(data, solver="kvaerno"),
-    "loss": lambda: nf.fit(data, loss="hubr"),
-    "loss type": lambda: nf.fit(data, loss=2),
+    "loss": lambda: nf.fit(data, options=nf.Options(loss="hubr")),
+    "loss type": lambda: nf.fit(data, options=nf.Options(loss=2)),
     "start type": lambda: nf.fit(data, start=3),
     "train": lambda: nf.fit(frame),
     "validation": lambda: nf.fit(data, validation=frame),
     "field": lambda: nf.fit(data, field=field),
     "callbacks": lambda: nf.fit(data, callbacks=print),
-    "penalty": lambda: nf.fit(data, penalty=0.1),
-    "recipe": lambda: nf.fit(data, recipe="defalt"),
+    "penalty": lambda: nf.fit(data, options=nf.Options(penalty=0.1)),
+    "recipe": lambda: nf.fit(data, options=nf.Options(recipe="defalt")),
     "solver": lambda: nf.fit(data, solver=5),
     "objective": lambda: nf.Stage("mse", nf.Adam(), 5),
     "model": lambda: nf.fit(data, model="model.safetensors"),
-    "scaling": lambda: nf.fit(data, scaling=5),
+    "scaling": lambda: nf.fit(data, options=nf.Options(scaling=5)),
     "training": lambda: nf.fit(data, training=5),
-    "ensemble": lambda: nf.fit(data, ensemble="3"),
+    "ensemble": lambda: nf.fit(data, options=nf.Options(ensemble="3")),
     "start": lambda: nf.fit(data, start="furst"),
-    "observation": lambda: nf.fit(data, observation="lnear"),
+    "observation": lambda: nf.fit(data, options=nf.Options(observation="lnear")),
     "hidden": lambda: nf.fit(data, hidden="h"),
-    "device": lambda: nf.fit(data, device=5),
-    "prediction_solver": lambda: nf.fit(data, prediction_solver=5),
-    "seed": lambda: nf.fit(data, seed=-1),
+    "device": lambda: nf.fit(data, options=nf.Options(device=5)),
+    "prediction_solver": lambda: nf.fit(data, options=nf.Options(prediction_solver=5)),
+    "seed": lambda: nf.fit(data, options=nf.Options(seed=-1)),
     "progress": lambda: nf.fit(data, progress="bar"),
-    "options": lambda: nf.fit_several(data, nf.Options()),
+    "options": lambda: nf.fit(data, options={"seed": 1}),
+    "options of several": lambda: nf.fit_several(data, nf.Options()),
+    "ensembles": lambda: nf.fit_several(data, [nf.Options(ensemble=3)]),
     "overview": lambda: nf.fit_several(data, [nf.Options()], overview=print),
     "key": lambda: nf.make_model(data, key=0),
     "load": lambda: nf.load(5),
@@ -213,7 +216,9 @@ SENTENCES = {
     "prediction_solver": r"prediction_solver must be a node_fit\.Solver or a diffrax\.AbstractSolver, got 5\.",
     "seed": r"seed must be an integer from 0 to 4294967295, got -1\.",
     "progress": r"progress must be True or False or None, got 'bar'\.",
-    "options": r"options must be a list of node_fit\.Options, got Options\(.*\.",
+    "options": r"options must be a node_fit\.Options such as Options\(seed=1\), got \{'seed': 1\}\.",
+    "ensembles": r"fit_several makes one fit for each of the options; pass ensemble=1, or use fit\.",
+    "options of several": r"options must be a list of node_fit\.Options, got Options\(.*\.",
     "overview": r"overview must be a node_fit\.Callback or None, got <built-in function print>\.",
     "key": r"key must be a JAX random key such as jax\.random\.key\(0\), got 0\.",
     "load": r"path must be the name of a file that a model was saved to, got 5\.",
@@ -263,7 +268,9 @@ def fitted() -> nf.Fit:
 def test_a_fit_goes_on_from_an_earlier_model(fitted):
     still = nf.Adam(1e-9)
     training = nf.Training(steps=1, chunk_steps=1)
-    later = nf.fit(rotation(1), model=fitted.model, optimizer=still, training=training, recipe="direct")
+    later = nf.fit(
+        rotation(1), model=fitted.model, optimizer=still, training=training, options=nf.Options(recipe="direct")
+    )
     best = min(losses(fitted))
     assert best < 0.5 * losses(fitted)[0], "the earlier fit did not improve, so the test is void"
     assert losses(later) == pytest.approx([best], rel=1e-2)
@@ -271,7 +278,7 @@ def test_a_fit_goes_on_from_an_earlier_model(fitted):
     data = rotation(1)
     other = nf.Dataset.from_arrays(data.ts, 3 * data.ys + 1, states=data.states)
     assert not eqx.tree_equal(nf.make_model(other, key=jax.random.key(0)).scaler, fitted.model.scaler)
-    later = nf.fit(other, model=fitted.model, optimizer=still, training=training, recipe="direct")
+    later = nf.fit(other, model=fitted.model, optimizer=still, training=training, options=nf.Options(recipe="direct"))
     assert eqx.tree_equal(later.model.scaler, fitted.model.scaler)
     with pytest.raises(
         ValueError, match=r"field is part of the earlier model, so it can't be given with model=; leave it"
@@ -483,7 +490,7 @@ def test_the_public_names():
     assert {"fit", "fit_several", "load", "Fit", "NeuralODE", "Dataset", "Callback"} <= set(nf.__all__)
 
 
-SHORTENED = {"field": SMALL, "penalty": nf.Penalty(), "training": nf.Training(steps=2, chunk_steps=1)}
+SHORTENED = {"field": SMALL, "training": nf.Training(steps=2, chunk_steps=1)}
 
 
 @pytest.mark.slow
@@ -492,8 +499,8 @@ def test_examples_in_docstrings_run(name):
     example = re.search(r"```python\n(.*?)```", own_docstring(getattr(nf, name)), re.DOTALL)
     fits = []
 
-    def quick(train, **options):
-        fits.append(nf.fit(train, **{**SHORTENED, **options}))
+    def quick(train, options=nf.Options(), **words):  # noqa: B008
+        fits.append(nf.fit(train, **{**SHORTENED, **words}, options=replace(options, penalty=nf.Penalty())))
 
     library = SimpleNamespace(**{public: getattr(nf, public) for public in nf.__all__} | {"fit": quick})
     code = re.sub(r"steps=\d+", "steps=2", textwrap.dedent(example[1]))

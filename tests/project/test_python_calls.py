@@ -18,7 +18,7 @@ import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.problems import SMALL, rotation
+from helpers.problems import SMALL, fit_to, rotation
 from omegaconf import OmegaConf
 from pandas.testing import assert_frame_equal
 
@@ -32,7 +32,8 @@ from node_fit.options.recipes import RECIPES
 from node_fit.runtime.placement import scope
 
 CONF = Path(__file__).parents[2] / "conf"
-QUICK = {"recipe": "direct", "penalty": nf.Penalty(), "training": nf.Training(steps=4, chunk_steps=2)}
+DIRECT = nf.Options(recipe="direct", penalty=nf.Penalty())
+QUICK = {"training": nf.Training(steps=4, chunk_steps=2), "options": DIRECT}
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +169,8 @@ def test_a_name_fits_as_its_object_does():
         "loss": nf.Huber(),
         "optimizer": nf.Adam(weight_decay=1e-3),
     }
-    named, made = (nf.fit(rotation(1), **each, solver="bosh3", **QUICK) for each in (names, objects))
+    short = {"solver": "bosh3", "recipe": "direct", "ridge": 0.0, "steps": 4, "chunk_steps": 2}
+    named, made = (fit_to(rotation(1), **each, **short) for each in (names, objects))
     assert eqx.tree_equal(named.model, made.model) and named.options == made.options
     parts = {key: names[key] for key in ("field", "start", "observation")}
     model = nf.make_model(rotation(1), **parts, key=jax.random.key(0))
@@ -178,7 +180,7 @@ def test_a_name_fits_as_its_object_does():
 
 
 def test_the_documentation_of_a_fit_lists_the_names():
-    listed = set(re.findall("`([a-z_]+)`", nf.fit.__doc__.split("as on the command line:")[1].split("**")[0]))
+    listed = set(re.findall("`([a-z_]+)`", nf.Options.__doc__.split("as on the command line:")[1].split("**")[0]))
     known = {*FIELDS, *STARTS, *OBSERVATIONS, *OPTIMIZERS, *LOSSES, *RECIPES}
     assert listed == known - {"known", "hybrid", "stated"}  # These need equations.
 
@@ -190,14 +192,16 @@ def test_the_documentation_of_a_fit_lists_the_names():
     ("given", "sentence"),
     [
         ({"steps": 20}, r"it is an argument of Training: pass training=node_fit\.Training\(steps=\.\.\.\)\."),
-        ({"ridge": 0.1}, r"it is an argument of Penalty: pass penalty=node_fit\.Penalty\(ridge=\.\.\.\)\."),
-        ({"log": ["x"]}, r".* pass scaling=node_fit\.Scaling\(log=\.\.\.\)\."),
+        ({"penalty": nf.Penalty()}, r"it is an option: pass options=node_fit\.Options\(penalty=\.\.\.\)\."),
+        ({"ridge": 0.1}, r".* Penalty: pass options=node_fit\.Options\(penalty=node_fit\.Penalty\(ridge=\.\.\.\)\)\."),
+        ({"log": ["x"]}, r".* pass options=node_fit\.Options\(scaling=node_fit\.Scaling\(log=\.\.\.\)\)\."),
+        ({"starts": 3}, r"it is now called restarts: pass options=node_fit\.Options\(restarts=\.\.\.\)\."),
         ({"rtol": 1e-3}, r".* pass solver=node_fit\.Solver\(rtol=\.\.\.\)\."),
         ({"learning_rate": 1e-2}, r".* pass optimizer=node_fit\.Adam\(learning_rate=\.\.\.\)\."),
         ({"width": 8}, r".* pass field=node_fit\.MLP\(width=\.\.\.\)\."),
         ({"equations": {}}, r".* pass field=node_fit\.Known\(equations=\.\.\.\)\."),
         ({"given": 3}, r".* pass start=node_fit\.Fitted\(given=\.\.\.\)\."),
-        ({"size": 3}, r".* pass ensemble=node_fit\.Members\(size=\.\.\.\)\."),
+        ({"size": 3}, r".* pass options=node_fit\.Options\(ensemble=node_fit\.Members\(size=\.\.\.\)\)\."),
         ({"optimiser": "adam"}, r"did you mean 'optimizer'\?"),
         ({"system": 1}, ""),
     ],
@@ -206,6 +210,36 @@ def test_an_argument_of_a_group_is_told_where_it_belongs(given, sentence):
     rest = f"; {sentence}" if sentence else r"\."
     with pytest.raises(TypeError, match=rf"^fit has no argument '{next(iter(given))}'{rest}$"):
         nf.fit(rotation(), **given)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: nf.Options(steps=20),
+            r"Options has .* pass training=node_fit\.Training\(steps=\.\.\.\)\.",
+        ),
+        (lambda: nf.Options(evaluation="tsit5"), r"Options has .* 'evaluation'; it is now called prediction_solver\."),
+        (lambda: nf.Options(sede=1), r"Options has no argument 'sede'; did you mean 'seed'\?"),
+        (
+            lambda: nf.discover(rotation(), field="mlp"),
+            r"discover has .* pass options=node_fit\.Options\(field=\.\.\.\)\.",
+        ),
+        (lambda: nf.LevenbergMarquardt(memory=1e6), r"LevenbergMarquardt has .* it is now called max_bytes\."),
+        (lambda: nf.fit_petab(None, starts=3), r"fit_petab has no argument 'starts'; it is now called restarts\."),
+    ],
+)
+def test_an_argument_of_another_name_or_place_is_refused_with_it(call, sentence):
+    with pytest.raises(TypeError, match=f"^{sentence}$"):
+        call()
+
+
+def test_the_words_of_a_fit_replace_those_of_its_options():
+    assert len(inspect.signature(nf.fit).parameters) <= 12
+    options = dataclasses.replace(DIRECT, field="linear", training=nf.Training(steps=2), seed=3)
+    fit = nf.fit(rotation(1), training=nf.Training(steps=1), options=options)
+    assert (fit.options.training.steps, fit.options.seed, fit.steps) == (1, 3, 1)
+    assert isinstance(fit.model.field, nf.Linear)
 
 
 # Fields that do not fit.
@@ -437,7 +471,9 @@ def test_constants_and_equations_are_those_of_the_user(fitted):
 @pytest.mark.slow
 def test_equations_of_a_linear_field_are_its_vector_field(precision):
     data = driven()
-    fit = nf.fit(data, field="linear", precision=precision, **QUICK)
+    fit = nf.fit(
+        data, field="linear", training=QUICK["training"], options=dataclasses.replace(DIRECT, precision=precision)
+    )
     equations = fit.equations
     x, v, f = 51.3, -0.7, 0.4
     rates = [eval(text, {"x": x, "v": v, "f": f}) for text in equations.values()]
@@ -449,7 +485,10 @@ def test_equations_of_a_linear_field_are_its_vector_field(precision):
     tolerance = 1e-3 if precision == "x32" else 1e-4
     np.testing.assert_allclose(rates, expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(again, expected, rtol=tolerance, atol=tolerance)
-    scaled = nf.fit(data, field="linear", scaling=nf.Scaling(log=["x"]), **QUICK)
+    logarithmic = nf.Scaling(log=["x"])
+    scaled = nf.fit(
+        data, field="linear", training=QUICK["training"], options=dataclasses.replace(DIRECT, scaling=logarithmic)
+    )
     assert scaled.equations == {}
 
 

@@ -81,11 +81,11 @@ def test_held_steps_bounce_and_are_differentiated_through_the_times(substeps):
 def test_constants_of_a_bounce_are_recovered(measured):
     """By Levenberg and Marquardt's method from the height alone, which is continuous; the speed is a hidden state."""
     data, later = ball(), ball(rows=61, end=3.0)
-    options = {"optimizer": nf.LBFGS()}
+    words = {"optimizer": nf.LBFGS()}
     if measured == "height":
         data, later = (nf.Dataset.from_arrays(d.ts[0], d.ys[0, :, :1], states=["height"]) for d in (data, later))
-        options = {"optimizer": nf.LevenbergMarquardt(), "hidden": ["speed"]}
-    fit = nf.fit(data, field=field_of(0.75, 9.5), precision="x64", **options)
+        words = {"optimizer": nf.LevenbergMarquardt(), "hidden": ["speed"]}
+    fit = nf.fit(data, field=field_of(0.75, 9.5), options=nf.Options(precision="x64"), **words)
     assert fit.model.constants() == pytest.approx({"e": 0.8, "g": 9.81}, rel=1e-3)
     np.testing.assert_allclose(fit.model.predict(later)[..., 0], later.ys[..., 0], atol=0.02)
 
@@ -395,7 +395,9 @@ def test_a_constant_is_fitted_through_an_event_at_a_dose(optimizer):
         triggers=[{"when": "x", "set": {"on": "a"}}],
     )
     frozen = nf.Training(freeze=("start.hidden",))
-    fit = nf.fit(data, field=field, hidden=["on"], optimizer=optimizer, precision="x64", training=frozen)
+    fit = nf.fit(
+        data, field=field, hidden=["on"], optimizer=optimizer, training=frozen, options=nf.Options(precision="x64")
+    )
     assert fit.model.constants() == pytest.approx({"a": 0.7}, rel=1e-4)
 
 
@@ -417,7 +419,7 @@ def test_a_wrong_trigger_is_refused(triggers, said):
 @pytest.mark.parametrize("solver", [nf.Solver("kvaerno5"), nf.Solver(stepping="adaptive")], ids=str)
 def test_other_solvers_are_refused(solver):
     with pytest.raises(ValueError, match="triggers of a field need an explicit method with held steps"):
-        nf.fit(ball(), field=field_of(0.8, 9.81), solver=solver, precision="x64")
+        nf.fit(ball(), field=field_of(0.8, 9.81), solver=solver, options=nf.Options(precision="x64"))
 
 
 def test_the_command_fits_a_bounce_and_its_model_is_read_back(tmp_path):

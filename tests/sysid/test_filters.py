@@ -73,9 +73,8 @@ def test_a_rectified_record_is_fitted():
         splits.train,
         validation=splits.validation,
         hidden=1,
-        observation=nf.NetworkReadout,
         training=nf.Training(steps=100),
-        restarts=1,
+        options=nf.Options(observation=nf.NetworkReadout, restarts=1),
     )
     assert {choice.key for choice in fit.choices} >= {"filters", "start"}
     assert fit.score(splits.test).nrmse < 0.15

@@ -216,7 +216,14 @@ def test_few_validation_data_do_not_favour_a_model_that_misses_training_data():
     assert fit.score(train).nrmse < 0.02 and fit.score(validation).nrmse < 0.03
     (together,) = nf.fit_several(train, [fit.options], validation=validation)
     assert together.score(train).nrmse < 0.02
-    both = nf.fit(train, validation=validation, field=field, training=fit.options.training, ensemble=2, progress=False)
+    both = nf.fit(
+        train,
+        validation=validation,
+        field=field,
+        training=fit.options.training,
+        progress=False,
+        options=nf.Options(ensemble=2),
+    )
     assert max(nf.score(member, train).nrmse for member in both.model.members) < 0.02
     assert str(fit.model) == "NeuralODE of x, y; its field is of the class MLP"
     assert str(both.model) == f"Ensemble of 2 members, each a {fit.model}"

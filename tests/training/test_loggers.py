@@ -51,7 +51,13 @@ def test_a_fit_leaves_its_records_in_tensorboard(tmp_path):
     pytest.importorskip("tensorboardX")
     logger = nf.TensorBoard(tmp_path / "events", {"width": 8})
     short = nf.Training(steps=6, chunk_steps=2)
-    fit = nf.fit(rotation(), field=nf.Linear, recipe="direct", penalty=nf.Penalty(), training=short, callbacks=[logger])
+    fit = nf.fit(
+        rotation(),
+        field=nf.Linear,
+        training=short,
+        callbacks=[logger],
+        options=nf.Options(recipe="direct", penalty=nf.Penalty()),
+    )
     found = scalars(tmp_path / "events")
     assert [step for step, _ in found["train_loss"]] == [each.step for each in fit.history]
     np.testing.assert_allclose(
@@ -164,7 +170,13 @@ class Ends(nf.Callback):
 def test_callbacks_hear_the_end_of_a_fit_that_fails():
     ends, short = Ends(), nf.Training(steps=2, chunk_steps=1)
     with pytest.raises(RuntimeError, match="broken"):
-        nf.fit(rotation(), field=nf.Linear, recipe="direct", penalty=nf.Penalty(), training=short, callbacks=[ends])
+        nf.fit(
+            rotation(),
+            field=nf.Linear,
+            training=short,
+            callbacks=[ends],
+            options=nf.Options(recipe="direct", penalty=nf.Penalty()),
+        )
     assert ends.ends == 1
     with pytest.raises(RuntimeError, match="broken"):
         options = nf.Options(field=nf.Linear, recipe="direct", penalty=nf.Penalty(), training=short)

@@ -19,7 +19,8 @@ from node_fit.fitting import progress
 from node_fit.fitting.progress import Display, ShowProgress, in_notebook
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"field": SMALL, "recipe": "direct", "training": nf.Training(steps=4, chunk_steps=2)}
+DIRECT = nf.Options(recipe="direct")
+QUICK = {"field": SMALL, "training": nf.Training(steps=4, chunk_steps=2), "options": DIRECT}
 # Few rows and many weights, so that short fits choose the prior.
 FIT = """
 import numpy as np, node_fit as nf
@@ -29,7 +30,8 @@ data = nf.Dataset.from_arrays(t, np.stack([np.cos(t), np.sin(t)], axis=-1))
 
 def fit(**more):
     training = nf.Training(steps=20, chunk_steps=10)
-    nf.fit(data, field=nf.MLP(width=8, depth=2), recipe="direct", training=training, **more)
+    options = nf.Options(recipe="direct")
+    nf.fit(data, field=nf.MLP(width=8, depth=2), training=training, options=options, **more)
 """
 
 

@@ -28,7 +28,7 @@ def test_the_spread_is_that_of_propagated_errors():
     ys = 2 * np.exp(-0.7 * ts) + np.where(ts > 0, 0.02 * rng.normal(size=31), 0)
     data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
     field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.5})
-    fit = nf.fit(data, field=field, precision="x64")
+    fit = nf.fit(data, field=field, options=nf.Options(precision="x64"))
     k, interval = fit.model.constants()["k"], fit.confidence("fisher", level=0.95).constants["k"]
     error = (interval.upper - interval.lower) / (2 * 2.045)  # by Student's t with 29 degrees of freedom
     ensemble = fit.laplace(400)
@@ -41,7 +41,7 @@ def test_the_spread_is_that_of_propagated_errors():
 
 def test_bands_of_a_network_cover_what_was_held_out():
     train, test = oscillations(4, seed=0), oscillations(4, seed=1)
-    fit = nf.fit(train, field=SMALL, start=nf.Fitted, penalty=nf.Penalty(ridge=0.1))
+    fit = nf.fit(train, field=SMALL, start=nf.Fitted, options=nf.Options(penalty=nf.Penalty(ridge=0.1)))
     bands = fit.laplace(32).bands(test, level=0.9)
     inside = ((bands.lower <= test.ys) & (test.ys <= bands.upper))[test.mask].mean()
     assert 0.85 <= inside <= 0.97
@@ -49,7 +49,12 @@ def test_bands_of_a_network_cover_what_was_held_out():
 
 
 def test_a_network_needs_a_prior():
-    fit = nf.fit(oscillations(2, seed=0), field=SMALL, penalty=nf.Penalty(ridge=0.0), training=nf.Training(steps=50))
+    fit = nf.fit(
+        oscillations(2, seed=0),
+        field=SMALL,
+        training=nf.Training(steps=50),
+        options=nf.Options(penalty=nf.Penalty(ridge=0.0)),
+    )
     with pytest.raises(ValueError, match=r"leave directions of the parameters open, .*; set penalty\.ridge"):
         fit.laplace()
 

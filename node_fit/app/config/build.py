@@ -31,7 +31,6 @@ from ...runtime.placement import Placement
 from ...runtime.validation import ARRAYS, HINT_WORDS, LISTS, describe_hint, members
 from ...solver.solver import Solver
 from ...training.callback import LOGGERS, needed
-from ...training.task import Members
 from .composition import (
     ALLOWED,
     ConfigError,
@@ -256,11 +255,10 @@ FEW_TO_HOLD_OUT = 50
 
 
 class Parts(NamedTuple):
-    """The objects of a config: the source of the data, the fit's options, and its ensemble members."""
+    """The objects of a config: the source of the data, and the fit's options."""
 
     data: Table
     options: Options
-    ensemble: Members
 
     def load_and_tell(self) -> tuple[Splits, list[str]]:
         """As `Table.load_and_tell`, and what known equations lose by it, of which few trajectories tell much."""
@@ -276,10 +274,9 @@ def build_parts(config: DictConfig) -> Parts:
     nodes = {key: config[key] for key in CONFIG_PARTS} | {"start": start_of(config)}
     nodes = {key: without_words(node, key) for key, node in nodes.items()}
     parts = {key: build(node, key, extensions=list(config.extensions)) for key, node in nodes.items()}
-    data, ensemble, training = (parts.pop(key) for key in ("data", "ensemble", "training"))
+    data = parts.pop("data")
     options = Options(
         **parts,
-        training=training,
         hidden=hidden_states(config),
         prediction_solver=prediction_solver(config, parts["solver"]),
         scaling=data.scaling,
@@ -288,9 +285,10 @@ def build_parts(config: DictConfig) -> Parts:
         restarts=config.restarts,
         derived=derived_quantities(config),
         seed=config.seed,
+        effort=config.effort,
     )
     check_scaling(data, options)
-    return Parts(data, options, ensemble)
+    return Parts(data, options)
 
 
 def without_words(node: Any, group: str) -> Any:
