@@ -16,26 +16,35 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..app.application import run_command
 from ..app.config.build import build_parts, errors_of_data
-from ..app.config.composition import ConfigError
+from ..app.config.composition import ConfigError, read_config
 from ..app.launching import launch, print_error, register, wants_tracebacks
-from ..fitting.discovery import Discovery, discover
+from ..app.resuming import CONFIG, read_record
+from ..app.run_directory import RunDirectory
+from ..fitting.discovery import Discovery, Limits, discover, discover_in
+from ..options.options import Options
 from ..runtime.serialization import Json
 from ..startup import BEGAN
+from ..storage.model_file import load
+from .search import RESAMPLES, Vocabulary
 
 USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
+       python -m node_fit.discover RUN [effort=quick] [KEY=VALUE ...]
 
-Find equations in the training data, and write the run of a fit of their constants. The keys are those of
-`python -m node_fit`, except field; effort=quick, normal or thorough says how many candidates are simulated.
+Find equations in the training data, or in the field of the model of a run, such as outputs/DATE/TIME, and write the run
+of a fit of their constants. The keys are those of `python -m node_fit`, except field, and with RUN, data and hidden;
+effort=quick, normal or thorough says how many candidates are simulated.
 
   'discover.libraries=[linear,cubic,trigonometric]'   libraries of terms
   'discover.terms=[x^2/(1 + x)]'                      further terms; also discover.required, discover.forbidden
+  'discover.conserved=[S + I + R]'                    sums of states that stay as they are
+  discover.mass_action=true                           rates of reactions between at most two molecules
   discover.symbolic=false                             no symbolic regression, even if pyoperon is installed
   discover.resamples=20                               resamples for the share of each term
 
 The run directory also has discovery.json (all systems, the front, rivals, shares of terms), and
 experiment/discovered.yaml: python -m node_fit --config-dir RUN experiment=discovered fits the equations again."""
-SEARCH_KEYS = ("libraries", "terms", "required", "forbidden", "symbolic", "resamples")
+SEARCH_KEYS = ("libraries", "terms", "required", "forbidden", "conserved", "mass_action", "symbolic", "resamples")
 
 
 def main() -> None:
@@ -50,7 +59,8 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         register()
         try:
-            found = search_data(config, options)
+            config = config if run is None else with_data_of(run, config)
+            found = search_data(config, options) if run is None else search_run(run, config, options)
             print(found, flush=True)
             if not found.explained:
                 codes.append(1)
@@ -65,17 +75,32 @@ def main() -> None:
             codes.append(1)
         return codes[-1]
 
-    check_field_words(sys.argv[1:])
+    run = take_run(sys.argv)
+    check_words_of(sys.argv[1:], run)
     options = take_options(sys.argv)
     launch("node_fit.discover", "config", job, tracebacks)
     sys.exit(max(codes, default=0))
 
 
-def check_field_words(words: list[str]) -> None:
-    """Ends the process with a sentence if a field is given, which is what is searched for."""
+def take_run(words: list[str]) -> Path | None:
+    """Removes the directory of a run from the command line, and returns it; None if there is none."""
+    named = [word for word in words[1:] if not word.startswith("-") and (Path(word) / CONFIG).is_file()]
+    if not named:
+        return None
+    words.remove(named[0])
+    return Path(named[0])
+
+
+def check_words_of(words: list[str], run: Path | None) -> None:
+    """Ends the process with a sentence if a word says what is searched for, or what the run says."""
+    of_run = () if run is None else ("data", "hidden", "precision")
     for word in words:
-        if word.lstrip("+").startswith(("field=", "field.")):
+        group = word.lstrip("+").partition("=")[0].partition(".")[0]
+        if group == "field":
             print_error(ConfigError(f"{word}: the field is searched for; leave it out, or use python -m node_fit."))
+            sys.exit(1)
+        if group in of_run:
+            print_error(ConfigError(f"{word}: {group} is that of the run {run}; leave it out."))
             sys.exit(1)
 
 
@@ -101,12 +126,41 @@ def search_data(config: DictConfig, options: Json) -> Discovery:
     return discover(splits.train, effort=config.effort, seed=int(config.seed), **options)
 
 
+def with_data_of(run: Path, config: DictConfig) -> DictConfig:
+    """The config with the data of a run, whose relative paths are those of where it was started."""
+    stored, record = read_config(run / CONFIG), read_record(run.absolute(), str(run))
+    data = dict(stored.get("data") or {})
+    for key in ("path", "events"):
+        if isinstance(data.get(key), str) and (Path(record["cwd"]) / data[key]).is_file():
+            data[key] = str((Path(record["cwd"]) / data[key]).absolute())
+    with open_dict(config):
+        config.data = OmegaConf.create(data)
+        config.precision = stored.get("precision", config.precision)
+    return config
+
+
+def search_run(run: Path, config: DictConfig, options: Json) -> Discovery:
+    """The equations of the field of a run's model; the config gets the names of its hidden states."""
+    model = load(RunDirectory(run).model, extensions=list(config.extensions)).typical
+    with errors_of_data():
+        splits, _ = build_parts(config).data.load_and_tell()
+    with open_dict(config):
+        config.hidden = list(model.hidden)
+    limits = Limits(
+        symbolic=options.pop("symbolic", None),
+        resamples=options.pop("resamples", RESAMPLES),
+        effort=config.effort,
+        seed=int(config.seed),
+    )
+    return discover_in(model, splits.train, Vocabulary(**options), limits, Options())
+
+
 def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
     """The config of a fit of the equations, which begins at the constants that were found, and fits the starts."""
-    best = found.found
+    best = found.known().keywords
     field = {"_target_": "node_fit.Known", "_partial_": True, "triggers": []}
     with open_dict(config):
-        config.field = OmegaConf.create(field | {"equations": best.equations, "constants": best.constants})
+        config.field = OmegaConf.create(field | best)
         if config.start == "auto" or (OmegaConf.is_config(config.start) and "_target_" not in config.start):
             config.start = OmegaConf.create({"_target_": "node_fit.Fitted", "_partial_": True, "given": 10})
     return config

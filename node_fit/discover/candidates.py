@@ -4,11 +4,12 @@ import importlib.util
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .balance import Balance
 from .formulas import Formula, Tape, Term, lift, sum_of
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ class Smoothed:
     """One record, smoothed.
 
     **Arguments:** `t`: times, shape `(row,)`. `values`: states and inputs, `(row, name)`. `rates`: derivatives of the
-    states, `(row, state)`. `splines`: of the states. `raw`: the measured states, `(row, state)`. `spread`: the relative
-    size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in standard
-    deviations of its state.
+    states, `(row, state)`; or the values of the functions of a `Balance`, `(row, function)`. `splines`: of the states.
+    `raw`: the measured states, `(row, state)`, NaN where nothing was measured, as of hidden states. `spread`: the
+    relative size of the noise in each measurement, `(row, state)`. `noise`: the largest residual of a spline, in
+    standard deviations of its state.
     """
 
     t: np.ndarray
@@ -51,6 +53,12 @@ class Smoothed:
     @property
     def clean(self) -> bool:
         return self.noise < CLEAN
+
+    @property
+    def filled(self) -> "Smoothed":
+        """The record with the smooth values of states of which nothing was measured."""
+        measured = np.isfinite(self.raw).any(axis=0, keepdims=True)
+        return replace(self, raw=np.where(measured, self.raw, self.values[:, : self.raw.shape[1]]))
 
     def value_at(self, name: int, t: np.ndarray) -> np.ndarray:
         """A state by its spline, or an input by linear interpolation."""
@@ -110,9 +118,9 @@ def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSplin
     residual = float(np.std(spline(x) - z))
     if residual < CLEAN and rows > 5:
         return make_interp_spline(at, value, k=5), np.ones(len(t)), residual
-    size = np.maximum(np.abs(spline(x)), LEAST_SPREAD)
-    if is_proportional(spline(x) - z, size):
-        weights = 1 / size
+    sizes = spread_of(spline(x) - z, spline(x))
+    if sizes.max() > sizes.min():
+        weights = 1 / sizes
         spline = make_smoothing_spline(x, z, w=weights**2)
     if strength != 1.0:
         penalty = strength * penalty_of(x, z, weights**2, float(np.std((spline(x) - z) * weights)))
@@ -121,11 +129,12 @@ def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSplin
     return BSpline(spline.t * length / rows + at[0], spline.c * scale, spline.k), spread, residual
 
 
-def is_proportional(left: np.ndarray, size: np.ndarray) -> bool:
-    """Whether residuals are more likely if they grow with the size of what is measured."""
+def spread_of(left: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The relative size of the noise: 1, or that of values, if residuals are more likely if they grow with these."""
+    size = np.maximum(np.abs(values), LEAST_SPREAD)
     same = -len(left) * np.log(np.std(left) + 1e-300)
     grown = -len(left) * np.log(np.std(left / size) + 1e-300) - np.log(size).sum()
-    return bool(grown > same + PROPORTIONAL)
+    return size if grown > same + PROPORTIONAL else np.ones(len(left))
 
 
 def penalty_of(x: np.ndarray, y: np.ndarray, weights: np.ndarray, residual: float) -> float:
@@ -181,12 +190,12 @@ def weak_view(records: Sequence[Smoothed], length: float) -> View:
 
 
 def find_subsets(
-    features: np.ndarray, rates: np.ndarray, keep: Sequence[int], most: int
+    features: np.ndarray, rates: np.ndarray, keep: Sequence[int], most: int, positive: bool = False
 ) -> list[tuple[tuple[int, ...], np.ndarray, float]]:
     """The subsets of terms of each size with the least squared errors: of few terms all, then the best ones extended.
 
     **Arguments:** `features`: `(equation, term)`. `rates`: `(equation,)`. `keep`: places of terms in every subset.
-    `most`: subsets of each size.
+    `most`: subsets of each size. `positive`: whether constants must be above 0.
 
     **Returns:** places, constants and mean squared error of each.
     """
@@ -206,13 +215,15 @@ def find_subsets(
         weights = np.linalg.solve(parts, sides[sets][:, :, None])[:, :, 0]
         errors = np.maximum(total - (weights * sides[sets]).sum(1), 0.0)
         order = np.argsort(errors, kind="stable")
+        if positive:
+            order = order[(weights[order] > 0).all(axis=1)]
         for at in order[:most]:
             places = [usable[each] for each in sets[at]]
             constants = weights[at] / norms[places]
             error = float(np.mean((rates - features[:, places] @ constants) ** 2))
             found.append((tuple(places), constants, error))
         few = sets.shape[1] <= 2 and len(sets) * len(usable) < MOST_SUBSETS
-        level = [tuple(each) for each in (sets if few else sets[order[:BEAM]])]
+        level = [tuple(each) for each in (sets if few and not positive else sets[order[:BEAM]])]
     return found
 
 
@@ -247,6 +258,48 @@ def sparse_candidates(
         for formula in level:
             if formula is not None and len(best) < most:
                 best.setdefault(tuple(sorted(formula.terms)), formula)
+    return list(best.values())
+
+
+def joint_candidates(
+    views: Sequence[View],
+    offered: Sequence[Sequence[Sequence[Term]]],
+    names: Sequence[str],
+    balance: Balance,
+    clean: bool,
+    most: int,
+) -> list[tuple[Formula, ...]]:
+    """Systems of flows, of which only sums are known, found for the rates of all states at once.
+
+    **Arguments:** `offered`: libraries of terms of each flow, as many of one flow as of another.
+
+    **Returns:** those with the shortest descriptions in a view first.
+    """
+    ranked = []
+    shares = balance.shares
+    assert shares is not None
+    for view, kind in itertools.product(views, range(len(offered[0]))):
+        scale = np.maximum(np.sqrt(np.mean(view.rates**2, axis=0)), 1e-300)
+        columns = [(flow, term) for flow, libraries in enumerate(offered) for term in libraries[kind]]
+        terms = list({term.text: term for _, term in columns}.values())
+        values = dict(zip([term.text for term in terms], view.features(terms, names).T, strict=True))
+        features = np.stack(
+            [np.outer(values[term.text], shares[flow] / scale).ravel() for flow, term in columns], axis=1
+        )
+        rates, own = (view.rates / scale).ravel(), []
+        rows = len(views[0].rates) * len(scale)
+        for places, constants, error in find_subsets(features, rates, [], OF_EACH_SIZE, balance.positive):
+            chosen = [(columns[at], constant) for at, constant in zip(places, constants, strict=True)]
+            parts = [[(term, value) for (flow, term), value in chosen if flow == at] for at in range(len(offered))]
+            system = tuple(sum_of([term for term, _ in each], [value for _, value in each]) for each in parts)
+            if all(len(set(formula.parts)) == len(formula.parts) for formula in system):
+                size = sum(formula.size for formula in system)
+                own.append((description(error, float(rates.var()), rows, size, clean), system))
+        ranked.append([system for _, system in sorted(own, key=lambda each: each[0])])
+    best: dict[tuple, tuple[Formula, ...]] = {}
+    for system in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*ranked))):
+        if len(best) < most:
+            best.setdefault(tuple(tuple(sorted(formula.terms)) for formula in system), system)
     return list(best.values())
 
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class Formula:
         for number in numbers:
             text = text.replace(f" + ({number})", f" - {number[1:]}").replace(f" - ({number})", f" + {number[1:]}")
         # The first number of a sum or product needs no parentheses, but the base of a power does.
-        return re.sub(r"^\((-[\d.e+-]+)\)(?!\*\*)", r"\1", text)
+        return re.sub(r"(^|\()\((-[\d.e+-]+)\)(?!\*\*)", r"\1\2", text)
 
     def without(self, place: int) -> "Formula":
         """The sum without one of its parts."""
@@ -210,14 +211,23 @@ def count(node: ast.expr) -> int:
 class Tape:
     """Expressions as one list of operations on arrays, in which whatever they share is computed once.
 
-    **Arguments:** `texts`: in the grammar of equations. `names`: of the values that a call is given.
+    **Arguments:** `texts`: in the grammar of equations. `names`: of the values that a call is given. `sums`: by further
+    names, the summands of what these stand for; they may be more than one text can hold.
     """
 
-    def __init__(self, texts: Sequence[str], names: Sequence[str]):
+    def __init__(
+        self,
+        texts: Sequence[str],
+        names: Sequence[str],
+        sums: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ):
         self.places = {name: at for at, name in enumerate(names)}
         self.steps: list[tuple[Callable[..., Value], tuple[int, ...]]] = []
         self.known: dict[tuple, int] = {}
         self.first = self.free = len(names)
+        for name, summands in sums.items():
+            places = [self.place(parse("term", text)) for text in summands] or [self.number(0.0)]
+            self.places[name] = functools.reduce(lambda left, right: self.add(np.add, left, right), places)
         self.results = [self.place(parse("term", text)) for text in texts]
 
     def __call__(self, values: Sequence[Value]) -> list[Value]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import gammaln
 
+from .balance import Balance
 from .candidates import Smoothed
 from .formulas import Formula, Tape, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
@@ -80,18 +81,29 @@ class JudgedSystem:
 class Judge:
     """Simulates candidates on the records.
 
-    **Arguments:** `records`: the smoothed records. `states`, `inputs`: names.
+    **Arguments:** `records`: the smoothed records. `states`, `inputs`: names. `balance`: the functions that are sought;
+    by default the rate of each state.
     """
 
-    def __init__(self, records: Sequence[Smoothed], states: Sequence[str], inputs: Sequence[str]):
+    def __init__(
+        self,
+        records: Sequence[Smoothed],
+        states: Sequence[str],
+        inputs: Sequence[str],
+        balance: Balance | None = None,
+    ):
         self.records, self.states, self.inputs = records, list(states), list(inputs)
+        self.balance = Balance.apart(self.states) if balance is None else balance
         self.names = [*self.states, *self.inputs]
         every = np.concatenate([each.values for each in records])
-        self.values, self.rates = every, np.concatenate([each.rates for each in records])
+        self.values = every
+        self.typical = self.balance.sizes(np.concatenate([each.rates for each in records]))
         count = len(self.states)
         self.low, self.high = every[:, :count].min(0), every[:, :count].max(0)
         self.scale = np.maximum(every[:, :count].std(0), 1e-12)
         self.noise = max(each.noise for each in records)
+        raw = np.concatenate([each.raw for each in records])
+        self.measured = np.flatnonzero(np.isfinite(raw).any(axis=0))
         self.steps = STEPS[0]
         self.linked = True
         self.spans: dict[tuple, Span] = {}
@@ -104,7 +116,9 @@ class Judge:
         return self.spans[key]
 
     def make_span(self, states: list[int]) -> Span:
-        pieces = [(each, piece) for each in self.records for piece in cut(len(each.t))]
+        # On their own, states that nobody measured are compared with their smooth values.
+        records = self.records if len(states) == len(self.states) else [each.filled for each in self.records]
+        pieces = [(each, piece) for each in records for piece in cut(len(each.t))]
         rows = max(piece.stop - piece.start for _, piece in pieces)
         others = [at for at in range(len(self.names)) if at not in states]
         steps, drivers = (
@@ -129,7 +143,7 @@ class Judge:
 
     def choose_steps(self, system: System) -> None:
         """Takes the fewest steps between rows with which a system is simulated exactly enough, in short windows."""
-        family = Family.of([system], self.names)
+        family = Family.of([system], self.names, self.balance)
         for few, more in itertools.pairwise(STEPS):
             found = []
             for self.steps in (few, more):
@@ -156,8 +170,12 @@ class Judge:
         return sorted(found, key=lambda pair: pair[0])
 
     def evidence(self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitting) -> float:
-        """Minus twice the logarithm of the records' probability, and the size."""
-        widths = [self.widths(formula, state) for formula, state in zip(formulas, states, strict=True)]
+        """Minus twice the logarithm of the records' probability, and the size.
+
+        **Arguments:** `formulas`: of all functions, or of the rates of some states.
+        """
+        places = states if len(formulas) == len(states) else range(len(formulas))
+        widths = [self.widths(formula, place) for formula, place in zip(formulas, places, strict=True)]
         own = np.concatenate([np.array(formula.constants) for formula in formulas])
         records = (fitted.jacobian.shape[1] - len(own)) // len(states)
         units = np.concatenate([np.tile(self.scale[list(states)], records), *widths])
@@ -172,7 +190,7 @@ class Judge:
 
         **Arguments:** `starts`: `(state, record)`, of a system that was judged before.
         """
-        family, span = Family.of(systems, self.names), self.span(range(len(self.states)))
+        family, span = Family.of(systems, self.names, self.balance), self.span(range(len(self.states)))
         begun = np.repeat((span.starts if starts is None else starts)[None], len(systems), axis=0)
         fitted = least_squares_of(span, family, begun, trials)
         if starts is None and self.linked and min(map(error_of, fitted)) > WHOLE * self.noise**2:
@@ -190,6 +208,8 @@ class Judge:
         found = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             formulas = family.formulas(at, each.values, system)
+            if not self.balance.accepts(formulas):
+                continue
             evidence = self.evidence(formulas, range(len(self.states)), each)
             left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
             left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
@@ -219,19 +239,18 @@ class Judge:
             inside = (found > low) & (found < high)
         return ~inside.all(axis=(0, 1, 3))
 
-    def widths(self, formula: Formula, state: int) -> np.ndarray:
-        """How far each constant may be from 0 before data are seen: what moves the rate by as much as it varies."""
+    def widths(self, formula: Formula, place: int) -> np.ndarray:
+        """How far each constant may be from 0 before data are seen: what moves its function by as much as it varies."""
         constants = np.array(formula.constants)
         steps = 1e-4 * np.maximum(np.abs(constants), 1e-4)
         nudges = np.concatenate([np.diag(steps), -np.diag(steps)])[:, :, None] + constants[:, None]
         own = [f"c{at}_" for at in range(len(steps))]
         rate = Tape([formula.named(own)], [*self.names, *own])
-        typical = float(np.sqrt(np.mean(self.rates[:, state] ** 2)))
         with np.errstate(all="ignore"):
             (found,) = rate([*self.values.T[:, None], *nudges.transpose(1, 0, 2)])
             found = np.broadcast_to(found, (2 * len(steps), len(self.values)))
             slopes = (found[: len(steps)] - found[len(steps) :]) / (2 * steps[:, None])
-            widths = typical / np.maximum(np.sqrt(np.mean(slopes**2, axis=1)), 1e-300)
+            widths = self.typical[place] / np.maximum(np.sqrt(np.mean(slopes**2, axis=1)), 1e-300)
         return np.nan_to_num(widths, nan=1.0, posinf=1e12).clip(1e-12, 1e12)
 
     def improve(
@@ -239,17 +258,19 @@ class Judge:
         known: Sequence[JudgedSystem],
         library: Mapping[int, Sequence[Term]],
         others: Sequence[Sequence[Formula]],
+        systems: Sequence[System] = (),
         required: Sequence[str] = (),
     ) -> list[JudgedSystem]:
         """Known systems, and the best of them with terms dropped, added and replaced, and with other right-hand sides.
 
-        **Arguments:** `known`: judged systems, the best first. `library`: terms of each state. `others`: other
-        right-hand sides of each state. `required`: terms that no sum loses.
+        **Arguments:** `known`: judged systems, the best first. `library`: terms of each function. `others`: other
+        formulas of each function. `systems`: others that are judged too. `required`: terms that no sum loses.
         """
         best = known[0]
         options = [changed(best.formulas, state, each) for state, every in enumerate(others) for each in every]
-        options = unique([*drops(best.formulas), *self.additions(best, library), *options], known)
-        options = [each for each in options if all(set(required) <= set(formula.terms) for formula in each)]
+        least = 0 if self.balance.may_be_empty else 1
+        options = unique([*drops(best.formulas, least), *self.additions(best, library), *options, *systems], known)
+        options = [each for each in options if self.balance.accepts(each, required)]
         tried = self.judge(options, best.starts) if options else []
         return sorted([*known, *tried], key=lambda each: each.rank)
 
@@ -257,7 +278,11 @@ class Judge:
         """The records with a system's simulation in place of their splines."""
         from scipy.interpolate import make_interp_spline
 
-        family, span, count = Family.of([judged.formulas], self.names), self.span(range(len(self.states))), 0
+        family, span, count = (
+            Family.of([judged.formulas], self.names, self.balance),
+            self.span(range(len(self.states))),
+            0,
+        )
         solved = span.simulate(family.rates, family.constants.T, judged.starts[:, None])[:, :, 0]
         found = []
         for each in self.records:
@@ -275,14 +300,14 @@ class Judge:
         """Systems with a term more, or another one, that would fit best if trajectories were linear in constants."""
         absent, wide = [], list(judged.formulas)
         for state, formula in enumerate(judged.formulas):
-            for term in library.get(state, ()) if formula.terms else ():
+            for term in library.get(state, ()) if formula.terms or not formula.parts else ():
                 wider = wide[state].plus(term, 0.0)
                 if len(set(wider.parts)) == len(wider.parts):
                     wide[state] = wider
                     absent.append((state, term))
         if not absent:
             return []
-        family = Family.of([tuple(wide)], self.names)
+        family = Family.of([tuple(wide)], self.names, self.balance)
         span = self.span(range(len(self.states)))
         (at,) = linearize(span, family, np.array([0]), family.constants, judged.starts[None])
         begin = at.jacobian.shape[1] - int(family.free.sum())
@@ -344,17 +369,25 @@ def changed(system: System, state: int, formula: Formula) -> System:
     return (*system[:state], formula, *system[state + 1 :])
 
 
-def drops(system: System) -> list[System]:
-    """The systems without one of their terms; a right-hand side keeps at least one."""
+def drops(system: System, least: int = 1) -> list[System]:
+    """The systems without one of their terms; each sum keeps at least so many."""
     return [
         changed(system, state, formula.without(at))
-        for state, formula in enumerate(system) if len(formula.terms) > 1 for at in range(len(formula.terms))
+        for state, formula in enumerate(system) if len(formula.terms) > least for at in range(len(formula.terms))
     ]  # fmt: skip
 
 
 def shape_of(system: System) -> tuple:
     """What makes two systems the same but for their constants."""
     return tuple(tuple(sorted(formula.parts)) for formula in system)
+
+
+def first_of_each_shape(judged: Sequence[JudgedSystem]) -> list[JudgedSystem]:
+    """Judged systems, without those that differ from an earlier one in their constants alone."""
+    found: dict[tuple, JudgedSystem] = {}
+    for each in judged:
+        found.setdefault(shape_of(each.formulas), each)
+    return list(found.values())
 
 
 def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[System]:

@@ -9,19 +9,23 @@ from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
 from ..model.fields.equations import parse
+from ..model.neural_ode import NeuralODE
 from ..options.options import Effort
+from .balance import Balance, conserving, reacting
 from .candidates import (
     SMOOTHINGS,
     Smoothed,
     View,
     has_symbolic,
+    joint_candidates,
     make_views,
     smooth,
     sparse_candidates,
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, make_library
-from .judging import Judge, JudgedSystem, cut
+from .judging import Judge, JudgedSystem, System, cut, first_of_each_shape
+from .reading import read_field
 
 DISCOVERY_LOG = logging.getLogger(__name__)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
@@ -105,7 +109,7 @@ class Findings:
     """What a search found: systems, the best first, the share of resamples with each term, and a verdict.
 
     `fits` says whether the best leaves nothing but noise, `explained` whether it explains the records, too; `verdict`
-    says so in a sentence.
+    says so in a sentence. `reached`: states of the records without noise, `(row, state)`.
     """
 
     ranked: list[FoundSystem]
@@ -113,21 +117,27 @@ class Findings:
     fits: bool
     explained: bool
     verdict: str
+    reached: np.ndarray
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """The terms that equations may have; `node_fit.discover` describes each.
 
-    `libraries` are all if None. `terms`, `required` and `forbidden` are texts, in which `^` is a power.
+    `libraries` are all if None. `terms`, `required` and `forbidden` are texts, in which `^` is a power. `conserved` are
+    sums of states. With `mass_action`, terms are those of reactions.
     """
 
     libraries: Sequence[str] | None = None
     terms: Sequence[str] = ()
     required: Sequence[str] = ()
     forbidden: Sequence[str] = ()
+    conserved: Sequence[str] = ()
+    mass_action: bool = False
 
     def __post_init__(self):
+        if self.mass_action and (self.libraries is not None or self.terms):
+            raise ValueError("mass_action says which terms there are; leave libraries and terms out.")
         for name in ("terms", "required", "forbidden"):
             texts = tuple(text.replace("^", "**") for text in getattr(self, name))
             object.__setattr__(self, name, texts)
@@ -138,12 +148,42 @@ class Vocabulary:
         found = {kind: make_library(kind, names, values) for kind in chosen}
         found[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
         found[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
-        return {kind: [term for term in every if term.text not in self.forbidden] for kind, every in found.items()}
+        return {kind: self.allow(every) for kind, every in found.items()}
+
+    def allow(self, terms: Iterable[Term]) -> list[Term]:
+        return [term for term in terms if term.text not in self.forbidden]
+
+    def make_balance(self, states: Sequence[str]) -> Balance:
+        """The balance of equations of measured states."""
+        if self.mass_action:
+            return reacting(states, self.conserved)
+        return conserving(states, self.conserved) if self.conserved else Balance.apart(states)
+
+    def offer(self, balance: Balance, names: Sequence[str], values: np.ndarray) -> list[list[list[Term]]]:
+        """For each function, the sets of terms that are searched together.
+
+        **Arguments:** `names`, `values`: of what functions may depend on, and `(row, name)`.
+        """
+        if balance.offered is not None:
+            return [[self.allow(terms)] for terms in balance.offered]
+        return [group_terms(self.make_terms(names, values))] * (len(balance.titles) - len(balance.constants))
 
 
-# Matrices are small, and many threads at one of them wait for each other: on two busy cores, a pendulum took 126 s
-# instead of 14.
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@dataclass(frozen=True)
+class Source:
+    """What equations are searched in.
+
+    **Arguments:** `judge`: of the records. `views`: of their rates. `clean`: whether they are free of noise. `sees`:
+    names that the functions may depend on. `repeats`: whether rates are read again from the best simulation.
+    """
+
+    judge: Judge
+    views: Sequence[View]
+    clean: bool
+    sees: Sequence[str]
+    repeats: bool
+
+
 def search(
     data: Dataset,
     vocabulary: Vocabulary,
@@ -153,56 +193,98 @@ def search(
     effort: Effort = "normal",
     seed: int = 0,
 ) -> Findings:
-    """Searches for the equations of a system; the arguments are those of `node_fit.discover`."""
+    """Searches for the equations of a system in measurements; the arguments are those of `node_fit.discover`."""
     check_data_of(data)
-    symbolic = has_symbolic() if symbolic is None else symbolic
-    if symbolic and not has_symbolic():
-        raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
-    data = data.sample(max(MOST_ROWS // int(data.lengths.max()), 1))
-    states, inputs = list(data.states), list(data.inputs)
+    data = few_records(data)
     records = smooth_records(data, 1.0)
-    judge = Judge(records, states, inputs)
-    library, required = vocabulary.make_terms(judge.names, judge.values), vocabulary.required
     clean = all(each.clean for each in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
     views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
-    groups = group_terms(library)
-    kept = [
-        screen_state(judge, views, groups, state, clean, SCREENED[effort], required, seed if symbolic else None)
-        for state in range(len(states))
-    ]
-    beam = Search(judge, groups, required, effort)
-    beam.run(kept, clean)
-    judged = beam.judged
+    judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states))
+    source = Source(judge, views, clean, judge.names, not clean)
+    return search_source(source, vocabulary, symbolic, resamples, effort, seed)
+
+
+def search_field(
+    model: NeuralODE,
+    data: Dataset,
+    vocabulary: Vocabulary,
+    *,
+    symbolic: bool | None = None,
+    resamples: int = 0,
+    effort: Effort = "normal",
+    seed: int = 0,
+) -> Findings:
+    """Searches for the equations of a fitted model's field, which are judged by the data that it was fitted to."""
+    check_data_of(data)
+    data = few_records(data)
+    reading = read_field(model, data)
+    balance = reading.balance or vocabulary.make_balance(model.latent)
+    if reading.balance is not None and (vocabulary.conserved or vocabulary.mass_action):
+        raise ValueError("conserved and mass_action are of whole equations, and the model knows a part of them.")
+    judge = Judge(reading.records, list(model.latent), list(model.inputs), balance)
+    clean = all(each.clean for each in reading.records)
+    repeats = reading.balance is None and not clean
+    source = Source(judge, make_views(reading.records, weak=False), clean, reading.sees, repeats)
+    return search_source(source, vocabulary, symbolic, resamples, effort, seed)
+
+
+# Matrices are small, and many threads at one of them wait for each other: on two busy cores, a pendulum took 126 s
+# instead of 14.
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def search_source(
+    source: Source, vocabulary: Vocabulary, symbolic: bool | None, resamples: int, effort: Effort, seed: int
+) -> Findings:
+    """Searches for equations in smooth records, or in those of a model."""
+    symbolic = has_symbolic() if symbolic is None else symbolic
+    if symbolic and not has_symbolic():
+        raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
+    judge = source.judge
+    seen = [judge.names.index(name) for name in source.sees]
+    offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen])
+    beam = Search(source, offered, vocabulary.required, effort)
+    beam.run(seed if symbolic else None)
+    judged = first_of_each_shape(beam.judged)
     fits, explained, verdict = decide(judge, judged[0])
     if beam.interrupted:
         verdict += " The search was interrupted."
-    shares = share_terms(judged[0], views[0], groups, judge.names, states, clean, resamples, seed)
-    return Findings([describe(each, judge.names, states) for each in judged], shares, fits, explained, verdict)
+    shares = beam.share_terms(resamples, seed)
+    reached = judge.values[:, : len(judge.states)]
+    return Findings([describe(each, judge) for each in judged], shares, fits, explained, verdict, reached)
 
 
 class Search:
     """Systems that were judged so far, the best first; an interruption keeps them.
 
-    **Arguments:** `judge`: of the records. `groups`: terms that are searched together. `required`: terms that no sum
-    loses. `effort`: how much is tried.
+    **Arguments:** `source`: what is searched in. `offered`: for each function, terms that are searched together.
+    `required`: terms that no sum loses. `effort`: how much is tried.
     """
 
-    def __init__(self, judge: Judge, groups: Sequence[Sequence[Term]], required: Sequence[str], effort: Effort):
-        self.judge, self.groups, self.required, self.effort = judge, groups, required, effort
+    def __init__(
+        self,
+        source: Source,
+        offered: Sequence[Sequence[Sequence[Term]]],
+        required: Sequence[str],
+        effort: Effort,
+    ):
+        self.source, self.offered, self.required, self.effort = source, offered, required, effort
+        self.judge = source.judge
         self.judged: list[JudgedSystem] = []
         self.interrupted = False
 
-    def run(self, kept: Sequence[Sequence[Formula]], clean: bool) -> None:
-        """Combines right-hand sides of each state, and improves the best system."""
+    def run(self, seed: int | None) -> None:
+        """Combines formulas of each function, and improves the best system.
+
+        **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
+        """
+        systems, others = self.propose(self.judge, self.source.views, self.source.clean, seed)
         try:
-            first = tuple(each[0] for each in kept)
-            self.judge.choose_steps(first)
-            self.judged = self.judge.judge([first, *combine(kept)])
-            self.improve(kept)
-            for _ in range(0 if clean else REPEATS[self.effort]):
+            self.judge.choose_steps(systems[0])
+            self.judged = self.judge.judge(systems)
+            self.improve(others)
+            for _ in range(REPEATS[self.effort] if self.source.repeats else 0):
                 best = self.judged[0]
-                self.improve(self.search_again(best))
+                self.improve(*self.search_again(best))
                 if self.judged[0] is best:
                     break
         except KeyboardInterrupt:
@@ -210,51 +292,77 @@ class Search:
                 raise
             self.interrupted = True
 
-    def improve(self, others: Sequence[Sequence[Formula]]) -> None:
-        library = flat(self.groups)
-        terms = dict.fromkeys(range(len(others)), library)
+    def propose(
+        self, judge: Judge, views: Sequence[View], clean: bool, seed: int | None
+    ) -> tuple[list[System], list[list[Formula]]]:
+        """Systems to begin with, and formulas of each function that are to be tried in others."""
+        balance, most = judge.balance, SCREENED[self.effort]
+        if balance.shares is not None:
+            found = joint_candidates(views, self.offered, judge.names, balance, clean, most)
+            return [each for each in found if balance.accepts(each, self.required)], [[] for _ in self.offered]
+        seen = [judge.names.index(name) for name in self.source.sees]
+        kept = []
+        for place, groups in enumerate(self.offered):
+            apart = [View(view.values[:, seen], view.rates, view.weights) for view in views]
+            found = sparse_candidates(apart, groups, self.source.sees, place, clean, most, self.required)
+            if seed is not None:
+                found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed)[: most // 4]
+            kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
+        kept += [[constant] for constant in balance.given()]
+        systems = [tuple(each[0] for each in kept), *combine(kept)]
+        return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
+
+    def improve(self, others: Sequence[Sequence[Formula]], systems: Sequence[System] = ()) -> None:
+        terms = {place: flat(groups) for place, groups in enumerate(self.offered)}
         for at in range(ROUNDS[self.effort]):
             best = self.judged[0]
             DISCOVERY_LOG.info(
                 "round %d: %d systems judged, the best explains %.4g %% of the variance",
                 at + 1, len(self.judged), 100 * (1 - best.error),
             )  # fmt: skip
-            self.judged = self.judge.improve(self.judged, terms, others, self.required)
+            self.judged = self.judge.improve(self.judged, terms, others, systems, self.required)
             if self.judged[0] is best:
                 break
 
-    def search_again(self, best: JudgedSystem) -> list[list[Formula]]:
-        """Right-hand sides of each state along the simulation of a system, which is smoother than a spline."""
-        again = Judge(self.judge.follow(best), self.judge.states, self.judge.inputs)
+    def search_again(self, best: JudgedSystem) -> tuple[list[list[Formula]], list[System]]:
+        """Formulas of each function, or systems, along the simulation of a system, which is smoother than a spline."""
+        again = Judge(self.judge.follow(best), self.judge.states, self.judge.inputs, self.judge.balance)
         again.steps, again.linked = self.judge.steps, self.judge.linked
-        weak = make_views(again.records, weak=True)[1:]
-        most = SCREENED[self.effort]
-        return [
-            screen_state(again, weak, self.groups, state, False, most, self.required, None)
-            for state in range(len(again.states))
-        ]
+        systems, others = self.propose(again, make_views(again.records, weak=True)[1:], False, None)
+        return others, systems if again.balance.shares is not None else []
+
+    def share_terms(self, resamples: int, seed: int) -> dict[str, dict[str, float]]:
+        """For each term of a sum, the share of resamples of rows whose shortest description contains it."""
+        best, balance, draw = self.judged[0].formulas, self.judge.balance, np.random.default_rng(seed)
+        view, clean, sees = self.source.views[0], self.source.clean, self.source.sees
+        seen = [self.judge.names.index(name) for name in sees]
+
+        def resample() -> View:
+            rows = draw.integers(0, len(view.values), len(view.values))
+            return View(view.values[rows][:, seen], view.rates[rows], None)
+
+        def shortest(place: int) -> list[Formula]:
+            terms, groups = best[place].terms, self.offered[place]
+            own = [group for group in groups if set(terms) <= {term.text for term in group}]
+            group = min(own, key=len, default=flat(groups))
+            return sparse_candidates([resample()], [group], sees, place, clean, 1)
+
+        whole = []
+        if balance.shares is not None:
+            whole = [joint_candidates([resample()], self.offered, sees, balance, clean, 1) for _ in range(resamples)]
+        shares = {}
+        for place, title in enumerate(balance.titles[: len(self.offered)]):
+            if best[place].terms and resamples > 0:
+                drawn = [each[0][place : place + 1] for each in whole] or [shortest(place) for _ in range(resamples)]
+                found = [each[0].terms if each else () for each in drawn]
+                shares[title] = {term: sum(term in each for each in found) / resamples for term in best[place].terms}
+        return shares
 
 
-def screen_state(
-    judge: Judge,
-    views: Sequence[View],
-    groups: Sequence[Sequence[Term]],
-    state: int,
-    clean: bool,
-    most: int,
-    required: Sequence[str],
-    seed: int | None,
-) -> list[Formula]:
-    """Candidates of one state's right-hand side: the most probable ones, and the most probable of each size.
-
-    **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
-    """
-    candidates = sparse_candidates(views, groups, judge.names, state, clean, most, required)
-    if seed is not None:
-        candidates += symbolic_candidates(views[0], judge.names, state, clean, seed)[: most // 4]
-    found = judge.screen(candidates, state)
+def screen_state(judge: Judge, candidates: Sequence[Formula], state: int) -> list[Formula]:
+    """Of candidates of one state's rate the most probable ones, and the most probable of each size."""
     kept, sizes = [], set()
-    for _, formula in found:
+    for _, formula in judge.screen(candidates, state):
         if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SHORT_SUM):
             kept.append(formula)
             sizes.add(len(formula.parts))
@@ -274,6 +382,11 @@ def check_data_of(data: Dataset) -> None:
                 raise ValueError(
                     f"discover needs {FEWEST_ROWS} measurements of {state!r} in trajectory {name!r}, got {many}."
                 )
+
+
+def few_records(data: Dataset) -> Dataset:
+    """Of many records, an even choice."""
+    return data.sample(max(MOST_ROWS // int(data.lengths.max()), 1))
 
 
 def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
@@ -306,26 +419,31 @@ def combine(kept: Sequence[Sequence[Formula]]) -> list[tuple[Formula, ...]]:
     return [(*first[:state], formula, *first[state + 1 :]) for state, every in enumerate(kept) for formula in every[1:]]
 
 
-def describe(judged: JudgedSystem, names: Sequence[str], states: Sequence[str]) -> FoundSystem:
-    """The system with names for its constants that no state or input has."""
-    letter = next(each for each in ("c", "k", "p", "constant_") if not any(name.startswith(each) for name in names))
-    equations, constants = {}, {}
-    for state, formula in zip(states, judged.formulas, strict=True):
-        own = [f"{letter}{len(constants) + at + 1}" for at in range(len(formula.constants))]
-        equations[state] = formula.named(own)
-        constants.update(zip(own, formula.constants, strict=True))
-    shown = {state: formula.shown() for state, formula in zip(states, judged.formulas, strict=True)}
+def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
+    """The system with names for its constants that no state, input or known constant has."""
+    balance, own = judge.balance, list(judge.balance.constants)
+    taken = [*judge.names, *own]
+    letter = next(each for each in ("c", "k", "p", "constant_") if not any(name.startswith(each) for name in taken))
+    texts, constants = [], {}
+    for place, formula in enumerate(judged.formulas):
+        known = place - len(judged.formulas) + len(own)
+        first = len(constants) + 1
+        names = [own[known]] if known >= 0 else [f"{letter}{first + at}" for at in range(len(formula.constants))]
+        texts.append(formula.named(names))
+        constants.update(zip(names, formula.constants, strict=True))
+    shown = balance.write([formula.shown() for formula in judged.formulas], judge.states, 4)
+    equations = balance.write(texts, judge.states)
     return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes)
 
 
 def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
     """Whether a system fits the records, whether it explains them, and both in words.
 
-    It fits if it explains the variance, and leaves residuals that look like noise. Of few rows, much fits that explains
-    nothing.
+    It fits if it explains the variance of each state that was measured, and leaves residuals that look like noise. Of
+    few rows, much fits that explains nothing.
     """
     worst, alike = 1.0, 0.0
-    for state in range(len(judge.states)):
+    for state in judge.measured:
         products, squares, total = 0.0, 0.0, 0.0
         for record in range(judged.left.shape[2]):
             gap = judged.left[:, state, record]
@@ -354,13 +472,14 @@ def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
     So it is of random walks, and of all that is driven by noise or by what is older than a row; not of a system whose
     measurements are noisy. Both are compared by Schwarz's criterion, with a variance of the noise for each state.
     """
-    count, before, now, left = len(judge.states), [], [], []
+    measured, count = judge.measured, len(judge.states)
+    before, now, left = [], [], []
     pieces = iter(judged.left.transpose(2, 0, 1))
     for record in judge.records:
-        scaled = record.raw / judge.scale[:count]
+        scaled = record.raw[:, measured] / judge.scale[measured]
         gap = np.full_like(scaled, np.nan)
         for piece in cut(len(scaled)):
-            own = next(pieces)[: piece.stop - piece.start]
+            own = next(pieces)[: piece.stop - piece.start, measured]
             gap[piece] = np.where(np.isfinite(own), own, gap[piece])
         inputs = record.values[:, count:]
         before.append(np.column_stack([scaled[:-1], inputs[:-1], inputs[1:], np.ones(len(scaled) - 1)]))
@@ -376,36 +495,6 @@ def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
     constants = sum(len(formula.constants) for formula in judged.formulas) + count * len(judge.records)
     past, simulated = (
         rows * np.log((each**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
-        for each, numbers in ((missed, many * count), (gaps, constants))
+        for each, numbers in ((missed, many * len(measured)), (gaps, constants))
     )
     return bool(past < simulated + SMALLEST_LEAD)
-
-
-def share_terms(
-    judged: JudgedSystem,
-    view,
-    groups: Sequence[Sequence[Term]],
-    names: Sequence[str],
-    states: Sequence[str],
-    clean: bool,
-    resamples: int,
-    seed: int,
-) -> dict[str, dict[str, float]]:
-    """For each term of a sum, the share of resamples of rows whose shortest description contains it."""
-    draw, shares = np.random.default_rng(seed), {}
-    for state, name in enumerate(states):
-        terms = judged.formulas[state].terms
-        if not terms or resamples < 1:
-            continue
-        own = [group for group in groups if set(terms) <= {term.text for term in group}]
-        group = min(own, key=len, default=flat(groups))
-        counts = dict.fromkeys(terms, 0)
-        for _ in range(resamples):
-            rows = draw.integers(0, len(view.values), len(view.values))
-            resampled = type(view)(view.values[rows], view.rates[rows], None)
-            found = sparse_candidates([resampled], [group], names, state, clean, 1)
-            for term in found[0].terms if found else ():
-                if term in counts:
-                    counts[term] += 1
-        shares[name] = {term: many / resamples for term, many in counts.items()}
-    return shares

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .balance import Balance
 from .formulas import Formula, Tape
 
 # Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
@@ -12,7 +13,7 @@ FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
 # Relative error of the simulation below which a better fit counts for nothing.
 RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
-DIFFERENCE = 1e-6
+NUDGE = 1e-6
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
 UNTIL_LEFT, BEHIND = 3, 100.0
 LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
@@ -67,7 +68,7 @@ class Span:
 class Family:
     """Systems with one union of parts: a member has constants for its own parts, and gates close the others.
 
-    **Arguments:** `rates`: one text of each state. `constants`: `(member, constant)`. `free`: which of them a member
+    **Arguments:** `rates`: of each state. `constants`: `(member, constant)`. `free`: which of them a member
     has. `owners`: for each member and state, the places of its formula's constants.
     """
 
@@ -77,7 +78,9 @@ class Family:
     owners: list[list[list[int]]]
 
     @staticmethod
-    def of(systems: Sequence[Sequence[Formula]], names: Sequence[str]) -> "Family":
+    def of(systems: Sequence[Sequence[Formula]], names: Sequence[str], balance: Balance | None = None) -> "Family":
+        """The family of some systems; without a balance, each formula is the rate of a state."""
+        balance = Balance.apart(names[: len(systems[0])]) if balance is None else balance
         parts: list[dict[str, list[int]]] = [{} for _ in systems[0]]
         total, owners, values = 0, [], []
         for system in systems:
@@ -97,9 +100,9 @@ class Family:
         constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
         for at, own in enumerate(values):
             constants[at, list(own)], free[at, list(own)] = list(own.values()), True
-        gates, texts = [], []
-        for state, known in enumerate(parts):
-            shown = []
+        gates, sums = [], {}
+        for state, (unknown, known) in enumerate(zip(balance.unknowns, parts, strict=True)):
+            shown = sums[unknown] = []
             for place, (part, places) in enumerate(known.items()):
                 gate = f"gate{state}_{place}_"
                 has = np.array([set(places) <= set(own[state]) and part in system[state].parts
@@ -107,13 +110,11 @@ class Family:
                 text = part.format(*[f"c{at}_" for at in places])
                 shown.append(text if has.all() else f"{gate}*({text})")
                 gates.append((gate, has))
-            texts.append(" + ".join(shown) or "0")
         closed = [(gate, has) for gate, has in gates if not has.all()]
         named = [*names, *[f"c{at}_" for at in range(total)], *[gate for gate, _ in closed]]
         shut = np.array([has for _, has in closed], float).reshape(len(closed), len(systems)).T
-        return Family(
-            Tape(texts, named), np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)]), owners
-        )
+        values, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
+        return Family(Tape(balance.rates, named, sums), values, mine, owners)
 
     def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
         """A member's formulas with other constants."""
@@ -211,7 +212,7 @@ def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray,
     nudges = np.ones((len(which), widest))
     for member, own in enumerate(places):
         sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, own]).clip(1e-4)]
-        nudges[member, 1 : 1 + len(sizes)] = DIFFERENCE * np.array(sizes)
+        nudges[member, 1 : 1 + len(sizes)] = NUDGE * np.array(sizes)
         for state in range(states):
             begun[member, 1 + state, state] += nudges[member, 1 + state]
         nudged = 1 + states + np.arange(len(own))

@@ -1,16 +1,18 @@
 """`discover`: from measurements to equations with constants, rivals, and a verdict."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from ..data.dataset import Dataset
-from ..discover.search import RESAMPLES, FoundSystem, Vocabulary, search
-from ..model.fields.known import Known
+from ..data.domains import Bounds
+from ..discover.search import RESAMPLES, FoundSystem, Vocabulary, search, search_field
+from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.trained import Fitted
+from ..model.neural_ode import NeuralODE
 from ..options.options import Effort, Options, place_of
 from ..runtime.validation import check_argument, says_where
 from .fit import fit
@@ -51,6 +53,8 @@ class Discovery:
     - `ranked`: all systems that were refined, the best first. `rivals`: those within the evidence of the best.
     - `shares`: for each state, the share of resamples in which each term of the best was found.
     - `verdict`: a sentence; `explained`: whether an equation explains the records.
+    - `options`: of the fit of the best; `bounds`: of known constants.
+    - `reached`: states along the trajectories of the model that was read, `(row, state)`; None of measurements.
     """
 
     data: Dataset
@@ -59,12 +63,19 @@ class Discovery:
     explained: bool
     verdict: str
     options: Options = field(default_factory=Options)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    reached: np.ndarray | None = None
     _fit: Fit | None = None
 
     @property
     def found(self) -> FoundSystem:
         """The best system."""
         return self.ranked[0]
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states, of which the last may be hidden."""
+        return tuple(self.found.equations)
 
     @property
     def front(self) -> list[FoundSystem]:
@@ -85,10 +96,13 @@ class Discovery:
             self._fit = fit(self.data, field=self.known(), options=self.options)
         return self._fit
 
-    def known(self, place: int = 0) -> Callable[..., Known]:
+    def known(self, place: int = 0) -> functools.partial[Known]:
         """What makes the field of the system at a place of `ranked`."""
         each = self.ranked[place]
-        return functools.partial(Known, equations=each.equations, constants=each.constants)
+        constants = {
+            name: place_within(value, self.bounds.get(name, (None, None))) for name, value in each.constants.items()
+        }
+        return functools.partial(Known, equations=each.equations, constants=constants)
 
     @property
     def weights(self) -> np.ndarray:
@@ -113,7 +127,7 @@ class Discovery:
 
         **Raises:** `ValueError` if no system can be simulated from there.
         """
-        start, ts = [float(y0[name]) for name in self.data.states], np.asarray(ts, float)
+        start, ts = [float(y0[name]) for name in self.states], np.asarray(ts, float)
         solved = [each.simulate(start, ts, us) for each in (self.found, *self.rivals)]
         pairs = [(weight, ys) for weight, ys in zip(self.weights, solved, strict=True) if ys is not None]
         if not pairs:
@@ -139,7 +153,9 @@ class Discovery:
             return None
         data, rival = self.data, self.rivals[0]
         rows = int(data.lengths[0])
-        ts, values = data.ts[0, :rows], np.concatenate([data.ys[at, :n] for at, n in enumerate(data.lengths)])
+        ts, values = data.ts[0, :rows], self.reached
+        if values is None:
+            values = np.concatenate([data.ys[at, :n] for at, n in enumerate(data.lengths)])
         us = {name: data.us[0, :rows, at] for at, name in enumerate(data.inputs)}
         low, high, scale = np.nanmin(values, 0), np.nanmax(values, 0), np.nanstd(values, 0)
         best: tuple[float, np.ndarray] | None = None
@@ -150,13 +166,13 @@ class Discovery:
                 best = (gap, start) if best is None or gap > best[0] else best
         if best is None:
             return None
-        return Experiment(dict(zip(data.states, map(float, best[1]), strict=True)), rival, best[0])
+        return Experiment(dict(zip(self.states, map(float, best[1]), strict=True)), rival, best[0])
 
     def sympy(self) -> dict[str, object]:
         """The best equations as SymPy's expressions, by state (`pip install sympy`)."""
         import sympy
 
-        names = {name: sympy.Symbol(name) for name in (*self.data.states, *self.data.inputs)}
+        names = {name: sympy.Symbol(name) for name in (*self.states, *self.data.inputs)}
         return {state: sympy.parse_expr(text, local_dict=names) for state, text in self.found.shown.items()}
 
     def latex(self) -> str:
@@ -178,47 +194,92 @@ class Discovery:
         return "\n".join(lines)
 
 
+def place_within(value: float, bounds: Bounds) -> float | list[float | None]:
+    """A constant with its bounds, moved into them where a search has left them; without bounds the number alone."""
+    lower, upper = bounds
+    if bounds == (None, None):
+        return value
+    room = 1e-6 * max(abs(value), *(abs(each) for each in bounds if each is not None))
+    value = value if lower is None else max(value, lower + room)
+    return [value if upper is None else min(value, upper - room), lower, upper]
+
+
+class Limits(TypedDict):
+    """How much of a search is done: the arguments of `discover` of these names."""
+
+    symbolic: bool | None
+    resamples: int
+    effort: Effort
+    seed: int
+
+
 @says_where(lambda name: place_of(name, ()))
 def discover(
-    data: Dataset,
+    source: Dataset | Fit,
     *,
     libraries: Sequence[str] | None = None,
     terms: Sequence[str] = (),
     required: Sequence[str] = (),
     forbidden: Sequence[str] = (),
+    conserved: Sequence[str] = (),
+    mass_action: bool = False,
     symbolic: bool | None = None,
     resamples: int = RESAMPLES,
     effort: Effort = "normal",
     seed: int = 0,
     options: Options | None = None,
 ) -> Discovery:
-    """Finds the equations of a system from measurements of its states.
+    """Finds the equations of a system from measurements of its states, or from a fitted model of them.
+
+    ```python
+    found = node_fit.discover(data)  # from measurements
+    found = node_fit.discover(node_fit.fit(data, field="second_order"))  # from the field of a model
+    ```
+
+    Of a fit, equations are searched that give the rates of its field along its own trajectories; in a `Hybrid`, what
+    its network gives, while the known equations stay. They are then fitted to, and judged by, the measurements.
 
     **Arguments:**
 
-    - `data`: records of all states.
+    - `source`: records of all states, or a fit of some or all of them.
     - `libraries`: names of the libraries of terms, all if None; see `docs/discover.md`.
     - `terms`, `required`, `forbidden`: terms as text, such as `"x^2/(1 + x)"`: further ones, those that every sum has,
       and those that none has.
+    - `conserved`: sums of states that stay as they are, such as `"S + I + R"`: what leaves one enters another.
+    - `mass_action`: whether the rates are those of reactions between at most two molecules.
     - `symbolic`: whether to search with pyoperon too; if None, where it is installed and sums of terms leave errors.
     - `resamples`: number of resamples for the share of each term.
     - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
     - `seed`: of the symbolic search and the resamples.
     - `options`: of the fit `Discovery.best`, whose starts are fitted unless they say another rule.
 
-    **Raises:** `ValueError` if the data have too few rows, or events, or a text is not a term; `TypeError` if there is
-    no such argument, which says where it belongs.
+    **Raises:** `ValueError` if the data have too few rows, or events, a text is not a term, or the field can't be read;
+    `TypeError` if there is no such argument, which says where it belongs.
     """
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
-    options = options or Options()
-    vocabulary = Vocabulary(libraries, terms, required, forbidden)
-    found = search(data, vocabulary, symbolic=symbolic, resamples=resamples, effort=effort, seed=seed)
-    return Discovery(
-        data,
-        found.ranked,
-        found.shares,
-        found.explained,
-        found.verdict,
-        options if options.start != "auto" else replace(options, start=functools.partial(Fitted, given=None)),
-    )
+    vocabulary = Vocabulary(libraries, terms, required, forbidden, conserved, mass_action)
+    limits = Limits(symbolic=symbolic, resamples=resamples, effort=effort, seed=seed)
+    if isinstance(source, Fit):
+        options = options or Options(scaling=source.options.scaling)
+        return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
+    found = search(source, vocabulary, **limits)
+    options = with_fitted_starts(options or Options())
+    return Discovery(source, found.ranked, found.shares, found.explained, found.verdict, options)
+
+
+def with_fitted_starts(options: Options) -> Options:
+    return options if options.start != "auto" else replace(options, start=functools.partial(Fitted, given=None))
+
+
+def discover_in(model: NeuralODE, data: Dataset, vocabulary: Vocabulary, limits: Limits, options: Options) -> Discovery:
+    """`discover`, from the field of a fitted model.
+
+    **Arguments:** `data`: to which it was fitted.
+    """
+    found = search_field(model, model.scaler.marked(data), vocabulary, **limits)
+    bounds = {}
+    if isinstance(model.field, Hybrid):
+        bounds = dict(zip(model.field.known.constants.names, model.field.known.constants.bounds, strict=True))
+    options = replace(with_fitted_starts(options), hidden=tuple(model.hidden) or 0)
+    return Discovery(data, found.ranked, found.shares, found.explained, found.verdict, options, bounds, found.reached)

@@ -274,3 +274,20 @@ def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     summary = read_summary(run)
     assert read_summary(tmp_path / "again")["constants"].keys() == summary["constants"].keys()
     assert len(summary["constants"]) == 4 and summary["metrics"]["test"]["nrmse"] < 1.2
+
+
+@pytest.mark.slow
+def test_the_command_reads_the_model_of_a_run(tmp_path):
+    """The network of hares and lynxes gives equations of the same terms as their numbers do."""
+    done = node_fit(
+        tmp_path, "data=lynx_hare", "report=false", "effort=quick", "training.steps=300", "hydra.run.dir=network"
+    )
+    assert done.code == 0, done.err
+    words = ("network", "report=false", "effort=quick", "discover.symbolic=false", "hydra.run.dir=equations")
+    done = node_fit(tmp_path, *words, module="node_fit.discover")
+    assert done.code == 0, done.err
+    told = json.loads((tmp_path / "equations" / "discovery.json").read_text())
+    assert set(told["shares"]["hare"]) == {"hare", "hare*lynx"}
+    assert len(read_summary(tmp_path / "equations")["constants"]) == 4
+    wrong = node_fit(tmp_path, "network", "data=spiral", module="node_fit.discover")
+    assert wrong.code == 1 and wrong.sentence == "data=spiral: data is that of the run network; leave it out."

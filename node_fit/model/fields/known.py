@@ -550,6 +550,8 @@ class Sparse(Known):
         terms: Sequence[str] = (),
         required: Sequence[str] = (),
         forbidden: Sequence[str] = (),
+        conserved: Sequence[str] = (),
+        mass_action: bool = False,
         effort: str = "normal",
         key: PRNGKeyArray | None = None,
     ):

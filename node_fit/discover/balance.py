@@ -1,0 +1,215 @@
+"""Where unknown functions stand in the rates of states: apart, within known equations, or as flows between states."""
+
+import ast
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from ..model.fields.equations import parse
+from .formulas import Formula, Term, lift, monomial
+
+# Molecules of a reaction, on each side.
+MOST_MOLECULES = 2
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The functions that are sought, and where they stand in the rates of states.
+
+    **Arguments:**
+
+    - `titles`: what each function is, for the user: the rate of a state, a term, or a flow.
+    - `unknowns`: a name of each, which no state or input has.
+    - `rates`: the rate of each state, in the grammar of equations, with these names.
+    - `shares`: how much of each function is in the rate of each state, `(function, state)`, if they are known by these
+      sums alone; None if each is known itself.
+    - `constants`: known constants by name, which are fitted with the others.
+    - `offered`: the only terms of each function; None for those of the libraries.
+    - `positive`: whether all constants are above 0, as those of reactions are.
+    """
+
+    titles: tuple[str, ...]
+    unknowns: tuple[str, ...]
+    rates: tuple[str, ...]
+    shares: np.ndarray | None = None
+    constants: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    offered: tuple[tuple[Term, ...], ...] | None = None
+    positive: bool = False
+
+    @staticmethod
+    def apart(states: Sequence[str]) -> "Balance":
+        """The rate of each state is a function of its own."""
+        names = tuple(f"rate{at}_" for at in range(len(states)))
+        return Balance(tuple(states), names, names)
+
+    @staticmethod
+    def flows(titles: Sequence[str], shares: np.ndarray, **rules) -> "Balance":
+        """The rates of states are sums of flows, of which each may be in several.
+
+        **Arguments:** `shares`: whole numbers, `(flow, state)`.
+        """
+        names = tuple(f"flow{at}_" for at in range(len(titles)))
+        rates = []
+        for column in shares.T:
+            summands = [
+                f"{'-' if share < 0 else '+'} {name if abs(share) == 1 else f'{abs(share):g}*{name}'}"
+                for name, share in zip(names, column, strict=True)
+                if share
+            ]
+            rates.append(" ".join(summands).removeprefix("+ ") or "0")
+        return Balance(tuple(titles), names, tuple(rates), np.asarray(shares, float), **rules)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a function may have no term at all: a flow, or what known equations lack."""
+        return self.shares is not None or bool(self.rates != self.unknowns)
+
+    def accepts(self, formulas: Sequence[Formula], required: Sequence[str] = ()) -> bool:
+        """Whether constants have the sign that they must have, and the functions the terms that are required.
+
+        Where functions may be empty, one of them has a required term, else all.
+        """
+        if self.positive and any(value <= 0 for formula in formulas for value in formula.constants):
+            return False
+        if self.may_be_empty:
+            return set(required) <= {term for formula in formulas for term in formula.terms}
+        return all(set(required) <= set(formula.terms) for formula in formulas)
+
+    def sizes(self, rates: np.ndarray) -> np.ndarray:
+        """The typical size of each function, `(function,)`: by its own values, or by the rates that it is a part of.
+
+        **Arguments:** `rates`: `(row, function)`, or `(row, state)` if functions are known by sums alone.
+        """
+        squares = np.mean(rates**2, axis=0)
+        if self.shares is None:
+            return np.array([*np.sqrt(squares), *(abs(value) or 1.0 for value in self.constants.values())])
+        parts = self.shares != 0
+        return np.sqrt(parts @ squares / parts.sum(axis=1))
+
+    def given(self) -> tuple[Formula, ...]:
+        """The functions that are known constants, which are the last."""
+        return tuple(Formula(("{0}",), (float(value),), (), 1) for value in self.constants.values())
+
+    def write(self, texts: Sequence[str], states: Sequence[str], digits: int = 15) -> dict[str, str]:
+        """The rate of each state, with texts in place of the functions, and its numbers with so many digits."""
+        held = dict(zip(self.unknowns, texts, strict=True))
+        trees = {name: parse(name, text) for name, text in held.items()}
+        return {
+            state: held[rate] if rate in held else join(summands_of(InPlace(trees).visit(parse(state, rate))), digits)
+            for state, rate in zip(states, self.rates, strict=True)
+        }
+
+
+class InPlace(ast.NodeTransformer):
+    """Puts trees in the place of names."""
+
+    def __init__(self, trees: Mapping[str, ast.expr]):
+        self.trees = trees
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.trees.get(node.id, node)
+
+
+def summands_of(tree: ast.expr, sign: int = 1) -> Iterator[tuple[int, ast.expr]]:
+    """The summands of a sum that are not 0, with their signs."""
+    match tree:
+        case ast.BinOp(op=ast.Add() | ast.Sub() as operator, left=left, right=right):
+            yield from summands_of(left, sign)
+            yield from summands_of(right, sign if isinstance(operator, ast.Add) else -sign)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            yield from summands_of(inner, -sign)
+        case _ if not is_zero(tree):
+            own, tree = take_sign(tree)
+            yield sign * own, tree
+
+
+def take_sign(tree: ast.expr) -> tuple[int, ast.expr]:
+    """The sign of a product's first factor, and the product without it."""
+    match tree:
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -1, inner
+        case ast.BinOp(op=ast.Mult() | ast.Div() as operator, left=left, right=right):
+            sign, first = take_sign(left)
+            return sign, ast.BinOp(first, operator, right)
+    return 1, tree
+
+
+def is_zero(tree: ast.expr) -> bool:
+    match tree:
+        case ast.Constant(value=value):
+            return value == 0
+        case ast.BinOp(op=ast.Mult(), left=left, right=right):
+            return is_zero(left) or is_zero(right)
+        case ast.BinOp(op=ast.Div(), left=left):
+            return is_zero(left)
+    return False
+
+
+def join(summands: Iterable[tuple[int, ast.expr]], digits: int) -> str:
+    """The text of a sum, whose numbers have so many digits."""
+    text = ""
+    for sign, tree in summands:
+        text += f" {'-' if sign < 0 else '+'} {lift(ast.unparse(tree), 'sum').shown(digits)}"
+    return re.sub(r"^ (?:\+ |(-) )", r"\1", text) or "0"
+
+
+def conserving(states: Sequence[str], sums: Sequence[str]) -> Balance:
+    """The balance in which each sum of states stays as it is: what leaves one of its states flows into another.
+
+    **Arguments:** `sums`: texts such as `"S + I + R"`; states in none of them have rates of their own.
+
+    **Raises:** `ValueError` if a text is no sum of states, or a state is in two sums.
+    """
+    groups = [[name.strip() for name in text.split("+")] for text in sums]
+    for text, group in zip(sums, groups, strict=True):
+        unknown = [name for name in group if name not in states]
+        if unknown or len(group) < 2:
+            raise ValueError(
+                f"conserved: {text!r} must be a sum of at least two states, such as {' + '.join(states[:2])!r}; "
+                f"the states are {', '.join(states)}."
+            )
+    twice = [name for name, count in Counter(itertools.chain.from_iterable(groups)).items() if count > 1]
+    if twice:
+        raise ValueError(f"conserved: {twice[0]!r} occurs twice; a state can be in one sum only.")
+    titles, rows = [], []
+    for group in groups:
+        for source, sink in itertools.combinations(group, 2):
+            titles.append(f"{source} -> {sink}")
+            rows.append([(name == sink) - (name == source) for name in states])
+    for alone in states:
+        if not any(alone in group for group in groups):
+            titles.append(alone)
+            rows.append([name == alone for name in states])
+    return Balance.flows(titles, np.array(rows, int))
+
+
+def reacting(states: Sequence[str], sums: Sequence[str] = ()) -> Balance:
+    """The balance of reactions between at most two molecules: each rate is a constant times what reacts.
+
+    Reactions with the same effect are one function, whose terms are the products of what they may begin from.
+
+    **Arguments:** `sums`: those of states that no reaction changes, as in `conserving`.
+    """
+    sides = [
+        side for many in range(MOST_MOLECULES + 1) for side in itertools.combinations_with_replacement(states, many)
+    ]
+    groups = [[name.strip() for name in text.split("+")] for text in sums]
+    conserving(states, sums)  # It says what is wrong with a sum.
+    effects: dict[tuple[int, ...], tuple[str, list[Term]]] = {}
+    for before, after in itertools.permutations(sides, 2):
+        if not before and len(after) > 1:
+            continue  # What flows in from outside comes one by one.
+        change = {name: after.count(name) - before.count(name) for name in states}
+        if any(sum(change[name] for name in group) for group in groups):
+            continue
+        effect = tuple(change.values())
+        title = f"{' + '.join(before) or 'nothing'} -> {' + '.join(after) or 'nothing'}"
+        effects.setdefault(effect, (title, []))[1].append(monomial(before))
+    titles = [title for title, _ in effects.values()]
+    offered = tuple(tuple({term.text: term for term in terms}.values()) for _, terms in effects.values())
+    return Balance.flows(titles, np.array(list(effects)), offered=offered, positive=True)

@@ -1,0 +1,110 @@
+"""What a fitted model's field says of a system: its rates along its own trajectories, or what its network adds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.dataset import Dataset
+from ..data.domains import Turns, near_columns
+from ..model.fields.equations import normalize
+from ..model.fields.known import Hybrid
+from ..model.neural_ode import NeuralODE
+from ..model.observation import MeasuredStates
+from ..runtime.placement import precision_of, scope
+from .balance import Balance
+from .candidates import Smoothed, spread_of
+
+Reader = Callable[[Array, Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Records of a model: its trajectories, the values of the functions that are sought there, and the measurements.
+
+    **Arguments:** `records`: one of each trajectory. `sees`: names that the functions depend on. `balance`: where the
+    functions stand in known equations; None if all of the field is sought.
+    """
+
+    records: list[Smoothed]
+    sees: Sequence[str]
+    balance: Balance | None
+
+
+def read_field(model: NeuralODE, data: Dataset) -> Reading:
+    """Reads a model's field along its own trajectories, at the rows of the data.
+
+    **Raises:** `ValueError` if channels are a readout of states, equations have the time or triggers in them, or the
+    model can't simulate a trajectory.
+    """
+    if not isinstance(model.observation, MeasuredStates):
+        raise ValueError("discover needs a model whose channels are states; fit it with observation=measured.")
+    balance, read, sees = None, model.vector_field, (*model.latent, *model.inputs)
+    if isinstance(model.field, Hybrid):
+        balance, read, sees = balance_of(model.field), network_of(model.field), model.field.sees
+    if model.system.time in sees:
+        raise ValueError(f"the network sees the time {model.system.time!r}; discover needs one that does not.")
+    found = model.bands(data)
+    values = found.ys if found.hidden is None else np.concatenate([found.ys, found.hidden], axis=2)
+    records = []
+    with scope(precision_of(model)):
+        rates = jax.jit(jax.vmap(read))
+        for row, (name, length) in enumerate(zip(data.trajectories, data.lengths, strict=True)):
+            t, ys, us = data.ts[row, :length], values[row, :length], data.us[row, :length]
+            if not np.isfinite(ys).all():
+                raise ValueError(f"the model can't simulate the trajectory {name!r}, so its field can't be read there.")
+            read_there = np.asarray(rates(*(jnp.asarray(each, float) for each in (t, ys, us))), np.float64)
+            records.append(record_of(t, ys, us, read_there, data.ys[row, :length], model.scaler.turns))
+    return Reading(records, sees, balance)
+
+
+def record_of(
+    t: np.ndarray, ys: np.ndarray, us: np.ndarray, rates: np.ndarray, measured: np.ndarray, turns: Turns
+) -> Smoothed:
+    """A record whose smooth values are a model's states, of which the first were measured."""
+    from scipy.interpolate import make_interp_spline
+
+    count = measured.shape[1]
+    raw, spread, noise = np.full(ys.shape, np.nan), np.ones(ys.shape), 0.0
+    raw[:, :count] = near_columns(measured, ys[:, :count], turns)
+    for state in range(count):
+        known = np.isfinite(raw[:, state])
+        scale = float(raw[known, state].std()) or 1.0
+        left, smooth = (raw[known, state] - ys[known, state]) / scale, ys[known, state] / scale
+        spread[:, state] = np.interp(t, t[known], spread_of(left, smooth))
+        noise = max(noise, float(left.std()))
+    splines = tuple(make_interp_spline(t, column, k=3) for column in ys.T)
+    return Smoothed(t, np.hstack([ys, us]), rates, splines, raw, spread, noise)
+
+
+def balance_of(field: Hybrid) -> Balance:
+    """The balance in which the network's terms are sought, and the constants of the known equations are refined."""
+    known, states = field.known, field.known.system.states
+    if known.triggers:
+        raise ValueError("discover does not read triggers; fit the equations between them.")
+    if known.system.time in known.equations.names_used():
+        raise ValueError(f"the equations have the time {known.system.time!r} in them; discover needs them without it.")
+    constants = {normalize(name): value for name, value in known.constants.as_dict().items()}
+    rests = {state: f"rest{state}_" for state in field.rest}
+    texts = known.texts()
+    rates = [f"{texts[name]} + {rests[at]}" if at in rests else texts[name] for at, name in enumerate(states)]
+    terms = [name for name, _ in field.terms]
+    titles = (*terms, *(f"rest of {states[at]}" for at in rests), *constants)
+    return Balance(titles, (*terms, *rests.values(), *constants), tuple(rates), constants=constants)
+
+
+def network_of(field: Hybrid) -> Reader:
+    """What the network gives in the user's units: the terms, then the remainders of the rates, `(function,)`."""
+    system, rest = field.known.system, np.array(field.rest, int)
+    sizes = [size for _, size in field.terms]
+
+    def read(t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]) -> Float[Array, " function"]:
+        given = field.correction(*system.in_solver_units(t, y, u))
+        added = jnp.zeros(len(system.states), given.dtype).at[rest].set(given[len(sizes) :])
+        terms = given[: len(sizes)] * jnp.asarray(sizes, given.dtype)
+        return jnp.concatenate([terms, system.users_rates(y, added)[rest]])
+
+    return read
