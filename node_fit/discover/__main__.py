@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -18,14 +19,17 @@ from ..app.application import run_command
 from ..app.config.build import build_parts, errors_of_data
 from ..app.config.composition import ConfigError, read_config
 from ..app.launching import launch, print_error, register, wants_tracebacks
-from ..app.resuming import CONFIG, read_record
-from ..app.run_directory import RunDirectory
+from ..app.run_directory import CONFIG, RunDirectory, read_record
 from ..fitting.discovery import Discovery, Limits, discover, discover_in
 from ..options.options import Options
+from ..report.page import jsonable_numbers, jsonable_times
+from ..report.pages import make_run_page, to_columns
+from ..report.run_files import DISCOVERY_NAME
 from ..runtime.serialization import Json
 from ..startup import BEGAN
+from ..storage.files import write_file
 from ..storage.model_file import load
-from .search import RESAMPLES, Vocabulary
+from .search import RESAMPLES, Vocabulary, few_records
 
 USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
@@ -44,6 +48,8 @@ effort=quick, normal or thorough says how many candidates are simulated.
 
 The run directory also has discovery.json (all systems, the front, rivals, shares of terms), and
 experiment/discovered.yaml: python -m node_fit --config-dir RUN experiment=discovered fits the equations again."""
+# Systems whose curves are written, and points of each.
+SHOWN, FINE_ROWS = 5, 300
 SEARCH_KEYS = ("libraries", "terms", "required", "forbidden", "conserved", "mass_action", "symbolic", "resamples")
 
 
@@ -67,7 +73,10 @@ def main() -> None:
                 return 1
             codes.append(run_command(with_equations(config, found), imported, tracebacks))
             if codes[-1] == 0:
-                write_discovery(Path(HydraConfig.get().runtime.output_dir), config, found)
+                folder = Path(HydraConfig.get().runtime.output_dir)
+                write_discovery(folder, config, found)
+                if config.report:
+                    make_run_page(folder)
         except Exception as error:  # Hydra would add its own text.
             if tracebacks:
                 raise
@@ -171,9 +180,28 @@ def write_discovery(run: Path, config: DictConfig, found: Discovery) -> None:
     listed = {"ranked": found.ranked, "front": found.front, "rivals": found.rivals}
     systems = {name: [dataclasses.asdict(each) for each in every] for name, every in listed.items()}
     told = {"verdict": found.verdict, "shares": found.shares, "weights": found.weights.tolist()}
-    (run / "discovery.json").write_text(json.dumps(told | systems, indent=1), encoding="utf-8")
+    text = json.dumps(told | systems | {"curves": curves_of(found)}, indent=1)
+    write_file(run / DISCOVERY_NAME, text.encode())
     (run / "experiment").mkdir(exist_ok=True)
-    (run / "experiment" / "discovered.yaml").write_text(experiment_text(config, found), encoding="utf-8")
+    write_file(run / "experiment" / "discovered.yaml", experiment_text(config, found).encode())
+
+
+def curves_of(found: Discovery) -> Json:
+    """The first record, and how the first systems simulate it: by state, with a list for each system."""
+    data = few_records(found.data)
+    rows = int(data.lengths[0])
+    times, fine = data.ts[0, :rows], np.linspace(data.ts[0, 0], data.ts[0, rows - 1], max(rows, FINE_ROWS))
+    us = {name: np.interp(fine, times, data.us[0, :rows, at]) for at, name in enumerate(data.inputs)}
+    solved = [each.simulate(list(each.start.values()), fine, us) for each in found.ranked[:SHOWN]]
+    measured = {name: jsonable_numbers(data.ys[0, :rows, at]) for at, name in enumerate(data.states)}
+    return {
+        "record": str(data.trajectories[0]),
+        "time": data.time,
+        "times": jsonable_times(times),
+        "measured": measured,
+        "fine": jsonable_times(fine),
+        "systems": [None if ys is None else to_columns(ys) for ys in solved],
+    }
 
 
 def experiment_text(config: DictConfig, found: Discovery) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -62,7 +62,7 @@ class FoundSystem:
     """A system that was found: its equations by state, its constants by name, error, size and evidence.
 
     `error` is the mean squared error of the simulation, in standard deviations of each state; `escapes` says that it
-    runs away from a start within the data's range.
+    runs away from a start within the data's range; `start` are the states at the first row of the first record.
     """
 
     equations: dict[str, str]
@@ -72,6 +72,7 @@ class FoundSystem:
     size: int
     evidence: float
     escapes: bool
+    start: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n".join(f"d{state}/dt = {text}" for state, text in self.shown.items())
@@ -433,7 +434,8 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
         constants.update(zip(names, formula.constants, strict=True))
     shown = balance.write([formula.shown() for formula in judged.formulas], judge.states, 4)
     equations = balance.write(texts, judge.states)
-    return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes)
+    start = dict(zip(judge.states, judged.starts[:, 0].tolist(), strict=True))
+    return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes, start)
 
 
 def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:

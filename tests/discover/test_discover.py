@@ -263,11 +263,17 @@ def test_words_of_the_search_are_taken_from_the_command_line(capsys):
 @pytest.mark.slow
 def test_the_command_finds_lotka_and_volterras_equations(tmp_path):
     """The hares and lynxes of the Hudson Bay company, to 1914; constants from the years after 1900 lie near."""
-    done = node_fit(tmp_path, "data=lynx_hare", "report=false", "effort=quick", module="node_fit.discover")
+    done = node_fit(tmp_path, "data=lynx_hare", "effort=quick", module="node_fit.discover")
     assert done.code == 0, done.err
     assert "hare*lynx" in done.out.split("run:")[0]
     run = next(tmp_path.glob("outputs/*/*"))
     told = json.loads((run / "discovery.json").read_text())
+    curves = told["curves"]
+    best = np.interp(curves["times"], curves["fine"], curves["systems"][0][0])
+    assert np.mean((best - curves["measured"]["hare"]) ** 2) < 0.1 * np.var(curves["measured"]["hare"])
+    assert len(curves["systems"]) == 5 and len(curves["times"]) == 15
+    page = (run / "report.html").read_text()
+    assert "Equations that were found" in page and "experiment=discovered" in page
     assert told["ranked"][0]["equations"].keys() == {"hare", "lynx"} and told["front"] and told["shares"]["hare"]
     again = node_fit(tmp_path, "--config-dir", str(run), "experiment=discovered", "report=false", "hydra.run.dir=again")
     assert again.code == 0, again.err

@@ -192,6 +192,41 @@ def test_what_was_tried_is_a_table(tmp_path):
         assert not number or (cells in text and "<td>kept</td>" in text and "windows of 50 rows" in text)
 
 
+def found_equations(name: str = "x") -> dict:
+    """A `discovery.json` of two systems of one state, of which the second is a rival."""
+    linear, cubic = ({"equations": {name: text}, "shown": {name: text}} for text in (f"-1*{name}", f"-0.5*{name}**3"))
+    systems = [linear | {"size": 4, "error": 0.02}, cubic | {"size": 8, "error": 0.01}]
+    curves = {"record": "a", "time": "t", "times": [0, 1], "measured": {name: [2.0, None]}, "fine": [0, 0.5, 1]}
+    return {
+        "verdict": f"found an equation of {name}.", "ranked": systems, "front": systems, "rivals": systems[1:],
+        "weights": [0.8, 0.2], "curves": curves | {"systems": [[[2.0, 1.4, 1.0]], None]},
+    }  # fmt: skip
+
+
+def test_equations_that_were_found_are_a_table_and_pictures(tmp_path):
+    splits = by_time(spirals(1))
+    run = write_run(tmp_path / "run", splits)
+    (run / "discovery.json").write_text(json.dumps(found_equations(NASTY)))
+    page = make_run_page(run, curves_of(splits))
+    text, drawn = shown(page), data_of(page)["discovery"]
+    assert "Equations that were found" in text and "&lt;script&gt;document" in text and NASTY not in text
+    assert (
+        '<td class="n">0.02</td><td class="n">0.8</td>' in text
+        and '<td class="n">0.01</td><td class="n">0.2</td>' in text
+    )
+    assert f"--config-dir {run} experiment=discovered" in text
+    assert drawn["front"] == [[4, 0.02], [8, 0.01]] and drawn["curves"]["systems"][0] == [[2.0, 1.4, 1.0]]
+
+
+@pytest.mark.parametrize("wrong", [{"ranked": 3}, {"weights": []}, {"front": [{"size": 4, "error": float("nan")}]}])
+def test_a_damaged_file_of_equations_is_left_out(wrong, tmp_path):
+    splits = by_time(spirals(1))
+    run = write_run(tmp_path / "run", splits)
+    (run / "discovery.json").write_text(json.dumps(found_equations() | wrong))
+    page = make_run_page(run, curves_of(splits))
+    assert data_of(page)["discovery"] is None and "Equations that were found" not in shown(page)
+
+
 def test_a_forecast_is_one_curve(tmp_path):
     splits = by_time(spirals(1))
     data = data_of(make_run_page(write_run(tmp_path / "run", splits), curves_of(splits)))

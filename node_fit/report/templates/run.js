@@ -227,6 +227,38 @@ function runPage(data) {
       margin: {l: 8, r: 8, t: 10, b: 8}})];
   }
 
+  // Systems of equations: those that were judged, and the best of each size.
+  function front() {
+    const {systems, front: best} = data.discovery, known = systems.filter(({error}) => error > 0 && error < 10), hover = "size %{x}, error %{y:.3g}<br>%{text}<extra></extra>";
+    const text = each => each.lines.map(esc).join("<br>");
+    return [[
+      {x: known.map(each => each.size), y: known.map(each => each.error), text: known.map(text), mode: "markers", name: "judged", hovertemplate: hover,
+        marker: {size: 5, color: faded(colour("quiet"), 0.5)}},
+      {x: best.map(([size]) => size), y: best.map(([, error]) => error), mode: "lines+markers", name: "best of its size", hoverinfo: "skip",
+        line: {color: accent(0), width: 1.5, shape: "hv"}, marker: {size: 6, color: accent(0)}},
+      {x: [systems[0].size], y: [systems[0].error], text: [text(systems[0])], mode: "markers", name: "most probable", hovertemplate: hover,
+        marker: {symbol: "circle-open", size: 13, color: colour("ink"), line: {width: 1.6}}}
+    ], layout({showlegend: true, xaxis: axis({title: {text: "size"}, zeroline: false}), yaxis: logarithmic(known.map(each => each.error), {title: {text: "error"}}),
+      margin: {l: 8, r: 8, t: 40, b: 8}})];
+  }
+
+  function candidates() {
+    const {time, times, measured, fine, systems} = data.discovery.curves, names = Object.keys(data.discovery.curves.measured);
+    const made = panels(names.map(() => 200)), traces = [];
+    names.forEach((name, i) => {
+      traces.push({...made.place(i), x: times, y: measured[name], mode: "markers", name: "measured", legendgroup: "measured", showlegend: !i,
+        marker: {size: times.length > 300 ? 3 : 6, color: faded(colour("ink"), 0.55)}, hovertemplate: "%{y:.5g}"});
+      systems.forEach((columns, k) => columns && traces.push({...made.place(i), x: fine, y: columns[i], mode: "lines", name: `${k + 1}`, legendgroup: k, showlegend: !i,
+        line: {color: accent(k), width: k ? 1.3 : 2.2, dash: k ? "dash" : "solid"}, hovertemplate: "%{y:.5g}"}));
+    });
+    const annotations = names.map((name, i) => ({text: `<b>${named(name)}</b>`, xref: "paper", x: 0, xanchor: "left", yref: `${made.ref(i)} domain`, y: 1, yanchor: "bottom",
+      yshift: 2, showarrow: false, font: {size: 12.5}}));
+    return [traces, layout({...made.shape, annotations, height: made.total + 116, margin: {l: 8, r: 8, t: 62, b: 8}, showlegend: true, hovermode: "x unified",
+      xaxis: axis({title: {text: named(time), standoff: 6}, anchor: made.ref(names.length - 1), zeroline: false}),
+      legend: {orientation: "h", x: 0, xanchor: "left", y: 1 + 20 / made.total, yanchor: "bottom"}})];
+  }
+
+  if (data.discovery) { show("front", front); show("candidates", candidates); }
   if ($("starts")) show("starts", starts);
   if (records.length > 1) offer();
   if (records.length) pick(0);
