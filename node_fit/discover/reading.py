@@ -53,11 +53,13 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
     with scope(precision_of(model)):
         rates = jax.jit(jax.vmap(read))
         for row, (name, length) in enumerate(zip(data.trajectories, data.lengths, strict=True)):
-            t, ys, us = data.ts[row, :length], values[row, :length], data.us[row, :length]
-            if not np.isfinite(ys).all():
+            known = np.flatnonzero(np.isfinite(values[row, :length].sum(axis=1)))
+            rows = slice(int(known[0]) if known.size else 0, int(length))  # From the start on, which may be later.
+            if known.size < rows.stop - rows.start:
                 raise ValueError(f"the model can't simulate the trajectory {name!r}, so its field can't be read there.")
+            t, ys, us = data.ts[row, rows], values[row, rows], data.us[row, rows]
             read_there = np.asarray(rates(*(jnp.asarray(each, float) for each in (t, ys, us))), np.float64)
-            records.append(record_of(t, ys, us, read_there, data.ys[row, :length], model.scaler.turns))
+            records.append(record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns))
     return Reading(records, sees, balance)
 
 

@@ -113,9 +113,8 @@ def duffing(noise: float) -> node_fit.Dataset:
 
 def tanks(folder: Path) -> node_fit.Dataset:
     """The level of the lower tank alone, with the pump's voltage; the first 700 rows."""
-    table = pd.read_csv(next(folder.glob("*.csv")))
-    print(f"  columns of the tanks: {', '.join(table.columns)}")
-    return node_fit.from_frame(table.iloc[:700])
+    table = pd.read_csv(folder / "estimation.csv").iloc[:700]
+    return node_fit.from_frame(table, time="t_s", states=["y_V"], inputs=["u_V"])
 
 
 SYSTEMS: dict[str, Callable[[], System]] = {
