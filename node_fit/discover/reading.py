@@ -1,7 +1,7 @@
 """What a fitted model's field says of a system: its rates along its own trajectories, or what its network adds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from ..runtime.placement import precision_of, scope
 from .balance import Balance
 from .candidates import Smoothed, spread_of
 
+# How far a rate may be from a multiple of a hidden state, in shares of its largest value: rounding in float32.
+SAME_BUT_UNIT = 1e-4
 Reader = Callable[[Array, Array, Array], Array]
 
 
@@ -60,7 +62,42 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
             t, ys, us = data.ts[row, rows], values[row, rows], data.us[row, rows]
             read_there = np.asarray(rates(*(jnp.asarray(each, float) for each in (t, ys, us))), np.float64)
             records.append(record_of(t, ys, us, read_there, data.ys[row, rows], model.scaler.turns))
-    return Reading(records, sees, balance)
+    return Reading(records, sees, balance) if balance else with_units(Reading(records, sees, None), model.latent)
+
+
+def with_units(reading: Reading, states: Sequence[str]) -> Reading:
+    """A reading in which hidden states that are a rate but for their unit, as velocities, have its unit.
+
+    Their unit is the model's choice, which no measurement tells. That they are the rate is then known.
+    """
+    records = reading.records
+    measured = np.isfinite(records[0].raw).any(axis=0)
+    rates = np.concatenate([each.rates for each in records])
+    values = np.concatenate([each.values for each in records])[:, : len(states)]
+    known, units = {}, np.ones(len(states))
+    for hidden in np.flatnonzero(~measured):
+        for state in np.flatnonzero(measured):
+            unit = float(rates[:, state] @ values[:, hidden] / max(values[:, hidden] @ values[:, hidden], 1e-300))
+            off = np.abs(rates[:, state] - unit * values[:, hidden]).max()
+            if unit and off < SAME_BUT_UNIT * np.abs(rates[:, state]).max() and hidden not in known.values():
+                known[int(state)], units[hidden] = int(hidden), unit
+    if not known:
+        return reading
+    sought = [at for at in range(len(states)) if at not in known]
+    names = {at: f"rate{at}_" for at in sought}
+    texts = tuple(names[at] if at in names else str(states[known[at]]) for at in range(len(states)))
+    balance = Balance(tuple(states[at] for at in sought), tuple(names.values()), texts)
+    return Reading([in_units(each, units, sought) for each in records], reading.sees, balance)
+
+
+def in_units(record: Smoothed, units: np.ndarray, sought: Sequence[int]) -> Smoothed:
+    """A record whose states are multiplied by units, and whose rates are those of some states."""
+    from scipy.interpolate import make_interp_spline
+
+    values = record.values.copy()
+    values[:, : len(units)] *= units
+    splines = tuple(make_interp_spline(record.t, column, k=3) for column in values[:, : len(units)].T)
+    return replace(record, values=values, rates=(record.rates * units)[:, sought], splines=splines)
 
 
 def record_of(

@@ -458,14 +458,16 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
         worst = min(worst, share)
         if share < NEARLY_EXACT:
             alike = max(alike, products / max(squares, 1e-300))
-    figures = f"it explains {100 * worst:.3g} % of the variance, and neighbouring residuals correlate by {alike:.2f}"
-    none = f"no equation of these terms explains the record: of the best, {figures}"
+    figures = f"explains {100 * worst:.3g} % of the variance, and neighbouring residuals correlate by {alike:.2f}"
+    if worst > NEARLY_EXACT:
+        figures = "explains more than 99.9 % of the variance"
+    none = f"no equation of these terms explains the record: the best {figures}"
     rows = np.isfinite(judged.left).any(axis=1).sum()
     if worst < LEAST_EXPLAINED or alike > MOST_ALIKE + rows**-0.5 or judged.escapes:
         return False, False, f"{none}."
     if worst < NEARLY_EXACT and past_does_as_well(judge, judged):
-        return True, False, f"{none}, and each row is predicted as well by a linear map of the row before."
-    return True, True, f"found an equation; {figures}."
+        return True, False, f"{none}; a linear map of the row before predicts each row as well."
+    return True, True, f"found an equation; it {figures}."
 
 
 def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:

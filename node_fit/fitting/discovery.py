@@ -20,6 +20,8 @@ from .result import Fit
 
 # Difference of evidence within which a system is a rival.
 RIVAL = 10.0
+# Standard deviations that two systems must differ by to be told apart.
+LEAST_DIFFERENCE = 0.1
 # Starts of which the one that tells rivals apart is chosen.
 EXPERIMENTS = 24
 
@@ -41,8 +43,10 @@ class Experiment(NamedTuple):
 
     def __str__(self) -> str:
         at = ", ".join(f"{name} = {value:.3g}" for name, value in self.start.items())
-        far = f"they differ by {self.difference:.2g} standard deviations."
-        return f"a record from {at} would tell the first two apart: {far}"
+        far = f"they differ by {self.difference:.2g} standard deviations"
+        if self.difference < LEAST_DIFFERENCE:
+            return f"no start within the data's range tells the first two apart: from {at}, {far}."
+        return f"a record from {at} would tell the first two apart: {far}."
 
 
 @dataclass
@@ -188,8 +192,8 @@ class Discovery:
         lines = [self.verdict, str(self.found)]
         if self.rivals:
             shown = str(self.rivals[0]).replace("\n", "\n  ")
-            share = f"{self.weights[0]:.0%} for the best"
-            lines.append(f"rivals that explain it about as well: {len(self.rivals)} ({share}); the first:")
+            share = f"among all these, the best has a probability of {100 * self.weights[0]:.0f} %"
+            lines.append(f"rivals that explain it about as well: {len(self.rivals)}; {share}. The first rival:")
             lines += [f"  {shown}", *([str(experiment)] if (experiment := self.experiment()) else [])]
         return "\n".join(lines)
 

@@ -54,6 +54,9 @@ def main() -> None:
             page = DOCS / f"gallery_{name}.md"
             text = page.read_text()
             runs = [run(words, folder, number) for number, words in enumerate(commands(text, "node_fit"))]
+            for words in commands(text, "node_fit.discover"):
+                words = [str(runs[-1].folder) if word == "RUN" else word for word in words]
+                runs.append(run(words, folder, len(runs), "node_fit.discover"))
             for words in commands(text, "node_fit.export"):
                 write_export(words, folder, runs[-1])
             publish(name, subject, runs)
@@ -78,12 +81,12 @@ def supply(folder: Path, subject: Subject, data: Path) -> None:
             gallery_data.make(name, folder)
 
 
-def run(words: list[str], folder: Path, number: int) -> Run:
+def run(words: list[str], folder: Path, number: int, module: str = "node_fit") -> Run:
     """Runs a command, unless its run is there."""
     place, kind = folder / f"run{number}", "sweep" if "-m" in words else "run"
     if not (place / "seconds.json").is_file():
         began = time.perf_counter()
-        command = [sys.executable, "-m", "node_fit", *words, f"hydra.{kind}.dir={place}"]
+        command = [sys.executable, "-m", module, *words, f"hydra.{kind}.dir={place}"]
         subprocess.run(command, cwd=folder, check=True)
         (place / "seconds.json").write_text(json.dumps(time.perf_counter() - began))
     summary = place / "summary.json"

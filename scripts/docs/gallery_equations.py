@@ -1,5 +1,6 @@
 """Subjects of the gallery whose equations are known, or half known: pictures, and figures beside published ones."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,8 +162,36 @@ def rows_lab(runs: Sequence[Run]) -> Rows:
     return constants(runs[0], names, [f"{each:g}" for each in (true.GROWTH, true.HALF, true.YIELD)], TRUTH)
 
 
+def draw_discovery(figure: Any, runs: Sequence[Run]) -> None:
+    """The front of error against size, and the velocity that nobody measured: simulated, and as it was."""
+    told = json.loads((runs[1].folder / "discovery.json").read_text())
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    judged = [each for each in told["ranked"] if each["error"] < 2]
+    sizes, errors = ([each[key] for each in judged] for key in ("size", "error"))
+    left.plot(sizes, errors, **DOTS, color=QUIET)
+    front = [[each[key] for each in told["front"]] for key in ("size", "error")]
+    left.step(*front, where="post", color=ACCENTS[0], linewidth=1)
+    left.plot(told["ranked"][0]["size"], told["ranked"][0]["error"], marker="o", markerfacecolor="none", color=INK)
+    left.set(xlabel="size", ylabel="error", yscale="log")
+    curves, table = told["curves"], pd.read_csv(runs[1].folder.parent / "data" / "pendulum.csv")
+    rows = table.loc[table["trajectory"].astype(str) == curves["record"]]
+    right.plot(rows["t"], rows["velocity"], **DOTS, color=ACCENTS[1], label="velocity, not given")
+    right.plot(curves["fine"], curves["systems"][0][1], color=ACCENTS[1], linewidth=1, label="hidden state")
+    right.set(xlabel="t [s]", ylabel="rad/s")
+    right.legend()
+
+
+def rows_discovery(runs: Sequence[Run]) -> Rows:
+    names = {"c1": "damping [1/s]", "c2": "of the torque [1/(kg m²)]", "c3": "of the sine [1/s²]"}
+    return [
+        *constants(runs[1], names, ("-0.5", "1", "-9.81"), TRUTH),
+        ("NRMSE of five other swings", f"{runs[1].score('test'):.3f}", f"{runs[0].score('test'):.3f}", "the network"),
+    ]
+
+
 SUBJECTS = {
     "lynx_hare": Subject(draw_lynx_hare, rows_lynx_hare),
+    "discovery": Subject(draw_discovery, rows_discovery),
     "kinetics": Subject(draw_kinetics, rows_kinetics, needs=("carotenoids/measurementData_Bruno_JExpBot2016.tsv",)),
     "doses": Subject(draw_doses, rows_doses, makes=("blood.csv", "doses.csv")),
     "robertson": Subject(draw_robertson, rows_robertson),
