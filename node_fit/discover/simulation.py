@@ -13,7 +13,7 @@ FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
 # Relative error of the simulation below which a better fit counts for nothing.
 RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
-NUDGE = 1e-6
+DIFFERENCE = 1e-6
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
 UNTIL_LEFT, BEHIND = 3, 100.0
 LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
@@ -212,7 +212,7 @@ def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray,
     nudges = np.ones((len(which), widest))
     for member, own in enumerate(places):
         sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, own]).clip(1e-4)]
-        nudges[member, 1 : 1 + len(sizes)] = NUDGE * np.array(sizes)
+        nudges[member, 1 : 1 + len(sizes)] = DIFFERENCE * np.array(sizes)
         for state in range(states):
             begun[member, 1 + state, state] += nudges[member, 1 + state]
         nudged = 1 + states + np.arange(len(own))

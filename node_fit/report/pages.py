@@ -1,8 +1,6 @@
 """The pages of a run, with its section on residuals, and of several runs, made from what their directories hold."""
 
-import json
 import math
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -38,8 +36,10 @@ from .run_files import (
     Summary,
     command_of,
     field_of_model,
+    fit_again,
     load_curves,
     read_config_text,
+    read_discovery,
     read_json,
     read_losses,
     read_predictions,
@@ -135,8 +135,6 @@ def in_a_word(first: Sequence[float], limit: float, says: Sequence[str]) -> str:
 
 
 PAGE_NAME = "report.html"
-# What `python -m node_fit.discover` writes beside the fit of the best equations.
-DISCOVERY_NAME = "discovery.json"
 # Numbers that are drawn of all trajectories together, which keeps the page below 4 MB.
 MOST_DRAWN_NUMBERS = 500_000
 # Trajectories to pick from, and rows of each.
@@ -172,7 +170,7 @@ def make_run_page(
     **Returns:** the path of the page.
     """
     predictions = read_predictions(folder / "predictions.csv")
-    discovery = describe_discovery(read_json(folder / DISCOVERY_NAME))
+    discovery = read_discovery(folder)
     summary = cast(Summary, dict.fromkeys(SUMMARY) | read_summary(folder))
     diagnosis = summary["diagnosis"] or {}
     config, config_text = read_config_text(folder / "config.yaml")
@@ -223,36 +221,6 @@ def make_run_page(
         versions=read_versions(folder / "model.safetensors"),
         command=command_of(read_json(folder / ".run.json"), summary) if discovery is None else fit_again(folder),
     )
-
-
-def fit_again(folder: Path) -> str:
-    """The command that fits the equations of a discovery again."""
-    return f"python -m node_fit --config-dir {shlex.quote(str(folder))} experiment=discovered"
-
-
-def describe_discovery(found: Json) -> Json | None:
-    """What a page shows of the equations that were found; None if there are none, or the file is damaged."""
-    try:
-        weights = [float(weight) for weight in found["weights"]]
-        rivals = [each["equations"] for each in found["rivals"]]
-        systems = [
-            {
-                "size": int(each["size"]),
-                "error": float(each["error"]),
-                "lines": [f"d{state}/dt = {text}" for state, text in each["shown"].items()],
-                "weight": weights[0] if place == 0 else None,
-            }
-            for place, each in enumerate(found["ranked"])
-        ]
-        for each, system in zip(found["ranked"], systems, strict=True):
-            if each["equations"] in rivals:
-                system["weight"] = weights[1 + rivals.index(each["equations"])]
-        front = [[int(each["size"]), float(each["error"])] for each in found["front"]]
-        told = {"verdict": str(found["verdict"]), "systems": systems, "front": front, "curves": dict(found["curves"])}
-        json.dumps(told, allow_nan=False)
-        return told if systems else None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        return None
 
 
 def intervals_of(summary: Summary) -> Json:

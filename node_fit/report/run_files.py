@@ -125,6 +125,8 @@ def count_from_origin(name: str, texts: Sequence[str] | np.ndarray) -> tuple[str
     return f"{name}, {origin.unit} from {first}{zone}", origin.since(stamps), origin
 
 
+# What `python -m node_fit.discover` writes beside the fit of the best equations.
+DISCOVERY_NAME = "discovery.json"
 # Of a config that is read [bytes].
 LARGEST_CONFIG_TEXT = 4 << 20
 
@@ -216,6 +218,37 @@ def command_of(record: Json, summary: "Summary") -> str:
     words += [word for word in given if not word.startswith(("resume=", "resume_from="))]
     lines = [f"cd {shlex.quote(record['cwd'])}"] if record.get("cwd") else []
     return "\n".join([*lines, f"python -m node_fit {shlex.join(words)}".rstrip()])
+
+
+def fit_again(folder: Path) -> str:
+    """The command that fits the equations of a discovery again."""
+    return f"python -m node_fit --config-dir {shlex.quote(str(folder))} experiment=discovered"
+
+
+def read_discovery(folder: Path) -> Json | None:
+    """What a page shows of the equations that were found; None if there are none, or the file is damaged."""
+    found = read_json(folder / DISCOVERY_NAME)
+    try:
+        weights = [float(weight) for weight in found["weights"]]
+        rivals = [each["equations"] for each in found["rivals"]]
+        systems = [
+            {
+                "size": int(each["size"]),
+                "error": float(each["error"]),
+                "lines": [f"d{state}/dt = {text}" for state, text in each["shown"].items()],
+                "weight": weights[0] if place == 0 else None,
+            }
+            for place, each in enumerate(found["ranked"])
+        ]
+        for each, system in zip(found["ranked"], systems, strict=True):
+            if each["equations"] in rivals:
+                system["weight"] = weights[1 + rivals.index(each["equations"])]
+        front = [[int(each["size"]), float(each["error"])] for each in found["front"]]
+        told = {"verdict": str(found["verdict"]), "systems": systems, "front": front, "curves": dict(found["curves"])}
+        json.dumps(told, allow_nan=False)
+        return told if systems else None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None
 
 
 def stages(rows: list[LossRow]) -> list[StageLosses]:
