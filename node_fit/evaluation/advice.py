@@ -10,9 +10,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
-from ..model.initial_state.rule import Stated
-from ..model.initial_state.trained import Fitted
-from ..model.make_model import keyword, made_of, says
+from ..model.make_model import keyword, says
 from ..objectives.objective import Penalty
 from ..options.options import Options
 from ..options.recipes import DIRECT_RECIPE
@@ -297,8 +295,7 @@ def other_equations(options: Options, chosen: Collection[str]) -> str | None:
         return None
     alone = options.restarts in (1, "auto") and "restarts" not in chosen
     tries = ["several first values of the constants (restarts=8)"] if alone else []
-    found = options.start != "auto" and made_of(options.start) in (Fitted, Stated)
-    if not found and "start" not in chosen:
+    if not says(options.start, "is_fitted", False) and "start" not in chosen:
         tries.append("a start that is fitted (start=fitted)")
     if options.hidden not in (0, "auto", ()):
         tries.append("the start of the hidden states, if you know it (start=first start.absent=...)")

@@ -23,7 +23,6 @@ from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of, says
-from ..model.observation import MeasuredStates
 from ..objectives.objective import AbstractObjective, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -331,7 +330,7 @@ def evidence_of(fit: Fit) -> float | None:
 
 def thinned(fit: Fit) -> Fit:
     """A polynomial fit without the coefficients that the data do not ask for, or the fit as it is."""
-    if made_of(fit.options.field) is not Polynomial or fit.status == "failed":
+    if not says(fit.options.field, "is_polynomial", False) or fit.status == "failed":
         return fit
     try:
         found = thin_out(fit.evidence)
@@ -385,7 +384,7 @@ def is_plain(maker: Any) -> bool:
 def is_measured(options: Options, fit: Fit) -> bool:
     """Whether all states are measured, and none is an angle."""
     hidden = options.hidden not in ("auto", 0, ()) or fit.options.hidden not in (0, ())
-    return not hidden and made_of(options.observation) is MeasuredStates and not fit.data["train"].angles
+    return not hidden and says(options.observation, "is_direct", False) and not fit.data["train"].angles
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:

@@ -101,7 +101,7 @@ def make_model(
         limits,
         inputs=train.inputs,
         time=train.time,
-        readout=made_of(observation) is not MeasuredStates,
+        readout=not says(observation, "is_direct", False),
         angles=scaling.turns,
     )
     # If memory runs out, this raises here; later, it would end the process.
@@ -200,7 +200,7 @@ def made_of(maker: object) -> Callable:
 
 def says(maker: Any, name: str, default: Any) -> Any:
     """What the class of a part says of its instances before there is one; the default of a function or an instance."""
-    found = made_of(maker)
+    found = made_of(maker) if callable(maker) else None
     return getattr(found, name, default) if isinstance(found, type) else default
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..runtime.serialization import stored_as
@@ -20,10 +21,21 @@ class AbstractObservation(eqx.Module, metaclass=Part):
 
     - `is_direct`: whether the channels are states.
     - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
+    - `has_features`: whether they are linear in the states and in `features` of these, with coefficients that
+      `with_readout` sets.
     """
 
     is_direct: ClassVar[bool] = False
     is_nonlinear: ClassVar[bool] = False
+    has_features: ClassVar[bool] = False
+
+    def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
+        """What the channels are linear in, beside the states."""
+        raise NotImplementedError
+
+    def with_readout(self, coefficients: Float[np.ndarray, "term channel"]) -> "AbstractObservation":
+        """The observation with other coefficients: of 1, of the states, and of the features."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
@@ -77,6 +89,7 @@ class NetworkReadout(AbstractObservation):
     """
 
     is_nonlinear: ClassVar[bool] = True
+    has_features: ClassVar[bool] = True
     linear: LinearReadout
     network: Layers
 
@@ -96,3 +109,22 @@ class NetworkReadout(AbstractObservation):
 
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         return self.linear(state) + self.network(state)
+
+    def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
+        """The network's last hidden layer."""
+        last = self.network.layers[-1]
+        hidden = eqx.tree_at(
+            lambda n: (n.layers[-1].weight, n.layers[-1].bias),
+            self.network,
+            (jnp.eye(last.in_features), jnp.zeros(last.in_features)),
+        )
+        return hidden(state)
+
+    def with_readout(self, coefficients: Float[np.ndarray, "term channel"]) -> "NetworkReadout":
+        matrix = self.linear.matrix
+        shift, states, hidden = np.split(coefficients, [1, 1 + matrix.shape[1]])
+        return eqx.tree_at(
+            lambda o: (o.linear.shift, o.linear.matrix, o.network.layers[-1].weight),
+            self,
+            tuple(jnp.asarray(x, matrix.dtype) for x in (shift[0], states.T, hidden.T)),
+        )

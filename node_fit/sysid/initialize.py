@@ -6,6 +6,7 @@ the features of the readout are chosen.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,9 +17,7 @@ from jaxtyping import Array, Complex, Float
 from ..data.batch import past_rows, start_rows
 from ..data.dataset import Dataset, cut
 from ..model.fields.network import Linear
-from ..model.initial_state.trained import Encoder
 from ..model.neural_ode import NeuralODE
-from ..model.observation import NetworkReadout
 from ..solver.problem import VectorField
 from .linear_model import LinearSystem
 
@@ -42,9 +41,7 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
         model,
         (like(np.concatenate([system.a, system.b], axis=1) / step), like(system.c / step)),
     )
-    if not (isinstance(model.start, Encoder) and model.start.matrix.shape == system.e.shape):
-        return model
-    return eqx.tree_at(lambda m: (m.start.matrix, m.start.shift), model, (like(system.e), like(system.f)))
+    return replace(model, start=model.start.with_past_map(system.e, system.f))
 
 
 def path(model: NeuralODE) -> Linear:
@@ -139,10 +136,10 @@ class Tried(NamedTuple):
 
 def has_place(model: NeuralODE) -> bool:
     """Whether a model can begin with filters."""
-    field, start = model.field, model.start
+    field = model.field
     rest = getattr(field, "has_network", False) and not getattr(field, "time", False)
     linear = rest and linear_part_of(field) is not None
-    return linear and isinstance(start, Encoder) and start.before and isinstance(model.observation, NetworkReadout)
+    return linear and model.start.past > 0 and model.observation.has_features
 
 
 def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
@@ -153,13 +150,12 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     - `model`: one that `has_place`. `train`: what it is fitted to.
     - `kind`: how inputs are interpolated. `step`: time between two rows, in scaled units. `seed`: of the draws.
     """
-    scaler, observation, start = model.scaler, model.observation, model.start
-    assert isinstance(observation, NetworkReadout) and isinstance(start, Encoder)
+    scaler = model.scaler
     us = scaler.scale_inputs(train.us)
     over = us if kind == "hold" else (us + np.concatenate([us[:, 1:], us[:, -1:]], axis=1)) / 2
-    features = features_of(observation)
+    features = features_of(model)
     rng, slowest = np.random.default_rng(seed), SLOWEST * float(train.lengths.max())
-    states = start.matrix.shape[0]
+    states = len(model.system.states)
     scaled = scaler.scale_states(train.ys)
 
     def tried(several: list[Filters]) -> list[Tried]:
@@ -174,34 +170,16 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     path = best.filters.states(over) / best.sizes
     system = best.filters.system(best.sizes, *start_map(path, train, model))
     model = begin_as_linear(model, system, step)
-    last = best.readout
-    return eqx.tree_at(
-        lambda m: (
-            m.observation.linear.matrix,
-            m.observation.linear.shift,
-            m.observation.network.layers[-1].weight,
-        ),
-        model,
-        tuple(
-            jnp.asarray(x, observation.linear.matrix.dtype)
-            for x in (last[1 : states + 1].T, last[0], last[states + 1 :].T)
-        ),
-    ), best.error
+    return replace(model, observation=model.observation.with_readout(best.readout)), best.error
 
 
-def features_of(observation: NetworkReadout) -> Callable[[np.ndarray], np.ndarray]:
-    """What the readout is linear in: 1, the states, and the network's last hidden layer; shape `(..., feature)`."""
-    network = observation.network
-    hidden = eqx.tree_at(
-        lambda n: (n.layers[-1].weight, n.layers[-1].bias),
-        network,
-        (jnp.eye(network.layers[-1].in_features), jnp.zeros(network.layers[-1].in_features)),
-    )
-    drawn = eqx.filter_jit(eqx.filter_vmap(hidden))
+def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
+    """What the channels are linear in: 1, the states, and their features; shape `(..., term)`."""
+    drawn, kind = eqx.filter_jit(eqx.filter_vmap(model.observation.features)), path(model).layer.weight.dtype
 
-    def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows feature"]:
+    def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows term"]:
         rows = path.reshape(-1, path.shape[-1])
-        found = np.asarray(drawn(jnp.asarray(rows, network.layers[0].weight.dtype)), float)
+        found = np.asarray(drawn(jnp.asarray(rows, kind)), float)
         return np.concatenate([np.ones((len(rows), 1)), rows, found], axis=1).reshape(*path.shape[:-1], -1)
 
     return features
@@ -232,14 +210,13 @@ def solve_ridge(table: np.ndarray, target: np.ndarray, mask: np.ndarray) -> Floa
 
 def start_map(path: np.ndarray, train: Dataset, model: NeuralODE) -> tuple[np.ndarray, np.ndarray]:
     """The affine map from the rows before a start to the states there, beyond the start's own guess."""
-    start = model.start
-    assert isinstance(start, Encoder)
+    rows = model.start.past
     stride = max(int(train.lengths.sum()) // MOST_FILTER_ROWS, 1)
-    pieces = train.pieces(start.rows + 1, stride)
+    pieces = train.pieces(rows + 1, stride)
     windows = cut(train, pieces, [str(number) for number in range(len(pieces))])
-    past = past_rows(windows, model.scaler, start.rows)
+    past = past_rows(windows, model.scaler, rows)
     row, begin, _ = np.array(pieces).T
-    states = path[row, begin + start_rows(windows, start.rows)]
+    states = path[row, begin + start_rows(windows, rows)]
     channels = train.ys.shape[2]
     states[:, :channels] -= past[:, -1, :channels]
     features = np.concatenate([past.reshape(len(past), -1), np.ones((len(past), 1))], axis=1)

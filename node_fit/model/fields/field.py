@@ -26,12 +26,14 @@ class AbstractVectorField(eqx.Module, metaclass=Part):
       linear model of the data; if a keyword `linear` asks for it, only then.
     - `is_linear`: whether it is linear altogether.
     - `has_equations`: whether its right-hand sides are equations that the user knows, at least in part.
+    - `is_polynomial`: whether it is a sum of monomials, of which the data may ask for a few.
     - `has_network`: whether it has a network, which could be smaller.
     """
 
     has_linear_part: ClassVar[bool] = False
     is_linear: ClassVar[bool] = False
     has_equations: ClassVar[bool] = False
+    is_polynomial: ClassVar[bool] = False
     has_network: ClassVar[bool] = True
 
     @property

@@ -321,6 +321,7 @@ class Polynomial(AbstractVectorField):
     """
 
     has_linear_part: ClassVar[bool] = True
+    is_polynomial: ClassVar[bool] = True
     has_network: ClassVar[bool] = False
     weight: Float[Array, "state term"]
     path: Linear

@@ -135,8 +135,10 @@ class AbstractStart(eqx.Module, metaclass=Part):
     """
 
     guess: eqx.AbstractVar[Guess]
-    # Whether trajectories start at their first measurement as it is, noise included.
+    # Whether trajectories start at their first measurement as it is, noise included; and whether the starts of measured
+    # states are fitted.
     is_first_measurement: ClassVar[bool] = False
+    is_fitted: ClassVar[bool] = False
 
     @property
     def penalised(self) -> PyTree:
@@ -185,6 +187,12 @@ class AbstractStart(eqx.Module, metaclass=Part):
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "AbstractStart":
         """The rule to begin a fit with, where it fits starts: those of hidden states, and what is added to those of
         measured ones, in scaled units."""
+        return self
+
+    def with_past_map(
+        self, matrix: Float[np.ndarray, "state feature"], shift: Float[np.ndarray, " state"]
+    ) -> "AbstractStart":
+        """The rule to begin a fit with, if it corrects its guess by an affine map of the past rows; else as it is."""
         return self
 
     def adapted(self, batch: Batch) -> "AbstractStart":
@@ -274,6 +282,7 @@ class Stated(AbstractStart):
     **Raises:** `ValueError` if an expression uses an unknown name, or is of what is not a state.
     """
 
+    is_fitted: ClassVar[bool] = True
     guess: Guess
     values: Equations
     constants: Constants

@@ -1,6 +1,7 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -39,6 +40,7 @@ class Fitted(AbstractStart):
     - `key`: not used.
     """
 
+    is_fitted: ClassVar[bool] = True
     guess: Guess
     values: Starts
     rows: int | None = eqx.field(static=True)
@@ -226,6 +228,14 @@ class Encoder(AbstractStart):
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)
+
+    def with_past_map(
+        self, matrix: Float[np.ndarray, "state feature"], shift: Float[np.ndarray, " state"]
+    ) -> "Encoder":
+        if self.matrix.shape != matrix.shape:
+            return self
+        like = self.matrix.dtype
+        return eqx.tree_at(lambda s: (s.matrix, s.shift), self, (jnp.asarray(matrix, like), jnp.asarray(shift, like)))
 
     @property
     def past(self) -> int:
