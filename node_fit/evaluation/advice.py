@@ -132,7 +132,15 @@ class Case:
             self.errors[name] != 0 for name in self.held
         ):
             return False
-        return self.scaler is None or not neighbours_in_words(check_residuals(train, predicted, self.scaler).channels)
+        return self.is_independent
+
+    @cached_property
+    def is_independent(self) -> bool:
+        """Whether neighbouring residuals of the training data look independent; True where that can't be told."""
+        if self.scaler is None:
+            return True
+        checked = check_residuals(self.splits["train"], self.predicted["train"], self.scaler)
+        return not neighbours_in_words(checked.channels)
 
     def what(self, *, overfits: bool) -> str:
         return advise(
@@ -143,6 +151,7 @@ class Case:
             overfits=overfits,
             explained=self.train.r2 >= POOR,
             penalised=self.penalised,
+            independent=self.is_independent,
         )
 
 
@@ -196,6 +205,7 @@ def advise(
     overfits: bool,
     explained: bool = True,
     penalised: bool = True,
+    independent: bool = True,
 ) -> str:
     """What to try next: what is not in use yet, and what the training data suggest.
 
@@ -207,6 +217,7 @@ def advise(
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
     - `explained`: whether it explains the training data themselves.
     - `penalised`: whether it has a network, on which a prior would act.
+    - `independent`: whether neighbouring residuals look independent of each other.
     """
     found = []
     wide = spanning_decades(options, data)
@@ -223,7 +234,9 @@ def advise(
         found.append(advise_flat(options, (), chosen))
     else:
         found.append(MORE)
-        found[-1] += "" if np.isnan(shares).all() else ", since past rows do not predict the residuals"
+        # Beside a warning that neighbours depend on each other, it would read as its contrary.
+        tells = independent and not np.isnan(shares).all()
+        found[-1] += ", since past rows do not predict the residuals" if tells else ""
     return "; or ".join(found)
 
 

@@ -12,7 +12,7 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.interpolation import noise_levels
-from node_fit.evaluation.advice import Case, is_noise
+from node_fit.evaluation.advice import Case, advise, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import baselines, score_predictions
@@ -431,6 +431,17 @@ def test_wrong_equations_are_no_hidden_states(size):
     assert found.kind == ("poor" if size < 1 else "flat")
     assert "equations" in found.sentence and "start" in found.sentence and "hidden" not in found.sentence
     assert "equations" not in diagnose(Case("converged", STALLED, *split)).sentence
+
+
+def test_advice_is_not_the_contrary_of_a_warning():
+    """What past rows do not predict may be a random walk, whose neighbours depend on each other."""
+    data = rotation(2, 200, rate=4.0)
+    left = np.random.default_rng(0).normal(size=data.ys.shape)
+    said = [
+        advise(nf.Options(), data, data.ys + left, overfits=False, explained=True, independent=each)
+        for each in (True, False)
+    ]
+    assert [("past rows" in each) for each in said] == [True, False]
 
 
 def epidemic(infected):
