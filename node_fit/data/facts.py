@@ -7,13 +7,15 @@ import numpy as np
 from jaxtyping import Float
 
 from .dataset import Dataset
-from .interpolation import FEWEST_SMOOTHED, detect_input_hold
+from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY, detect_input_hold
 from .scaling import Scaling
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
 HUGE = 1e18
 # Maximum number of outliers, and how many times farther from the median they are than all other values.
 LONELY, FAR_AWAY = 3, 10.0
+# Fewer pairs of neighbouring rows do not show whether a state jumps between levels.
+FEWEST_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def find_oddities(
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
         found += late_start(data, index, name) if from_first and window is None else []
+        found += looks_set(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):
         values = data.us[..., index][data.valid]
         if np.ptp(values) == 0:
@@ -120,6 +123,24 @@ def late_start(data: Dataset, index: int, name: str) -> list[str]:
     return [
         f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "
         "first measurement, which is later; start=fitted fits where it starts"
+    ]
+
+
+def looks_set(data: Dataset, index: int, name: str) -> list[str]:
+    """Says where a state jumps between a few levels, as what somebody sets does: two, or levels with others between."""
+    values = data.ys[..., index]
+    pairs = data.mask[:, 1:, index] & data.mask[:, :-1, index]
+    levels, level = np.unique(values[data.mask[..., index]], return_inverse=True)
+    if not 2 <= len(levels) <= FEW_LEVELS or pairs.sum() < FEWEST_STEPS:
+        return []
+    at = np.zeros(values.shape, int)
+    at[data.mask[..., index]] = level
+    jumps = np.abs(np.diff(at, axis=1))[pairs]
+    if np.mean(jumps > 0) >= RARELY or (len(levels) > 2 and jumps.max() < 2):
+        return []
+    return [
+        f"state {name!r} jumps between {len(levels)} levels, as what is set from outside does; if it is an input, name "
+        f"it as one (data.inputs=[{name}])"
     ]
 
 

@@ -59,6 +59,28 @@ def test_data_in_order_are_not_talked_about():
         assert find_oddities(data, nf.Scaling(log=log), 5) == []
 
 
+def switched(ys):
+    ys[..., 1] = 20.0 * (np.arange(ys.shape[1]) // 9 % 2)
+
+
+def stepped(ys):
+    ys[..., 1] = np.array([0.0, 3.0, 1.0, 2.0])[np.arange(ys.shape[1]) // 10 % 4]
+
+
+def rounded(ys):
+    ys[..., 1] = np.round(2 * ys[..., 1] / np.abs(ys[..., 1]).max())
+
+
+@pytest.mark.parametrize(("change", "levels"), [(switched, 2), (stepped, 4), (rounded, None)])
+def test_an_input_among_the_states_is_told(change, levels):
+    """Values that a sensor rounds pass through each level; those that are set jump over some."""
+    told = find_oddities(with_values(change), nf.Scaling())
+    asked = [
+        f"state 'y' jumps between {levels} levels, as what is set from outside does; if it is an input, name it as one"
+    ]
+    assert [each.split(" (")[0] for each in told] == (asked if levels else [])
+
+
 def test_short_records_constant_inputs_and_long_windows_are_told():
     ts = np.arange(2.0)
     data = nf.Dataset.from_arrays(ts, ts[:, None], 0 * ts[:, None] + 4)
