@@ -9,11 +9,9 @@ from .runtime.serialization import __version__ as __version__
 
 if TYPE_CHECKING:
     from .data.batch import Batch
-    from .data.dataset import Dataset
+    from .data.dataset import Dataset, Split, Splits, from_frame, read_table
     from .data.scaling import Scaling
-    from .data.splits import Split, Splits
     from .data.table_source import Table, with_events
-    from .data.tables.reading import from_frame, read_table
     from .evaluation.metrics import score
     from .export.export import Export, export
     from .fitting.discovery import Discovery, discover
@@ -138,13 +136,13 @@ _HOMES = {
     "fit": "fitting.fit",
     "fit_petab": "petab.fitting",
     "fit_several": "fitting.fit",
-    "from_frame": "data.tables.reading",
+    "from_frame": "data.dataset",
     "load": "storage.model_file",
     "make_model": "model.make_model",
     "objective": "petab.objective",
     "read_petab": "petab.tables",
     "read_sbml": "petab.sbml",
-    "read_table": "data.tables.reading",
+    "read_table": "data.dataset",
     "save": "storage.model_file",
     "score": "evaluation.metrics",
     "with_events": "data.table_source",
@@ -199,8 +197,8 @@ _HOMES = {
     "SecondOrder": "model.fields.network",
     "Solver": "solver.solver",
     "Sparse": "model.fields.known",
-    "Split": "data.splits",
-    "Splits": "data.splits",
+    "Split": "data.dataset",
+    "Splits": "data.dataset",
     "Squares": "objectives.objective",
     "Stage": "training.task",
     "Stated": "model.initial_state.rule",

@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.text import Text
 
-from ..data.dataset import Dataset
-from ..data.splits import Splits
+from ..data.dataset import Dataset, Splits
 from ..evaluation.diagnosis import Assessment
 from ..fitting.fit import fit
 from ..fitting.progress import Display

@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..runtime.placement import AnyArray
-from .dataset import Dataset, cut
+from .dataset import Dataset
 from .domains import rebase_to_end
 from .events import Events, Jumps
 from .noise import noise_weights
 from .scaling import Scaler
+from .trajectories import cut
 
 
 class Batch(eqx.Module):

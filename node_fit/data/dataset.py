@@ -1,232 +1,37 @@
-"""Measured trajectories as padded, named arrays: the data that all other parts of the library take.
+"""Data: trajectories that are read from tables, and split into training, validation and held-out test data."""
 
-The rules of a `Dataset` are here too, and what makes one from arrays of different lengths or from first rows alone.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 
 from ..runtime.placement import ArrayLike
-from ..runtime.validation import check_argument, nearest_choice
-from .domains import Turns, near_columns, turns_of, unwrap
-from .events import Events
-from .tables.table import Dates
+from ..runtime.validation import check_argument, nearest_choice, says_where
+from .tables.layout import (
+    CovariateNumbers,
+    as_names,
+    as_numbers,
+    as_rows,
+    assemble,
+    check_trajectories,
+    with_covariates,
+)
+from .tables.reading import ESTIMATE, MOST_BYTES, Sigma, make_roles, read_files, sigma_columns, with_columns, with_sigma
+from .tables.table import RawTable, check_unit, hint, list_names
+from .trajectories import Cut, Trajectories
 
 if TYPE_CHECKING:
     import pandas
-
-# The column of a data frame that names the trajectory.
-TRAJECTORY = "trajectory"
-
 
 # Values of channels as a user gives them: by name, or with an axis for the channels; None for none.
 GivenStates = ArrayLike | Mapping[str, ArrayLike] | None
 
 
-def as_series(arrays: ArrayLike, rank: int, name: str) -> list[np.ndarray]:
-    """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
-    if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
-        series = [np.asarray(a, dtype=np.float64) for a in arrays]
-    else:
-        whole = np.asarray(arrays, dtype=np.float64)
-        if whole.ndim == rank:
-            series = [whole]
-        elif whole.ndim == rank + 1:
-            series = list(whole)
-        else:
-            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {whole.shape}.")
-    if not series or any(len(a) == 0 for a in series):
-        raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
-    return series
-
-
-def with_column(arrays: ArrayLike, ts: ArrayLike) -> ArrayLike:
-    """Adds the axis of a single column to arrays that lack it; returns others unchanged.
-
-    They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
-    """
-    rank = rank_of(arrays)
-    if rank == 1:
-        return np.asarray(arrays, np.float64)[:, None]
-    if rank == 2 and rank_of(ts) == 2:
-        series, grids = cast(Iterable[ArrayLike], arrays), cast(Iterable[ArrayLike], ts)
-        if [np.shape(each) for each in series] == [np.shape(t) for t in grids]:
-            return [np.asarray(each, np.float64)[:, None] for each in series]
-    return arrays
-
-
-def rank_of(arrays: ArrayLike) -> int:
-    """The number of axes of an array, or of a list of arrays that may differ in length."""
-    if isinstance(arrays, list | tuple):
-        return 1 + (np.ndim(arrays[0]) if arrays else 0)
-    return np.ndim(arrays)
-
-
-def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray]) -> None:
-    if not len(ts) == len(ys) == len(us):
-        raise ValueError(
-            f"ts, ys and us must hold the same number of trajectories, got {len(ts)}, {len(ys)}, {len(us)}."
-        )
-    for index, (t, y, u) in enumerate(zip(ts, ys, us, strict=True)):
-        if not len(t) == len(y) == len(u):
-            raise ValueError(
-                f"trajectory {index}: ts {t.shape}, ys {y.shape} and us {u.shape} must have one row per time."
-            )
-        if y.shape[1] != ys[0].shape[1] or u.shape[1] != us[0].shape[1]:
-            raise ValueError(f"trajectory {index}: ys {y.shape} and us {u.shape} differ in columns from trajectory 0.")
-
-
-def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray:
-    """Pads arrays to a common length with `fill`, or with copies of their last rows if it is `None`."""
-    whole = np.empty((len(series), length, *series[0].shape[1:]))
-    for row, array in zip(whole, series, strict=True):
-        row[: len(array)] = array
-        row[len(array) :] = array[-1] if fill is None else fill
-    return whole
-
-
-def as_deviations(sigma: ArrayLike, ys: np.ndarray) -> np.ndarray:
-    """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
-    if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
-        return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
-    given = np.asarray(sigma, np.float64)
-    try:
-        return np.broadcast_to(given, ys.shape)
-    except ValueError:
-        raise ValueError(
-            f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
-        ) from None
-
-
-def as_frame(data: "Dataset", ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray) -> "pandas.DataFrame":
-    """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
-
-    **Arguments:**
-
-    - `data`: the dataset that names the trajectories and the time.
-    - `ts`, `columns`: times, and columns by their names, of shape `(trajectory, time)`.
-    - `at`: the rows to take, of that shape too.
-
-    **Raises:** `ValueError` if two columns have the same name.
-    """
-    import pandas as pd
-
-    for name in (*columns, data.time):
-        if name == TRAJECTORY or (name == data.time and name in columns):
-            raise ValueError(f"a data frame can't have two columns {name!r}; rename that of the data.")
-    times = ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], ts[at])
-    first = {TRAJECTORY: np.repeat(np.array(data.trajectories), at.sum(axis=1)), data.time: times}
-    return pd.DataFrame(first | {name: column[at] for name, column in columns.items()})
-
-
-def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
-    """The columns of an array by their names, each followed by `end`."""
-    return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}
-
-
-def check_names(data: "Dataset") -> None:
-    for kind, names, size in (
-        ("states", data.states, data.ys.shape[2]),
-        ("inputs", data.inputs, data.us.shape[2]),
-        ("trajectories", data.trajectories, data.ys.shape[0]),
-    ):
-        if len(names) != size:
-            raise ValueError(f"{kind} has the names {list(names)}, but needs {size}, one for each.")
-    channels = (data.time, *data.states, *data.inputs)
-    twice = sorted({name for name in channels if channels.count(name) > 1})
-    if twice:
-        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
-    check_known_values("angles", data.angles, data.states)
-
-
-def check_known_values(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
-    """Refuses a name that is not among the known ones.
-
-    **Arguments:** `key`: which names it; `what`: what it should name.
-
-    **Raises:** `ValueError` that suggests the nearest name.
-    """
-    for name in names:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
-            raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
-
-
-def invalid_trajectories(data: "Dataset") -> list[int]:
-    """Indices of trajectories that break a rule of `Dataset`."""
-    valid = data.valid
-    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
-    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
-    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
-
-
-def check_trajectory(data: "Dataset", row: int, name: str) -> None:
-    length = data.lengths[row]
-    t, u = data.ts[row, :length], data.us[row, :length]
-    if not np.isfinite(t).all():
-        raise ValueError(
-            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
-        )
-    steps = np.diff(t)
-    if (steps <= 0).any():
-        at = first_true(steps <= 0) + 1
-        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
-        raise ValueError(
-            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
-            "Sort the rows, and remove or average the duplicates."
-        )
-    if not np.isfinite(u).all():
-        at, channel = np.argwhere(~np.isfinite(u))[0]
-        raise ValueError(
-            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
-            "Fill it, or remove the row."
-        )
-    if np.isinf(data.ys[row, :length]).any():
-        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
-        raise ValueError(
-            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
-        )
-
-
-def check_sigma(data: "Dataset") -> None:
-    """Refuses standard deviations that are not positive numbers where something was measured."""
-    if data.sigma is None:
-        return
-    if data.sigma.shape != data.ys.shape:
-        raise ValueError(f"sigma has shape {data.sigma.shape}, but the states have {data.ys.shape}.")
-    wrong = np.argwhere(np.isfinite(data.ys) & ~(np.isfinite(data.sigma) & (data.sigma > 0)))
-    if len(wrong):
-        row, at, channel = wrong[0]
-        raise ValueError(
-            f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
-            f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
-        )
-
-
-def check_events(data: "Dataset") -> None:
-    if data.events is not None and not data.events.factor.shape[:2] == data.events.shift.shape[:2] == data.ts.shape:
-        raise ValueError(f"events have the shape {data.events.factor.shape}, but the times have {data.ts.shape}.")
-
-
-def first_true(flags: np.ndarray) -> int:
-    return int(np.flatnonzero(flags)[0])
-
-
-Times = Float[np.ndarray, "trajectory time"]
-Values = Float[np.ndarray, "trajectory time state"]
-Cut = float | Float[np.ndarray, " trajectory"]
-Inputs = Float[np.ndarray, "trajectory time input"]
-
-
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Trajectories):
     """Trajectories of measured states and inputs, in the user's units.
 
     A trajectory is one record of the system over time. Trajectories may differ in length and in times.
@@ -254,256 +59,371 @@ class Dataset:
     **Raises:** `ValueError` that names the trajectory and the row.
     """
 
-    ts: Times
-    ys: Values
-    us: Inputs
-    lengths: Int[np.ndarray, " trajectory"]
-    scored: Bool[np.ndarray, "trajectory time"]
-    states: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    trajectories: tuple[str, ...] = ()
-    time: str = "t"
-    units: dict[str, str] = field(default_factory=dict)
-    angles: dict[str, float] = field(default_factory=dict)
-    dates: Dates | None = None
-    sigma: Values | None = None
-    events: Events | None = None
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        time: str | None = None,
+        states: Sequence[str],
+        inputs: Sequence[str] = (),
+        covariates: Sequence[str] | CovariateNumbers = (),
+        trajectory: str | None = None,
+        series: Sequence[str] = (),
+        observable: str | None = None,
+        value: str | None = None,
+        step: float | None = None,
+        time_unit: str | None = None,
+        day_first: bool | None = None,
+        units: dict[str, str] | None = None,
+        sigma: Sigma = ESTIMATE,
+        max_bytes: float = MOST_BYTES,
+    ) -> "Dataset":
+        """Reads trajectories from files; by default a table has one row per time.
+
+        Supported formats are text (commas, semicolons, tabs or blanks between columns, decimal points or commas, `#`
+        comments, `.gz` compression), Parquet, `.npz` and `.mat` (one variable per column), and `.npy` (named fields, or
+        `c0, c1, ...` for the columns of a matrix). An empty state, `NA`, `NaN`, `nan` or `null` is a missing
+        measurement; any other word is an error.
+
+        Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories
+        share; `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable
+        `NAME`.
+
+        **Arguments:**
+
+        - `path`: a file, a list of files, or a glob. Without `trajectory`, each file is one trajectory, named after the
+          file. Trajectories in stacks are named `0, 1, ...`, or `FILE/0` if there are several files.
+        - `time`: column of times, as numbers or ISO 8601 timestamps. They must increase strictly within a trajectory.
+        - `states`, `inputs`: numeric columns; inputs must be known at every time.
+        - `covariates`: inputs that are constant within a trajectory, appended to `inputs`: either columns, whose empty
+          cells take the value of other rows, or numbers by name and trajectory, `{"dose": {"A": 2.0, "default": 0.0}}`.
+        - `trajectory`: column that identifies the trajectory; rows of different trajectories may be mixed.
+        - `series`: for a wide table, with one column per trajectory, patterns of these columns, such as `["A*"]`.
+          `states` then names what they hold, and all other columns apply to every trajectory.
+        - `observable`, `value`: for a tidy table, with one row per measurement, the columns of the observable's name
+          and of its value. `states` are then names of observables, and so are `inputs` that are not columns. Rows of
+          other observables are ignored.
+        - `step`: time between two rows, in place of `time`; each trajectory begins at 0.
+        - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table;
+          if None, the largest that is not longer than the time between two rows. Without `trajectory`, each file is a
+          table of its own.
+        - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
+        - `units`: unit of a column, by name; only recorded, nothing is converted.
+        - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number, the name
+          of a column, or `{"relative": 0.05, "absolute": 0.1}` for a share of what was measured beside a constant part.
+          Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all residuals in
+          scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to
+          the real line: 0.1 is then a tenth of the value.
+        - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
+
+        **Returns:** the dataset, with trajectories in order of appearance.
+
+        **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
+        (the row in files without lines).
+        """
+        columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+        measured = with_columns(states, columns)
+        roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
+        constants = as_numbers(covariates)
+        data = read_files(cls, path, roles, time_unit, units or {}, day_first, max_bytes)
+        check_trajectories(constants, data.trajectories)
+        return with_covariates(with_sigma(data, sigma, states), constants, units or {})
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: "pandas.DataFrame",
+        *,
+        time: str | None = None,
+        states: Sequence[str],
+        inputs: Sequence[str] = (),
+        covariates: Sequence[str] | CovariateNumbers = (),
+        trajectory: str | None = None,
+        series: Sequence[str] = (),
+        observable: str | None = None,
+        value: str | None = None,
+        step: float | None = None,
+        time_unit: str | None = None,
+        day_first: bool | None = None,
+        units: dict[str, str] | None = None,
+        sigma: Sigma = ESTIMATE,
+        origin: str = "data frame",
+    ) -> "Dataset":
+        """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
+
+        **Arguments:** `frame`: the data frame; `origin`: its name in error messages; the others as in `from_file`.
+
+        **Returns:** the dataset; if nothing separates trajectories, it has a single one named `0`.
+
+        **Raises:** `ValueError` with one sentence that names the row and the column.
+        """
+        if not hasattr(frame, "iloc"):
+            raise ValueError(
+                f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, "
+                "and pass frame.to_pandas() for frames of other libraries."
+            )
+        columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+        measured = with_columns(states, columns)
+        roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
+        constants = as_numbers(covariates)
+        check_unit(time_unit, roles.time is not None)
+        names = [str(name) for name in frame.columns]
+        in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
+        if in_index:
+            raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
+        found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
+        data = assemble(cls, as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
+        check_trajectories(constants, data.trajectories)
+        return with_covariates(with_sigma(data, sigma, states), constants, units or {})
+
+    def split(self, **words: Any) -> "Splits":
+        """Splits the data into training, validation and test data.
+
+        ```python
+        train, validation, test = data.split(validation=0.25, test=0.25)
+        ```
+
+        **Arguments:** `words`: as of `Split`.
+        """
+        return Split(**words)(self)
+
+
+By = Literal["auto", "trajectory", "time"]
+# With fewer trajectories, whole ones would be too much to leave out.
+FEW_TRAJECTORIES = 5
+
+
+class How(NamedTuple):
+    """How data are split (each trajectory at a share of its `own` time, if not at common ones), and the `reason`."""
+
+    by: Literal["trajectory", "time", "own"]
+    reason: str
+
+
+class Splits(NamedTuple):
+    """Disjoint parts of the data; `validation` and `test` may be `None`."""
+
+    train: Dataset
+    validation: Dataset | None
+    test: Dataset | None
+
+    def named(self) -> dict[str, Dataset]:
+        """The existing parts, by name."""
+        return {name: part for name, part in self._asdict().items() if part is not None}
+
+    def windows(self, rows: int | None) -> "Splits":
+        """Cuts the parts into consecutive windows of `rows` rows; changes nothing if `rows` is `None`."""
+        if rows is None:
+            return self
+        held = [part and part.windows(rows, rows) for part in (self.validation, self.test)]
+        return Splits(self.train.windows(rows, rows), *held)
+
+
+@says_where()
+@dataclass(frozen=True)
+class Split:
+    """How to split a dataset into training, validation and test data.
+
+    By trajectory, whole trajectories are drawn for validation and test. By time, the record is fitted up to a time and
+    simulated on from there: later rows are a forecast from the start of the record.
+
+    **Arguments:**
+
+    - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time. There, trajectories
+      that have no time in common are each cut at the same share of their own time.
+    - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
+      validation part before it; 0 for none.
+    - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
+    - `validation_trajectories`, `test_trajectories`: names of that part's trajectories, in place of a fraction.
+    - `restart`: by time, whether validation and test parts are separate records, simulated from where they begin,
+      instead of forecasts from the start of the whole record.
+    - `seed`: seed of the random choice of trajectories.
+
+    **Raises:** `ValueError` if a number is out of range or no training data are left.
+    """
+
+    by: By = "auto"
+    validation: float = 0.2
+    test: float = 0.2
+    validation_from: float | None = None
+    test_from: float | None = None
+    validation_trajectories: Sequence[str | int] | None = None
+    test_trajectories: Sequence[str | int] | None = None
+    restart: bool = False
+    seed: int = 0
 
     def __post_init__(self):
-        check_names(self)
-        for row in invalid_trajectories(self):
-            check_trajectory(self, row, self.trajectories[row])
-        check_sigma(self)
-        check_events(self)
-        if self.angles:
-            object.__setattr__(self, "ys", unwrap(self.ys, self.turns))
+        if self.by not in ("auto", "trajectory", "time"):
+            raise ValueError(f"by must be auto, trajectory or time, got {self.by!r}.")
+        numbers = {"validation": float, "test": float, "validation_from": float | None, "test_from": float | None}
+        for key, kind in {**numbers, "restart": bool, "seed": int}.items():
+            check_argument(key, getattr(self, key), kind)
+        for key in ("validation", "test"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ValueError(f"{key} must be a fraction from 0 to below 1, got {getattr(self, key)}.")
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation and test leave nothing to fit: {self.validation} + {self.test} must be below 1."
+            )
+        if self.by == "trajectory" and self.timed:
+            raise ValueError("validation_from and test_from are times; they need by=time.")
+        if self.named and (self.timed or self.by == "time"):
+            raise ValueError("validation_trajectories and test_trajectories need by=trajectory and no times.")
+        for key in ("validation_trajectories", "test_trajectories"):
+            as_names(getattr(self, key) or (), key)
+        if self.restart and (self.named or self.by == "trajectory"):
+            raise ValueError("restart is for by=time; by trajectory, every part is simulated from its beginning.")
 
-    def __str__(self) -> str:
-        driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
-        rows, count = int(self.lengths.sum()), len(self.trajectories)
-        records = "1 trajectory" if count == 1 else f"{count} trajectories"
-        return f"Dataset of {', '.join(self.states)}{driven}: {rows} rows of {records}"
+    @property
+    def timed(self) -> bool:
+        """Whether a part is given by its first time."""
+        return self.validation_from is not None or self.test_from is not None
 
-    @staticmethod
-    def from_arrays(
-        ts: ArrayLike,
-        ys: ArrayLike,
-        us: ArrayLike | None = None,
-        *,
-        states: Sequence[str] | None = None,
-        inputs: Sequence[str] | None = None,
-        trajectories: Sequence[str] | None = None,
-        time: str = "t",
-        units: dict[str, str] | None = None,
-        angles: dict[str, float] | None = None,
-        sigma: ArrayLike | None = None,
-    ) -> "Dataset":
-        """Builds a dataset from arrays.
+    @property
+    def named(self) -> bool:
+        """Whether a part is given by the names of its trajectories."""
+        return self.validation_trajectories is not None or self.test_trajectories is not None
 
-        **Arguments:**
+    def __call__(self, data: Dataset) -> Splits:
+        """Splits `data`."""
+        split = {"trajectory": self.by_trajectory, "time": self.by_time, "own": self.by_own_time}
+        return split[self.how(data).by](data)
 
-        - `ts`: times: one grid `(time,)` for all trajectories, `(trajectory, time)`, or a list of `(time,)` arrays.
-        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; of a single
-          state also without the last axis, in the form of `ts`. NaN is missing.
-        - `us`: inputs, in the form of `ys`; omit it if there are none.
-        - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
-        - `time`, `units`: name of the time, and units of channels by name.
-        - `angles`: states that are angles, each with its turn.
-        - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`.
+    def how(self, data: Dataset) -> How:
+        """How it splits `data`, and why."""
+        count = len(data.trajectories)
+        if self.by != "auto":
+            return How(self.by, f"by {self.by}, as split.by says")
+        if self.named:
+            return How("trajectory", "by trajectory, since trajectories are named")
+        if self.timed:
+            return How("time", "by time, since times are given")
+        if count >= FEW_TRAJECTORIES:
+            return How("trajectory", f"by trajectory, since there are {count}")
+        there = "there is 1 trajectory" if count == 1 else f"there are {count} trajectories"
+        if count > 1 and data.ts[:, 0].max() > data.ts.max(axis=1).min():
+            return How("own", f"each trajectory by its own time, since {there} without a common time")
+        return How("time", f"by time, since {there}")
 
-        **Raises:** `ValueError` with the shapes if they do not match.
-        """
-        for name, given in (("states", states), ("inputs", inputs), ("trajectories", trajectories)):
-            check_argument(name, given, Sequence[str] | None, "a list of names")
-        check_argument("units", units, Mapping | None, "a dict of units by name")
-        lacks_axis = with_column(ys, ts) is not ys
-        sigma = with_column(sigma, ts) if lacks_axis and sigma is not None else sigma
-        ys, us = with_column(ys, ts), None if us is None else with_column(us, ts)
-        series = as_series(ys, rank=2, name="ys")
-        grids = as_series(ts, rank=1, name="ts")
-        controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
-        if len(grids) == 1:
-            grids = grids * len(series)
-        check_shapes(grids, series, controls)
-        lengths = np.array([len(t) for t in grids])
-        length = int(lengths.max())
-        rows = np.arange(length)
-        padded = pad(series, length, np.nan)
-        return Dataset(
-            ts=pad(grids, length, None),
-            ys=padded,
-            us=pad(controls, length, None),
-            lengths=lengths,
-            scored=rows[None, :] < lengths[:, None],
-            states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
-            inputs=tuple(inputs or [f"u{i}" for i in range(controls[0].shape[1])]),
-            trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
-            time=time,
-            units=dict(units or {}),
-            angles=dict(angles or {}),
-            sigma=None if sigma is None else as_deviations(sigma, padded),
+    def by_trajectory(self, data: Dataset) -> Splits:
+        count = len(data.trajectories)
+        test = find_trajectories(data, self.test_trajectories, "test_trajectories")
+        validation = find_trajectories(data, self.validation_trajectories, "validation_trajectories")
+        both = sorted(set(test or ()) & set(validation or ()))
+        if both:
+            raise ValueError(
+                f"trajectory {data.trajectories[both[0]]!r} is named in validation_trajectories and in "
+                "test_trajectories; remove it from one."
+            )
+        taken = {*(test or ()), *(validation or ())}
+        free = [row for row in np.random.default_rng(self.seed).permutation(count).tolist() if row not in taken]
+        if test is None:
+            size = round(self.test * count)
+            test, free = free[:size], free[size:]
+        if validation is None:
+            size = round(self.validation * count)
+            validation, free = free[:size], free[size:]
+        if not free:
+            raise ValueError(
+                f"{count} trajectories can't be divided into {len(validation)} for validation, {len(test)} for test "
+                "and at least one to fit; take fewer, or use by=time."
+            )
+        part = lambda rows: data.select(sorted(rows)) if rows else None  # noqa: E731
+        return Splits(data.select(sorted(free)), part(validation), part(test))
+
+    def by_time(self, data: Dataset) -> Splits:
+        start, end = float(data.ts.min()), float(data.ts.max())
+        # Cuts lie between rows: a part includes its first time, and a part of length 0 is None.
+        test_from = self.test_from if self.test_from is not None else end - self.test * (end - start)
+        rest = keep_before(data, test_from) if self.test_from is not None or self.test else end
+        validation_from = (
+            self.validation_from if self.validation_from is not None else test_from - self.validation * (end - start)
         )
+        if self.validation_from is not None and validation_from > test_from:
+            raise ValueError(
+                f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
+            )
+        fitted = keep_before(data, validation_from) if self.validation_from is not None or self.validation else rest
+        return self.cut_at(data, fitted, rest, end)
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """A `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row for each time.
+    def by_own_time(self, data: Dataset) -> Splits:
+        begin, end = data.ts[:, 0], data.ts.max(axis=1)
+        span = end - begin
+        rest = last_before(data, end - self.test * span) if self.test else end
+        held = self.test + self.validation
+        fitted = last_before(data, end - held * span) if self.validation else rest
+        return self.cut_at(data, fitted, rest, end)
 
-        `from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it.
-        """
-        columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
-        return as_frame(self, self.ts, columns, self.valid)
-
-    def __len__(self) -> int:
-        """The number of trajectories."""
-        return len(self.trajectories)
-
-    def __getitem__(self, which: int | np.integer | str | slice | Sequence[int] | np.ndarray) -> "Dataset":
-        """Some trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of numbers or a mask."""
-        if isinstance(which, str) and which not in self.trajectories:
-            raise KeyError(f"no trajectory is named {which!r}; they are {', '.join(self.trajectories):.200}")
-        index = self.trajectories.index(which) if isinstance(which, str) else which
-        found = np.atleast_1d(np.arange(len(self))[index])
-        if found.size == 0:
-            raise IndexError(f"{which!r:.60} takes none of the {len(self)} trajectories.")
-        return self.select(found)
-
-    @property
-    def turns(self) -> Turns:
-        """The turn of each state that is an angle, None of others; empty if none is."""
-        return turns_of(self.states, self.angles)
-
-    def near(self, predicted: Values) -> Values:
-        """The measured values, of angles in the turn nearest to a prediction."""
-        return near_columns(self.ys, predicted, self.turns)
-
-    @property
-    def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
-        """Where a state was measured and its row is scored, shape `(trajectory, time, state)`."""
-        return np.isfinite(self.ys) & self.scored[..., None]
-
-    @cached_property
-    def is_driven(self) -> bool:
-        """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
-        return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
-
-    @property
-    def shares_grid(self) -> bool:
-        """Whether all trajectories have the same times, so that one joint solve serves all of them."""
-        return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
-
-    @property
-    def first(self) -> Float[np.ndarray, "trajectory state"]:
-        """First measured value of each state, shape `(trajectory, state)`; NaN where it was never measured."""
-        measured = np.isfinite(self.ys)
-        row = measured.argmax(axis=1)
-        return np.take_along_axis(self.ys, row[:, None, :], axis=1)[:, 0, :]
-
-    def select(self, rows: Sequence[int] | np.ndarray) -> "Dataset":
-        """Selects trajectories by index, and drops padding that none of them needs."""
-        index = np.asarray(rows, dtype=int)
-        length = int(self.lengths[index].max())
-        return replace(
-            self,
-            ts=self.ts[index, :length],
-            ys=self.ys[index, :length],
-            us=self.us[index, :length],
-            lengths=self.lengths[index],
-            scored=self.scored[index, :length],
-            trajectories=tuple(self.trajectories[i] for i in index),
-            dates=self.dates and self.dates.of(index),
-            sigma=None if self.sigma is None else self.sigma[index, :length],
-            events=self.events and self.events.at((index, slice(length))),
-        )
-
-    def sample(self, most: int) -> "Dataset":
-        """At most `most` trajectories; an evenly spaced choice if there are more."""
-        count = len(self.trajectories)
-        return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
-
-    def until(self, end: Cut) -> "Dataset":
-        """The rows with time at most `end` [unit of time], for all or for each trajectory; drops those without any."""
-        lengths = (self.valid & (self.ts <= np.reshape(end, (-1, 1)))).sum(axis=1)
-        kept = np.flatnonzero(lengths)
-        if kept.size == 0:
-            raise ValueError(f"no row has {self.time} <= {np.max(end):g}; the data begin at {self.ts.min():g}.")
-        pieces = [(int(row), 0, int(lengths[row])) for row in kept]
-        return cut(self, pieces, [self.trajectories[row] for row in kept])
-
-    def after(self, start: Cut) -> "Dataset":
-        """The rows with time later than `start` [unit of time], for all or for each; drops those without any."""
-        begins = (self.valid & (self.ts <= np.reshape(start, (-1, 1)))).sum(axis=1)
-        kept = np.flatnonzero(begins < self.lengths)
-        if kept.size == 0:
-            raise ValueError(f"no row has {self.time} > {np.min(start):g}; the data end at {self.ts.max():g}.")
-        pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
-        return cut(self, pieces, [self.trajectories[row] for row in kept])
-
-    def scored_after(self, start: Cut) -> "Dataset":
-        """The same trajectories, with only the rows later than `start` [unit of time], for all or for each, scored."""
-        return replace(self, scored=self.scored & (self.ts > np.reshape(start, (-1, 1))))
-
-    def windows(self, rows: int, stride: int | None = None) -> "Dataset":
-        """Cuts each trajectory into windows of `rows` rows, each a trajectory of its own.
-
-        **Arguments:**
-
-        - `rows`: length of a window; a trajectory that is not longer stays whole.
-        - `stride`: rows between the starts of two windows; half a window by default. The last window of a trajectory
-          ends at its last row.
-
-        **Returns:** windows named `A[40:168]`, without those that hold no scored measurement.
-
-        **Raises:** `ValueError` if a number is below 1, or no window holds a scored measurement.
-        """
-        pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
-        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
-
-    def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
-        """Windows as (trajectory index, first row, row after the last); see `windows`."""
-        if rows < 1 or stride < 1:
-            raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
-        counts = np.any(self.mask, axis=2)
-        found = []
-        for row, length in enumerate(self.lengths.tolist()):
-            last = max(length - rows, 0)
-            begins = [*range(0, last, stride), last]
-            found += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
-        if not found:
-            raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
-        return found
-
-    def labelled(self, name: str) -> str:
-        """A channel's name with its unit; of the time of timestamps, with the instant that it counts from."""
-        dates = self.dates if name == self.time else None
-        if dates is not None and not (dates.zero != dates.zero[0]).any():
-            return f"{name} [{dates.unit} since {dates.first}]"
-        unit = self.units.get(name)
-        return f"{name} [{unit}]" if unit else name
-
-    @property
-    def valid(self) -> Bool[np.ndarray, "trajectory time"]:
-        """Rows that are not padding, shape `(trajectory, time)`."""
-        return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+    def cut_at(self, data: Dataset, fitted: Cut, rest: Cut, end: Cut) -> Splits:
+        """Parts up to the times `fitted`, `rest` and `end`, of all trajectories or of each."""
+        later = Dataset.after if self.restart else Dataset.scored_after
+        validation = later(data.until(rest), fitted) if np.any(fitted < rest) else None
+        test = later(data, rest) if np.any(rest < end) else None
+        return Splits(data.until(fitted), validation, test)
 
 
-def cut(data: Dataset, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Dataset:
-    """Cuts out parts of trajectories, each given as (trajectory index, first row, row after the last)."""
-    row, begin, end = np.array(pieces).T
-    lengths = end - begin
-    within = np.arange(lengths.max())[None, :]
-    valid = within < lengths[:, None]
-    at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
-    return replace(
-        data,
-        ts=data.ts[at],
-        ys=np.where(valid[..., None], data.ys[at], np.nan),
-        us=data.us[at],
-        lengths=lengths,
-        scored=data.scored[at] & valid,
-        trajectories=tuple(names),
-        dates=data.dates and data.dates.of(row),
-        sigma=None if data.sigma is None else data.sigma[at],
-        events=data.events and data.events.at(at),
-    )
+def find_trajectories(data: Dataset, names: Sequence[str | int] | None, key: str) -> list[int] | None:
+    """Indices of the trajectories with these names; `None` if `names` is `None`.
+
+    **Raises:** `ValueError` if a trajectory does not exist.
+    """
+    if names is None:
+        return None
+    wanted = dict.fromkeys(str(name) for name in names)
+    for name in wanted:
+        if name not in data.trajectories:
+            raise ValueError(
+                f"{key} names {name!r}, which does not exist; the trajectories are {list_names(data.trajectories)}."
+                f"{hint(name, data.trajectories)}"
+            )
+    return [data.trajectories.index(name) for name in wanted]
+
+
+def last_before(data: Dataset, times: Float[np.ndarray, " trajectory"]) -> Float[np.ndarray, " trajectory"]:
+    """The last measured time of each trajectory before one of its own; its first if there is none."""
+    earlier = np.where(data.valid & (data.ts < times[:, None]), data.ts, -np.inf)
+    return np.maximum(earlier.max(axis=1), data.ts[:, 0])
+
+
+def count_trajectories(parts: Splits) -> str:
+    """How many rows that count, of how many trajectories, each part has."""
+    texts = []
+    for name, part in parts.named().items():
+        of = np.flatnonzero(part.scored.any(axis=1)).size
+        rows, whole = int(part.scored.sum()), "trajectory" if of == 1 else "trajectories"
+        texts.append(f"{name} {rows} {'row' if rows == 1 else 'rows'} of {of} {whole}")
+    missing = [name for name, part in parts._asdict().items() if part is None]
+    return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
+
+
+def held_out(parts: Splits) -> str:
+    """What is not fitted, of how many trajectories or rows; empty if everything is."""
+    held = {name: part for name, part in parts.named().items() if name != "train"}
+    fitted = parts.train
+    if not held:
+        return ""
+    if any(set(part.trajectories) <= set(fitted.trajectories) for part in held.values()):
+        rows = {name: int(part.scored.sum()) for name, part in held.items()}
+        left, what = sum(rows.values()), "rows"
+        whole = left + int(fitted.scored.sum())
+        said = [f"{count} later rows for {name}" for name, count in rows.items()]
+    else:
+        left, what = sum(len(part.trajectories) for part in held.values()), "trajectories"
+        whole = left + len(fitted.trajectories)
+        said = [f"{', '.join(part.trajectories)} for {name}" for name, part in held.items()]
+    return f"{' and '.join(said)}: {left} of {whole} {what}"
+
+
+def keep_before(data: Dataset, time: float) -> float:
+    """The last measured time before `time`.
+
+    **Raises:** `ValueError` if there is none.
+    """
+    earlier = data.ts[data.valid & (data.ts < time)]
+    if earlier.size == 0:
+        raise ValueError(f"no row is earlier than {data.time} = {time:g}, so nothing is left to fit; cut later.")
+    return float(earlier.max())
 
 
 def check_data(data: object, name: str) -> None:
@@ -584,3 +504,9 @@ def stack_values(given: GivenStates, what: str, names: Sequence[str], shape: tup
     return np.stack(
         [np.broadcast_to(value, np.broadcast_shapes(shape, *map(np.shape, values))) for value in values], -1
     )
+
+
+read_table = Dataset.from_file
+"""`Dataset.from_file` by the name that it always had."""
+from_frame = Dataset.from_frame
+"""`Dataset.from_frame` by the name that it always had."""

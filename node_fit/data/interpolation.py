@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from .dataset import Dataset, pad
+from .dataset import Dataset
+from .trajectories import pad
 
 # Below this noise (in standard deviations of the channel) an interpolating spline is the better estimate: the ends of a
 # natural smoothing spline have no curvature, an error that exceeds so little noise.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ..runtime.placement import AnyArray
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_fields
-from .dataset import Dataset, check_known_values
+from .dataset import Dataset
 from .domains import (
     TURNS,
     Bounds,
@@ -28,6 +28,7 @@ from .domains import (
     slope,
     to_line,
 )
+from .trajectories import check_known_values
 
 Host = Float[np.ndarray, "..."]
 # Magnitudes above this, or below its reciprocal, leave no room for arithmetic in float32.

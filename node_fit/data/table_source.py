@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from jaxtyping import Float
 
-from .dataset import Dataset, pad
+from .dataset import Dataset, Split, Splits, count_trajectories
 from .events import WHERE, Events, KnownEvent, parse_events
 from .interpolation import are_held
-from .noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
 from .scaling import Scaling
-from .splits import Split, Splits, count_trajectories
 from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
-from .tables.reading import MOST_BYTES, check_file_size, make_roles, read_files
+from .tables.reading import (
+    ESTIMATE,
+    MOST_BYTES,
+    Sigma,
+    check_file_size,
+    make_roles,
+    read_files,
+    sigma_columns,
+    with_columns,
+    with_sigma,
+)
 from .tables.table import SECONDS
+from .trajectories import pad
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Trajectories in files, with one row per time by default; `read_table` describes the layouts.
+    """Trajectories in files, with one row per time by default; `Dataset.from_file` describes the layouts.
 
     **Arguments:**
 
@@ -47,7 +56,7 @@ class Table:
     - `noise`: Gaussian noise to add to the states, relative to each state's standard deviation, for trials.
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
-    - `sigma`: standard deviation of the measurements, as in `read_table`.
+    - `sigma`: standard deviation of the measurements, as in `Dataset.from_file`.
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
@@ -146,7 +155,7 @@ class Table:
 
         **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
         """
-        data = read_files(path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
+        data = read_files(Dataset, path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         data = with_sigma(data, self.sigma, self.states)
         data = with_covariates(data, self.covariate_numbers, self.units)

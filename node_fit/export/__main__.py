@@ -14,8 +14,7 @@ from pathlib import Path
 from ..app.config.build import build, errors_of_data
 from ..app.config.composition import read_config
 from ..app.run_directory import RunDirectory
-from ..data.dataset import Dataset
-from ..data.splits import Split
+from ..data.dataset import Dataset, Split
 from ..data.table_source import Table
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE

@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import SLICE, Batch, start_rows
-from ..data.dataset import Dataset, GivenStates, check_data, cut, from_initial_values, is_single
+from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.scaling import Scaler
+from ..data.trajectories import cut
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate

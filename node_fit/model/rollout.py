@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.batch import Batch, in_slices
-from ..data.dataset import Dataset, GivenStates, as_frame, columns_of
+from ..data.dataset import Dataset, GivenStates
 from ..data.events import Jumps
+from ..data.trajectories import as_frame, columns_of
 from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope
 from ..solver.problem import InitialValueProblem, Intervals, VectorField, polynomials
 from ..solver.row_by_row import Front

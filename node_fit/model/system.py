@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..data.dataset import check_known_values
 from ..data.domains import Bounds, from_line, is_inside, slope, to_line, turns_of
 from ..data.events import Events, Jumps
 from ..data.scaling import Scaler, columns_by_name
+from ..data.trajectories import check_known_values
 from ..runtime.serialization import stored_as
 
 

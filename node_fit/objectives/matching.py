@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.batch import Batch, data_from_start
-from ..data.dataset import Dataset, cut
+from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..data.interpolation import FEWEST_SMOOTHED, smooth
 from ..data.noise import typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
+from ..data.trajectories import cut
 from ..model.neural_ode import NeuralODE, bound_of
 from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields

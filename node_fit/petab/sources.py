@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ..data.dataset import Dataset
-from ..data.tables.reading import column_names, read_table
+from ..data.dataset import Dataset, read_table
+from ..data.tables.reading import column_names
 from .formulas import TIME, Application, Formula, Number, Symbol, as_float, evaluate, parse_formula, symbols
 from .sbml import read_sbml
 from .system import Model, Scope

@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 from ..data.batch import past_rows, start_rows
-from ..data.dataset import Dataset, cut
+from ..data.dataset import Dataset
+from ..data.trajectories import cut
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
 from ..solver.problem import VectorField

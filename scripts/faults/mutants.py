@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         "splits: training rows by time",
-        "node_fit/data/splits.py",
+        "node_fit/data/dataset.py",
         "return Splits(data.until(fitted), validation, test)",
         "return Splits(data, validation, test)",
         (
@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "splits: trajectories drawn once",
-        "node_fit/data/splits.py",
+        "node_fit/data/dataset.py",
         "            validation, free = free[:size], free[size:]\n",
         "            validation = free[:size]\n",
         ("tests/data/test_splits.py::test_by_trajectory_whole_trajectories_are_drawn",),

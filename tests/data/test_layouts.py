@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 import node_fit as nf
-from node_fit.data.dataset import Dataset
-from node_fit.data.tables.reading import from_frame, read_table
+from node_fit.data.dataset import Dataset, from_frame, read_table
 
 WIDE: Mapping[str, Any] = MappingProxyType({"time": "t", "states": ["x"], "series": ["A*"]})
 TIDY: Mapping[str, Any] = MappingProxyType(

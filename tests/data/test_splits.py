@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.data.splits import count_trajectories, held_out
+from node_fit.data.dataset import count_trajectories, held_out
 
 SMALL = settings(max_examples=60, deadline=None)
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.io import savemat
 
-from node_fit.data.dataset import Dataset
-from node_fit.data.tables.reading import from_frame, read_table
+from node_fit.data.dataset import Dataset, from_frame, read_table
 
 T = np.array([0.0, 0.5, 2.0])
 X = np.array([1.0, np.nan, -3e-5])

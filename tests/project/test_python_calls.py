@@ -316,6 +316,23 @@ def test_a_dataset_becomes_a_data_frame_and_back():
     assert again.trajectories == data.trajectories
 
 
+def test_a_dataset_is_read_and_split_by_its_own_methods(tmp_path):
+    data, path = records(), tmp_path / "records.csv"
+    data.to_frame().to_csv(path, index=False)
+    columns = {"time": "s", "states": ["x", "v"], "inputs": ["f"], "trajectory": "trajectory"}
+    for read in (nf.Dataset.from_file(path, **columns), nf.Dataset.from_frame(data.to_frame(), **columns)):
+        assert type(read) is type(read[0]) is nf.Dataset and read.trajectories == data.trajectories
+        np.testing.assert_allclose(read.ys, data.ys, rtol=1e-12)
+    assert (nf.read_table, nf.from_frame) == (nf.Dataset.from_file, nf.Dataset.from_frame)
+    words = {"by": "trajectory", "test_trajectories": ["B"], "validation": 0.3}
+    train, validation, test = data.split(**words)
+    for part, same in zip((train, validation, test), nf.Split(**words)(data), strict=True):
+        assert type(part) is nf.Dataset and part.trajectories == same.trajectories
+    assert test.trajectories == ("B",) and len(train) == len(validation) == 1
+    with pytest.raises(TypeError, match=r"^Split has no argument 'tets'; did you mean 'test'\?$"):
+        data.split(tets=0.3)
+
+
 def test_a_data_frame_has_the_dates_of_the_data():
     days = pd.date_range("2024-03-01", periods=6, freq="D", tz="UTC")
     frame = pd.DataFrame({"trajectory": "A", "day": days, "x": np.arange(6.0)})

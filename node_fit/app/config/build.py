@@ -20,9 +20,9 @@ from beartype.roar import BeartypeException, BeartypeWarning
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf import errors as omegaconf
 
-from ...data.noise import ESTIMATE
-from ...data.splits import Split, Splits, held_out
+from ...data.dataset import Split, Splits, held_out
 from ...data.table_source import Table
+from ...data.tables.reading import ESTIMATE
 from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
 from ...model.fields.known import Known
 from ...model.make_model import made_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..dataset import Dataset
+from ..trajectories import Data
 from .table import (
     INPUT_FIX,
     UNKNOWN_FIX,
@@ -261,7 +261,7 @@ def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[s
     return {str(name): {str(key): float(value) for key, value in each.items()} for name, each in covariates.items()}
 
 
-def with_covariates(data: Dataset, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Dataset:
+def with_covariates(data: Data, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Data:
     """Appends these covariates to the inputs of the dataset.
 
     **Raises:** `ValueError` if a trajectory has no number and there is no `default`.
@@ -423,18 +423,19 @@ def describe_place(tables: Sequence[RawTable], index: int, reader: RawTable) -> 
     return table.row(row) + ("" if table is reader else f" of {table.origin}")
 
 
-def assemble_dataset(
+def assemble(
+    kind: type[Data],
     tables: Sequence[RawTable],
     own_names: Sequence[str],
     roles: Roles,
     time_unit: str | None,
     units: dict[str, str],
     day_first: bool | None = None,
-) -> Dataset:
-    """Assembles all tables into one dataset; each table is one trajectory unless a column identifies trajectories.
+) -> Data:
+    """Assembles tables to trajectories of a kind; each table is one unless a column tells trajectories apart.
 
-    **Arguments:** `own_names`: a name for each table, used if there is no such column; `time_unit`: of timestamps,
-    chosen by their spacing if None; `day_first`: as of `read_table`.
+    **Arguments:** `kind`: such as `Dataset`. `own_names`: a name for each table, used if there is no such column.
+    `time_unit`: of timestamps, chosen by their spacing if None. `day_first`: as of `Dataset.from_file`.
 
     **Raises:** `ValueError` at the first invalid value, with its table, row and column.
     """
@@ -457,7 +458,7 @@ def assemble_dataset(
     inputs = (*roles.inputs, *roles.covariates)
     u = np.concatenate([u, c], axis=1)
     known = {name: unit for name, unit in units.items() if name in (roles.clock, *roles.states, *inputs)}
-    data = Dataset.from_arrays(
+    data = kind.from_arrays(
         [t[row] for row in rows],
         [y[row] for row in rows],
         [u[row] for row in rows],

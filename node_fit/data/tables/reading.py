@@ -1,4 +1,4 @@
-"""Reads a file as a table: which file is meant, how much memory it takes, and which reader is for it."""
+"""Reads a file as a table: which file is meant, what memory it takes, which reader is for it; and how sure it is."""
 
 import glob
 import gzip
@@ -6,28 +6,20 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from ...runtime.validation import check_argument
-from ..dataset import Dataset
-from ..noise import ESTIMATE, Sigma, sigma_columns, with_columns, with_sigma
+from ..domains import is_real
+from ..trajectories import Data, Trajectories, check_known_values
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
-from .layout import (
-    CovariateNumbers,
-    Roles,
-    as_names,
-    as_numbers,
-    as_rows,
-    assemble_dataset,
-    check_trajectories,
-    with_covariates,
-)
+from .layout import CovariateNumbers, Roles, as_names, as_rows, assemble
 from .table import RawTable, check_unit
-
-if TYPE_CHECKING:
-    import pandas
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -197,121 +189,6 @@ def format_of(path: Path) -> Format:
     return FORMATS.get(path.suffix.lower(), TEXT_FORMAT)
 
 
-def read_table(
-    path: str | Path | Sequence[str | Path],
-    *,
-    time: str | None = None,
-    states: Sequence[str],
-    inputs: Sequence[str] = (),
-    covariates: Sequence[str] | CovariateNumbers = (),
-    trajectory: str | None = None,
-    series: Sequence[str] = (),
-    observable: str | None = None,
-    value: str | None = None,
-    step: float | None = None,
-    time_unit: str | None = None,
-    day_first: bool | None = None,
-    units: dict[str, str] | None = None,
-    sigma: Sigma = ESTIMATE,
-    max_bytes: float = MOST_BYTES,
-) -> Dataset:
-    """Reads trajectories from files; by default a table has one row per time.
-
-    Supported formats are text (commas, semicolons, tabs or blanks between columns, decimal points or commas, `#`
-    comments, `.gz` compression), Parquet, `.npz` and `.mat` (one variable per column), and `.npy` (named fields, or
-    `c0, c1, ...` for the columns of a matrix). An empty state, `NA`, `NaN`, `nan` or `null` is a missing measurement;
-    any other word is an error.
-
-    Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories share;
-    `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable `NAME`.
-
-    **Arguments:**
-
-    - `path`: a file, a list of files, or a glob. Without `trajectory`, each file is one trajectory, named after the
-      file. Trajectories in stacks are named `0, 1, ...`, or `FILE/0` if there are several files.
-    - `time`: column of times, as numbers or ISO 8601 timestamps. They must increase strictly within a trajectory.
-    - `states`, `inputs`: numeric columns; inputs must be known at every time.
-    - `covariates`: inputs that are constant within a trajectory, appended to `inputs`: either columns, whose empty
-      cells take the value of other rows, or numbers by name and trajectory, `{"dose": {"A": 2.0, "default": 0.0}}`.
-    - `trajectory`: column that identifies the trajectory; rows of different trajectories may be mixed.
-    - `series`: for a wide table, with one column per trajectory, patterns of these columns, such as `["A*"]`. `states`
-      then names what they hold, and all other columns apply to every trajectory.
-    - `observable`, `value`: for a tidy table, with one row per measurement, the columns of the observable's name and of
-      its value. `states` are then names of observables, and so are `inputs` that are not columns. Rows of other
-      observables are ignored.
-    - `step`: time between two rows, in place of `time`; each trajectory begins at 0.
-    - `time_unit`: unit to convert timestamps to, `s`, `min`, `h` or `d`, counted from the first time of the table; if
-      None, the largest that is not longer than the time between two rows. Without `trajectory`, each file is a table of
-      its own.
-    - `day_first`: whether 01.03.2024 is a day in March (or in January); such dates are refused if None.
-    - `units`: unit of a column, by name; only recorded, nothing is converted.
-    - `sigma`: standard deviation of the measurements [unit of the state]: a number, or by state a number, the name of
-      a column, or `{"relative": 0.05, "absolute": 0.1}` for a share of what was measured beside a constant part.
-      Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all residuals in
-      scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to the
-      real line: 0.1 is then a tenth of the value.
-    - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
-
-    **Returns:** the dataset, with trajectories in order of appearance.
-
-    **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
-    (the row in files without lines).
-    """
-    columns = sigma_columns(sigma, states, by_row=not series and observable is None)
-    measured = with_columns(states, columns)
-    roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
-    constants = as_numbers(covariates)
-    data = read_files(path, roles, time_unit, units or {}, day_first, max_bytes)
-    check_trajectories(constants, data.trajectories)
-    return with_covariates(with_sigma(data, sigma, states), constants, units or {})
-
-
-def from_frame(
-    frame: "pandas.DataFrame",
-    *,
-    time: str | None = None,
-    states: Sequence[str],
-    inputs: Sequence[str] = (),
-    covariates: Sequence[str] | CovariateNumbers = (),
-    trajectory: str | None = None,
-    series: Sequence[str] = (),
-    observable: str | None = None,
-    value: str | None = None,
-    step: float | None = None,
-    time_unit: str | None = None,
-    day_first: bool | None = None,
-    units: dict[str, str] | None = None,
-    sigma: Sigma = ESTIMATE,
-    origin: str = "data frame",
-) -> Dataset:
-    """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
-
-    **Arguments:** `frame`: the data frame; `origin`: its name in error messages; the others as in `read_table`.
-
-    **Returns:** the dataset; if nothing separates trajectories, it has a single one named `0`.
-
-    **Raises:** `ValueError` with one sentence that names the row and the column.
-    """
-    if not hasattr(frame, "iloc"):
-        raise ValueError(
-            f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, and "
-            "pass frame.to_pandas() for frames of other libraries."
-        )
-    columns = sigma_columns(sigma, states, by_row=not series and observable is None)
-    measured = with_columns(states, columns)
-    roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
-    constants = as_numbers(covariates)
-    check_unit(time_unit, roles.time is not None)
-    names = [str(name) for name in frame.columns]
-    in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
-    if in_index:
-        raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
-    found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
-    data = assemble_dataset(as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
-    check_trajectories(constants, data.trajectories)
-    return with_covariates(with_sigma(data, sigma, states), constants, units or {})
-
-
 def make_roles(
     time: str | None,
     states: Sequence[str],
@@ -323,7 +200,7 @@ def make_roles(
     value: str | None,
     step: float | None,
 ) -> Roles:
-    """Roles of columns from the arguments of `read_table`; covariates given as numbers have no column."""
+    """Roles of columns from the arguments of `Dataset.from_file`; covariates given as numbers have no column."""
     return Roles(
         time=time,
         states=as_names(states, "states"),
@@ -338,18 +215,19 @@ def make_roles(
 
 
 def read_files(
+    kind: type[Data],
     path: str | Path | Sequence[str | Path],
     roles: Roles,
     time_unit: str | None,
     units: dict[str, str],
     day_first: bool | None = None,
     max_bytes: float = MOST_BYTES,
-) -> Dataset:
-    """Reads trajectories from files like `read_table`, but without covariates given as numbers."""
+) -> Data:
+    """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers."""
     check_unit(time_unit, roles.time is not None)
     files = find_files(path)
     tables = as_rows([read_file(file, roles, max_bytes) for file in files], roles)
-    return assemble_dataset(tables, names_of(files), roles, time_unit, units, day_first)
+    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first)
 
 
 class ColumnsFound(Exception):
@@ -386,3 +264,95 @@ def read_file(path: Path, roles: Roles, max_bytes: float = MOST_BYTES) -> RawTab
         return format_of(path).read(path, roles)
     except PermissionError:
         raise ValueError(f"{path} can't be read; change its permissions.") from None
+
+
+# Standard deviations of measurements, as one says them of a table.
+
+# `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `NOISE_PARTS`.
+Sigma = float | str | Mapping[str, float | str | Mapping[str, float]]
+NOISE_PARTS = ("relative", "absolute")
+ESTIMATE = "estimate"
+NOISE_PASS = "estimate, a positive number, or {state: number or column}"
+OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolute: 0.1}"
+
+
+def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
+    """Checks `sigma`, and gives the columns that it names.
+
+    **Arguments:** `by_row`: whether the table has one row per time, and so a place for such columns.
+
+    **Raises:** `ValueError` that names the state and says what to pass.
+    """
+    if not isinstance(sigma, Mapping):
+        if sigma != ESTIMATE:
+            check_deviation(sigma, "sigma", NOISE_PASS)
+        return ()
+    check_known_values("sigma", sigma, states)
+    lacking = [name for name in states if name not in sigma]
+    if lacking:
+        raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
+    for name, given in sigma.items():
+        if isinstance(given, Mapping):
+            check_noise_parts(given, f"sigma of {name!r}")
+        elif not isinstance(given, str) or not given:
+            check_deviation(given, f"sigma of {name!r}", OF_STATE)
+    columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
+    if columns and not by_row:
+        raise ValueError(
+            f"sigma names the column {columns[0]!r}, which needs a table with one row per time; give numbers."
+        )
+    return columns
+
+
+def with_columns(states: Sequence[str], columns: Sequence[str]) -> Sequence[str]:
+    """What a table is read for: the states, and after them the columns of standard deviations."""
+    return (*states, *columns) if columns else states
+
+
+def check_deviation(given: object, name: str, what: str) -> None:
+    if not (is_real(given) and given > 0):
+        raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
+
+
+def check_noise_parts(given: Mapping[str, object], name: str) -> None:
+    if not given or set(given) - set(NOISE_PARTS):
+        raise ValueError(f"{name} must be {OF_STATE}, got {dict(given)!r:.60}.")
+    for part, value in given.items():
+        check_deviation(value, f"the {part} part of {name}", "a positive number")
+
+
+def with_sigma(data: Data, sigma: Sigma, states: Sequence[str]) -> Data:
+    """The data with the standard deviations of their measurements.
+
+    **Arguments:**
+
+    - `data`: the states, and after them the columns that `sigma` names.
+    - `sigma`: as in `Dataset.from_file`.
+    - `states`: names of the states.
+
+    **Raises:** `ValueError` if a measurement has no positive standard deviation.
+    """
+    if isinstance(sigma, str):
+        return data
+    count = len(states)
+    ys, columns = data.ys[..., :count], named_columns(data, count)
+    given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
+    parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
+    units = {name: unit for name, unit in data.units.items() if name not in columns}
+    return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
+
+
+def read_deviation(
+    given: float | str | Mapping[str, float], values: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The standard deviations of a state's values; the relative part is taken of what was measured."""
+    if isinstance(given, str):
+        return columns[given]
+    if isinstance(given, Mapping):
+        return np.hypot(given.get("absolute", 0.0), given.get("relative", 0.0) * np.abs(values))
+    return np.full(values.shape, float(given))
+
+
+def named_columns(data: Trajectories, first: int) -> dict[str, Float[np.ndarray, "trajectory time"]]:
+    """The channels from a number on, by name."""
+    return {name: data.ys[..., index] for index, name in enumerate(data.states) if index >= first}

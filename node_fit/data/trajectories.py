@@ -1,0 +1,486 @@
+"""Measured trajectories as padded, named arrays, with the rules that they obey.
+
+What makes such arrays from series of different lengths is here too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..runtime.placement import ArrayLike
+from ..runtime.validation import check_argument
+from .domains import Turns, near_columns, turns_of, unwrap
+from .events import Events
+from .tables.table import Dates
+
+if TYPE_CHECKING:
+    import pandas
+
+# A kind of trajectories, of which a part is too: in the class itself.
+Own = TypeVar("Own", bound="Trajectories")
+# The column of a data frame that names the trajectory.
+TRAJECTORY = "trajectory"
+
+
+def as_series(arrays: ArrayLike, rank: int, name: str) -> list[np.ndarray]:
+    """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
+    if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
+        series = [np.asarray(a, dtype=np.float64) for a in arrays]
+    else:
+        whole = np.asarray(arrays, dtype=np.float64)
+        if whole.ndim == rank:
+            series = [whole]
+        elif whole.ndim == rank + 1:
+            series = list(whole)
+        else:
+            raise ValueError(f"{name} must have {rank} or {rank + 1} dimensions, got shape {whole.shape}.")
+    if not series or any(len(a) == 0 for a in series):
+        raise ValueError(f"{name} holds no rows; every trajectory needs at least one.")
+    return series
+
+
+def with_column(arrays: ArrayLike, ts: ArrayLike) -> ArrayLike:
+    """Adds the axis of a single column to arrays that lack it; returns others unchanged.
+
+    They are one array `(time,)`, or one for each trajectory, with the shapes of the grids in `ts`.
+    """
+    rank = rank_of(arrays)
+    if rank == 1:
+        return np.asarray(arrays, np.float64)[:, None]
+    if rank == 2 and rank_of(ts) == 2:
+        series, grids = cast(Iterable[ArrayLike], arrays), cast(Iterable[ArrayLike], ts)
+        if [np.shape(each) for each in series] == [np.shape(t) for t in grids]:
+            return [np.asarray(each, np.float64)[:, None] for each in series]
+    return arrays
+
+
+def rank_of(arrays: ArrayLike) -> int:
+    """The number of axes of an array, or of a list of arrays that may differ in length."""
+    if isinstance(arrays, list | tuple):
+        return 1 + (np.ndim(arrays[0]) if arrays else 0)
+    return np.ndim(arrays)
+
+
+def check_shapes(ts: list[np.ndarray], ys: list[np.ndarray], us: list[np.ndarray]) -> None:
+    if not len(ts) == len(ys) == len(us):
+        raise ValueError(
+            f"ts, ys and us must hold the same number of trajectories, got {len(ts)}, {len(ys)}, {len(us)}."
+        )
+    for index, (t, y, u) in enumerate(zip(ts, ys, us, strict=True)):
+        if not len(t) == len(y) == len(u):
+            raise ValueError(
+                f"trajectory {index}: ts {t.shape}, ys {y.shape} and us {u.shape} must have one row per time."
+            )
+        if y.shape[1] != ys[0].shape[1] or u.shape[1] != us[0].shape[1]:
+            raise ValueError(f"trajectory {index}: ys {y.shape} and us {u.shape} differ in columns from trajectory 0.")
+
+
+def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray:
+    """Pads arrays to a common length with `fill`, or with copies of their last rows if it is `None`."""
+    whole = np.empty((len(series), length, *series[0].shape[1:]))
+    for row, array in zip(whole, series, strict=True):
+        row[: len(array)] = array
+        row[len(array) :] = array[-1] if fill is None else fill
+    return whole
+
+
+def as_deviations(sigma: ArrayLike, ys: np.ndarray) -> np.ndarray:
+    """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
+    if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
+        return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
+    given = np.asarray(sigma, np.float64)
+    try:
+        return np.broadcast_to(given, ys.shape)
+    except ValueError:
+        raise ValueError(
+            f"sigma has shape {given.shape}; pass a number, {ys.shape[2]} numbers, or the shape of ys, {ys.shape}."
+        ) from None
+
+
+def as_frame(
+    data: "Trajectories", ts: np.ndarray, columns: Mapping[str, np.ndarray], at: np.ndarray
+) -> "pandas.DataFrame":
+    """A `pandas.DataFrame` with a row for each time of each trajectory; times are timestamps if the data have dates.
+
+    **Arguments:**
+
+    - `data`: the dataset that names the trajectories and the time.
+    - `ts`, `columns`: times, and columns by their names, of shape `(trajectory, time)`.
+    - `at`: the rows to take, of that shape too.
+
+    **Raises:** `ValueError` if two columns have the same name.
+    """
+    import pandas as pd
+
+    for name in (*columns, data.time):
+        if name == TRAJECTORY or (name == data.time and name in columns):
+            raise ValueError(f"a data frame can't have two columns {name!r}; rename that of the data.")
+    times = ts[at] if data.dates is None else data.dates.stamps(np.nonzero(at)[0], ts[at])
+    first = {TRAJECTORY: np.repeat(np.array(data.trajectories), at.sum(axis=1)), data.time: times}
+    return pd.DataFrame(first | {name: column[at] for name, column in columns.items()})
+
+
+def columns_of(names: Sequence[str], values: np.ndarray, end: str = "") -> dict[str, np.ndarray]:
+    """The columns of an array by their names, each followed by `end`."""
+    return {f"{name}{end}": values[..., column] for column, name in enumerate(names)}
+
+
+def check_names(data: "Trajectories") -> None:
+    for kind, names, size in (
+        ("states", data.states, data.ys.shape[2]),
+        ("inputs", data.inputs, data.us.shape[2]),
+        ("trajectories", data.trajectories, data.ys.shape[0]),
+    ):
+        if len(names) != size:
+            raise ValueError(f"{kind} has the names {list(names)}, but needs {size}, one for each.")
+    channels = (data.time, *data.states, *data.inputs)
+    twice = sorted({name for name in channels if channels.count(name) > 1})
+    if twice:
+        raise ValueError(f"the name {twice[0]!r} is used twice among the time, states and inputs; rename one.")
+    check_known_values("angles", data.angles, data.states)
+
+
+def check_known_values(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
+    """Refuses a name that is not among the known ones.
+
+    **Arguments:** `key`: which names it; `what`: what it should name.
+
+    **Raises:** `ValueError` that suggests the nearest name.
+    """
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
+            raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
+
+
+def invalid_trajectories(data: "Trajectories") -> list[int]:
+    """Indices of trajectories that break a rule of `Dataset`."""
+    valid = data.valid
+    both = valid[:, 1:] & ~(np.diff(data.ts, axis=1) > 0)
+    off = valid & ~(np.isfinite(data.ts) & np.isfinite(data.us).all(axis=2) & ~np.isinf(data.ys).any(axis=2))
+    return np.flatnonzero(off.any(axis=1) | both.any(axis=1)).tolist()
+
+
+def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
+    length = data.lengths[row]
+    t, u = data.ts[row, :length], data.us[row, :length]
+    if not np.isfinite(t).all():
+        raise ValueError(
+            f"{data.time} must be finite; trajectory {name!r} lacks it at row {first_true(~np.isfinite(t))}."
+        )
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        at = first_true(steps <= 0) + 1
+        fault = "repeats" if t[at] == t[at - 1] else f"goes back from {t[at - 1]:g} to"
+        raise ValueError(
+            f"{data.time} must increase strictly; trajectory {name!r} {fault} {t[at]:g} at row {at}. "
+            "Sort the rows, and remove or average the duplicates."
+        )
+    if not np.isfinite(u).all():
+        at, channel = np.argwhere(~np.isfinite(u))[0]
+        raise ValueError(
+            f"inputs must be known at every time; trajectory {name!r} lacks {data.inputs[channel]!r} at row {at}. "
+            "Fill it, or remove the row."
+        )
+    if np.isinf(data.ys[row, :length]).any():
+        at, channel = np.argwhere(np.isinf(data.ys[row, :length]))[0]
+        raise ValueError(
+            f"state {data.states[channel]!r} of trajectory {name!r} is infinite at row {at}; leave it empty if unknown."
+        )
+
+
+def check_sigma(data: "Trajectories") -> None:
+    """Refuses standard deviations that are not positive numbers where something was measured."""
+    if data.sigma is None:
+        return
+    if data.sigma.shape != data.ys.shape:
+        raise ValueError(f"sigma has shape {data.sigma.shape}, but the states have {data.ys.shape}.")
+    wrong = np.argwhere(np.isfinite(data.ys) & ~(np.isfinite(data.sigma) & (data.sigma > 0)))
+    if len(wrong):
+        row, at, channel = wrong[0]
+        raise ValueError(
+            f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
+            f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
+        )
+
+
+def check_events(data: "Trajectories") -> None:
+    if data.events is not None and not data.events.factor.shape[:2] == data.events.shift.shape[:2] == data.ts.shape:
+        raise ValueError(f"events have the shape {data.events.factor.shape}, but the times have {data.ts.shape}.")
+
+
+def first_true(flags: np.ndarray) -> int:
+    return int(np.flatnonzero(flags)[0])
+
+
+Times = Float[np.ndarray, "trajectory time"]
+Values = Float[np.ndarray, "trajectory time state"]
+Cut = float | Float[np.ndarray, " trajectory"]
+Inputs = Float[np.ndarray, "trajectory time input"]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Measured states and inputs over time, as padded arrays; `Dataset`, which has the same fields, describes them."""
+
+    ts: Times
+    ys: Values
+    us: Inputs
+    lengths: Int[np.ndarray, " trajectory"]
+    scored: Bool[np.ndarray, "trajectory time"]
+    states: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    trajectories: tuple[str, ...] = ()
+    time: str = "t"
+    units: dict[str, str] = field(default_factory=dict)
+    angles: dict[str, float] = field(default_factory=dict)
+    dates: Dates | None = None
+    sigma: Values | None = None
+    events: Events | None = None
+
+    def __post_init__(self):
+        check_names(self)
+        for row in invalid_trajectories(self):
+            check_trajectory(self, row, self.trajectories[row])
+        check_sigma(self)
+        check_events(self)
+        if self.angles:
+            object.__setattr__(self, "ys", unwrap(self.ys, self.turns))
+
+    def __str__(self) -> str:
+        driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
+        rows, count = int(self.lengths.sum()), len(self.trajectories)
+        records = "1 trajectory" if count == 1 else f"{count} trajectories"
+        return f"Dataset of {', '.join(self.states)}{driven}: {rows} rows of {records}"
+
+    @classmethod
+    def from_arrays(
+        cls: type[Own],
+        ts: ArrayLike,
+        ys: ArrayLike,
+        us: ArrayLike | None = None,
+        *,
+        states: Sequence[str] | None = None,
+        inputs: Sequence[str] | None = None,
+        trajectories: Sequence[str] | None = None,
+        time: str = "t",
+        units: dict[str, str] | None = None,
+        angles: dict[str, float] | None = None,
+        sigma: ArrayLike | None = None,
+    ) -> Own:
+        """Builds a dataset from arrays.
+
+        **Arguments:**
+
+        - `ts`: times: one grid `(time,)` for all trajectories, `(trajectory, time)`, or a list of `(time,)` arrays.
+        - `ys`: states: `(time, state)`, `(trajectory, time, state)`, or a list of `(time, state)` arrays; of a single
+          state also without the last axis, in the form of `ts`. NaN is missing.
+        - `us`: inputs, in the form of `ys`; omit it if there are none.
+        - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
+        - `time`, `units`: name of the time, and units of channels by name.
+        - `angles`: states that are angles, each with its turn.
+        - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`.
+
+        **Raises:** `ValueError` with the shapes if they do not match.
+        """
+        for name, given in (("states", states), ("inputs", inputs), ("trajectories", trajectories)):
+            check_argument(name, given, Sequence[str] | None, "a list of names")
+        check_argument("units", units, Mapping | None, "a dict of units by name")
+        lacks_axis = with_column(ys, ts) is not ys
+        sigma = with_column(sigma, ts) if lacks_axis and sigma is not None else sigma
+        ys, us = with_column(ys, ts), None if us is None else with_column(us, ts)
+        series = as_series(ys, rank=2, name="ys")
+        grids = as_series(ts, rank=1, name="ts")
+        controls = as_series(us, rank=2, name="us") if us is not None else [np.zeros((len(y), 0)) for y in series]
+        if len(grids) == 1:
+            grids = grids * len(series)
+        check_shapes(grids, series, controls)
+        lengths = np.array([len(t) for t in grids])
+        length = int(lengths.max())
+        rows = np.arange(length)
+        padded = pad(series, length, np.nan)
+        return cls(
+            ts=pad(grids, length, None),
+            ys=padded,
+            us=pad(controls, length, None),
+            lengths=lengths,
+            scored=rows[None, :] < lengths[:, None],
+            states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
+            inputs=tuple(inputs or [f"u{i}" for i in range(controls[0].shape[1])]),
+            trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
+            time=time,
+            units=dict(units or {}),
+            angles=dict(angles or {}),
+            sigma=None if sigma is None else as_deviations(sigma, padded),
+        )
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A `pandas.DataFrame` with the columns `trajectory`, the time, states and inputs, and a row for each time.
+
+        `Dataset.from_frame(frame, time=..., states=..., inputs=..., trajectory="trajectory")` reads it.
+        """
+        columns = columns_of(self.states, self.ys) | columns_of(self.inputs, self.us)
+        return as_frame(self, self.ts, columns, self.valid)
+
+    def __len__(self) -> int:
+        """The number of trajectories."""
+        return len(self.trajectories)
+
+    def __getitem__(self: Own, which: int | np.integer | str | slice | Sequence[int] | np.ndarray) -> Own:
+        """Some trajectories: `data[0]`, `data[:3]`, `data["A"]`, or by a list of numbers or a mask."""
+        if isinstance(which, str) and which not in self.trajectories:
+            raise KeyError(f"no trajectory is named {which!r}; they are {', '.join(self.trajectories):.200}")
+        index = self.trajectories.index(which) if isinstance(which, str) else which
+        found = np.atleast_1d(np.arange(len(self))[index])
+        if found.size == 0:
+            raise IndexError(f"{which!r:.60} takes none of the {len(self)} trajectories.")
+        return self.select(found)
+
+    @property
+    def turns(self) -> Turns:
+        """The turn of each state that is an angle, None of others; empty if none is."""
+        return turns_of(self.states, self.angles)
+
+    def near(self, predicted: Values) -> Values:
+        """The measured values, of angles in the turn nearest to a prediction."""
+        return near_columns(self.ys, predicted, self.turns)
+
+    @property
+    def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
+        """Where a state was measured and its row is scored, shape `(trajectory, time, state)`."""
+        return np.isfinite(self.ys) & self.scored[..., None]
+
+    @cached_property
+    def is_driven(self) -> bool:
+        """Whether an input changes within a trajectory; covariates, which do not, leave a system autonomous."""
+        return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
+
+    @property
+    def shares_grid(self) -> bool:
+        """Whether all trajectories have the same times, so that one joint solve serves all of them."""
+        return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
+
+    @property
+    def first(self) -> Float[np.ndarray, "trajectory state"]:
+        """First measured value of each state, shape `(trajectory, state)`; NaN where it was never measured."""
+        measured = np.isfinite(self.ys)
+        row = measured.argmax(axis=1)
+        return np.take_along_axis(self.ys, row[:, None, :], axis=1)[:, 0, :]
+
+    def select(self: Own, rows: Sequence[int] | np.ndarray) -> Own:
+        """Selects trajectories by index, and drops padding that none of them needs."""
+        index = np.asarray(rows, dtype=int)
+        length = int(self.lengths[index].max())
+        return replace(
+            self,
+            ts=self.ts[index, :length],
+            ys=self.ys[index, :length],
+            us=self.us[index, :length],
+            lengths=self.lengths[index],
+            scored=self.scored[index, :length],
+            trajectories=tuple(self.trajectories[i] for i in index),
+            dates=self.dates and self.dates.of(index),
+            sigma=None if self.sigma is None else self.sigma[index, :length],
+            events=self.events and self.events.at((index, slice(length))),
+        )
+
+    def sample(self: Own, most: int) -> Own:
+        """At most `most` trajectories; an evenly spaced choice if there are more."""
+        count = len(self.trajectories)
+        return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
+
+    def until(self: Own, end: Cut) -> Own:
+        """The rows with time at most `end` [unit of time], for all or for each trajectory; drops those without any."""
+        lengths = (self.valid & (self.ts <= np.reshape(end, (-1, 1)))).sum(axis=1)
+        kept = np.flatnonzero(lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} <= {np.max(end):g}; the data begin at {self.ts.min():g}.")
+        pieces = [(int(row), 0, int(lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
+
+    def after(self: Own, start: Cut) -> Own:
+        """The rows with time later than `start` [unit of time], for all or for each; drops those without any."""
+        begins = (self.valid & (self.ts <= np.reshape(start, (-1, 1)))).sum(axis=1)
+        kept = np.flatnonzero(begins < self.lengths)
+        if kept.size == 0:
+            raise ValueError(f"no row has {self.time} > {np.min(start):g}; the data end at {self.ts.max():g}.")
+        pieces = [(int(row), int(begins[row]), int(self.lengths[row])) for row in kept]
+        return cut(self, pieces, [self.trajectories[row] for row in kept])
+
+    def scored_after(self: Own, start: Cut) -> Own:
+        """The same trajectories, with only the rows later than `start` [unit of time], for all or for each, scored."""
+        return replace(self, scored=self.scored & (self.ts > np.reshape(start, (-1, 1))))
+
+    def windows(self: Own, rows: int, stride: int | None = None) -> Own:
+        """Cuts each trajectory into windows of `rows` rows, each a trajectory of its own.
+
+        **Arguments:**
+
+        - `rows`: length of a window; a trajectory that is not longer stays whole.
+        - `stride`: rows between the starts of two windows; half a window by default. The last window of a trajectory
+          ends at its last row.
+
+        **Returns:** windows named `A[40:168]`, without those that hold no scored measurement.
+
+        **Raises:** `ValueError` if a number is below 1, or no window holds a scored measurement.
+        """
+        pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
+        return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+
+    def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
+        """Windows as (trajectory index, first row, row after the last); see `windows`."""
+        if rows < 1 or stride < 1:
+            raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
+        counts = np.any(self.mask, axis=2)
+        found = []
+        for row, length in enumerate(self.lengths.tolist()):
+            last = max(length - rows, 0)
+            begins = [*range(0, last, stride), last]
+            found += [(row, b, min(b + rows, length)) for b in begins if counts[row, b : b + rows].any()]
+        if not found:
+            raise ValueError("no window holds a measured value that counts; add measurements, or score more rows.")
+        return found
+
+    def labelled(self, name: str) -> str:
+        """A channel's name with its unit; of the time of timestamps, with the instant that it counts from."""
+        dates = self.dates if name == self.time else None
+        if dates is not None and not (dates.zero != dates.zero[0]).any():
+            return f"{name} [{dates.unit} since {dates.first}]"
+        unit = self.units.get(name)
+        return f"{name} [{unit}]" if unit else name
+
+    @property
+    def valid(self) -> Bool[np.ndarray, "trajectory time"]:
+        """Rows that are not padding, shape `(trajectory, time)`."""
+        return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+
+
+# A kind of trajectories, as functions take and return it.
+Data = TypeVar("Data", bound=Trajectories)
+
+
+def cut(data: Data, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]) -> Data:
+    """Cuts out parts of trajectories, each given as (trajectory index, first row, row after the last)."""
+    row, begin, end = np.array(pieces).T
+    lengths = end - begin
+    within = np.arange(lengths.max())[None, :]
+    valid = within < lengths[:, None]
+    at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
+    return replace(
+        data,
+        ts=data.ts[at],
+        ys=np.where(valid[..., None], data.ys[at], np.nan),
+        us=data.us[at],
+        lengths=lengths,
+        scored=data.scored[at] & valid,
+        trajectories=tuple(names),
+        dates=data.dates and data.dates.of(row),
+        sigma=None if data.sigma is None else data.sigma[at],
+        events=data.events and data.events.at(at),
+    )
