@@ -15,7 +15,7 @@ HUGE = 1e18
 # Maximum number of outliers, and how many times farther from the median they are than all other values.
 LONELY, FAR_AWAY = 3, 10.0
 # Fewer pairs of neighbouring rows do not show whether a state jumps between levels.
-FEWEST_STEPS = 20
+FEWEST_PAIRS = 20
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def looks_set(data: Dataset, index: int, name: str) -> list[str]:
     values = data.ys[..., index]
     pairs = data.mask[:, 1:, index] & data.mask[:, :-1, index]
     levels, level = np.unique(values[data.mask[..., index]], return_inverse=True)
-    if not 2 <= len(levels) <= FEW_LEVELS or pairs.sum() < FEWEST_STEPS:
+    if not 2 <= len(levels) <= FEW_LEVELS or pairs.sum() < FEWEST_PAIRS:
         return []
     at = np.zeros(values.shape, int)
     at[data.mask[..., index]] = level
