@@ -458,7 +458,8 @@ def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
         worst = min(worst, share)
         if share < NEARLY_EXACT:
             alike = max(alike, products / max(squares, 1e-300))
-    figures = f"explains {100 * worst:.3g} % of the variance, and neighbouring residuals correlate by {alike:.2f}"
+    variance = f"{100 * max(worst, 0.0):.3g} % of the variance"
+    figures = f"explains {variance}, and neighbouring residuals correlate by {alike:.2f}"
     if worst > NEARLY_EXACT:
         figures = "explains more than 99.9 % of the variance"
     none = f"no equation of these terms explains the record: the best {figures}"
