@@ -8,6 +8,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.fitting import screening
 from node_fit.fitting.screening import Size, beginnings_at, choose_beginnings, has_beginnings
 from node_fit.model.initial_state.rule import First
 from node_fit.model.initial_state.trained import Fitted
@@ -15,6 +16,13 @@ from node_fit.model.make_model import make_model
 from node_fit.runtime.placement import carry
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_search(monkeypatch):
+    """A quarter of the candidates: unoptimised programs take minutes for all of them."""
+    monkeypatch.setattr(screening, "POPULATION", screening.POPULATION // 4)
+
 
 EQUATIONS = {"x": "a*x - b*x*z", "z": "-m*z + d*x*z"}
 TRUE = {"a": 0.55, "b": 0.028, "m": 0.84, "d": 0.026}
@@ -71,7 +79,7 @@ def test_hidden_starts_have_both_signs_where_the_data_do():
     assert starts == pytest.approx([-1000, -10, -10 * 100 ** (2 * 0.02 - 1), 10, 1000], rel=1e-6)
 
 
-def test_the_best_beginnings_fit_better_than_the_given_constants():
+def test_the_best_beginnings_fit_better_than_the_given_constants(small_search):
     data, ys = prey()
     wrong = {"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1}
     model = model_of(data, wrong)
@@ -88,7 +96,7 @@ def test_a_network_has_no_other_beginnings():
     assert not has_beginnings(make_model(data, key=jax.random.key(0)))
 
 
-def test_hidden_predators_are_found_from_constants_that_are_far_off():
+def test_hidden_predators_are_found_from_constants_that_are_far_off(small_search):
     data, ys = prey(noise=0.03)
     field = nf.Known(equations=EQUATIONS, constants={"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1})
     fit = nf.fit(data, field=field, hidden=["z"], progress=False)
