@@ -218,7 +218,7 @@ def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray,
         nudged = 1 + states + np.arange(len(own))
         constants[member, nudged, own] += nudges[member, nudged]
     flat = begun.reshape(-1, states, records).transpose(1, 0, 2)
-    solved = span.simulate(family.rates, constants.reshape(-1, values.shape[1]).T, flat)
+    solved = span.simulate(family.rates, constants.reshape(len(which) * widest, values.shape[1]).T, flat)
     left = ((solved - span.raw[:, :, None]) / span.spread[:, :, None]).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
     missing = ~np.isfinite(span.raw)[:, :, None]
     left = np.where(missing, 0.0, np.nan_to_num(left, nan=FAILED_RESIDUAL))

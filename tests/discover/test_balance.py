@@ -1,6 +1,7 @@
 """Where functions stand in the rates of states: apart, in known equations, and as flows and reactions."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,3 +96,13 @@ def test_of_many_states_all_terms_are_tried():
 
     data = record(chain, (2, 1.5, 1.2, 1.8, 2), states, length=10.0, rows=60, noise=0.0)
     assert nf.discover(data, **QUICK).explained
+
+
+@pytest.mark.slow
+def test_a_system_of_no_terms_is_judged_too():
+    """Of Robertson's stiff reactions over ten decades, whose rates no spline shows, nothing but rest is simulated."""
+    path = Path(__file__).parents[2] / "data" / "robertson.csv"
+    data = nf.read_table(path, time="t", trajectory="trajectory", states=["y1", "y2", "y3"])
+    found = nf.discover(data, mass_action=True, symbolic=False)
+    assert not found.explained and "no equation" in found.verdict
+    assert found.front[0].equations == {"y1": "0", "y2": "0", "y3": "0"}
