@@ -21,25 +21,26 @@ class AbstractObservation(eqx.Module, metaclass=Part):
 
     - `is_direct`: whether the channels are states.
     - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
-    - `has_features`: whether they are linear in the states and in `features` of these, with coefficients that
-      `with_readout` sets.
     """
 
     is_direct: ClassVar[bool] = False
     is_nonlinear: ClassVar[bool] = False
-    has_features: ClassVar[bool] = False
-
-    def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
-        """What the channels are linear in, beside the states."""
-        raise NotImplementedError
-
-    def with_readout(self, coefficients: Float[np.ndarray, "term channel"]) -> "AbstractObservation":
-        """The observation with other coefficients: of 1, of the states, and of the features."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         """The channels, shape `(channel,)`, at a state, shape `(state,)`."""
+
+
+class AbstractFeatureReadout(AbstractObservation):
+    """An observation that is linear in the states and in features of these."""
+
+    @abc.abstractmethod
+    def features(self, state: Float[Array, " state"]) -> Float[Array, " feature"]:
+        """What the channels are linear in, beside the states."""
+
+    @abc.abstractmethod
+    def with_readout(self, coefficients: Float[np.ndarray, "term channel"]) -> "AbstractFeatureReadout":
+        """The observation with other coefficients: of 1, of the states, and of the features."""
 
 
 @stored_as("MeasuredStates")
@@ -78,7 +79,7 @@ class LinearReadout(AbstractObservation):
 
 
 @stored_as("NetworkReadout")
-class NetworkReadout(AbstractObservation):
+class NetworkReadout(AbstractFeatureReadout):
     """A linear readout plus a network, whose output is zero at first.
 
     **Arguments:**
@@ -89,7 +90,6 @@ class NetworkReadout(AbstractObservation):
     """
 
     is_nonlinear: ClassVar[bool] = True
-    has_features: ClassVar[bool] = True
     linear: LinearReadout
     network: Layers
 

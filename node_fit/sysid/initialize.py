@@ -19,6 +19,7 @@ from ..data.dataset import Dataset
 from ..data.trajectories import cut
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
+from ..model.observation import AbstractFeatureReadout
 from ..solver.problem import VectorField
 from .linear_model import LinearSystem
 
@@ -140,7 +141,7 @@ def has_place(model: NeuralODE) -> bool:
     field = model.field
     rest = getattr(field, "has_network", False) and not getattr(field, "time", False)
     linear = rest and linear_part_of(field) is not None
-    return linear and model.start.past > 0 and model.observation.has_features
+    return linear and model.start.past > 0 and isinstance(model.observation, AbstractFeatureReadout)
 
 
 def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float, seed: int) -> tuple[NeuralODE, float]:
@@ -170,12 +171,14 @@ def begin_with_filters(model: NeuralODE, train: Dataset, kind: str, step: float,
     best = min(found, key=lambda each: each.error)
     path = best.filters.states(over) / best.sizes
     system = best.filters.system(best.sizes, *start_map(path, train, model))
-    model = begin_as_linear(model, system, step)
-    return replace(model, observation=model.observation.with_readout(best.readout)), best.error
+    assert isinstance(model.observation, AbstractFeatureReadout)
+    model = replace(begin_as_linear(model, system, step), observation=model.observation.with_readout(best.readout))
+    return model, best.error
 
 
 def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
     """What the channels are linear in: 1, the states, and their features; shape `(..., term)`."""
+    assert isinstance(model.observation, AbstractFeatureReadout)
     drawn, kind = eqx.filter_jit(eqx.filter_vmap(model.observation.features)), path(model).layer.weight.dtype
 
     def features(path: Float[np.ndarray, "*rows state"]) -> Float[np.ndarray, "*rows term"]:
