@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 GivenStates = ArrayLike | Mapping[str, ArrayLike] | None
 
 
+def place_of_scaling(name: str) -> str | None:
+    """Where an argument of readers belongs that is a key of `data` on the command line, but scales a model."""
+    if name in ("angles", "log", "bounds"):
+        return f"it is part of a fit: pass options=node_fit.Options(scaling=node_fit.Scaling({name}=...)) to fit"
+    return None
+
+
 @dataclass(frozen=True)
 class Dataset(Trajectories):
     """Trajectories of measured states and inputs, in the user's units.
@@ -60,6 +67,7 @@ class Dataset(Trajectories):
     """
 
     @classmethod
+    @says_where(place_of_scaling)
     def from_file(
         cls,
         path: str | Path | Sequence[str | Path],
@@ -131,6 +139,7 @@ class Dataset(Trajectories):
         return with_covariates(with_sigma(data, sigma, states), constants, units or {})
 
     @classmethod
+    @says_where(place_of_scaling)
     def from_frame(
         cls,
         frame: "pandas.DataFrame",

@@ -241,3 +241,9 @@ def test_a_masked_row_equals_a_dropped_row(objective):
     assert np.isclose(dropped_loss, loss, rtol=1e-6, atol=0)
     assert np.allclose(dropped_gradient, gradient, rtol=1e-5, atol=1e-8)
     assert abs(evaluate(objective, data)[0] - loss) > 1e-6 * loss
+
+
+@pytest.mark.parametrize("read", [nf.Dataset.from_file, nf.read_table, nf.Dataset.from_frame, nf.from_frame])
+def test_what_scales_a_model_is_no_argument_of_a_reader(read):
+    with pytest.raises(TypeError, match=r"no argument 'angles'; it is part of a fit: .*Scaling\(angles="):
+        read("mine.csv", time="t", states=["x"], angles=["x"])
