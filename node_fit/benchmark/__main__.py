@@ -12,6 +12,7 @@ if __name__ == "__main__":
     start_command()  # before anything heavy is imported
 
 import argparse
+import importlib.util
 import json
 import shlex
 import subprocess
@@ -43,6 +44,7 @@ from .protocols import (
     solve_equation,
     table_rows,
 )
+from .terms import has_same_terms
 
 NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]
 CHOICES = (
@@ -207,19 +209,10 @@ def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:
 
 
 def has_true_terms(equation: Equation, found: FoundSystem) -> bool | None:
-    """Whether each rate is a sum of the true terms, whatever their constants; None if SymPy is not installed."""
-    try:
-        import sympy
-    except ImportError:
+    """Whether each rate has exactly the true terms, whatever their constants; None if SymPy is not installed."""
+    if importlib.util.find_spec("sympy") is None:
         return None
-    names, constant = {name: sympy.Symbol(name) for name in equation.states}, sympy.Symbol("constant_")
-
-    def terms(text: str) -> set[object]:
-        parts = sympy.Add.make_args(sympy.expand(sympy.parse_expr(text.replace("^", "**"), local_dict=names)))
-        bare = [part.as_coeff_Mul()[1] for part in parts]
-        return {each.replace(lambda node: node.is_Float, lambda _: constant) for each in bare}
-
-    return all(terms(text) == terms(found.shown[name]) for name, text in equation.equations.texts)
+    return all(has_same_terms(text, found.shown[name], equation.states) for name, text in equation.equations.texts)
 
 
 def summary_lines(outcomes: Sequence[Reached], noise: float, rows: Rows) -> list[str]:

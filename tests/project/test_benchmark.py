@@ -28,6 +28,7 @@ from node_fit.benchmark.protocols import (
     write_table,
     write_van_der_pol,
 )
+from node_fit.benchmark.terms import has_same_terms
 
 SMALL = ("--set", "field.width=8", "field.depth=1", "training.steps=60", "report=false")
 
@@ -117,6 +118,26 @@ def test_the_share_of_odebench_counts_what_is_above_its_threshold():
     assert fitted.endswith("| other equations |"), "a part of the equations is no comparison"
     fitted, other = odebench_lines(found * 21)
     assert fitted.endswith("| win |") and other.endswith("| win |")
+
+
+@pytest.mark.parametrize(
+    ("true", "found", "same"),
+    [
+        ("0.4*x*(1 - x/95) - x**2/(1 + x**2)", "0.399*x - 0.0042*x**2 - 0.998*(x**2/(1.003**2 + x**2))", True),
+        ("0.4*x*(1 - x/95) - x**2/(1 + x**2)", "0.399*x - 0.0042*x**2 - 0.998*(x**2/(1.003 + x))", False),
+        ("1/(1 + exp(0.5 - x/0.96)) - 0.5", "-0.499 + 1.01*sigmoid((x - 0.48)/0.959)", True),
+        ("1/(1 + exp(0.5 - x/0.96)) - 0.5", "-0.499 + 1.01*sigmoid((x - 0.48)/0.959) + 0.001*x", False),
+        ("0.032*x*log(2.29*x)", "0.0265*x + 0.032*(x*log(x))", True),
+        ("sin(x)*(cos(y)**2 + 4.2*sin(y)**2)", "1.01*sin(x) + 3.2*(sin(x)*sin(y)**2)", True),
+        ("sin(x - y)", "-0.9*sin(y - x)", True),
+        ("1.2 - exp(-x)", "1.2 - 1.01*exp(x)", False),
+        ("y*abs(y)", "y**2", False),
+        ("x", "0", False),
+    ],
+)
+def test_terms_are_compared_whatever_their_constants_and_their_form(true, found, same):
+    pytest.importorskip("sympy")
+    assert has_same_terms(true, found, ["x", "y"]) == same
 
 
 def test_a_group_is_chosen_by_its_name():
