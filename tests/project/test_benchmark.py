@@ -6,7 +6,7 @@ import pytest
 from helpers.commands import node_fit
 from scipy.integrate import solve_ivp
 
-from node_fit.benchmark.__main__ import choose_problems
+from node_fit.benchmark.__main__ import choose_problems, has_same_terms
 from node_fit.benchmark.protocols import (
     PROTOCOLS,
     Figure,
@@ -28,7 +28,6 @@ from node_fit.benchmark.protocols import (
     write_table,
     write_van_der_pol,
 )
-from node_fit.benchmark.terms import has_same_terms
 
 SMALL = ("--set", "field.width=8", "field.depth=1", "training.steps=60", "report=false")
 
