@@ -219,7 +219,7 @@ def find_worst(channels: Mapping[str, Figures]) -> list[str]:
 
 def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Json]) -> str:
     """Names with their values, and with their intervals if there are some."""
-    shown = []
+    shown: list[str] = []
     for name, value in values.items():
         plain = "-" if value is None else f"{value:.4g}"
         sure = name in intervals

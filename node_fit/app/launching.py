@@ -160,7 +160,9 @@ def complete(words: list[str], program: str) -> list[str]:
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
     """The files of data that are named after `--data` or alone, and the other words."""
-    files, others, after = [], [], False
+    after = False
+    files: list[str] = []
+    others: list[str] = []
     for word in words:
         name, _, value = word.partition("=")
         after = name == "--data" or (after and not word.startswith("-") and "=" not in word)
@@ -193,7 +195,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         raise ConfigError(str(error)) from None
     named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
     free = [name for name in names if name not in named]
-    made, said = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"], []
+    made = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
+    said: list[str] = []
     if not {"data.time", "data.step"} & set(given):
         if len(free) < (1 if "data.states" in given else 2):
             raise ConfigError(
@@ -319,7 +322,8 @@ def may_add(config: DictConfig, key: str, value: object) -> bool:
     target, rest = None, []
     for name in names:
         if isinstance(node, dict) and "_target_" in node:
-            target, rest = node["_target_"], []
+            target = node["_target_"]
+            rest: list[str] = []
         node = node.get(name) if isinstance(node, dict) else None
         rest.append(name)
     if target is None or (len(rest) == 1 and rest[0] in config):  # An option of the solver, say, is no key of others.

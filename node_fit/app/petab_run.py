@@ -56,7 +56,7 @@ class PEtabRun:
     console: Console
     began: float
     record: Json
-    fits: list[FitFromStart] = field(default_factory=list)
+    fits: list[FitFromStart] = field(default_factory=list[FitFromStart])
 
     def run(self) -> int:
         """Fits the problem, prints the estimates with intervals, and writes the directory.

@@ -119,7 +119,9 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
     **Returns:** the names of those whose command failed.
     """
     print(HEAD, flush=True)
-    absent, odebench, failed = [], [], []
+    odebench = []
+    absent: list[str] = []
+    failed: list[str] = []
     for name, protocol in protocols.items():
         if protocol.file and not (data / protocol.file).is_file():
             absent.append(f"{name}: left out, since {data / protocol.file} is absent; the data: {protocol.source}")
@@ -174,7 +176,7 @@ class Reached(NamedTuple):
 def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effort, seed: int) -> None:
     """Prints what is found in each system, then the shares beside published ones."""
     print(DISCOVERY_HEAD, flush=True)
-    outcomes = []
+    outcomes: list[Reached] = []
     for equation in read_equations():
         if equation.number in numbers:
             outcomes.append(each := find_equations(equation, noise, rows, effort, seed))

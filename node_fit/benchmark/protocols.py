@@ -141,7 +141,7 @@ def divergence(true: np.ndarray, other: np.ndarray) -> float:
         for low, high in zip(true.min(axis=0), true.max(axis=0), strict=True)
     ]
     counts = [np.histogramdd(orbit, bins=edges)[0].ravel() for orbit in (true, other)]
-    shares = []
+    shares: list[np.ndarray] = []
     for count, orbit in zip(counts, (true, other), strict=True):
         with_outside = np.append(count, len(orbit) - count.sum()) + SMOOTHING
         shares.append(with_outside / with_outside.sum())
@@ -215,7 +215,8 @@ def solve_equation(equation: Equation, times: np.ndarray) -> list[np.ndarray]:
     """
     from scipy.integrate import solve_ivp
 
-    rates, found = equation.rates(), []
+    rates = equation.rates()
+    found: list[np.ndarray] = []
     for start in equation.starts:
         span = (0, times[-1])
         done = solve_ivp(lambda t, x: rates(x), span, start, method="LSODA", t_eval=times, rtol=1e-10, atol=1e-12)
@@ -435,7 +436,7 @@ GOOD_R2_SHARE = 0.9
 
 def table_rows(name: str, protocol: Protocol, summary: Json) -> list[str]:
     """The lines of a table for a finished run."""
-    lines = []
+    lines: list[str] = []
     for measure in protocol.measures:
         ours = measure.read(summary)
         for figure in measure.figures or (None,):
@@ -467,7 +468,7 @@ def outcome(ours: float | None, other: float | None, lower: bool) -> str:
 def odebench_lines(summaries: Iterable[Json]) -> list[str]:
     """How many of the equations of ODEBench that were run have an R² above 0.9, beside ODEFormer on all of them."""
     found = list(summaries)
-    lines = []
+    lines: list[str] = []
     for split, what, published in zip(("train", "test"), ("fitted trajectory", "other start"), ODEFORMER, strict=True):
         values = [each["metrics"][split]["r2"] for each in found]
         good = sum(value is not None and value > GOOD_R2_SHARE for value in values)

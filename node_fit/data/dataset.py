@@ -397,7 +397,7 @@ def last_before(data: Dataset, times: Float[np.ndarray, " trajectory"]) -> Float
 
 def count_trajectories(parts: Splits) -> str:
     """How many rows that count, of how many trajectories, each part has."""
-    texts = []
+    texts: list[str] = []
     for name, part in parts.named().items():
         of = np.flatnonzero(part.scored.any(axis=1)).size
         rows, whole = int(part.scored.sum()), "trajectory" if of == 1 else "trajectories"

@@ -75,7 +75,7 @@ class Events:
             scaled = state if factor == 1 else f"{state} × {factor:.5g}"
             return scaled if shift == 0 else f"{scaled} {'+' if shift > 0 else '−'} {abs(shift):.5g}"
 
-        found = []
+        found: list[tuple[float, str]] = []
         for row in np.flatnonzero(self.rows[trajectory] & valid):
             jumps = zip(self.states, self.factor[trajectory, row], self.shift[trajectory, row], strict=True)
             texts = [words(*jump) for jump in jumps if jump[1:] != (1, 0)]
@@ -142,7 +142,7 @@ def parse_events(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> 
 
     **Raises:** `ValueError` that names the event and the fault.
     """
-    found = []
+    found: list[KnownEvent] = []
     for number, row in enumerate(rows):
         where = str(row.get(WHERE, f"event {number + 1}"))
         check_keys(row, where)

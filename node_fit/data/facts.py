@@ -89,7 +89,7 @@ def find_oddities(
     **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: whether trajectories start at the
     first measurement of each state.
     """
-    found = []
+    found: list[str] = []
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
         found += late_start(data, index, name) if from_first and window is None else []

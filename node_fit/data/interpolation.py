@@ -95,7 +95,8 @@ def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> floa
 
 def estimate_noise(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
     """Medians, over a few trajectories or parts of them, of the cross-validated penalty and of the residual."""
-    chosen, noise = [], []
+    chosen: list[float] = []
+    noise: list[float] = []
     sampled = rows[np.linspace(0, rows.size - 1, min(MOST_SAMPLED, rows.size)).astype(int)]
     for t, y in itertools.chain.from_iterable(parts_of(ts[row], series[row]) for row in sampled):
         curve = spline(t, y, None)

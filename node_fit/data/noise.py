@@ -50,7 +50,7 @@ def local_noise(ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, 
 
     **Returns:** its standard deviation; NaN for less than five rows of a trajectory.
     """
-    levels = []
+    levels: list[float] = []
     for reach in (1, 2):
         found = [distances(t[known], y[known], reach) for t, y, known in zip(ts, ys, np.isfinite(ys), strict=True)]
         whole = np.concatenate(found) if found else np.zeros(0)

@@ -53,7 +53,7 @@ class Scaling:
     """
 
     log: Sequence[str] = ()
-    bounds: Mapping[str, Sequence[float | None]] = dataclasses.field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float | None]] = dataclasses.field(default_factory=dict[str, Sequence[float | None]])
     affine: bool = True
     angles: Sequence[str] = ()
     angle_unit: Literal["rad", "deg"] = "rad"

@@ -77,9 +77,9 @@ class Table:
     test_path: str | Sequence[str] | None = None
     time_unit: str | None = None
     day_first: bool | None = None
-    units: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict[str, str])
     log: Sequence[str] = ()
-    bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     angles: Sequence[str] = ()
     angle_unit: Literal["rad", "deg"] = "rad"
     scale: bool = True

@@ -238,8 +238,8 @@ class Trajectories:
     inputs: tuple[str, ...] = ()
     trajectories: tuple[str, ...] = ()
     time: str = "t"
-    units: dict[str, str] = field(default_factory=dict)
-    angles: dict[str, float] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict[str, str])
+    angles: dict[str, float] = field(default_factory=dict[str, float])
     dates: Dates | None = None
     sigma: Values | None = None
     events: Events | None = None
@@ -438,7 +438,7 @@ class Trajectories:
         if rows < 1 or stride < 1:
             raise ValueError(f"rows and stride of windows must be at least 1, got {rows} and {stride}.")
         counts = np.any(self.mask, axis=2)
-        found = []
+        found: list[tuple[int, int, int]] = []
         for row, length in enumerate(self.lengths.tolist()):
             last = max(length - rows, 0)
             begins = [*range(0, last, stride), last]

@@ -54,7 +54,7 @@ class Balance:
         **Arguments:** `shares`: whole numbers, `(flow, state)`.
         """
         names = tuple(f"flow{at}_" for at in range(len(titles)))
-        rates = []
+        rates: list[str] = []
         for column in shares.T:
             summands = [
                 f"{'-' if share < 0 else '+'} {name if abs(share) == 1 else f'{abs(share):g}*{name}'}"
@@ -176,7 +176,8 @@ def conserving(states: Sequence[str], sums: Sequence[str]) -> Balance:
     twice = [name for name, count in Counter(itertools.chain.from_iterable(groups)).items() if count > 1]
     if twice:
         raise ValueError(f"conserved: {twice[0]!r} occurs twice; a state can be in one sum only.")
-    titles, rows = [], []
+    titles: list[str] = []
+    rows: list[list[int]] = []
     for group in groups:
         for source, sink in itertools.combinations(group, 2):
             titles.append(f"{source} -> {sink}")

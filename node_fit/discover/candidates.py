@@ -93,7 +93,9 @@ def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0)
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.
     """
-    splines, spreads, residuals = [], [], []
+    splines: list[BSpline] = []
+    spreads: list[np.ndarray] = []
+    residuals: list[float] = []
     for y in ys.T:
         spline, spread, residual = smooth_state(t, y, strength)
         splines.append(spline)
@@ -166,7 +168,9 @@ def make_views(records: Sequence[Smoothed], weak: bool) -> list[View]:
 def weak_view(records: Sequence[Smoothed], length: float) -> View:
     """Integrates each record against bumps, so that no derivative of a measurement is taken."""
     total = sum(len(each.t) for each in records)
-    weights, sides, first = [], [], 0
+    first = 0
+    weights: list[np.ndarray] = []
+    sides: list[np.ndarray] = []
     for each in records:
         t, rows = each.t, len(each.t)
         step = np.gradient(t)
@@ -206,7 +210,8 @@ def find_subsets(
     square[np.diag_indices_from(square)] += 1e-12
     place = {at: order for order, at in enumerate(usable)}
     begin = tuple(sorted(place[at] for at in keep if at in place))
-    level, found = [begin], []
+    level = [begin]
+    found: list[tuple[tuple[int, ...], np.ndarray, float]] = []
     while level and len(level[0]) < min(MOST_SUMMANDS, len(usable), len(rates) // 2):
         # All subsets are extended while they are few, then the best ones.
         wider = {tuple(sorted((*one, more))) for one in level for more in range(len(usable)) if more not in one}
@@ -243,11 +248,12 @@ def sparse_candidates(
     required: Sequence[str] = (),
 ) -> list[Formula]:
     """Sparse sums of terms for the rate of a state, those with the shortest descriptions in a view first."""
-    ranked = []
+    ranked: list[list[Formula]] = []
     for view, terms in itertools.product(views, libraries):
         rates, features = view.rates[:, state], view.features(terms, names)
         keep = [at for at, term in enumerate(terms) if term.text in required]
-        variance, own = float(rates.var()), []
+        variance = float(rates.var())
+        own: list[tuple[float, Formula]] = []
         for places, constants, error in find_subsets(features, rates, keep, OF_EACH_SIZE):
             formula = sum_of([terms[at] for at in places], constants)
             if len(set(formula.parts)) == len(formula.parts):  # Else two differ by constants within alone.
@@ -275,7 +281,7 @@ def joint_candidates(
 
     **Returns:** those with the shortest descriptions in a view first.
     """
-    ranked = []
+    ranked: list[list[tuple[Formula, ...]]] = []
     shares = balance.shares
     assert shares is not None
     for view, kind in itertools.product(views, range(len(offered[0]))):
@@ -286,7 +292,8 @@ def joint_candidates(
         features = np.stack(
             [np.outer(values[term.text], shares[flow] / scale).ravel() for flow, term in columns], axis=1
         )
-        rates, own = (view.rates / scale).ravel(), []
+        rates = (view.rates / scale).ravel()
+        own: list[tuple[float, tuple[Formula, ...]]] = []
         rows = len(views[0].rates) * len(scale)
         for places, constants, error in find_subsets(features, rates, [], OF_EACH_SIZE, balance.positive):
             chosen = [(columns[at], constant) for at, constant in zip(places, constants, strict=True)]
@@ -330,7 +337,7 @@ def symbolic_candidates(view: View, names: Sequence[str], state: int, clean: boo
         epsilon=1e-5,
     )
     search.fit(view.values, rates)
-    found = []
+    found: list[tuple[float, Formula]] = []
     for each in search.pareto_front_:
         text = re.sub(r"\bX(\d+)\b", lambda found: names[int(found[1]) - 1], str(each["model"]))
         try:

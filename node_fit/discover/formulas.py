@@ -76,7 +76,8 @@ class Formula:
     @property
     def text(self) -> str:
         """The sum, with `{0}`, `{1}`, ... for its constants."""
-        first, found = 0, []
+        first = 0
+        found: list[str] = []
         for part, many in zip(self.parts, self.counts, strict=True):
             found.append(part.format(*[f"{{{first + at}}}" for at in range(many)]))
             first += many
@@ -336,7 +337,7 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
 
 def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
     """Michaelis and Menten's terms, Hill's, and those of another state times these, at several half-saturations."""
-    found = []
+    found: list[Term] = []
     for name, column in columns.items():
         for share in HALVES:
             half = f"{float(np.quantile(column, share)):.3g}"
@@ -350,7 +351,7 @@ def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[
 
 def switching(columns: Mapping[str, np.ndarray]) -> list[Term]:
     """Sigmoids of each name, at several thresholds and widths."""
-    found = []
+    found: list[Term] = []
     for name, column in columns.items():
         for share in HALVES:
             middle, width = float(np.quantile(column, share)), float(column.std()) or 1.0

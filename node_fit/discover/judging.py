@@ -145,7 +145,7 @@ class Judge:
         """Takes the fewest steps between rows with which a system is simulated exactly enough, in short windows."""
         family = Family.of([system], self.names, self.balance)
         for few, more in itertools.pairwise(STEPS):
-            found = []
+            found: list[np.ndarray] = []
             for self.steps in (few, more):
                 span = self.span(range(len(self.states)))
                 found.append(span.simulate(family.rates, family.constants.T, span.starts[:, None]))
@@ -163,7 +163,7 @@ class Judge:
         systems = [(each,) for each in formulas]
         family = Family.of(systems, names)
         fitted = least_squares_of(span, family, np.repeat(span.starts[None], len(systems), axis=0), trials)
-        found = []
+        found: list[tuple[float, Formula]] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             (formula,) = family.formulas(at, each.values, system)
             found.append((self.evidence([formula], [state], each), formula))
@@ -205,7 +205,7 @@ class Judge:
     ) -> list[JudgedSystem]:
         """Judged systems, the best first."""
         away = self.escape(family, np.stack([each.values for each in fitted]))
-        found = []
+        found: list[JudgedSystem] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             formulas = family.formulas(at, each.values, system)
             if not self.balance.accepts(formulas):
@@ -284,7 +284,7 @@ class Judge:
             0,
         )
         solved = span.simulate(family.rates, family.constants.T, judged.starts[:, None])[:, :, 0]
-        found = []
+        found: list[Smoothed] = []
         for each in self.records:
             pieces = cut(len(each.t))
             values = each.values.copy()
@@ -298,7 +298,8 @@ class Judge:
 
     def additions(self, judged: JudgedSystem, library: Mapping[int, Sequence[Term]]) -> list[System]:
         """Systems with a term more, or another one, that would fit best if trajectories were linear in constants."""
-        absent, wide = [], list(judged.formulas)
+        wide = list(judged.formulas)
+        absent: list[tuple[int, Term]] = []
         for state, formula in enumerate(judged.formulas):
             for term in library.get(state, ()) if formula.terms or not formula.parts else ():
                 wider = wide[state].plus(term, 0.0)
@@ -311,7 +312,8 @@ class Judge:
         span = self.span(range(len(self.states)))
         (at,) = linearize(span, family, np.array([0]), family.constants, judged.starts[None])
         begin = at.jacobian.shape[1] - int(family.free.sum())
-        columns, own = {}, list(range(begin))
+        own = list(range(begin))
+        columns: dict[tuple[int, str], int] = {}
         for state, formula in enumerate(judged.formulas):
             places = [begin + place for place in family.owners[0][state]]
             own += places[: len(formula.constants)]
@@ -345,7 +347,7 @@ def proposals(judged: JudgedSystem, absent, at: Fitting, columns, own: list[int]
     for place in np.argsort(-gain)[:ADDED]:
         state, term = absent[place]
         found.append(changed(judged.formulas, state, judged.formulas[state].plus(term, float(along[place]))))
-    swaps = []
+    swaps: list[tuple[float, int, int, int, float]] = []
     for state, formula in enumerate(judged.formulas):
         first = 0
         for part, many in enumerate(formula.counts):
@@ -358,9 +360,9 @@ def proposals(judged: JudgedSystem, absent, at: Fitting, columns, own: list[int]
             total, gain, along = gains(kept, left)
             for place in np.argsort(-gain)[:3]:
                 if absent[place][0] == state:
-                    swaps.append((total - gain[place], state, part, place, along[place]))
+                    swaps.append((float(total - gain[place]), state, part, place, float(along[place])))
     for _, state, part, place, constant in sorted(swaps, key=lambda each: each[0])[:REPLACED]:
-        formula = judged.formulas[state].without(part).plus(absent[place][1], float(constant))
+        formula = judged.formulas[state].without(part).plus(absent[place][1], constant)
         found.append(changed(judged.formulas, state, formula))
     return found
 
@@ -391,7 +393,8 @@ def first_of_each_shape(judged: Sequence[JudgedSystem]) -> list[JudgedSystem]:
 
 
 def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[System]:
-    seen, found = {shape_of(each.formulas) for each in known}, []
+    seen = {shape_of(each.formulas) for each in known}
+    found: list[System] = []
     for system in systems:
         if shape_of(system) not in seen:
             seen.add(shape_of(system))

@@ -51,7 +51,7 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
         raise ValueError(f"the network sees the time {model.system.time!r}; discover needs one that does not.")
     found = model.bands(data)
     values = found.ys if found.hidden is None else np.concatenate([found.ys, found.hidden], axis=2)
-    records = []
+    records: list[Smoothed] = []
     with scope(precision_of(model)):
         rates = jax.jit(jax.vmap(read))
         for row, (name, length) in enumerate(zip(data.trajectories, data.lengths, strict=True)):
@@ -74,7 +74,8 @@ def with_units(reading: Reading, states: Sequence[str]) -> Reading:
     measured = np.isfinite(records[0].raw).any(axis=0)
     rates = np.concatenate([each.rates for each in records])
     values = np.concatenate([each.values for each in records])[:, : len(states)]
-    known, units = {}, np.ones(len(states))
+    units = np.ones(len(states))
+    known: dict[int, int] = {}
     for hidden in np.flatnonzero(~measured):
         for state in np.flatnonzero(measured):
             unit = float(rates[:, state] @ values[:, hidden] / max(values[:, hidden] @ values[:, hidden], 1e-300))

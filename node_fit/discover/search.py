@@ -72,7 +72,7 @@ class FoundSystem:
     size: int
     evidence: float
     escapes: bool
-    start: dict[str, float] = field(default_factory=dict)
+    start: dict[str, float] = field(default_factory=dict[str, float])
 
     def __str__(self) -> str:
         return "\n".join(f"d{state}/dt = {text}" for state, text in self.shown.items())
@@ -302,7 +302,7 @@ class Search:
             found = joint_candidates(views, self.offered, judge.names, balance, clean, most)
             return [each for each in found if balance.accepts(each, self.required)], [[] for _ in self.offered]
         seen = [judge.names.index(name) for name in self.source.sees]
-        kept = []
+        kept: list[list[Formula]] = []
         for place, groups in enumerate(self.offered):
             apart = [View(view.values[:, seen], view.rates, view.weights) for view in views]
             found = sparse_candidates(apart, groups, self.source.sees, place, clean, most, self.required)
@@ -348,10 +348,10 @@ class Search:
             group = min(own, key=len, default=flat(groups))
             return sparse_candidates([resample()], [group], sees, place, clean, 1)
 
-        whole = []
+        whole: list[list[tuple[Formula, ...]]] = []
         if balance.shares is not None:
             whole = [joint_candidates([resample()], self.offered, sees, balance, clean, 1) for _ in range(resamples)]
-        shares = {}
+        shares: dict[str, dict[str, float]] = {}
         for place, title in enumerate(balance.titles[: len(self.offered)]):
             if best[place].terms and resamples > 0:
                 drawn = [each[0][place : place + 1] for each in whole] or [shortest(place) for _ in range(resamples)]
@@ -362,7 +362,8 @@ class Search:
 
 def screen_state(judge: Judge, candidates: Sequence[Formula], state: int) -> list[Formula]:
     """Of candidates of one state's rate the most probable ones, and the most probable of each size."""
-    kept, sizes = [], set()
+    kept: list[Formula] = []
+    sizes: set[int] = set()
     for _, formula in judge.screen(candidates, state):
         if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SHORT_SUM):
             kept.append(formula)
@@ -391,7 +392,7 @@ def few_records(data: Dataset) -> Dataset:
 
 
 def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:
-    found = []
+    found: list[Smoothed] = []
     for row, length in enumerate(data.lengths):
         found.append(smooth(data.ts[row, :length], data.ys[row, :length], data.us[row, :length], strength))
     return found
@@ -425,7 +426,8 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
     balance, own = judge.balance, list(judge.balance.constants)
     taken = [*judge.names, *own]
     letter = next(each for each in ("c", "k", "p", "constant_") if not any(name.startswith(each) for name in taken))
-    texts, constants = [], {}
+    texts: list[str] = []
+    constants: dict[str, float] = {}
     for place, formula in enumerate(judged.formulas):
         known = place - len(judged.formulas) + len(own)
         first = len(constants) + 1
@@ -478,7 +480,9 @@ def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
     measurements are noisy. Both are compared by Schwarz's criterion, with a variance of the noise for each state.
     """
     measured, count = judge.measured, len(judge.states)
-    before, now, left = [], [], []
+    before: list[np.ndarray] = []
+    now: list[np.ndarray] = []
+    left: list[np.ndarray] = []
     pieces = iter(judged.left.transpose(2, 0, 1))
     for record in judge.records:
         scaled = record.raw[:, measured] / judge.scale[measured]

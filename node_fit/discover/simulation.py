@@ -82,11 +82,15 @@ class Family:
         """The family of some systems; without a balance, each formula is the rate of a state."""
         balance = Balance.apart(names[: len(systems[0])]) if balance is None else balance
         parts: list[dict[str, list[int]]] = [{} for _ in systems[0]]
-        total, owners, values = 0, [], []
+        total = 0
+        owners: list[list[list[int]]] = []
+        values: list[dict[int, float]] = []
         for system in systems:
-            owned, own = [], {}
+            owned: list[list[int]] = []
+            own: dict[int, float] = {}
             for formula, known in zip(system, parts, strict=True):
-                first, places = 0, []
+                first = 0
+                places: list[int] = []
                 for part, many in zip(formula.parts, formula.counts, strict=True):
                     if part not in known:
                         known[part] = list(range(total, total + many))
@@ -100,7 +104,8 @@ class Family:
         constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
         for at, own in enumerate(values):
             constants[at, list(own)], free[at, list(own)] = list(own.values()), True
-        gates, sums = [], {}
+        gates: list[tuple[str, np.ndarray]] = []
+        sums: dict[str, list[str]] = {}
         for state, (unknown, known) in enumerate(zip(balance.unknowns, parts, strict=True)):
             shown = sums[unknown] = []
             for place, (part, places) in enumerate(known.items()):
@@ -113,8 +118,8 @@ class Family:
         closed = [(gate, has) for gate, has in gates if not has.all()]
         named = [*names, *[f"c{at}_" for at in range(total)], *[gate for gate, _ in closed]]
         shut = np.array([has for _, has in closed], float).reshape(len(closed), len(systems)).T
-        values, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
-        return Family(Tape(balance.rates, named, sums), values, mine, owners)
+        start, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
+        return Family(Tape(balance.rates, named, sums), start, mine, owners)
 
     def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
         """A member's formulas with other constants."""
@@ -168,7 +173,7 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
         for at in active:
             values[at], begun[at] = step_from(best[at], family.free[at], damping[at])
         tried = linearize(span, family, np.array(active), values[active], begun[active])
-        going = []
+        going: list[int] = []
         for at, new in zip(active, tried, strict=True):
             old = best[at]
             if new.merit < old.merit:
@@ -256,7 +261,9 @@ def condense(
     own = len(slopes) - states
     unknowns = len(firsts) * states + own
     closing, moves = np.zeros((records, states)), np.zeros((records, states, unknowns))
-    parts, columns, gaps, chain = [], [], 0.0, -1
+    gaps, chain = 0.0, -1
+    parts: list[np.ndarray] = []
+    columns: list[np.ndarray] = []
     for at in range(records):
         if span.follows[at]:
             grown = growths[:states, at - 1].T

@@ -56,14 +56,14 @@ class Case:
     history: Sequence[Record]
     splits: Mapping[str, Dataset]
     predicted: Mapping[str, Predicted]
-    simple: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)
+    simple: Mapping[str, Mapping[str, Score]] = field(default_factory=dict[str, Mapping[str, Score]])
     options: Options = field(default_factory=Options)
     step_excess: float = 0.0
     chosen: Collection[str] = ()
     penalised: bool = True
     scaler: Scaler | None = None
     chaos: ChaosScores | None = None
-    given: Mapping[str, Dataset] = field(default_factory=dict)
+    given: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
 
     @property
     def coarse(self) -> str | None:
@@ -219,7 +219,7 @@ def advise(
     - `penalised`: whether it has a network, on which a prior would act.
     - `independent`: whether neighbouring residuals look independent of each other.
     """
-    found = []
+    found: list[str] = []
     wide = spanning_decades(options, data)
     if wide:
         found.append(f"data.log=[{','.join(wide)}] for positive values over decades")
@@ -254,7 +254,7 @@ def smaller_network(options: Options) -> list[str]:
 
 def spanning_decades(options: Options, data: Dataset) -> list[str]:
     """Channels whose positive values span decades, and that are not fitted on a logarithmic scale."""
-    found = []
+    found: list[str] = []
     for index, name in enumerate(data.states):
         values = data.ys[..., index][data.mask[..., index]]
         if name not in (*options.scaling.log, *data.angles) and values.size and values.min() > 0:
@@ -329,7 +329,8 @@ def outside_in_words(splits: Mapping[str, Dataset]) -> str | None:
     train = splits["train"]
     trained = ranges_of(train, np.isfinite(train.ys))
     for name in reversed([name for name in splits if name != "train"]):
-        data, found = splits[name], []
+        data = splits[name]
+        found: list[str] = []
         for channel, (low, high) in ranges_of(data, data.mask).items():
             lowest, highest = trained.get(channel, (low, high))
             below, above = lowest - low, high - highest

@@ -156,7 +156,7 @@ def distance_of_values(data: Dataset, simulated: Float[np.ndarray, "trajectory t
     """Wasserstein's distance of measured and simulated values, in standard deviations, the mean over states."""
     from scipy.stats import wasserstein_distance  # It is slow to import.
 
-    found = []
+    found: list[float] = []
     for at, spread in enumerate(prediction_errors(data)):
         known = data.mask[..., at]
         found.append(wasserstein_distance(data.ys[..., at][known], simulated[..., at][known]) / spread)
@@ -170,7 +170,7 @@ def expected_distance(data: Dataset) -> float:
     """
     from scipy.stats import wasserstein_distance  # It is slow to import.
 
-    found = []
+    found: list[float] = []
     for at, spread in enumerate(prediction_errors(data)):
         pieces = np.array_split(data.ys[..., at][data.mask[..., at]], PIECES)
         found += [wasserstein_distance(one, other) / spread for one, other in itertools.combinations(pieces, 2)]

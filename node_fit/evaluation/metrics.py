@@ -302,7 +302,7 @@ def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory tim
     """The trajectories with a prediction that is not finite, among the rows that count."""
     lost = ~np.isfinite(predicted).all(axis=2) & data.valid & data.scored
     measured = np.abs(np.where(np.isfinite(data.ys), data.ys, 0)).max(axis=(0, 1))
-    found = []
+    found: list[Divergence] = []
     for row in np.flatnonzero(lost.any(axis=1)):
         first = int(lost[row].argmax())
         last = max(first - 1, 0)

@@ -262,7 +262,7 @@ def input_correlation(
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
     """A sentence on the states whose neighbouring residuals depend on each other, if any do."""
     limit = RISK / (2 * max(len(channels), 1))
-    found = []
+    found: list[str] = []
     for name, each in channels.items():
         p = min((p for p in (each.ljung_box, each.runs) if p is not None), default=1.0)
         if p < limit and each.lag1 is not None and abs(each.lag1) >= SLIGHT:
@@ -273,7 +273,7 @@ def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
 def inputs_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
     """A sentence for each state whose residuals depend on an input."""
     limit = RISK / max(sum(len(each.inputs or {}) for each in channels.values()), 1)
-    found = []
+    found: list[str] = []
     for name, each in channels.items():
         for key, correlation in (each.inputs or {}).items():
             p = (each.inputs_p or {})[key]

@@ -40,7 +40,7 @@ class Simulated:
     pictured_rows: dict[str, np.ndarray]
     left_out: int = 0
     hidden: tuple[str, ...] = ()
-    dense_hidden: dict[str, np.ndarray] = field(default_factory=dict)
+    dense_hidden: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
 
 def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:

@@ -273,7 +273,8 @@ class Printer:
 
 
 def wrap(words: Sequence[str]) -> str:
-    lines, line = [], ""
+    line = ""
+    lines: list[str] = []
     for word in words:
         if len(line) + len(word) > WIDTH:
             lines.append(line.rstrip())
@@ -356,7 +357,7 @@ class Function:
         sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
         places = operation.places.ravel()
         source = np.searchsorted(sizes, places, side="right") - 1
-        found = []
+        found: list[tuple[Operand, np.ndarray]] = []
         for which, run in itertools.groupby(range(len(places)), key=lambda at: source[at]):
             found.append((operation.inputs[which], places[list(run)] - sizes[which]))
         return found

@@ -97,7 +97,7 @@ class Variable:
 
 def refusals_of_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What a functional mock-up unit can't carry."""
-    found = []
+    found: list[str] = []
     if exported.one.solver.interpolation == "cubic":
         found.append("inputs on a cubic, of which a unit sees too few rows; use c or numpy")
     if exported.horizon is not None:
@@ -298,7 +298,8 @@ def run_fmu(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> 
     **Raises:** `CannotExport` if they don't agree.
     """
     begun, layout = record_starts(exported, trials), Layout.of(exported, trials)
-    together, alone = [], []
+    together: list[np.ndarray] = []
+    alone: list[np.ndarray] = []
     with tempfile.TemporaryDirectory(prefix="node_fit-export-") as place:
         second, third = (unpack(folder / f"model_fmi{version[0]}.fmu", Path(place)) for version in VERSIONS)
         for trial, start in zip(trials, begun, strict=True):

@@ -30,7 +30,7 @@ SYMPY_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow:
 
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What formulas can't carry."""
-    found = []
+    found: list[str] = []
     if not isinstance(exported.one.field, Known):
         found.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
     if len(exported.members) > 1:
@@ -106,7 +106,7 @@ def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]
     module = load_module(folder / "formulas.py")
     rates, count = module.as_function(), len(exported.one.states)
     method = "Radau" if exported.steps.method == "radau5" else "DOP853"
-    found = []
+    found: list[np.ndarray] = []
     for trial, (at, y) in zip(trials, record_starts(exported, trials), strict=True):
         rows = np.full((len(trial.t), count), np.nan)
         for row in range(at, len(trial.t)):

@@ -64,7 +64,7 @@ ONNX_REDUCED = {
 
 def refusals_of_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What these programs can't carry."""
-    found = []
+    found: list[str] = []
     if exported.has_triggers:
         found.append("triggers, at which its states jump")
     if exported.is_steady:
@@ -195,7 +195,8 @@ def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, 
     """An angle without jumps, the first within half a turn of zero."""
     if not turn:
         return column
-    found, last = [], jnp.zeros((), column.dtype)
+    last = jnp.zeros((), column.dtype)
+    found: list[Array] = []
     for row in range(column.shape[0]):
         found.append(near(column[row], last, turn))
         last = jnp.where(jnp.isfinite(column[row]), found[-1], last)
@@ -254,7 +255,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         }
         if exported.needs_given_start:
             shapes["simulate"] = (*shapes["simulate"], (states,))
-        found = {}
+        found: dict[str, bytes] = {}
         for name, each in shapes.items():
             several = batch if name == "simulate" else single
             given = [jax.ShapeDtypeStruct((several, *shape), dtype) for shape in each]
@@ -266,7 +267,8 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
 def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:
     """What the program predicts of some records in a process that imports JAX alone."""
     lengths = sorted({len(trial.t) for trial in trials})
-    states, arrays = len(exported.members) * len(exported.one.latent), {}
+    states = len(exported.members) * len(exported.one.latent)
+    arrays: dict[str, np.ndarray] = {}
     groups = [[at for at, trial in enumerate(trials) if len(trial.t) == length] for length in lengths]
     for number, group in enumerate(groups):
         some = [trials[at] for at in group]
@@ -280,7 +282,7 @@ def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord
         if some[0].start is not None:
             parts["start"] = [each.start for each in some]
         arrays |= {f"{name}{number}": np.stack(part).astype(exported.dtype) for name, part in parts.items()}
-    np.savez(folder / "given.npz", **arrays)
+    np.savez(folder / "given.npz", allow_pickle=False, **arrays)
     words = [sys.executable, "-c", READ_BACK, f"simulate{PROGRAM_SUFFIX}", "given.npz", "found.npz"]
     environment = os.environ | {"JAX_ENABLE_X64": str(int(exported.precision == "double")), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_CHECK)
@@ -295,7 +297,7 @@ def run_stablehlo(folder: Path, exported: Exported, trials: Sequence[CheckRecord
 
 def refusals_of_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
     """What these graphs can't carry."""
-    found = []
+    found: list[str] = []
     if exported.steps.method == "radau5":
         found.append("implicit steps of a stiff model, which solve linear equations; use c, numpy or stablehlo")
     if exported.has_triggers:
@@ -446,7 +448,7 @@ def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, 
         "step": {"t": (), "h": (), "y": (states,)} | ends,
         "observe": {"y": (states,)},
     }
-    found = {}
+    found: dict[str, bytes] = {}
     with scope(PRECISIONS[exported.precision]):
         for name, shapes in arguments.items():
             own = getattr(whole, name)

@@ -174,7 +174,7 @@ def trace(function: Callable, *shapes: tuple[int, ...], dtype: DTypeLike) -> Pro
 def without_unused(program: Program) -> Program:
     """The program without operations whose outputs nothing reads."""
     needed = {id(each) for each in program.results}
-    kept = []
+    kept: list[Operation] = []
     for operation in reversed(program.operations):
         if id(operation.output) in needed:
             kept.append(operation)
@@ -350,7 +350,8 @@ def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
 
 def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list[Operand], np.ndarray]:
     """The sources that places refer to, and the places in those."""
-    kept, moved, start, new = [], np.empty_like(places), 0, 0
+    moved, start, new = np.empty_like(places), 0, 0
+    kept: list[Operand] = []
     for source in sources:
         inside = (places >= start) & (places < start + source.size)
         if inside.any():

@@ -125,7 +125,7 @@ def trials_of(model: NeuralODE | Ensemble, data: Dataset) -> list[CheckRecord]:
     """
     data = replace(data, angles={}) if data.angles else data
     starts = given_starts(model)
-    found = []
+    found: list[CheckRecord] = []
     for row, length in enumerate(data.lengths.tolist()):
         factor, shift = jumps_of(model, data, row, length)
         found.append(
@@ -171,7 +171,8 @@ def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE |
     members = model.members if isinstance(model, Ensemble) else (model,)
     if not isinstance(members[0].start, Fitted):
         return model
-    precision, found = precision_of(model), []
+    precision = precision_of(model)
+    found: list[NeuralODE] = []
     with scope(precision):
         for member in members:
             batch = carry(member.start.needed(member.batch(data)), dtype_of(precision))
@@ -317,7 +318,7 @@ def difference(
     """The largest difference between predictions; infinite where one is finite and the other is not."""
     ours, theirs = np.concatenate(list(found)), np.concatenate(list(expected))
     known = np.isfinite(theirs)
-    shares = []
+    shares: list[float] = []
     for column in range(len(columns)):
         at = known[:, column]
         if (np.isfinite(ours[:, column]) != at).any():

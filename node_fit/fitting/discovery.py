@@ -67,7 +67,7 @@ class Discovery:
     explained: bool
     verdict: str
     options: Options = field(default_factory=Options)
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     reached: np.ndarray | None = None
     _fit: Fit | None = None
 

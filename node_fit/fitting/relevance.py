@@ -81,7 +81,7 @@ def thin_out(evidence: Evidence) -> Thinned:
     if not getattr(evidence.model.field, "is_polynomial", False):
         raise Unsure("only a polynomial has coefficients to leave out.")
     nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)
-    tried = []
+    tried: list[tuple[FitAtPoint, np.ndarray, float]] = []
     beginnings = BEGINNINGS if evidence.values < AMPLE * evidence.x.size else BEGINNINGS[:1]
     for weight in beginnings:
         prior = np.where(nonlinear, weight, np.where(every, HARDLY, 0.0))

@@ -103,7 +103,8 @@ def resolve(
     - `identified`: what an identification has found, once there was one.
     - `continued`: whether an earlier model goes on, which determines hidden states and start.
     """
-    inputs, choices = options.solver.inputs, []
+    inputs = options.solver.inputs
+    choices: list[Choice] = []
     if inputs == "auto":
         inputs = facts.inputs
         choices += [Choice("solver.inputs", inputs, facts.inputs_reason)] if facts.driven else []

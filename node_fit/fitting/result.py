@@ -90,7 +90,7 @@ class Fit:
     members: tuple[Outcome, ...] = ()
     devices: int = 1
     restarts: Restarts | None = None
-    data: Mapping[str, Dataset] = field(default_factory=dict)
+    data: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
     options: Options = field(default_factory=Options)
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -122,7 +122,8 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
 
     **Arguments:** `among`: the problem's members, one for each restart and each weight of the prior.
     """
-    validated, outcomes, fits = problem.validation is not None, loop.outcomes(state), []
+    validated, outcomes = problem.validation is not None, loop.outcomes(state)
+    fits: list[Restart] = []
     weights = len(problem.ridges)
     for first in among[::weights]:
         best = select_member(state, range(first, first + weights), validated=validated)

@@ -167,7 +167,7 @@ class CallbackParts(Callback):
         self.overview = overview
 
     def restore(self, template: Template) -> RunState | None:
-        found = []
+        found: list[RunState | None] = []
         for callback, among in zip(self.callbacks, self.own, strict=True):
 
             @functools.cache

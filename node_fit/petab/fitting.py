@@ -260,8 +260,8 @@ class ExperimentRecord:
     """
 
     name: str
-    first: dict[str, Measurement] = field(default_factory=dict)
-    values: dict[float, dict[str, float]] = field(default_factory=dict)
+    first: dict[str, Measurement] = field(default_factory=dict[str, Measurement])
+    values: dict[float, dict[str, float]] = field(default_factory=dict[float, dict[str, float]])
 
     def holds(self, each: Measurement) -> bool:
         """Whether a measurement can't be added: replicates and other overrides need a record of their own."""
@@ -402,7 +402,7 @@ class PEtabFit:
 
         **Arguments:** `names`: of parameters; all if `None`.
         """
-        found = {}
+        found: dict[str, ConfidenceInterval] = {}
         for name in self.objective.names if names is None else names:
             if name not in self.objective.names:
                 raise ValueError(f"{name!r} is not estimated; the names are {', '.join(self.objective.names)}.")
@@ -415,7 +415,7 @@ class PEtabFit:
 
     def as_intervals(self, lowest: Vector, highest: Vector) -> dict[str, ConfidenceInterval]:
         lower, upper = self.objective.bounds
-        found = {}
+        found: dict[str, ConfidenceInterval] = {}
         with jax.enable_x64(True):
             for at, each in enumerate(self.objective.estimated):
                 place = jnp.asarray(self.x[at])

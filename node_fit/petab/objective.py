@@ -117,7 +117,7 @@ def mass_between(prior: Prior, lower: float, upper: float) -> float:
 
 def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
     """The logarithm of the prior density of each estimated parameter that has one."""
-    found = {}
+    found: dict[str, Array] = {}
     for name, parameter in parameters.items():
         if parameter.prior is None or not parameter.is_estimated:
             continue
@@ -227,13 +227,14 @@ class Planner:
         count = len(kind.before_equilibrium)
         begins = np.array([[0.0 if p.time == -np.inf else p.time for p in each] for each in experiments])
         rows = [self.rows(name) for name in names]
-        stops = []
+        stops: list[np.ndarray] = []
         for at in range(count):
             length = max(len(row[at]) for row in rows)
-            stops.append(
-                np.array([[*row[at], *[np.inf] * (length - len(row[at]))] for row in rows]).reshape(len(names), length)
-            )
-        targets, given, values = [], [], []
+            padded = [[*row[at], *[np.inf] * (length - len(row[at]))] for row in rows]
+            stops.append(np.array(padded).reshape(len(names), length))
+        values = []
+        targets: list[tuple[str, ...]] = []
+        given: list[np.ndarray] = []
         for at in range(count):
             inside = dict(kind.formulas[at])
             found = dict.fromkeys(name for each in experiments for name in each[at].changes if name not in inside)
@@ -432,7 +433,8 @@ class Objective:
 
         state, constants = system.start(parameters, changes_of(0, plain), begins[0])
         simulation = Simulation(system, constants, self.tolerances)
-        memory, recorded, end = first_memory(system), [], begins[0]
+        memory, end = first_memory(system), begins[0]
+        recorded: list[Array] = []
         for at, to_rest in enumerate(kind.before_equilibrium):
             if at:
                 scope = system.scope(begins[at], state, constants)
@@ -453,7 +455,8 @@ class Objective:
         """What is simulated for each measurement."""
         parameters = self._parameters(x)
         overrides = stack_scalars([evaluate(f, Scope(parameters, self.problem.model.initial)) for f in self.overrides])
-        simulated, log_sigma = [], []
+        simulated: list[Array] = []
+        log_sigma: list[Array] = []
         for group in self.groups:
             states, constants = self._simulate(group, parameters)
             for block in group.blocks:

@@ -230,7 +230,8 @@ class Simulation:
         scope = self.system.scope(time, state, self.constants)
         holds = self.triggers(time, state)
         rising = holds & ~memory.holds
-        pending, values = [], []
+        pending: list[Array] = []
+        values: list[Array] = []
         for at, event in enumerate(self.system.model.events):
             kept = memory.pending[at] if event.is_persistent else jnp.where(holds[at], memory.pending[at], jnp.inf)
             due = as_float(time) + as_float(evaluate(event.delay, scope))

@@ -50,7 +50,7 @@ class PEtab:
     """
 
     path: str
-    networks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    networks: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     width: int = 5
 
     def read(self) -> Problem:
@@ -209,10 +209,10 @@ class SBML:
     conditions: Sequence[str] = ()
     parameters: Sequence[str] | None = None
     decades: float = 3.0
-    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     noise: str = "normal"
     sigma: str | float | Mapping[str, float] = "estimate"
-    networks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    networks: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     width: int = 5
 
     def read(self) -> Problem:
@@ -257,7 +257,7 @@ class ModelTable:
     def problem(self) -> Problem:
         self.check_conditions()
         parameters = {each.name: each for each in self.parameters()}
-        observables = {}
+        observables: dict[str, Observable] = {}
         for at, (column, formula) in enumerate(self.formulas.items()):
             noise, own = self.noise(column, self.data.ys[..., at])
             parameters |= {each.name: each for each in own}

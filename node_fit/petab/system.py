@@ -64,10 +64,10 @@ class Model:
 
     place: str
     initial: Mapping[str, Formula]
-    rates: Mapping[str, Formula] = field(default_factory=dict)
-    rules: Mapping[str, Formula] = field(default_factory=dict)
-    reactions: Mapping[str, Formula] = field(default_factory=dict)
-    containers: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    rules: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    reactions: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    containers: Mapping[str, str] = field(default_factory=dict[str, str])
     events: tuple[Event, ...] = ()
 
     def __repr__(self) -> str:
@@ -275,7 +275,7 @@ class ReactionSystem:
           under PEtab's conditions, or their amounts, as in SBML's events.
         """
         after = {name: jnp.where(g, as_float(v), as_float(scope[name])) for name, (g, v) in changes.items()}
-        new = []
+        new: list[Array] = []
         for at, name in enumerate(self.states):
             container = self.model.containers.get(name)
             moved = container in after and keeps_concentrations
@@ -304,7 +304,7 @@ class ReactionSystem:
     def break_times(self, state: Float[Array, " state"], constants: Constants) -> Float[Array, " break"]:
         """Times at which rates or triggers jump; infinite where there is none."""
         ends = [self.scope(time, state, constants) for time in (0.0, 1.0)]
-        found = []
+        found: list[Array] = []
         for difference in self.time_comparisons:
             at_zero, at_one = (as_float(evaluate(difference, scope)) for scope in ends)
             slope = at_one - at_zero

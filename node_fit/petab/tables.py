@@ -365,7 +365,7 @@ class PEtabReader:
                 for name, text in given.items()
                 if text.strip() and text.strip().lower() != "nan"
             }
-        experiments = {}
+        experiments: dict[str, tuple[Condition, ...]] = {}
         for row in measurements:
             before, during = row.text("preequilibrationConditionId", ""), row.text("simulationConditionId")
             unknown = next((name for name in (before, during) if name and name not in conditions), None)
@@ -383,7 +383,7 @@ def pair_of_conditions(row: Row) -> str:
 
 def numbered_placeholders(pattern: str, used: set[str]) -> tuple[str, ...]:
     """The placeholders of a pattern that are used, from 1 on."""
-    names = []
+    names: list[str] = []
     while pattern.format(len(names) + 1) in used:
         names.append(pattern.format(len(names) + 1))
     return tuple(names)

@@ -76,11 +76,11 @@ class Curves:
 
     splits: dict[str, Dataset]
     dense: dict[str, Dense]
-    bands: dict[str, Edges] = field(default_factory=dict)
+    bands: dict[str, Edges] = field(default_factory=dict[str, Edges])
     left_out: int = 0
-    at_rows: dict[str, Float[np.ndarray, "trajectory time state"]] = field(default_factory=dict)
+    at_rows: dict[str, Float[np.ndarray, "trajectory time state"]] = field(default_factory=dict[str, np.ndarray])
     hidden: tuple[str, ...] = ()
-    dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict)
+    dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict[str, np.ndarray])
 
     @staticmethod
     def of(simulated: Simulated) -> "Curves":
@@ -154,8 +154,8 @@ class Trajectory:
     """
 
     name: str
-    segments: list[Segment] = field(default_factory=list)
-    errors: dict[str, float] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list[Segment])
+    errors: dict[str, float] = field(default_factory=dict[str, float])
     end: float = -math.inf
     rank: str = ""
 
@@ -217,7 +217,7 @@ def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
 
     Of kinds with fewer than three, all are returned, without a mark.
     """
-    marked = []
+    marked: list[Trajectory] = []
     kinds: dict[bool, list[tuple[float, Trajectory]]] = {True: [], False: []}
     for each in trajectories:
         kinds[each.held].append((each.error, each))

@@ -61,7 +61,7 @@ def headline(
     **Arguments:** `sizes`: number of states and inputs.
     """
     states, inputs = sizes
-    parts = []
+    parts: list[str] = []
     if len(shown) < len(records):
         counts = [
             (sum(record.held == held for record in records), kind)

@@ -75,7 +75,7 @@ def describe_residuals(predictions: Predictions, checked: Mapping[str, Json]) ->
     autocorrelation at lags of 0, 1, ... rows and the density of residuals in bins of standard deviations, the
     autocorrelation of neighbouring rows (`first`), and what it says, in a word and in sentences.
     """
-    found = []
+    found: list[Json] = []
     for role in dict.fromkeys(predictions.roles):
         rows = np.flatnonzero(predictions.rows_of(role))[:MOST_VALUES]
         residuals = predictions.residuals[rows]
@@ -283,7 +283,7 @@ def describe_run(predictions: Predictions, records: list[Trajectory], chosen: li
 
 
 def describe_record(predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve]) -> Json:
-    segments = []
+    segments: list[Json] = []
     past = -np.inf
     for segment in record.segments:
         begin, step = int(predictions.starts[segment.place]), -(-len(segment.ts) // MOST_DRAWN_ROWS)
@@ -341,7 +341,7 @@ def describe_field(field: Field | None) -> Json | None:
 
 def score_table(summary: Summary) -> list[Json]:
     """A line for each split and channel: its scores, and the NRMSE of each baseline."""
-    lines = []
+    lines: list[Json] = []
     for split, own in (summary["metrics"] or {}).items():
         if own is None:
             continue
@@ -385,7 +385,7 @@ def split_in_words(
     counts = {role: sum(each == role for each in predictions.roles) for role in dict.fromkeys(predictions.roles)}
     uses = {"train": "fitted", "validation": "used to choose the best iterate", "test": "held out for the score"}
     joined = any(len(record.segments) > 1 for record in records)
-    parts = []
+    parts: list[str] = []
     for role, count in counts.items():
         whole = given.get(role, rows.get(role))
         scored = f"{whole:,} {'row' if whole == 1 else 'rows'}" if whole is not None else ""
@@ -432,7 +432,7 @@ def make_member_index(folder: Path) -> Path | None:
     rows = read_losses(folder / "metrics.csv")
     if not ensemble or not rows:
         return None
-    members = []
+    members: list[JobEntry] = []
     for number, end in enumerate(ensemble["members"]):
         own = [row for row in rows if int(row.get("member") or 0) == number]
         curve = learning_curve(own)
@@ -472,7 +472,7 @@ class JobEntry(TypedDict):
     varied: Mapping[str, str | None]
     scores: dict[str, float | None]
     seconds: float | None
-    steps: int | None
+    steps: float | None
     curve: dict[str, list[float | None]] | None
     page: str | None
 

@@ -464,7 +464,7 @@ def load_curves(folder: Path) -> Kept:
             arrays = dict(file)
     except (OSError, ValueError, EOFError, BadZipFile):
         return Kept({})
-    found = {}
+    found: dict[Key, Curve] = {}
     for key in [key for key in arrays if key.endswith("/names")]:
         role = key.removesuffix("/names")
         lower, upper, hidden = (arrays.get(f"{role}/{part}") for part in ("lower", "upper", "hidden"))
@@ -497,7 +497,7 @@ def field_of_model(path: Path, predictions: Predictions, extensions: Sequence[st
     model = load(path, extensions=extensions).typical
     if not model.is_measured:
         return None
-    sides = []
+    sides: list[np.ndarray] = []
     for values in predictions.ys.T:
         low, high = np.nanmin(values), np.nanmax(values)
         room = 0.12 * ((high - low) or 1.0)

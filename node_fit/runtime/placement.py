@@ -87,7 +87,7 @@ def numbers_as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) else x, tree)
 
 
-def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | None = None) -> PyTree:  # pyright: ignore[reportInvalidTypeForm]
+def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | NamedSharding | None = None) -> PyTree:
     """Turns every array of `tree` into a leaf fit for a compiled loop.
 
     A leaf keeps its value and its kind; floats get `dtype`. It is strongly typed (a weak type compiles again once the

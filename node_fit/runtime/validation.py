@@ -64,7 +64,7 @@ def checks_arguments(function: Function) -> Function:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:  # The call itself says it better.
-            given = {}
+            given: dict[str, object] = {}
         for name, value in given.items():
             if name in parameter_hints(function):
                 check_argument(name, value, parameter_hints(function)[name])

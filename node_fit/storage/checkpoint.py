@@ -111,7 +111,7 @@ class Checkpoints:
         steps = sorted(self._merits, reverse=True)
         for step in steps:
             self._check_run(step)
-        damaged = []
+        damaged: list[str] = []
         for step in steps if which == "latest" else sorted(steps, key=self._rank, reverse=True):
             try:
                 meta, arrays = migrate(*unpack(self._path(step)), CHECKPOINT_STEPS, CHECKPOINT_SCHEMA)

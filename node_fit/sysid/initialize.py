@@ -108,7 +108,7 @@ class Filters(NamedTuple):
         """The states at all rows, from rest; `us` over the step that begins at each row."""
         from scipy.signal import lfilter
 
-        found = []
+        found: list[np.ndarray] = []
         for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
             gain = np.exp(pole)
             path = np.asarray(lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))

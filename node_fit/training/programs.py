@@ -161,7 +161,7 @@ class StagePrograms:
 
     def init(self, params: Sequence[PyTree]) -> tuple[TrainState, ...]:
         """The states before the first step, on the host, with held steps that are not refined yet."""
-        states = []
+        states: list[TrainState] = []
         for member, given, part, rows, grid in zip(
             self.setup.members, params, self.setup.parts, self.rows, self.grids, strict=True
         ):

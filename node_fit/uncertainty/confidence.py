@@ -172,7 +172,7 @@ class Confidence:
     correlations: tuple[tuple[str, str, float], ...]
     undetermined: tuple[str, ...]
     notes: tuple[str, ...]
-    derived: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
+    derived: Mapping[str, ConfidenceInterval] = field(default_factory=dict[str, ConfidenceInterval])
 
     def as_dict(self) -> Json:
         """For JSON; None for a number that is not finite."""
@@ -199,7 +199,7 @@ def find_fisher_intervals(evidence: Evidence, level: float) -> Confidence:
     information = Information(evidence)
     errors = np.where(information.penalised, np.inf, information.errors)
     reach = quantile(information, level) * errors
-    constants = {}
+    constants: dict[str, ConfidenceInterval] = {}
     for place, error, far, size in zip(information.places, errors, reach, information.sizes, strict=True):
         middle = evidence.x[place.index] * place.scale
         line = size * place.scale
@@ -262,7 +262,8 @@ def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str 
     information, values = Information(evidence), evidence.model.constants()
     parts = [each for _, each in parameters.parameter_nodes(evidence.model, Constants)]
     bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
-    derived, notes = {}, []
+    derived: dict[str, ConfidenceInterval] = {}
+    notes: list[str] = []
     for quantity in quantities(texts, tuple(values)):
         error, estimate = error_of(quantity, information, values), float(quantity.of(values))
         among = [place for place in information.places if quantity.uses(place.name)]
@@ -321,7 +322,7 @@ def around(estimate: float, reach: float, positive: bool) -> tuple[float, float]
 
 def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:
     names, errors = [each.name for each in information.places], information.errors
-    found = []
+    found: list[tuple[str, str, float]] = []
     for i in range(len(names)):
         for j in range(i):
             scale = errors[i] * errors[j]
@@ -483,7 +484,8 @@ def profile(evidence: Evidence, level: float) -> Confidence:
         stage = evidence.stage.refined_at(corners(information, wanted))
         fits = Profile(evidence, stage, information.variance, information.tolerance)
         best = fits.minimised(fits.point(evidence.x), np.ones(len(evidence.x), bool))
-        constants, open_sides = {}, []
+        constants: dict[str, ConfidenceInterval] = {}
+        open_sides: list[str] = []
         known = zip(information.places, information.sizes, information.errors, strict=True)
         for (place, size, error), penalised in zip(known, information.penalised, strict=True):
             if penalised:  # A profile would show how far the penalties let it go.
@@ -505,7 +507,8 @@ def profile(evidence: Evidence, level: float) -> Confidence:
 
 def corners(information: Information, wanted: float) -> list[Vector]:
     """Parameters at about the ends of the intervals, by the linearised model."""
-    evidence, points = information.evidence, []
+    evidence = information.evidence
+    points: list[np.ndarray] = []
     best = Point(evidence.x, evidence.best, 0.0)
     for place, size, error in zip(information.places, information.sizes, information.errors, strict=True):
         for side in (-1, 1):

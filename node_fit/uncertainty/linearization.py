@@ -193,7 +193,7 @@ class Evidence:
         """The constants that are trained."""
         with scope(self.kind):
             numbered = self.stage.numbered()
-        places = []
+        places: list[Place] = []
         for _, each in parameters.parameter_nodes(numbered.model, Constants):
             if each.raw is None:
                 continue

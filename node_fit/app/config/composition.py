@@ -231,7 +231,7 @@ def shipped_groups() -> tuple[str, ...]:
 def options_with(key: str) -> list[str]:
     """The options of a group that have a key, such as `optimizer=adam` for `optimizer.clip`."""
     group, _, name = key.partition(".")
-    found = []
+    found: list[str] = []
     for path in sorted((shipped("conf", "config.yaml") / group).glob("*.yaml")) if group in shipped_groups() else ():
         if name in OmegaConf.load(path) and name.isidentifier():
             found.append(f"{group}={path.stem}")
@@ -378,7 +378,7 @@ def unknown_key(key: str, parent: Any) -> str:
         try:
             arguments = set(parameters_of(locate(parent["_target_"], key, ALLOWED)))
         except ConfigError:
-            arguments = set()
+            arguments: set[str] = set()
         if name in arguments and name in all_keys(parent):  # It is a group at the top of the config.
             return f"{key} is not a config key; write {name}=VALUE."
         if name in arguments:

@@ -90,7 +90,7 @@ def stacks_table(path: Path, arrays: Arrays, stack: str) -> RawTable:
     import pandas as pd
 
     count, length = arrays[stack].shape
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if array.shape == (count, length):
             columns[name] = array.reshape(-1)
@@ -271,7 +271,8 @@ def read_text(path: Path, roles: Roles) -> RawTable:
     delimiter = find_delimiter(lines, header)
     names = read_header(path, lines, header, delimiter, may_be_one=roles.time is None)
     positions = roles.find(names, str(path))
-    rows, numbers = [], []
+    rows: list[list[str]] = []
+    numbers: list[int] = []
     for line, fields in records(path, lines[header + 1 :], delimiter, first=header + 2):
         if len(fields) != len(names):
             raise ragged_row(path, line, fields, names, header + 1, delimiter)

@@ -291,7 +291,7 @@ class Equations(eqx.Module):
         """
         if not texts:
             raise ValueError("equations is empty; write one for each state, such as {x: -a*x}.")
-        pairs = []
+        pairs: list[tuple[str, str]] = []
         for name, text in texts.items():
             check_symbol(name, "state")
             if isinstance(text, bool) or not isinstance(text, str | int | float):
@@ -363,7 +363,8 @@ def read_equation_lines(path: str | Path) -> EquationFile:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"equations: {path} is not a text in UTF-8; save it as one.") from None
-    found, places = EquationFile(), {}
+    found = EquationFile()
+    places: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         written, place = line.partition("#")[0], f"{path}, line {number}"
         if not written.strip():

@@ -67,7 +67,8 @@ class Constants(eqx.Module):
 
         **Raises:** `ValueError` if a name is invalid in an equation, or a value is not a number within its bounds.
         """
-        values, bounds = [], []
+        values: list[float] = []
+        bounds: list[Bounds] = []
         for name, entry in constants.items():
             check_symbol(name, "constant")
             value, pair = value_and_bounds(entry, f"constant {name!r}")
@@ -277,7 +278,7 @@ class Known(AbstractVectorField):
         """States just after the event of each trigger, in the solver's units."""
         names = self.names(t, y, u)
         time, inputs = names[self.system.time], [names[name] for name in self.system.inputs]
-        after = []
+        after: list[Array] = []
         for trigger in self.triggers:
             new = names | trigger.jumps(names)
             states = jnp.stack([new[name] for name in self.system.states])
@@ -374,7 +375,7 @@ def quantities(texts: Mapping[str, str | float] | None, constants: Sequence[str]
 
     **Raises:** `ValueError` that names the quantity, what is wrong with it, and the column.
     """
-    found = []
+    found: list[Quantity] = []
     for name, text in (texts or {}).items():
         check_symbol(name, KIND)
         if isinstance(text, bool) or not isinstance(text, str | int | float):
