@@ -16,7 +16,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ class Parameter:
 
     key: str
     kind: str
-    values: tuple
+    values: tuple[Any, ...]
 
     def __post_init__(self):
         place, shown = f"tune.space.{self.key}", f"[{', '.join(map(str, self.values))}]"
@@ -241,7 +241,7 @@ class Study:
         self.is_exhausted = True
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> Generator[None]:
         """Keeps other processes from starting or taking over a trial within this block."""
         with locked(self.path / ".lock", wait=True):
             yield
@@ -267,7 +267,7 @@ class Study:
                 )
 
     @contextmanager
-    def trial(self, space: Sequence[Parameter], most: int) -> Iterator[Trial | None]:
+    def trial(self, space: Sequence[Parameter], most: int) -> Generator[Trial | None]:
         """Yields a trial to run: an interrupted one, else a new one, or `None` if there are `most` trials already."""
         with ExitStack() as held:
             with self.exclusive():

@@ -94,7 +94,7 @@ class Drawing:
 
     def __init__(self):
         self.pool: ProcessPoolExecutor | None = None
-        self.under_way: list[tuple[Pictures | Page, Future]] = []
+        self.under_way: list[tuple[Pictures | Page, Future[None]]] = []
 
     def begin(self) -> None:
         """Starts a process early, since its imports take a while; the others start when they are needed."""
@@ -109,7 +109,7 @@ class Drawing:
             future = self.submit(pictures.draw)
         self.under_way.append((pictures, future))
 
-    def submit(self, task: Callable[[], None]) -> Future:
+    def submit(self, task: Callable[[], None]) -> Future[None]:
         if self.pool is None:
             spawn = multiprocessing.get_context("spawn")  # A fork would lose JAX's threads.
             self.pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=exit_with_parent)
@@ -135,7 +135,7 @@ class Drawing:
             self.pool.shutdown()
             self.pool = None
 
-    def wait(self, future: Future) -> None:
+    def wait(self, future: Future[None]) -> None:
         """Waits for a plot, unless the thread that hands out the work has ended for lack of memory."""
         while not future.done():
             wait([future], timeout=1.0)

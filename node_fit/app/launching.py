@@ -5,7 +5,7 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -283,7 +283,7 @@ def split_items(text: str) -> list[str]:
 
 
 @contextmanager
-def with_or_without_plus() -> Iterator[None]:
+def with_or_without_plus() -> Generator[None]:
     """Lets Hydra take a key with a plus that exists already, and one without a plus that its constructor has."""
     apply: Callable[[list[Override], DictConfig], None] = ConfigLoaderImpl._apply_overrides_to_config
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -89,7 +89,7 @@ class RunDirectory:
         self.record = self.path / RECORD
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Locks the directory for a block of code, and removes what a killed process left there.
 
         **Raises:** `RunExists` if another process holds the lock.

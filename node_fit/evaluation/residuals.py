@@ -116,7 +116,7 @@ class ResidualChecks:
     channels: Mapping[str, ResidualCheck]
     says: tuple[str, ...]
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import Batch
 from ..data.domains import Bounds, Turns, from_line, near, to_line
@@ -24,7 +24,7 @@ from .tracing import CannotExport, Program, trace
 Precision = Literal["double", "float"]
 PRECISIONS: dict[str, str] = {"double": "x64", "float": "x32"}
 # A function with the shapes of its arguments.
-Shaped = tuple[Callable, *tuple[tuple[int, ...], ...]]
+Shaped = tuple[Callable[..., PyTree], *tuple[tuple[int, ...], ...]]
 Method = Literal["tsit5", "radau5"]
 
 

@@ -11,14 +11,14 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..data.domains import near
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
-from ..solver.problem import polynomials
+from ..solver.problem import VectorField, polynomials
 from .c import RADAU_A, RADAU_C, tsitouras
 from .functions import PRECISIONS, Exported, band_of_members, member_functions, scale_inputs
 from .tracing import DOT, TAKE, CannotExport, Operand, Operation, Program, Value, trace
@@ -30,6 +30,9 @@ LONGEST_CHECK = 600  # [s]
 PROGRAM_SUFFIX = ".stablehlo"
 # A place between two rows, or the length of a part of the way.
 Share = float | Array
+# Inputs at a share of the way between two rows, and coefficients of their polynomial.
+InputsAt = Callable[[Share], Array]
+Between = tuple[Array, ...]
 READ_BACK = """\
 import sys
 import numpy as np
@@ -114,7 +117,9 @@ class Whole:
         begin, length = (t - scaler.time_shift) / scaler.time_scale, h / scaler.time_scale
         return jnp.concatenate(self.each("states", self.one_step(begin, length, z, between, 0.0, 1.0)))
 
-    def one_step(self, t: Array, h: Array, z: Float[Array, " all"], between: tuple, share: Share, part: Share) -> Array:
+    def one_step(
+        self, t: Array, h: Array, z: Float[Array, " all"], between: Between, share: Share, part: Share
+    ) -> Array:
         """A step in scaled units; the inputs are a polynomial in the share of the way between two rows."""
         advance = implicit_step if self.steps.method == "radau5" else explicit_step
         inputs = lambda c: inputs_at(between, share + c * part)  # noqa: E731
@@ -145,7 +150,7 @@ class Whole:
         between = between if self.inputs else between[:1]
         horizon = self.exported.horizon
 
-        def through(z: Array, interval: tuple) -> tuple[Array, Array]:
+        def through(z: Array, interval: tuple[PyTree, ...]) -> tuple[Array, Array]:
             number, begin, length, times, plus, own = interval
             now = self.observe_scaled(z)
             users = jnp.concatenate(self.each("states", z))
@@ -162,7 +167,7 @@ class Whole:
             columns = jnp.where((t - t[0] > horizon)[:, None] & edge[None], jnp.nan, columns)
         return jnp.where((jnp.arange(t.shape[0]) < at)[:, None], jnp.nan, columns)
 
-    def march(self, t: Array, length: Array, z: Float[Array, " all"], between: tuple) -> Float[Array, " all"]:
+    def march(self, t: Array, length: Array, z: Float[Array, " all"], between: Between) -> Float[Array, " all"]:
         """Goes through an interval in equal steps."""
         longest = self.steps.longest / self.one.system.scaler.time_scale
         count = jnp.maximum(jnp.ceil(length / longest * (1 - 1e-9)), self.steps.fewest).astype(int)
@@ -203,14 +208,14 @@ def unwrapped(column: Float[Array, " row"], turn: float | None) -> Float[Array, 
     return jnp.stack(found)
 
 
-def inputs_at(between: tuple[Array, ...], share: Share) -> Array:
+def inputs_at(between: Between, share: Share) -> Array:
     found = between[-1]
     for coefficient in between[-2::-1]:
         found = coefficient + share * found
     return found
 
 
-def explicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callable) -> Array:
+def explicit_step(rates: VectorField, t: Array, h: Array, z: Array, inputs: InputsAt) -> Array:
     """A step of Tsitouras' method."""
     a, b, c = tsitouras()
     stages: list[Array] = []
@@ -220,7 +225,7 @@ def explicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callabl
     return z + h * sum((float(w) * k for w, k in zip(b, stages, strict=True)), jnp.zeros_like(z))
 
 
-def implicit_step(rates: Callable, t: Array, h: Array, z: Array, inputs: Callable) -> Array:
+def implicit_step(rates: VectorField, t: Array, h: Array, z: Array, inputs: InputsAt) -> Array:
     """A step of Radau IIA of order 5."""
     weights, size = jnp.asarray(RADAU_A, z.dtype), z.shape[0]
     slopes = jax.jacfwd(rates, argnums=1)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex
+from jaxtyping import PyTree
 from numpy.typing import DTypeLike
 
 TAKE, DOT = "take", "dot"
@@ -157,7 +158,7 @@ class Program:
     results: tuple[Operand, ...]
 
 
-def trace(function: Callable, *shapes: tuple[int, ...], dtype: DTypeLike) -> Program:
+def trace(function: Callable[..., PyTree], *shapes: tuple[int, ...], dtype: DTypeLike) -> Program:
     """The program of a function of floating arrays of these shapes.
 
     **Arguments:** `dtype`: of all arrays; the process or a context should compute in it.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import diffrax
 import jax
 import optax
+from jaxtyping import PyTree
 
 from ..data.dataset import Dataset, check_data
 from ..model.make_model import MakeField, MakeStart
@@ -41,7 +42,7 @@ def fit(
     field: MakeField | VectorField | str | None = None,
     hidden: int | Sequence[str] | Literal["auto"] | None = None,
     start: MakeStart | str | None = None,
-    solver: Solver | diffrax.AbstractSolver | str | None = None,
+    solver: Solver | diffrax.AbstractSolver[PyTree] | str | None = None,
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None,
     training: Training | None = None,
     model: NeuralODE | None = None,

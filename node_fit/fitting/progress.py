@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ LONG_TEXT = 20.0
 
 
 @contextmanager
-def progress_bar(wanted: bool | None) -> Iterator[list[Callback]]:
+def progress_bar(wanted: bool | None) -> Generator[list[Callback]]:
     """A list with the progress bar as a callback, or an empty one; by default in a terminal and in a notebook."""
     if not (in_terminal() or in_notebook() if wanted is None else wanted):
         yield []

@@ -174,7 +174,8 @@ def has_linear_part(options: Options, facts: Facts) -> bool:
 
 def takes_linear_part(field: object) -> bool:
     """Whether a field that is still to be made has a linear part only if that is asked for, and nothing was said."""
-    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(cast(Callable, field)).parameters
+    made = cast(Callable[..., object], field)
+    optional = says(field, "has_linear_part", False) and "linear" in inspect.signature(made).parameters
     return optional and keyword(field, "linear") is None
 
 

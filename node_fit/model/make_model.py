@@ -193,9 +193,9 @@ def as_field(field: "MakeField | VectorField | str") -> "MakeField | VectorField
     return field
 
 
-def made_of(maker: object) -> Callable:
+def made_of(maker: object) -> Callable[..., object]:
     """The class or function behind partials."""
-    return made_of(maker.func) if isinstance(maker, functools.partial) else cast(Callable, maker)
+    return made_of(maker.func) if isinstance(maker, functools.partial) else cast(Callable[..., object], maker)
 
 
 def says(maker: Any, name: str, default: Any) -> Any:

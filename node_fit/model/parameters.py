@@ -12,6 +12,8 @@ from ..data.scaling import Scaler
 from .fields.known import Constants
 
 Kind = TypeVar("Kind")
+# The keys of the nodes from the root of a tree to a leaf.
+KeyPath = tuple[PyTree, ...]
 TRAINED = ("field", "start", "observation")
 
 
@@ -49,7 +51,7 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
 
     fixed = [*freeze, *(name(path) for path, _ in parameter_nodes(model, Scaler))]
 
-    def is_trained(path: tuple, leaf: object) -> bool:
+    def is_trained(path: KeyPath, leaf: object) -> bool:
         full = name(path)
         chosen = any(within(full, part) for part in parts) and not any(within(full, f) for f in fixed)
         return chosen and eqx.is_inexact_array(leaf)
@@ -75,13 +77,13 @@ def says_penalised(part: PyTree) -> bool:
     return hasattr(type(part), "penalised")
 
 
-def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[tuple, Kind]]:
+def parameter_nodes(model: PyTree, kind: type[Kind]) -> list[tuple[KeyPath, Kind]]:
     """The parts of a model that have this class, with their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda x: isinstance(x, kind))
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, kind)]
 
 
-def name(path: tuple) -> str:
+def name(path: KeyPath) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 

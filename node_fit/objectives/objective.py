@@ -238,13 +238,13 @@ class Penalty(eqx.Module):
             rows.append(found.reshape(found.shape[0], -1))
         return jnp.concatenate(rows, axis=1)
 
-    def pointwise(self, field: VectorField) -> list[tuple[Weight, Callable]]:
+    def pointwise(self, field: VectorField) -> list[tuple[Weight, VectorField]]:
         """Pairs of a factor and the function that it penalises, of time, state and inputs."""
 
-        def slopes(t, y, u):
+        def slopes(t: Array, y: Array, u: Array) -> Array:
             return jax.jacfwd(field, argnums=1)(t, y, u).reshape(-1)
 
-        def correction(t, y, u):
+        def correction(t: Array, y: Array, u: Array) -> Array:
             if not isinstance(field, Hybrid):
                 raise ValueError("physics penalises a network's correction to known equations; use field=hybrid.")
             return field.correction(t, y, u)

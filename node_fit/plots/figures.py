@@ -1,9 +1,9 @@
 """The plots of a run: model and data over time and in the phase plane, losses, and the outcomes of several starts."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -355,7 +355,7 @@ def orbit_legend(figure: "matplotlib.figure.Figure", records: list[Trajectory], 
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))
 
 
-def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
+def plot_loss(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Plots training and validation loss against the step.
 
     **Arguments:**
@@ -403,7 +403,9 @@ def plot_loss(rows: Sequence[dict], path: str | Path) -> Path:
         return save_figure(figure, path)
 
 
-def mark_best(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list, losses: dict[str, np.ndarray]) -> None:
+def mark_best(
+    axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]
+) -> None:
     """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
     Stages may minimise different objectives, so their training losses do not compare.
@@ -419,7 +421,7 @@ def mark_best(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list, los
         )
 
 
-def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list) -> None:
+def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: Sequence[object]) -> None:
     parts = runs(stages)
     if len(parts) < 2:
         return
@@ -439,13 +441,13 @@ def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: list) -
         )
 
 
-def runs(stages: list) -> list[np.ndarray]:
+def runs(stages: Sequence[object]) -> list[np.ndarray]:
     """Indices of the rows of each stage."""
     changes = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
     return np.split(np.arange(len(stages)), changes)
 
 
-def column(rows: Sequence[dict], key: str) -> np.ndarray:
+def column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.array([np.nan if row.get(key) is None else float(row[key]) for row in rows], dtype=np.float64)
 
 

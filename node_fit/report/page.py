@@ -7,7 +7,7 @@ import json
 import math
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def shorten(text: str) -> str:
         return text
 
 
-def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list:
+def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list[Any]:
     """An array as nested lists of rounded numbers, with `None` for those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) < 1e30)
@@ -122,7 +122,7 @@ def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list:
     return with_none(rounded, finite)
 
 
-def jsonable_times(ts: ArrayLike) -> list:
+def jsonable_times(ts: ArrayLike) -> list[Any]:
     """Times as a list, rounded to a millionth of their span; these may be large, such as seconds since 1970."""
     exact = np.asarray(ts, dtype=np.float64)
     span = float(np.ptp(exact)) if exact.size else 0.0
@@ -130,7 +130,7 @@ def jsonable_times(ts: ArrayLike) -> list:
     return with_none(np.round(exact, places), np.isfinite(exact))
 
 
-def with_none(values: np.ndarray, known: np.ndarray) -> list:
+def with_none(values: np.ndarray, known: np.ndarray) -> list[Any]:
     if known.all():
         return values.tolist()
     found = values.astype(object)

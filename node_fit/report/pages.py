@@ -324,7 +324,7 @@ def describe_record(predictions: Predictions, record: Trajectory, smooth: Mappin
     }
 
 
-def to_columns(values: np.ndarray) -> list[list]:
+def to_columns(values: np.ndarray) -> list[list[float | None]]:
     """Rows of states as a list for each state."""
     return [jsonable_numbers(column) for column in values.T]
 
@@ -523,7 +523,7 @@ def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
         if row["step"] in kept:
             kept[row["step"]].append(row)
 
-    def lowest(key: str) -> list:
+    def lowest(key: str) -> list[float | None]:
         return jsonable_numbers(
             [min((row[key] for row in rows if row[key] is not None), default=math.nan) for rows in kept.values()]
         )

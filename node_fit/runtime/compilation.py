@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 import jax
 from jaxtyping import PyTree
@@ -27,6 +27,8 @@ RETRIEVED = "/jax/compilation_cache/cache_retrieval_time_sec"
 
 # Linux limits the memory mappings of a process. A program takes hundreds, and XLA crashes when none are left.
 MAPPINGS, MOST_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+# A compiled program, which is called with arrays alone.
+Executable = Callable[..., PyTree]
 CROWDED = 0.5  # share of the mappings above which programs are freed
 # Programs that are compiled at the same time: more would need more memory, and a run has few.
 AT_ONCE = 2
@@ -71,7 +73,7 @@ class Programs:
     """
 
     def __init__(self):
-        self._executables: dict[Hashable, Future[Callable]] = {}
+        self._executables: dict[Hashable, Future[Executable]] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="compile")
 
     def get(
@@ -82,7 +84,7 @@ class Programs:
         count: Compilations,
         check: Callable[[PyTree], None] = lambda result: None,
         axes: tuple[int | None, ...] | None = None,
-    ) -> Callable[..., PyTree]:
+    ) -> Executable:
         """The executable of `function(static, *arguments)`; call it with `arguments` alone. Arguments as of `begin`.
 
         **Raises:** what its compilation raises.
@@ -96,13 +98,13 @@ class Programs:
 
     def begin(
         self,
-        function: Callable,
+        function: Callable[..., PyTree],
         static: PyTree,
         arguments: tuple[PyTree, ...],
         count: Compilations,
         check: Callable[[PyTree], None] = lambda result: None,
         axes: tuple[int | None, ...] | None = None,
-    ) -> Future[Callable]:
+    ) -> Future[Executable]:
         """Begins to compile `function(static, *arguments)`, and goes on at once.
 
         **Arguments:**
@@ -128,7 +130,7 @@ class Programs:
             check(traced.out_info)
             lowered = traced.lower()
 
-            def compiled() -> Callable:
+            def compiled() -> Executable:
                 with count_calls(count):
                     return lowered.compile()
 
@@ -238,7 +240,7 @@ def prune(folder: Path, most: int) -> None:
         excess -= stat.st_size
 
 
-def is_program(entry: os.DirEntry) -> bool:
+def is_program(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(ENTRIES) and entry.is_file(follow_symlinks=False)
 
 
@@ -246,7 +248,14 @@ def drop_broken_entries(folder: Path) -> None:
     """Removes entries that JAX can't read or could not write completely, and would otherwise leave forever."""
     show = warnings.showwarning
 
-    def shown(message, category, filename, lineno, file=None, line=None) -> None:
+    def shown(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         trouble = CACHE_WARNING.match(str(message))
         if trouble is None:
             return show(message, category, filename, lineno, file, line)

@@ -27,7 +27,7 @@ Precision = Literal["x32", "x64"]
 DeviceName = Literal["auto", "cpu", "gpu"]
 
 
-def scope(precision: str) -> AbstractContextManager:
+def scope(precision: str) -> AbstractContextManager[object]:
     """The context in which arrays of this precision are made and used; leaves the process's own mode alone."""
     if precision not in ("x32", "x64"):
         raise ValueError(f"precision must be x32 or x64, got {precision!r}.")
@@ -263,7 +263,7 @@ class Placement:
         most = min(len(self.devices), max(length // self.fewest, 1))
         return replace(self, count=max(n for n in range(1, most + 1) if length % n == 0))
 
-    def traced(self) -> AbstractContextManager:
+    def traced(self) -> AbstractContextManager[object]:
         """Traces programs whose trajectories are spread over the devices."""
         return nullcontext() if len(self.devices) == 1 else jax.set_mesh(self.mesh)
 

@@ -28,7 +28,7 @@ HINT_WORDS: dict[object, str] = {
     Mapping: "a dict",
 }
 Chosen = TypeVar("Chosen")
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., object])
 Made = TypeVar("Made")
 # Arguments of the parts of a model that the data give, and `fit` passes.
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
@@ -197,7 +197,7 @@ def says_where(elsewhere: Callable[[str], str | None] = lambda name: None, **ren
 
     def decorate(target: Made) -> Made:
         is_class = isinstance(target, type)
-        called = cast(Callable, target)
+        called = cast(Callable[..., object], target)
         call, signature = (target.__init__ if is_class else called), inspect.signature(called)
 
         @functools.wraps(call)

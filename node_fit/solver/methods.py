@@ -6,11 +6,13 @@ from typing import Literal, NamedTuple
 import diffrax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..runtime.placement import AnyArray
 
-EXPLICIT: dict[str, Callable[[], diffrax.AbstractSolver]] = {
+# A method of Diffrax, whose state may be any tree.
+Method = diffrax.AbstractSolver[PyTree]
+EXPLICIT: dict[str, Callable[[], Method]] = {
     "euler": diffrax.Euler,
     "heun": diffrax.Heun,
     "bosh3": diffrax.Bosh3,
@@ -59,7 +61,7 @@ def error_order(method: str) -> int:
     return order
 
 
-METHODS: dict[str, Callable[[], diffrax.AbstractSolver]] = {
+METHODS: dict[str, Callable[[], Method]] = {
     **EXPLICIT,
     "implicit_euler": diffrax.ImplicitEuler,
     "kvaerno3": diffrax.Kvaerno3,
@@ -69,12 +71,12 @@ Stepping = Literal["held", "adaptive", "even"]
 STEPPINGS = ("held", "adaptive", "even")
 
 
-def as_diffrax(method: str | diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+def as_diffrax(method: str | Method) -> Method:
     """The method as Diffrax knows it."""
     return METHODS[method]() if isinstance(method, str) else method
 
 
-def method_named(method: str | diffrax.AbstractSolver) -> str | diffrax.AbstractSolver:
+def method_named(method: str | Method) -> str | Method:
     """The name of a Diffrax solver that has one here, so that equal settings are equal."""
     if isinstance(method, str):
         return method
@@ -83,7 +85,7 @@ def method_named(method: str | diffrax.AbstractSolver) -> str | diffrax.Abstract
     return next((name for name, make in METHODS.items() if type(method) is make and method == make()), method)
 
 
-def check_stepping(method: str | diffrax.AbstractSolver, stepping: str) -> None:
+def check_stepping(method: str | Method, stepping: str) -> None:
     """Refuses held or even steps where the method can't take them."""
     if not isinstance(method, str):
         if stepping == "held":

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from optimistix import RESULTS
 
 from ..runtime.placement import AnyArray
-from .methods import Tableau, Tolerance, Tolerances, combine, error_order, tableau
+from .methods import Method, Tableau, Tolerance, Tolerances, combine, error_order, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
 from .triggers import Triggers, TriggerWatch, has_triggers, select_trajectories
 
@@ -42,6 +42,7 @@ Tags = frozenset[object]
 Stepped = tuple[PyTree, PyTree, PyTree]
 # What a root finder is given: `(y, args)` to a residual, and what else it gives.
 Fn = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+RootFinder = optx.AbstractRootFinder[PyTree, PyTree, PyTree, PyTree]
 
 
 class Front(eqx.Module):
@@ -313,7 +314,7 @@ class StepControl(diffrax.PIDController):
 
     def init(
         self,
-        terms: PyTree[diffrax.AbstractTerm],
+        terms: PyTree,
         t0: Scalar,
         t1: Scalar,
         y0: PyTree,
@@ -361,15 +362,15 @@ class Guarded(eqx.Module):
     - `safe`: states at which it can be differentiated instead, since 0 times a derivative of NaN would be NaN.
     """
 
-    rates: Callable
+    rates: Callable[..., Array]
     safe: Float[Array, "..."]
 
-    def __call__(self, t, y, args):
+    def __call__(self, t: PyTree, y: PyTree, args: PyTree) -> Array:
         return rate(self.rates, t, y, self.safe)
 
 
 @eqx.filter_custom_jvp
-def rate(rates: Callable, t: Array, y: Array, safe: Array) -> Array:
+def rate(rates: Callable[..., Array], t: Array, y: Array, safe: Array) -> Array:
     """`rates(t, y, None)`."""
     return rates(t, y, None)
 
@@ -384,7 +385,7 @@ def _(primals: tuple[PyTree, ...], tangents: tuple[PyTree, ...]) -> tuple[Array,
     return value, jnp.where(sound, tangent, 0)
 
 
-class SafeRoot(optx.AbstractRootFinder):
+class SafeRoot(RootFinder):
     """A root finder of Diffrax's methods that returns 0 if it fails, so that later stages and derivatives are finite.
 
     Diffrax rejects the step, but first goes on from what the iteration has reached, which may be near overflow. The
@@ -397,7 +398,7 @@ class SafeRoot(optx.AbstractRootFinder):
     rtol: Any
     atol: Any
     norm: Any
-    inner: optx.AbstractRootFinder
+    inner: RootFinder
 
     def init(
         self, fn: Fn, y: PyTree, args: PyTree, options: Options, f_struct: PyTree, aux_struct: PyTree, tags: Tags
@@ -418,14 +419,14 @@ class SafeRoot(optx.AbstractRootFinder):
         y, aux, stats = self.finder(y).postprocess(fn, y, aux, args, options, state, tags, result)
         return jax.tree.map(lambda x: jnp.where(result == RESULTS.successful, x, 0), y), aux, stats
 
-    def finder(self, y: PyTree) -> optx.AbstractRootFinder:
+    def finder(self, y: PyTree) -> RootFinder:
         """The `inner` root finder, with a tolerance that its iteration can reach in floating-point numbers."""
         least = jnp.finfo(jnp.result_type(*jax.tree.leaves(y))).eps / getattr(self.inner, "kappa", 1)
         given = self.rtol, jnp.maximum(self.atol, least), self.norm
         return eqx.tree_at(lambda finder: (finder.rtol, finder.atol, finder.norm), self.inner, given)
 
 
-def with_safe_roots(method: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+def with_safe_roots(method: Method) -> Method:
     """The method, with a `SafeRoot` if it is implicit."""
     if not isinstance(method, diffrax.AbstractImplicitSolver):
         return method
@@ -446,8 +447,8 @@ class StepPath(NamedTuple):
 
 
 def solve(
-    method: diffrax.AbstractSolver,
-    rates: Callable,
+    method: Method,
+    rates: Callable[..., Array],
     y0: Float[Array, "..."],
     ts: tuple[AnyArray, AnyArray, AnyArray],
     tolerances: Tolerances,
@@ -462,8 +463,7 @@ def solve(
 
     **Arguments:**
 
-    - `rates`: the field, called with `(t, y, args)`.
-    - `y0`: states at the beginning.
+    - `rates`: the field, called with `(t, y, args)`. `y0`: states at the beginning.
     - `ts`: beginning, end, and the times at which states are wanted.
     - `tolerances`, `max_steps`: as in `Solver`.
     - `first`: the first step to try; where it is 0, the problem's scale chooses it.
@@ -497,7 +497,7 @@ def solve(
     return StepPath(ys, (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(ys).all(), step)
 
 
-def step_control(method: diffrax.AbstractSolver, tolerances: Tolerances, first: Array | float = 0.0) -> StepControl:
+def step_control(method: Method, tolerances: Tolerances, first: Array | float = 0.0) -> StepControl:
     """The control of adaptive steps; arguments as in `solve`."""
     # On a stiff field, a controller that uses only the last error rejects every other step.
     p, i = (0.3, 0.4) if isinstance(method, diffrax.AbstractImplicitSolver) else (0.0, 1.0)
@@ -510,7 +510,7 @@ def next_step(step: Array, before: Array, after: Array) -> Array:
 
 
 def advance_implicit(
-    method: diffrax.AbstractSolver,
+    method: Method,
     problem: InitialValueProblem,
     intervals: Intervals,
     front: Front,
@@ -547,7 +547,7 @@ def advance_implicit(
 
 
 def advance_implicit_with_jumps(
-    method: diffrax.AbstractSolver,
+    method: Method,
     problem: InitialValueProblem,
     intervals: Intervals,
     front: Front,

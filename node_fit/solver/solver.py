@@ -24,6 +24,7 @@ from .methods import (
     STEPPINGS,
     Adjoint,
     ByState,
+    Method,
     Stepping,
     Tolerances,
     as_diffrax,
@@ -52,7 +53,7 @@ from .triggers import NEEDS_HELD_STEPS, has_triggers
 EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
 
 
-def on_each_device(method: Callable) -> Callable:
+def on_each_device(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Lets each device solve its own trajectories, in a program that is traced for several of them.
 
     Left to itself, XLA adds up the gradients of all devices in every step of a solve. Here they are added once.
@@ -68,7 +69,7 @@ def on_each_device(method: Callable) -> Callable:
             return method(solver, problem, *arrays, **options)
         shared, static = eqx.partition((solver, problem.field, problem.bound), eqx.is_array)
 
-        def part(shared: PyTree, own: InitialValueProblem, arrays: tuple) -> PyTree:
+        def part(shared: PyTree, own: InitialValueProblem, arrays: tuple[PyTree, ...]) -> PyTree:
             solver, field, bound = eqx.combine(shared, static)
             return method(solver, replace(own, field=field, bound=bound), *arrays, **options)
 
@@ -109,7 +110,7 @@ class Solver(eqx.Module):
     **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't take such steps.
     """
 
-    method: str | diffrax.AbstractSolver = eqx.field(static=True)
+    method: str | Method = eqx.field(static=True)
     rtol: ByState | None
     atol: ByState | None
     stepping: Stepping = eqx.field(static=True)
@@ -120,7 +121,7 @@ class Solver(eqx.Module):
     @checks_arguments
     def __init__(
         self,
-        method: str | diffrax.AbstractSolver = "tsit5",
+        method: str | Method = "tsit5",
         *,
         rtol: float | Sequence[float] | None = None,
         atol: float | Sequence[float] | None = None,
@@ -255,7 +256,7 @@ class Solver(eqx.Module):
 
     def diffeqsolve(
         self,
-        rates: Callable,
+        rates: Callable[..., Array],
         ts: Float[Array, " time"],
         y0: Float[Array, " state"],
         *,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..model.parameters import name
+from ..model.parameters import KeyPath, name
 from ..runtime.placement import AnyArray, is_key
 from ..runtime.serialization import Json, __version__
 from ..training.callback import RunState, Template
@@ -19,6 +19,9 @@ from .files import CHECKPOINT_STEPS, BadFile, OtherSchema, advice, check_room, m
 
 LOG = logging.getLogger(__name__)
 Which = Literal["latest", "best"]
+# The shape and the kind of numbers of a leaf, and those of all leaves by path.
+KindOfLeaf = tuple[tuple[int, ...], str]
+Kinds = dict[str, KindOfLeaf]
 FLOATS = ("float32", "float64")
 SUFFIX = ".safetensors"
 # Version of the file format. Any change to it, or to the leaves of the state, needs a step in `storage.files`.
@@ -177,7 +180,7 @@ class Checkpoints:
         self._check_kinds(step, kinds(to_arrays(members)), kinds(arrays))
         return members
 
-    def _check_kinds(self, step: int, mine: dict, saved: dict) -> None:
+    def _check_kinds(self, step: int, mine: Kinds, saved: Kinds) -> None:
         """Rejects leaves of other shapes or kinds; warns if floats of another precision will be cast."""
         differing = [name for name in sorted({*saved, *mine}) if saved.get(name) != mine.get(name)]
         where = f"checkpoint {self._path(step)}"
@@ -233,7 +236,7 @@ def to_arrays(members: Sequence[TrainState]) -> dict[str, np.ndarray]:
 def from_arrays(arrays: dict[str, np.ndarray], template: tuple[TrainState, ...]) -> tuple[TrainState, ...]:
     """States like `template` with these leaves; floats take its precision."""
 
-    def leaf(path: tuple, like: AnyArray) -> Array | np.ndarray:
+    def leaf(path: KeyPath, like: AnyArray) -> Array | np.ndarray:
         if is_key(like):
             return jax.random.wrap_key_data(
                 jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(cast(Array, like))
@@ -244,14 +247,14 @@ def from_arrays(arrays: dict[str, np.ndarray], template: tuple[TrainState, ...])
     return jax.tree_util.tree_map_with_path(leaf, template)
 
 
-def is_cast(saved: tuple | None, mine: tuple | None) -> bool:
+def is_cast(saved: KindOfLeaf | None, mine: KindOfLeaf | None) -> bool:
     """Whether two leaves differ only in the precision of their floats."""
     return saved is not None and mine is not None and saved[0] == mine[0] and {saved[1], mine[1]} <= set(FLOATS)
 
 
-def kinds(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+def kinds(arrays: dict[str, np.ndarray]) -> Kinds:
     return {name: (array.shape, str(array.dtype)) for name, array in arrays.items()}
 
 
-def describe_tree(kind: tuple | None) -> str:
+def describe_tree(kind: KindOfLeaf | None) -> str:
     return "absent" if kind is None else f"{kind[1]}{list(kind[0])}"

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def sweep(directory: Path, name: str) -> None:
 
 
 @contextmanager
-def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+def lock(path: Path, *, wait: bool = False) -> Generator[bool]:
     """Holds a lock while a block of code runs; the system releases it when the process ends, however it ends.
 
     **Arguments:**

@@ -48,7 +48,7 @@ from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 MODEL_SCHEMA = 7
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
-STORED_FUNCTIONS: dict[str, Callable] = {
+STORED_FUNCTIONS: dict[str, Callable[..., object]] = {
     **{f"jax.numpy.{name}": getattr(jnp, name) for name in ("tanh", "sin", "cos", "exp")},
     **{f"jax.nn.{name}": getattr(jax.nn, name) for name in ("softplus", "silu", "gelu", "relu", "elu", "sigmoid")},
     **{
@@ -232,7 +232,7 @@ def allowed_class(name: str, packages: Sequence[str]) -> type:
     return cls
 
 
-def allowed_function(name: str, packages: Sequence[str]) -> Callable:
+def allowed_function(name: str, packages: Sequence[str]) -> Callable[..., object]:
     check_package(name, packages)
     function = import_name(name)
     if not inspect.isfunction(function) or f"{function.__module__}:{function.__qualname__}" != name:

@@ -5,7 +5,7 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -230,7 +230,7 @@ class AbstractLogger(Callback, abc.ABC):
         self.tracker, self.works = None, True
 
     @contextmanager
-    def tolerant(self) -> Iterator[None]:
+    def tolerant(self) -> Generator[None]:
         """Turns an error into a warning, after which nothing more is sent in this fit."""
         try:
             yield

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..model.parameters import Partition
 from ..objectives.objective import Target
-from ..runtime.compilation import PROGRAMS, Compilations, count_calls
+from ..runtime.compilation import PROGRAMS, Compilations, Executable, count_calls
 from ..runtime.placement import AnyArray, Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
 from .decisions import StepErrors, even_nodes, pad_to_room
@@ -26,6 +26,7 @@ from .step import (
     Params,
     StageData,
     StageLoss,
+    Static,
     TrainState,
     check_carry,
     chunk,
@@ -58,7 +59,7 @@ class Pace:
         return min(left, max(int(PATIENCE / self.seconds), 1))
 
     @contextmanager
-    def timed(self, steps: int) -> Iterator[None]:
+    def timed(self, steps: int) -> Generator[None]:
         """Records the time of some steps."""
         began = time.perf_counter()
         yield
@@ -215,7 +216,7 @@ class StagePrograms:
         found = [replace(state, grid=old.grid) for state, old in zip(unstack(new, members), states, strict=True)]
         return Advanced(found, rates, losses)
 
-    def _to_the_last(self, new: TrainState, run: Callable, drawn: PyTree) -> TrainState:
+    def _to_the_last(self, new: TrainState, run: Executable, drawn: PyTree) -> TrainState:
         """Judges where a stage's last step has led, by one more step of which only the evaluation counts."""
         step, finished = to_host((new.step, new.finished))
         ended = (step >= self.stage.steps) & ~finished
@@ -310,7 +311,7 @@ class StagePrograms:
         with nullcontext() if len(self.setup.members) > 1 else self.setup.place.traced():
             return use(*program, **options)
 
-    def _sampled(self, state: TrainState) -> tuple:
+    def _sampled(self, state: TrainState) -> tuple[PyTree, ...]:
         return state.chosen, state.grid, state.progress, self.own, self.shared
 
     def _span(self, begin: int, end: int) -> jax.Array:
@@ -398,7 +399,7 @@ class LinearisedStage:
 
 
 def linearize_stage(
-    static: tuple, params: Params, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
+    static: Static, params: Params, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> tuple[PyTree, Array, Array, Int[Array, ""]]:
     """The residuals of each block, their Jacobian, the prior and the failed solves; `static` is `(model, stage)`."""
     model_static, stage_static = static

@@ -25,6 +25,8 @@ from ..solver.held_steps import Shares
 from .task import Stage, count_of
 
 Vector = Float[Array, " parameter"]
+# What a program is compiled for: the static parts of a model and of its stage.
+Static = tuple[PyTree, PyTree]
 
 
 class Params(eqx.Module):
@@ -297,7 +299,7 @@ def restart(stage: Stage, state: TrainState, iterate: Iterate) -> TrainState:
 
 
 def errors_of_steps(
-    static: tuple, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
+    static: Static, params: Params, grid: Shares, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Array:
     """The estimated error of each held step, relative to its tolerance; `static` is `(model, stage)`."""
     model_static, stage_static = static
@@ -308,7 +310,7 @@ def errors_of_steps(
 
 
 def sample_loss(
-    static: tuple, chosen: Iterate, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
+    static: Static, chosen: Iterate, grid: Shares | None, progress: Float[Array, ""], own: StageData, shared: StageData
 ) -> Float[Array, ""]:
     """The objective on a sample of the data, of an iterate that was found on minibatches; infinite if not finite."""
     model_static, stage_static = static
@@ -382,7 +384,7 @@ def check_scan(scan: str) -> None:
 
 
 def chunk(
-    static: tuple, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[AnyArray, "2"]
+    static: Static, state: TrainState, own: StageData, shared: StageData, drawn: PyTree, span: Int[AnyArray, "2"]
 ) -> tuple[TrainState, Float[Array, ""]]:
     """Runs some steps of a chunk; returns the state and the learning rate. A chunk's first step resets `chosen`.
 

@@ -6,7 +6,7 @@ import re
 import textwrap
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
@@ -69,12 +69,12 @@ class Call:
     """A checked constructor call that has not been executed yet."""
 
     key: str
-    target: Callable
+    target: Callable[..., object]
     arguments: dict[str, object]
     partial: bool
 
 
-class Deferred(functools.partial):
+class Deferred(functools.partial[object]):
     """A constructor with some arguments bound (`_partial_: true`), whose errors name its config key."""
 
     key: str
@@ -162,7 +162,7 @@ def holds_call(plan: object) -> bool:
 
 
 @contextmanager
-def errors_of_key(key: str, target: Callable) -> Iterator[None]:
+def errors_of_key(key: str, target: Callable[..., object]) -> Generator[None]:
     """Prefixes a constructor's `ValueError` with `key`, joined to the argument's name if the text starts with one."""
     try:
         yield
@@ -233,7 +233,7 @@ def convert_to_one(value: object, hints: Sequence[object]) -> object:
     raise ValueError
 
 
-def convert_list(values: Sequence[object], kind: object, inner: tuple[object, ...]) -> list | tuple:
+def convert_list(values: Sequence[object], kind: object, inner: tuple[object, ...]) -> Sequence[object]:
     many = kind is not tuple or not inner or inner[-1] is Ellipsis
     hints = [inner[0] if inner else object] * len(values) if many else inner
     items = [convert(value, hint) for value, hint in zip(values, hints, strict=True)]
@@ -396,7 +396,7 @@ KNOWN_KEYS = {name: f"data.split.{name}" for name in parameters_of(Split)} | {
 
 
 @contextmanager
-def errors_of_data() -> Iterator[None]:
+def errors_of_data() -> Generator[None]:
     """Names the keys of the config in a `ValueError` of the data, which names arguments: `step=1` is `data.step=1`."""
     try:
         yield
@@ -409,7 +409,7 @@ def errors_of_data() -> Iterator[None]:
 
 
 @contextmanager
-def errors_of_training() -> Iterator[None]:
+def errors_of_training() -> Generator[None]:
     """Prefixes a `ValueError` about an argument of `Training` with `training.`; some faults only show during a fit."""
     try:
         yield

@@ -52,7 +52,7 @@ class ConfigError(ValueError):
         super().__init__(one_line(text))
 
 
-def locate(path: object, key: str, allowed: Sequence[str]) -> Callable:
+def locate(path: object, key: str, allowed: Sequence[str]) -> Callable[..., object]:
     """Looks up a class or function by its dotted name: a public constructor, or one of a package of the user's own."""
     package = next((name for name in allowed if isinstance(path, str) and path.startswith(f"{name}.")), None)
     if package is None or not isinstance(path, str):
@@ -68,9 +68,9 @@ def locate(path: object, key: str, allowed: Sequence[str]) -> Callable:
 
 
 @functools.cache
-def constructors() -> dict[str, Callable]:
+def constructors() -> dict[str, Callable[..., object]]:
     """All that a config may call without an extension, by dotted name."""
-    found: dict[str, Callable] = {}
+    found: dict[str, Callable[..., object]] = {}
     for name in MODULES:
         module, package = importlib.import_module(name), name.partition(".")[0]
         for each in getattr(module, "__all__", dir(module)):
@@ -91,7 +91,7 @@ def is_in(module: str | None, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def defined_in(package: str, path: str, key: str) -> Callable:
+def defined_in(package: str, path: str, key: str) -> Callable[..., object]:
     """Looks up a class or function that a package of the user's own defines under a public name."""
     make_importable()
     found = import_target(package, key)
@@ -159,7 +159,7 @@ def targets_in(node: object, key: str) -> Iterator[tuple[str, object]]:
             yield from targets_in(child, f"{key}.{name}")
 
 
-def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:
+def parameters_of(target: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The parameters that can be passed by name."""
     try:
         signature = inspect.signature(target, eval_str=True)
@@ -168,7 +168,7 @@ def parameters_of(target: Callable) -> dict[str, inspect.Parameter]:
     return {n: p for n, p in signature.parameters.items() if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)}
 
 
-def constructor_hints(target: Callable) -> dict[str, object]:
+def constructor_hints(target: Callable[..., object]) -> dict[str, object]:
     parameters = parameters_of(target).values()
     return {p.name: p.annotation for p in parameters if p.annotation is not p.empty and p.kind is not p.VAR_KEYWORD}
 
@@ -413,7 +413,7 @@ def name_of_now(key: str) -> str:
     return key
 
 
-def rename_keys(config: MutableMapping) -> None:
+def rename_keys(config: MutableMapping[Any, Any]) -> None:
     """Gives the keys of a stored config, or of plain dicts, the names that they have now."""
     for old, new in OLD_NAMES.items():
         (group, _, key), (group_now, _, key_now) = old.rpartition("."), new.rpartition(".")
@@ -433,7 +433,7 @@ def was_renamed(key: str) -> bool:
     return key in RENAMED or name_of_now(key) != key
 
 
-def check_group_names(given: Iterable[str], target: Callable, key: str, partial: bool) -> None:
+def check_group_names(given: Iterable[str], target: Callable[..., object], key: str, partial: bool) -> None:
     """Refuses unknown arguments of a constructor and, unless the call is partial, missing ones."""
     parameters = parameters_of(target)
     extra = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

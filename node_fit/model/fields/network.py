@@ -55,7 +55,7 @@ class Linear(AbstractVectorField):
 
 
 Activation = Literal["tanh", "softplus", "silu", "gelu", "relu", "sin"]
-ACTIVATIONS: dict[str, Callable] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
     "softplus": jax.nn.softplus,
     "silu": jax.nn.silu,

@@ -380,7 +380,7 @@ class Steady(AbstractStart):
     def completed(self, starts: Starts, field: VectorField, batch: Batch) -> Starts:
         tolerance = 1e-5 if starts.dtype == jnp.float32 else 1e-10
 
-        def rates(y: Float[Array, " state"], at: tuple) -> Float[Array, " state"]:
+        def rates(y: Float[Array, " state"], at: tuple[VectorField, Array, Array]) -> Float[Array, " state"]:
             own, t, u = at
             return own(t, y, u)
 
