@@ -53,7 +53,8 @@ CHOICES = (
 
 Rows = Literal["all", "half"]
 # SymPy's expressions are Any: an extra installs it, and its own hints are too wide to check against.
-Monomials = tuple[frozenset[Any], frozenset[Any]]
+Expression = Any
+Monomials = tuple[frozenset[Expression], frozenset[Expression]]
 # Published shares of systems [%] with R² above 0.9, by noise and rows: whose, from the same start, from the other one.
 PUBLISHED: dict[tuple[float, str], tuple[tuple[str, float | None, float], ...]] = {
     (0.0, "all"): (("PySR", None, 50.8), ("ODEFormer", None, 34.9)),
@@ -234,7 +235,7 @@ def monomials_of(text: str, names: Sequence[str]) -> Monomials:
     """The monomials of a right-hand side's numerator and of its denominator."""
     import sympy
 
-    def monomials(part: Any) -> frozenset[Any]:
+    def monomials(part: Expression) -> frozenset[Expression]:
         return frozenset(each.as_coeff_Mul()[1] for each in sympy.Add.make_args(sympy.expand(part)))
 
     known = {name: sympy.Symbol(name, real=True) for name in names} | {"sigmoid": lambda x: 1 / (1 + sympy.exp(-x))}
@@ -244,29 +245,29 @@ def monomials_of(text: str, names: Sequence[str]) -> Monomials:
     return monomials(above), monomials(below)
 
 
-def is_power_of_cosine(node: Any) -> bool:
+def is_power_of_cosine(node: Expression) -> bool:
     import sympy
 
     return bool(node.is_Pow and isinstance(node.base, sympy.cos) and node.exp.is_Integer and node.exp > 1)
 
 
-def to_sines(power: Any) -> Any:
+def to_sines(power: Expression) -> Expression:
     import sympy
 
     half, rest = divmod(int(power.exp), 2)
     return sympy.expand((1 - sympy.sin(power.base.args[0]) ** 2) ** half * power.base**rest)
 
 
-def with_generators(tree: Any) -> Any:
+def with_generators(tree: Expression) -> Expression:
     """The expression with a symbol for each function and broken power, which says what it is but for its constants."""
     import sympy
 
-    found: dict[Any, Any] = {}
+    found: dict[Expression, Expression] = {}
 
-    def generator(node: Any) -> Any:
+    def generator(node: Expression) -> Expression:
         if node.is_number:
             return node.evalf()
-        argument: Any = node.args[0]
+        argument: Expression = node.args[0]
         if isinstance(node, sympy.exp):
             constant, rest = argument.as_coeff_Mul()
             if constant < 0:

@@ -126,6 +126,8 @@ def summands_of(tree: ast.expr, sign: int = 1) -> Iterator[tuple[int, ast.expr]]
         case _ if not is_zero(tree):
             own, tree = take_sign(tree)
             yield sign * own, tree
+        case _:
+            pass
 
 
 def take_sign(tree: ast.expr) -> tuple[int, ast.expr]:
@@ -136,7 +138,8 @@ def take_sign(tree: ast.expr) -> tuple[int, ast.expr]:
         case ast.BinOp(op=ast.Mult() | ast.Div() as operator, left=left, right=right):
             sign, first = take_sign(left)
             return sign, ast.BinOp(first, operator, right)
-    return 1, tree
+        case _:
+            return 1, tree
 
 
 def is_zero(tree: ast.expr) -> bool:
@@ -147,7 +150,8 @@ def is_zero(tree: ast.expr) -> bool:
             return is_zero(left) or is_zero(right)
         case ast.BinOp(op=ast.Div(), left=left):
             return is_zero(left)
-    return False
+        case _:
+            return False
 
 
 def join(summands: Iterable[tuple[int, ast.expr]], digits: int) -> str:

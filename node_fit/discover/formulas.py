@@ -185,7 +185,8 @@ def lift(text: str, state: str) -> Formula:
                 return f"{name}({', '.join(map(written, arguments))})"
             case ast.Name(id=name):
                 return name
-        raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
+            case _:
+                raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
 
     tree = parse(state, text)
     return Formula((written(tree),), tuple(found), (), count(tree))
@@ -276,7 +277,8 @@ class Tape:
                 return found
             case ast.BinOp(op=operator, left=left, right=right):
                 return self.add(ARITHMETIC[type(operator)], self.place(left), self.place(right))
-        raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
+            case _:
+                raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
 
 
 def monomial(names: Sequence[str]) -> Term:

@@ -445,7 +445,8 @@ class Function:
                 return f"{given[0]} ? {given[2]} : {given[1]}"
             case "convert_element_type":
                 return f"(int){given[0]}" if operation.output.dtype.kind in "bi" else f"(real){given[0]}"
-        raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in C.")
+            case _:
+                raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in C.")
 
     def product(self, name: str, operation: Operation) -> None:
         """A product of stacks of matrices; the innermost loop adds to all results, which compilers can vectorise."""

@@ -53,7 +53,8 @@ def as_sympy(node: ast.expr, symbols: dict[str, str]) -> str:
             return f"({as_sympy(left, symbols)} {SYMPY_SIGNS[type(op)]} {as_sympy(right, symbols)})"
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return SYMPY_NAMES[name].format(*(as_sympy(each, symbols) for each in arguments))
-    raise CannotExport(f"an equation has {type(node).__name__}, which is no formula.")
+        case _:
+            raise CannotExport(f"an equation has {type(node).__name__}, which is no formula.")
 
 
 def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, str]:

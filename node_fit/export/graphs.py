@@ -409,7 +409,8 @@ class Graph:
             case "convert_element_type":
                 kind = self.onnx.helper.np_dtype_to_tensor_dtype(operation.output.dtype)
                 return self.node("Cast", given[0], to=kind)
-        raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in ONNX.")
+            case _:
+                raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in ONNX.")
 
     def take(self, operation: Operation) -> str:
         places, inputs = operation.places.ravel(), operation.inputs

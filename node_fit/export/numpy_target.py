@@ -147,7 +147,8 @@ class NumpyFunction:
             case "convert_element_type":
                 kind = {"b": "np.bool_", "i": "np.int64"}.get(operation.output.dtype.kind, "np.float64")
                 return f"{kind}({given[0]})" if operation.output.size == 1 else f"{given[0]}.astype({kind})"
-        raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in NumPy.")
+            case _:
+                raise CannotExport(f"the model uses {name!r} of JAX, for which there is nothing in NumPy.")
 
     def take(self, operation: Operation) -> str:
         places, output = operation.places.ravel(), operation.output

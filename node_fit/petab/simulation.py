@@ -196,7 +196,8 @@ def level(trigger: Formula) -> Formula:
             return Application("maximum", tuple(level(each) for each in inside))
         case "not":
             return Application("negative", (level(inside[0]),))
-    return Number(1.0)
+        case _:
+            return Number(1.0)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
+# A line of `metrics.csv`.
+LogRow = Mapping[str, float | str | None]
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
 
 
@@ -355,7 +357,7 @@ def orbit_legend(figure: "matplotlib.figure.Figure", records: list[Trajectory], 
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))
 
 
-def plot_loss(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def plot_loss(rows: Sequence[LogRow], path: str | Path) -> Path:
     """Plots training and validation loss against the step.
 
     **Arguments:**
@@ -447,8 +449,8 @@ def runs(stages: Sequence[object]) -> list[np.ndarray]:
     return np.split(np.arange(len(stages)), changes)
 
 
-def column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    return np.array([np.nan if row.get(key) is None else float(row[key]) for row in rows], dtype=np.float64)
+def column(rows: Sequence[LogRow], key: str) -> np.ndarray:
+    return np.array([np.nan if (value := row.get(key)) is None else float(value) for row in rows], dtype=np.float64)
 
 
 def positive(loss: np.ndarray) -> np.ndarray:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import jinja2
     import markupsafe
 
+# Of what JSON can hold, to any depth.
+NestedList = list[Any]
 TEMPLATES = Path(__file__).parent / "templates"
 # Significant digits of numbers that are drawn.
 DIGITS = 6
@@ -110,7 +112,7 @@ def shorten(text: str) -> str:
         return text
 
 
-def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list[Any]:
+def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> NestedList:
     """An array as nested lists of rounded numbers, with `None` for those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(exact) & (np.abs(exact) < 1e30)
@@ -122,7 +124,7 @@ def jsonable_numbers(values: ArrayLike, digits: int = DIGITS) -> list[Any]:
     return with_none(rounded, finite)
 
 
-def jsonable_times(ts: ArrayLike) -> list[Any]:
+def jsonable_times(ts: ArrayLike) -> NestedList:
     """Times as a list, rounded to a millionth of their span; these may be large, such as seconds since 1970."""
     exact = np.asarray(ts, dtype=np.float64)
     span = float(np.ptp(exact)) if exact.size else 0.0
@@ -130,7 +132,7 @@ def jsonable_times(ts: ArrayLike) -> list[Any]:
     return with_none(np.round(exact, places), np.isfinite(exact))
 
 
-def with_none(values: np.ndarray, known: np.ndarray) -> list[Any]:
+def with_none(values: np.ndarray, known: np.ndarray) -> NestedList:
     if known.all():
         return values.tolist()
     found = values.astype(object)

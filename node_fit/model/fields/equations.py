@@ -186,7 +186,8 @@ def rejection(node: ast.expr) -> str | None:
             return f"write {SPELLED[name]} for {module}.{name}"
         case ast.Call():
             return "only a function name may come before parentheses; write * for a product"
-    return f"{REFUSED.get(type(node), 'this')} is not allowed in an equation"
+        case _:
+            return f"{REFUSED.get(type(node), 'this')} is not allowed in an equation"
 
 
 def operands(node: ast.expr) -> list[ast.expr]:
@@ -198,7 +199,8 @@ def operands(node: ast.expr) -> list[ast.expr]:
             return [left, right]
         case ast.Call(args=arguments):
             return arguments
-    return []
+        case _:
+            return []
 
 
 def variables(node: ast.expr) -> Iterator[ast.Name]:
@@ -224,7 +226,8 @@ def evaluate_term(node: ast.expr, values: Mapping[str, Array], dtype: DTypeLike)
             return OPERATORS[type(operator)](evaluate_term(left, values, dtype), evaluate_term(right, values, dtype))
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return FUNCTIONS[name][0](*(evaluate_term(argument, values, dtype) for argument in arguments))
-    raise TypeError(f"{type(node).__name__} passed `parse`, but `evaluate_term` does not know it.")
+        case _:
+            raise TypeError(f"{type(node).__name__} passed `parse`, but `evaluate_term` does not know it.")
 
 
 def integer(node: ast.expr) -> int | None:
@@ -235,7 +238,8 @@ def integer(node: ast.expr) -> int | None:
             return None if value is None else -value
         case ast.Constant(value=int() | float() as value) if value == int(value) and value <= PRODUCT_POWER:
             return int(value)
-    return None
+        case _:
+            return None
 
 
 def offset_of(node: ast.expr, source: str) -> int:

@@ -362,8 +362,9 @@ class Quantity:
                     return True
                 case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
                     return positive(argument)
-            # Without constants it is a number.
-            return not any(variables(node)) and float(evaluate_term(node, {}, float)) > 0
+                case _:
+                    # Without constants it is a number.
+                    return not any(variables(node)) and float(evaluate_term(node, {}, float)) > 0
 
         return positive(self.tree)
 
