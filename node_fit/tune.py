@@ -68,7 +68,6 @@ class OptunaRecord(Protocol):
     user_attrs: Json
     intermediate_values: dict[int, float]
     state: object
-    _trial_id: int
 
 
 @runtime_checkable
@@ -172,6 +171,8 @@ def word(value: object) -> str:
     return repr(value)
 
 
+# Which trial of its storage a record is of, Optuna says under no public name.
+ID_IN_STORAGE = "_trial_id"
 STUDY_LOG = logging.getLogger(__name__)
 # The search abandons a trial after this many starts without progress in between.
 MAX_STARTS = 3
@@ -282,7 +283,7 @@ class Study:
                 has_locks = held.enter_context(self.claim(record.number))
             except BlockingIOError:
                 continue
-            trial = self.optuna.trial.Trial(self.study, record._trial_id)
+            trial = self.optuna.trial.Trial(self.study, getattr(record, ID_IN_STORAGE))
             if not has_locks:
                 continue
             starts = [*record.user_attrs.get("starts", [0]), len(record.intermediate_values)]
@@ -314,8 +315,8 @@ class Study:
     def tell(self, trial: Trial, code: int) -> None:
         """Reports a trial's result to Optuna, from its run's exit code and summary."""
         states = self.optuna.trial.TrialState
-        entry = row(trial.directory) if code == 0 else {"status": "failed", "validation_nrmse": None}
-        score: float | None = entry["validation_nrmse"]
+        entry: Mapping[str, Any] = row(trial.directory) if code == 0 else {"status": "failed"}
+        score: float | None = entry.get("validation_nrmse")
         with warnings.catch_warnings(action="ignore"):  # Optuna uses the last report as a pruned trial's value.
             if entry["status"] == "pruned":
                 self.study.tell(trial.trial, state=states.PRUNED)

@@ -282,10 +282,14 @@ def split_items(text: str) -> list[str]:
     return [item.strip() for item in items]
 
 
+# The method of Hydra's loader, which has no public place to say how a key is written.
+APPLY_OVERRIDES = "_apply_overrides_to_config"
+
+
 @contextmanager
 def with_or_without_plus() -> Generator[None]:
     """Lets Hydra take a key with a plus that exists already, and one without a plus that its constructor has."""
-    apply: Callable[[list[Override], DictConfig], None] = ConfigLoaderImpl._apply_overrides_to_config
+    apply: Callable[[list[Override], DictConfig], None] = getattr(ConfigLoaderImpl, APPLY_OVERRIDES)
 
     def apply_each(overrides: list[Override], config: DictConfig) -> None:
         for override in overrides:
@@ -295,7 +299,7 @@ def with_or_without_plus() -> Generator[None]:
                 override.type = OverrideType.FORCE_ADD
             apply([override], config)
 
-    setattr(ConfigLoaderImpl, apply.__name__, staticmethod(apply_each))  # Hydra has no place to say it.
+    setattr(ConfigLoaderImpl, APPLY_OVERRIDES, staticmethod(apply_each))
     try:
         yield
     finally:

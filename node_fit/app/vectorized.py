@@ -86,8 +86,9 @@ def fit_group(group: Sequence[PreparedJob], interruption: Interruption) -> list[
             )
             for job in jobs
         ]
-        keywords = {"validation": splits.validation, "callbacks": loggers, "overview": ShowProgress(display)}
-        return fit_several(splits.train, options, **keywords)
+        return fit_several(
+            splits.train, options, validation=splits.validation, callbacks=loggers, overview=ShowProgress(display)
+        )
 
 
 def finish(job: Job, result: Fit | ValueError) -> str:

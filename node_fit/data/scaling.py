@@ -257,7 +257,7 @@ def gather_bounds(
     if twice:
         raise ValueError(f"{twice[0]!r} is named in log and in bounds; log means bounds of [0, null], so keep one.")
     for name, pair in bounds.items():
-        if not isinstance(pair, Sequence) or len(pair) != 2:
+        if not is_pair(pair):
             raise ValueError(f"bounds of {name!r} must be [lower, upper], null for none, got {pair}.")
     return dict.fromkeys(log, (0.0, None)) | {
         name: check_bounds(pair, f"{'state' if name in states else 'input'} {name!r}") for name, pair in bounds.items()
@@ -307,3 +307,7 @@ def characteristic_time(ts: Host, zs: Host) -> float:
         if moved[-1] >= 1.0:
             return float(np.interp(1.0, moved[-2:], lags[-2:]))
     return span
+
+
+def is_pair(given: object) -> bool:
+    return isinstance(given, Sequence) and len(given) == 2

@@ -232,7 +232,7 @@ def of_file(path: Path, max_bytes: float) -> list[dict[str, object]]:
     frame.columns = [str(name).strip() for name in frame.columns]
     rows = frame.to_dict("records")
     return [
-        {**{key: value.strip() for key, value in row.items()}, WHERE: f"{path}, row {number + 1}"}
+        {**{str(key): value.strip() for key, value in row.items()}, WHERE: f"{path}, row {number + 1}"}
         for number, row in enumerate(rows)
     ]
 

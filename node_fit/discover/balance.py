@@ -48,7 +48,12 @@ class Balance:
         return Balance(tuple(states), names, names)
 
     @staticmethod
-    def flows(titles: Sequence[str], shares: np.ndarray, **rules) -> "Balance":
+    def flows(
+        titles: Sequence[str],
+        shares: np.ndarray,
+        offered: tuple[tuple[Term, ...], ...] | None = None,
+        positive: bool = False,
+    ) -> "Balance":
         """The rates of states are sums of flows, of which each may be in several.
 
         **Arguments:** `shares`: whole numbers, `(flow, state)`.
@@ -62,7 +67,9 @@ class Balance:
                 if share
             ]
             rates.append(" ".join(summands).removeprefix("+ ") or "0")
-        return Balance(tuple(titles), names, tuple(rates), np.asarray(shares, float), **rules)
+        return Balance(
+            tuple(titles), names, tuple(rates), np.asarray(shares, float), offered=offered, positive=positive
+        )
 
     @property
     def may_be_empty(self) -> bool:

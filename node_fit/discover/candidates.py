@@ -303,7 +303,7 @@ def joint_candidates(
                 size = sum(formula.size for formula in system)
                 own.append((description(error, float(rates.var()), rows, size, clean), system))
         ranked.append([system for _, system in sorted(own, key=lambda each: each[0])])
-    best: dict[tuple, tuple[Formula, ...]] = {}
+    best: dict[tuple[tuple[str, ...], ...], tuple[Formula, ...]] = {}
     for system in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*ranked))):
         if len(best) < most:
             best.setdefault(tuple(tuple(sorted(formula.terms)) for formula in system), system)

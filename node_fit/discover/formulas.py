@@ -225,7 +225,7 @@ class Tape:
     ):
         self.places = {name: at for at, name in enumerate(names)}
         self.steps: list[tuple[Callable[..., Value], tuple[int, ...]]] = []
-        self.known: dict[tuple, int] = {}
+        self.known: dict[tuple[object, ...], int] = {}
         self.first = self.free = len(names)
         for name, summands in sums.items():
             places = [self.place(parse("term", text)) for text in summands] or [self.number(0.0)]

@@ -106,7 +106,7 @@ class Judge:
         self.measured = np.flatnonzero(np.isfinite(raw).any(axis=0))
         self.steps = STEPS[0]
         self.linked = True
-        self.spans: dict[tuple, Span] = {}
+        self.spans: dict[tuple[object, ...], Span] = {}
 
     def span(self, states: Sequence[int]) -> Span:
         """Windows of the records of some states, where the others follow their splines."""
@@ -328,7 +328,14 @@ class Judge:
 EMPTY = Formula((), (), (), 0)
 
 
-def proposals(judged: JudgedSystem, absent, at: Fitting, columns, own: list[int], family: Family) -> list[System]:
+def proposals(
+    judged: JudgedSystem,
+    absent: Sequence[tuple[int, Term]],
+    at: Fitting,
+    columns: Mapping[tuple[int, str], int],
+    own: list[int],
+    family: Family,
+) -> list[System]:
     """The systems with terms added, and replaced, of the least linearised sums of squares."""
     steps = at.jacobian[:, [columns[state, term.text] for state, term in absent]]
     begin = at.jacobian.shape[1] - int(family.free.sum())
@@ -379,14 +386,18 @@ def drops(system: System, least: int = 1) -> list[System]:
     ]  # fmt: skip
 
 
-def shape_of(system: System) -> tuple:
+# The parts of each formula.
+Shape = tuple[tuple[str, ...], ...]
+
+
+def shape_of(system: System) -> Shape:
     """What makes two systems the same but for their constants."""
     return tuple(tuple(sorted(formula.parts)) for formula in system)
 
 
 def first_of_each_shape(judged: Sequence[JudgedSystem]) -> list[JudgedSystem]:
     """Judged systems, without those that differ from an earlier one in their constants alone."""
-    found: dict[tuple, JudgedSystem] = {}
+    found: dict[Shape, JudgedSystem] = {}
     for each in judged:
         found.setdefault(shape_of(each.formulas), each)
     return list(found.values())

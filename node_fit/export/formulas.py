@@ -25,7 +25,15 @@ SYMPY_NAMES = {
         name: f"sp.{name}({{}})" for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")
     },
 }
-SYMPY_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.USub: "-", ast.UAdd: "+"}
+SYMPY_SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.USub: "-",
+    ast.UAdd: "+",
+}
 
 
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
@@ -119,10 +127,12 @@ def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]
             ends, left = trial.t[row : row + 2], trial.inputs[row]
             rise = (trial.inputs[row + 1] - left) * (exported.one.solver.interpolation != "hold")
 
-            def field(t: float, y: np.ndarray, ends: np.ndarray = ends, left=left, rise=rise) -> np.ndarray:
+            def field(
+                t: float, y: np.ndarray, ends: np.ndarray = ends, left: np.ndarray = left, rise: np.ndarray = rise
+            ) -> np.ndarray:
                 return rates(t, y, left + rise * (t - ends[0]) / (ends[1] - ends[0]))
 
             size = 1e-12 * np.maximum(np.abs(y), 1e-9)
-            y = solve_ivp(field, ends, y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]
+            y = solve_ivp(field, (float(ends[0]), float(ends[1])), y, method, ends[1:], rtol=1e-10, atol=size).y[:, -1]
         found.append(rows)
     return found

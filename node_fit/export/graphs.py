@@ -252,7 +252,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         least = max(2, exported.rows_read)
         batch, rows = jax_export.symbolic_shape("batch, rows", constraints=[f"rows >= {least}"])
         (single,) = jax_export.symbolic_shape("batch")
-        shapes = {
+        shapes: dict[str, tuple[tuple[object, ...], ...]] = {
             "field": ((), (states,), (inputs,)),
             "step": ((), (), (states,), (inputs,), (inputs,)),
             "observe": ((states,),),

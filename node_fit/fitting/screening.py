@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy.optimize import differential_evolution
+from scipy import optimize
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.placement import carry, dtype_of, is_array, precision_of, scope
 
 # How many beginnings a generation has at the least, how many generations follow the first, of how many trajectories
 # they are simulated, and over how many solver steps at the most.
@@ -68,14 +68,14 @@ def choose_beginnings(model: NeuralODE, train: Dataset, count: int, seed: int) -
         rough = replace(model, start=model.start.adapted(batch), solver=loose)
         rough, batch = carry((rough, batch), dtype_of(precision))
 
-        def losses(shares: Float[np.ndarray, "number beginning"]) -> Float[np.ndarray, " beginning"]:
+        def losses(shares: Float[np.ndarray, "number beginning"]) -> Any:  # a loss for each
             found = simulation_losses(rough, carry(beginnings_at(model, size, shares.T), dtype_of(precision)), batch)
             return np.nan_to_num(np.asarray(found, np.float64), nan=FAILED_LOSS, posinf=FAILED_LOSS)
 
         numbers = sum(raw.size for raw in raw_of(model)) + len(model.latent)
-        found = differential_evolution(
+        found = optimize.differential_evolution(
             losses,
-            [(0.0, 1.0)] * numbers,
+            optimize.Bounds(np.zeros(numbers), np.ones(numbers)),
             maxiter=GENERATIONS,
             popsize=-(-POPULATION // numbers),
             strategy="rand1bin",  # It keeps the generation apart, in several basins.
@@ -153,7 +153,7 @@ def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.f
 def constants_of(model: PyTree) -> list[Constants]:
     """The groups of constants of a model's field and start."""
     parts = jax.tree.leaves((model.field, model.start), is_leaf=lambda part: isinstance(part, Constants))
-    return [part for part in parts if isinstance(part, Constants) and part.raw is not None]
+    return [part for part in parts if isinstance(part, Constants) and is_array(part.raw)]
 
 
 def raw_of(model: PyTree) -> list[PyTree]:

@@ -304,7 +304,7 @@ def choose_step(low: TrialPoint, high: TrialPoint) -> Float[Array, ""]:
     return jnp.where(jnp.isinf(high.step), STEP_GROWTH * low.step, low.step + fraction * width)
 
 
-def select_state(condition: Bool[Array, ""], yes, no):
+def select_state(condition: Bool[Array, ""], yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 

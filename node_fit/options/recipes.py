@@ -15,7 +15,7 @@ from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
 from ..optimizers.gradient import LBFGS, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
-from ..runtime.validation import check_fields
+from ..runtime.validation import check_argument, check_fields
 from ..training.task import Stage
 
 
@@ -64,8 +64,7 @@ class Recipe:
             raise ValueError("a recipe must hold at least one stage.")
         before: list[str] = []
         for name, plan in self.stages.items():
-            if not isinstance(plan, Plan):
-                raise ValueError(f"stage {name!r} must be a node_fit.Plan, got {plan!r:.60}.")
+            check_argument(f"stage {name!r}", plan, Plan, "a node_fit.Plan")
             if plan.instead_of is not None and plan.instead_of not in before:
                 raise ValueError(f"stage {name!r} has instead_of={plan.instead_of!r}, which is not an earlier stage.")
             before.append(name)

@@ -73,7 +73,7 @@ def logarithm(value: Value, base: Value | None = None) -> Value:
 
 def root(degree: Value, value: Value) -> Value:
     number = jnp.asarray(value, float)
-    return jnp.sqrt(number) if isinstance(degree, float) and degree == 2 else power(number, divide(1.0, degree))
+    return jnp.sqrt(number) if isinstance(degree, float) and degree == 2.0 else power(number, divide(1.0, degree))
 
 
 def reduce_by(combine: Callable[[Value, Value], Value], empty: Value | None = None) -> Callable[..., Value]:

@@ -487,7 +487,7 @@ class Objective:
     def _differentiate(self, x: Float[Array, " parameter"]) -> Derivatives:
         """Everything, by forward sensitivities."""
 
-        def twice(x):
+        def twice(x: Float[Array, " parameter"]) -> tuple[Outputs, Outputs]:
             outputs = self._outputs(x)
             return outputs, outputs
 

@@ -69,7 +69,9 @@ def solve_with_inverse(
 
 
 @solve_with_inverse.defjvp
-def solve_with_inverse_jvp(primals, tangents):
+def solve_with_inverse_jvp(
+    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
     matrix, inverse, right = primals
     matrix_dot, _, right_dot = tangents
     solution = solve_with_inverse(matrix, inverse, right)
@@ -132,6 +134,10 @@ class Memory(NamedTuple):
     holds: Bool[Array, " event"]
     pending: Float[Array, " event"]
     values: tuple[Float[Array, "_"], ...]
+
+
+# The state, the memory and the number of events carried out, within a moment.
+Settling = tuple[Float[Array, " state"], Memory, int | Int[Array, ""]]
 
 
 class Progress(NamedTuple):
@@ -268,12 +274,12 @@ class Simulation:
         if not self.system.model.events:
             return state, memory
 
-        def next_event(carry):
+        def next_event(carry: Settling) -> Settling:
             state, memory, count = carry
             state, memory = self.execute(time, state, memory)
             return state, self.rise(time, state, memory), count + 1
 
-        def is_due(carry):
+        def is_due(carry: Settling) -> Bool[Array, ""]:
             return jnp.any(carry[1].pending <= time) & (carry[2] < MAX_EVENTS_AT_ONCE)
 
         first = (state, self.rise(time, state, memory), 0)
@@ -290,7 +296,7 @@ class Simulation:
         """Zero, with the derivative of the time of an event by whatever the state depends on."""
         watched = (*(event.trigger for event in self.system.model.events), *self.system.comparisons)
 
-        def level_at(time, state):
+        def level_at(time: Float[Array, ""], state: Float[Array, " state"]) -> Float[Array, ""]:
             scope = self.system.scope(time, state, self.constants)
             return stack_scalars([evaluate(level(formula), scope) for formula in watched])[jnp.argmax(switched)]
 

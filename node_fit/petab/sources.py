@@ -73,8 +73,7 @@ def with_networks(problem: Problem, networks: Mapping[str, Sequence[str]], width
 
     **Raises:** `PEtabError` for names that the model does not have, or that can't be a network.
     """
-    if not isinstance(width, int) or not 1 <= width <= MOST_WIDTH:
-        raise PEtabError(f"width must be an integer from 1 to {MOST_WIDTH}, got {width!r:.20}.")
+    check_width(width)
     for seed, (name, inputs) in enumerate(networks.items()):
         problem = with_network(problem, name, list(inputs), width, seed)
     return problem
@@ -95,6 +94,11 @@ def with_network(problem: Problem, name: str, inputs: Sequence[str], width: int,
     kept = {each: parameter for each, parameter in parameters.items() if each not in lost}
     changed.model.check([*weights, *kept])
     return replace(changed, parameters={**weights, **kept})
+
+
+def check_width(width: object) -> None:
+    if not isinstance(width, int) or not 1 <= width <= MOST_WIDTH:
+        raise PEtabError(f"width must be an integer from 1 to {MOST_WIDTH}, got {width!r:.20}.")
 
 
 def used_names(problem: Problem) -> Iterator[str]:

@@ -173,7 +173,7 @@ def draw_state(axes: "matplotlib.axes.Axes", record: Trajectory, state: int, cro
     crowded = count > crowd
     for segment in record.segments:
         axes.plot(segment.ts, segment.ys[:, state], **marker(segment.role, colour, count, crowded), zorder=2)
-    line = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
+    line: LineStyle = {"color": darker(colour), "zorder": 3} if crowded else {"color": colour, "zorder": 1.9}
     axes.plot(curve.ts, visible(curve.ys[:, state]), lw=1.3, **line)
     if curve.bands is not None:
         low, high = (visible(edge[:, state]) for edge in curve.bands)

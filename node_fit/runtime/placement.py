@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, PyTree
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike  # What NumPy makes an array of.
+    from numpy.typing import ArrayLike as ArrayLike  # What NumPy makes an array of.
 
     # An array on a device or on the host.
     AnyArray = Array | np.ndarray

@@ -176,7 +176,7 @@ def _(
 @reversible.def_bwd
 def _(
     nodes: Nodes,
-    cotangents: Nodes,
+    cotangents: tuple[Array | None, Array | None],
     perturbed: PyTree,
     differentiable: tuple[Derivative, Array],
     times: Array,
@@ -216,7 +216,7 @@ def first_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:
     return jnp.where(gap > 0, gap, 1)
 
 
-def mean_spacing(ts: Float[Array, " time"]) -> Float[Array, ""]:
+def mean_spacing(ts: Float[AnyArray, " time"]) -> Float[Array, ""]:
     """The mean step of a time grid, without the repeated times that pad it; 1 if there is no step."""
     gaps = (jnp.diff(ts) > 0).sum().astype(ts.dtype)
     return jnp.where(gaps > 0, (ts[-1] - ts[0]) / jnp.maximum(gaps, 1), 1)

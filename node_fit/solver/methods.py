@@ -80,9 +80,13 @@ def method_named(method: str | Method) -> str | Method:
     """The name of a Diffrax solver that has one here, so that equal settings are equal."""
     if isinstance(method, str):
         return method
+    check_method(method)
+    return next((name for name, make in METHODS.items() if type(method) is make and method == make()), method)
+
+
+def check_method(method: object) -> None:
     if not isinstance(method, diffrax.AbstractSolver):
         raise ValueError(f"method must be a name such as 'tsit5' or a diffrax.AbstractSolver, got {method!r:.60}.")
-    return next((name for name, make in METHODS.items() if type(method) is make and method == make()), method)
 
 
 def check_stepping(method: str | Method, stepping: str) -> None:

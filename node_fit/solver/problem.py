@@ -10,7 +10,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..data.events import Jumps
 from ..runtime.placement import AnyArray
@@ -131,12 +131,12 @@ class Driven(eqx.Module):
     """
 
     field: VectorField
-    ts: Float[Array, " time"]
-    us: Float[Array, "time ..."]
-    origin: Float[Array, ""]
+    ts: Float[AnyArray, " time"]
+    us: Float[AnyArray, "time ..."]
+    origin: Float[AnyArray, ""]
     inputs: str = eqx.field(static=True)
 
-    def __call__(self, t, y, args):
+    def __call__(self, t: PyTree, y: PyTree, args: PyTree) -> Array:
         u = interpolate(t, self.ts, self.us, self.inputs)
         field = self.field if y.ndim == 1 else jax.vmap(self.field, in_axes=(None, 0, 0))
         return field(self.origin + t, y, u)

@@ -176,8 +176,9 @@ class Solver(eqx.Module):
             path = self._diffeqsolve(driven, p.ts[0], p.y0, adjoint=adjoint)
             return Solution(jnp.swapaxes(path.ys, 0, 1), jnp.broadcast_to(path.ok, p.y0.shape[:1]))
 
-        def one(ts, y0, us, origin):
-            return self._diffeqsolve(Driven(p.field, ts, us, origin, inputs), ts, y0, adjoint=adjoint)
+        def one(ts: AnyArray, y0: Array, us: AnyArray, origin: AnyArray) -> row_by_row.StepPath:
+            driven = Driven(p.field, ts, us, origin, inputs)
+            return self._diffeqsolve(driven, ts, y0, adjoint=adjoint)
 
         each = jax.vmap(one)(p.ts, p.y0, p.us, p.origin)
         return Solution(each.ys, each.ok)
@@ -317,14 +318,14 @@ class Solver(eqx.Module):
         return march_rows(self._name, problem, intervals, grid.shape[1] - 1, self.tolerances(problem.y0))
 
     def _march(self, problem: InitialValueProblem, grid: Grid, adjoint: Adjoint | None = None) -> March:
-        def derivative(t, y):
+        def derivative(t: Array, y: Array) -> Array:
             u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, problem.ts, problem.us, self.interpolation)
-            return jax.vmap(problem.field)(problem.origin + t, y, u)
+            return jax.vmap(problem.field)(jnp.add(problem.origin, t), y, u)
 
         return march(self._name, derivative, grid, problem.y0, problem.bound, adjoint or self.held_adjoint)
 
     def _diffeqsolve(
-        self, driven: Driven, ts: Array, y0: Array, first: Array | float = 0.0, *, adjoint: Adjoint
+        self, driven: Driven, ts: AnyArray, y0: Array, first: Array | float = 0.0, *, adjoint: Adjoint
     ) -> row_by_row.StepPath:
         even = mean_spacing(ts) if self.stepping == "even" else None
         times, tolerances = (ts[0], ts[-1], ts), self.tolerances(y0)

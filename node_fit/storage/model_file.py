@@ -326,13 +326,11 @@ def check_model(model: object) -> None:
         return check_ensemble(model)
     if not isinstance(model, NeuralODE):
         raise ModelFileError("it does not hold a neural ODE.")
-    if not isinstance(model.system, System):
-        raise ModelFileError("its system is not a System.")
+    check_class(model.system, System, "its system is not a System.")
     check_solver(model.solver)
     check_scaler(model.scaler, len(model.states), len(model.inputs))
     check_scaler(model.system.scaler, len(model.latent), len(model.inputs))
-    if not isinstance(model.start, AbstractStart):
-        raise ModelFileError("its start is not a node_fit start.")
+    check_class(model.start, AbstractStart, "its start is not a node_fit start.")
     dtype = dtype_of(precision_of(model))
     time, state, inputs = (
         jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.latent),), (len(model.inputs),))
@@ -342,11 +340,15 @@ def check_model(model: object) -> None:
     check_part("start", len(model.latent), f"{len(model.latent)} states", model.start, one_trajectory(model, dtype))
 
 
+def check_class(part: object, kind: type, text: str) -> None:
+    if not isinstance(part, kind):
+        raise ModelFileError(text)
+
+
 def check_ensemble(ensemble: Ensemble) -> None:
     """Rejects members that differ in more than their arrays, and bands of other channels."""
     members = ensemble.members
-    if not isinstance(members, tuple) or not members:
-        raise ModelFileError("its members are not models.")
+    check_class(members or None, tuple, "its members are not models.")
     for member in members:
         check_model(member)
     kinds = [eqx.filter_eval_shape(lambda member: member, member) for member in members]

@@ -189,7 +189,9 @@ def features_of(model: NeuralODE) -> Callable[[np.ndarray], np.ndarray]:
     return features
 
 
-def try_filters(filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable) -> Tried:
+def try_filters(
+    filters: Filters, train: Dataset, scaled: np.ndarray, over: np.ndarray, features: Callable[[np.ndarray], np.ndarray]
+) -> Tried:
     """How well a readout of the states of filters tells the ends of the trajectories."""
     rows = slice(MOST_FILTER_ROWS)
     path, mask = filters.states(over[:, rows]), train.mask[:, rows]

@@ -4,6 +4,7 @@ This is NumPy in float64 and takes a second; compiling a program for each number
 begins as this model and has to beat it.
 """
 
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -312,7 +313,7 @@ def linear_models(
     - `hidden`: the number of hidden states; None to search.
     """
     # Loads SciPy's own BLAS, which the limit covers only once it is loaded; with threads its last bits differ.
-    import scipy.linalg  # noqa: F401
+    importlib.import_module("scipy.linalg")
 
     # Many small products, in which threads would only wait for each other.
     with threadpool_limits(1):

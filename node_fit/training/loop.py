@@ -205,9 +205,8 @@ class Loop:
             for state, back in zip(states, hold_back(programs, states), strict=True)
         ]
         held = programs.refine([return_to_best(state, validated=validated) for state in found])
-        options = {"refined": held.changed, "length": programs.length, "validated": validated}
         found = [
-            renew(stage, state, grid, limit, **options)
+            renew(stage, state, grid, limit, refined=held.changed, length=programs.length, validated=validated)
             for state, grid, limit in zip(found, held.grids, held.limits, strict=True)
         ]
         self.warn_of_steps(programs, found)

@@ -25,7 +25,7 @@ from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss
 from ..options.options import Devices, Options
-from ..runtime.placement import scope
+from ..runtime.placement import is_array, scope
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
 from ..training.task import Member, Stage
 
@@ -195,7 +195,7 @@ class Evidence:
             numbered = self.stage.numbered()
         places: list[Place] = []
         for _, each in parameters.parameter_nodes(numbered.model, Constants):
-            if each.raw is None:
+            if not is_array(each.raw):
                 continue
             rows = zip(each.names, np.asarray(jax.device_get(each.raw)).tolist(), each.bounds, each.scales, strict=True)
             places += [Place(name, round(index), bounds, scale) for name, index, bounds, scale in rows]

@@ -18,6 +18,7 @@ import numpy as np
 from discover_examples import SYSTEMS, System, in_a_line
 
 import node_fit
+from node_fit.options.options import Effort
 
 # The degree of the true equations.
 DEGREES = {"lynx and hare": 2, "driven Duffing oscillator": 3, "SIR": 2, "Lorenz, 1%": 2, "Lorenz, 5%": 2}
@@ -86,7 +87,7 @@ def simulate(model, data: node_fit.Dataset) -> np.ndarray | None:
     return done.y.T if done.success else None
 
 
-def find_by_discover(system: System, effort: str) -> Found:
+def find_by_discover(system: System, effort: Effort) -> Found:
     began, data = time.perf_counter(), system.data
     found = node_fit.discover(data, effort=effort, resamples=0, symbolic=False, **system.options)
     seconds, best = time.perf_counter() - began, found.found

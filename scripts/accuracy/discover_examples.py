@@ -19,6 +19,7 @@ from scipy.integrate import solve_ivp
 
 import node_fit
 from node_fit.benchmark import protocols
+from node_fit.options.options import Effort
 
 SHIPPED = Path(__file__).parents[2] / "data"
 ROWS = protocols.ROWS_OF_PROBLEM
@@ -57,7 +58,7 @@ FEW_ROWS: dict[str, tuple[float, Callable[[int], Few]]] = {
 }
 
 
-def forecast(name: str, draws: int, effort: str) -> str:
+def forecast(name: str, draws: int, effort: Effort) -> str:
     """A row of the table: the figure asked, the median squared error and its range, and the median seconds."""
     asked, make = FEW_ROWS[name]
     errors, seconds = [], []
@@ -161,7 +162,7 @@ def in_a_line(found: node_fit.Discovery) -> str:
     return str(found.found).replace("\n", "; ")
 
 
-def describe(name: str, system: System, effort: str) -> None:
+def describe(name: str, system: System, effort: Effort) -> None:
     print(f"{name}\n  true: {system.true}", flush=True)
     began = time.perf_counter()
     try:

@@ -23,6 +23,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -93,7 +94,7 @@ def integrate(
     field: Field,
     starts: Float[np.ndarray, "trajectory state"],
     ts: Float[np.ndarray, " time"],
-    method: str = "DOP853",
+    method: Literal["DOP853", "Radau"] = "DOP853",
     rtol: float = 1e-10,
     atol: float = 1e-12,
 ) -> Float[np.ndarray, "trajectory time state"]:

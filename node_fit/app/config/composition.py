@@ -355,6 +355,8 @@ def explain(error: BaseException) -> str | None:
             return one_line(f"{key} can't be used: {text.splitlines()[0]}")
         case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
             return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: not valid YAML, {error.problem}."
+        case _:
+            pass
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     reading = frames and frames[-1].partition(".")[0] in ("hydra", "omegaconf", "yaml", "antlr4")
     if not reading and not isinstance(error, (HydraException, omegaconf.OmegaConfBaseException, yaml.YAMLError)):
@@ -450,9 +452,13 @@ def check_group_names(given: Iterable[str], target: Callable[..., object], key: 
             raise ConfigError(f"{key}.{name} is required by {target.__name__}; set it with +{key}.{name}=VALUE")
 
 
+# OmegaConf offers no public way up.
+ROOT_OF_NODE = "_get_root"
+
+
 def all_keys(node: DictConfig) -> list[str]:
     """The full keys of the config that contains a node, without those of Hydra and `_target_`."""
-    root = OmegaConf.to_container(node._get_root())
+    root = OmegaConf.to_container(getattr(node, ROOT_OF_NODE)())
     return [key for key in full_keys(root) if not re.match(r"hydra\b|.*\._", key)]
 
 

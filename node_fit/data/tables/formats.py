@@ -248,10 +248,11 @@ def with_decimal_points(table: RawTable, channels: Sequence[str]) -> RawTable:
             f"{table.at(row, name)}: {value!r} has a decimal point, but {other_value!r} in {table.row(other)}, column "
             f"{other_name!r} has a decimal comma; use one decimal mark in all numbers."
         )
-    points = {
-        name: column.map(lambda value: value.replace(",", ".") if DECIMAL.fullmatch(value) else value)
-        for name, column in columns.items()
-    }
+
+    def with_point(value: str) -> str:
+        return value.replace(",", ".") if DECIMAL.fullmatch(value) else value
+
+    points = {name: column.map(with_point) for name, column in columns.items()}
     return replace(table, columns=table.columns | points)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -250,15 +250,20 @@ def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[s
     if not isinstance(covariates, Mapping):
         return {}
     for name, numbers in covariates.items():
-        if not isinstance(numbers, Mapping):
-            raise ValueError(
-                f"covariates.{name} must map trajectories to numbers, such as {{'A': 1.0, 'default': 0.0}}, "
-                f"got {numbers!r}."
-            )
-        for trajectory, number in numbers.items():
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
-                raise ValueError(f"covariates.{name}.{trajectory} must be a finite number, got {number!r}.")
+        check_numbers(name, numbers)
     return {str(name): {str(key): float(value) for key, value in each.items()} for name, each in covariates.items()}
+
+
+def check_numbers(name: str, numbers: object) -> None:
+    """Refuses numbers of a covariate that are not finite, or not by trajectory."""
+    if not isinstance(numbers, Mapping):
+        raise ValueError(
+            f"covariates.{name} must map trajectories to numbers, such as {{'A': 1.0, 'default': 0.0}}, "
+            f"got {numbers!r}."
+        )
+    for trajectory, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+            raise ValueError(f"covariates.{name}.{trajectory} must be a finite number, got {number!r}.")
 
 
 def with_covariates(data: Data, constants: dict[str, dict[str, float]], units: Mapping[str, str]) -> Data:
@@ -510,11 +515,10 @@ def utc(instant: "pandas.Timestamp") -> np.datetime64:
 
 def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
     """The median time between two rows of a trajectory [s]; 1 if there is none."""
-    begins = [cast("pandas.Timestamp", each.instants[0]) for each in stamps]
+    begins = [each.instants[0] for each in stamps]
     seconds = np.concatenate(
         [
-            cast("pandas.TimedeltaIndex", each.instants - begin).total_seconds().to_numpy()
-            + (begin - begins[0]).total_seconds()
+            (each.instants - begin).total_seconds().to_numpy() + (begin - begins[0]).total_seconds()
             for each, begin in zip(stamps, begins, strict=True)
         ]
     )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,7 +12,12 @@ from jaxtyping import Float, Int
 if TYPE_CHECKING:
     import pandas
 
-TIME_UNITS = {"s": "s", "min": "min", "h": "h", "d": "D"}  # our names to those of pandas
+TIME_UNITS: dict[str, Literal["s", "min", "h", "D"]] = {
+    "s": "s",
+    "min": "min",
+    "h": "h",
+    "d": "D",
+}  # our names to those of pandas
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -279,7 +284,7 @@ class Stamps(NamedTuple):
 
     @property
     def first(self) -> "pandas.Timestamp":
-        return cast("pandas.Timestamp", self.instants.min())
+        return self.instants.min()
 
 
 def read_times(

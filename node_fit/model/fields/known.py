@@ -379,13 +379,17 @@ def quantities(texts: Mapping[str, str | float] | None, constants: Sequence[str]
     found: list[Quantity] = []
     for name, text in (texts or {}).items():
         check_symbol(name, KIND)
-        if isinstance(text, bool) or not isinstance(text, str | int | float):
-            raise ValueError(f"{KIND} {name!r} must be a string such as 'log(2)/k', got {text!r:.60}.")
+        check_expression(name, text)
         found.append(Quantity(name, " ".join(str(text).split())))
         _ = found[-1].tree
     if constants is not None and found:
         check_quantities(found, constants)
     return tuple(found)
+
+
+def check_expression(name: str, text: object) -> None:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"{KIND} {name!r} must be a string such as 'log(2)/k', got {text!r:.60}.")
 
 
 def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> None:
