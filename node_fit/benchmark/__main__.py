@@ -191,17 +191,27 @@ def run_discovery(numbers: Sequence[int], noise: float, rows: Rows, effort: Effo
 
 
 def find_equations(equation: Equation, noise: float, rows: Rows, effort: Effort, seed: int) -> Reached:
-    """Finds the equations of a system in its first trajectory; what is drawn depends on the seed and its number."""
-    t, draw = np.linspace(0, LAST_SOLVED_TIME, ROWS_OF_EQUATION), np.random.default_rng((seed, equation.number))
-    clean = solve_equation(equation, t)
-    noisy = clean[0] * (1 + noise * draw.standard_normal(clean[0].shape))
-    taken = np.sort(draw.choice(len(t), len(t) // 2, replace=False)) if rows == "half" else np.arange(len(t))
+    """Finds the equations of a system in its first trajectory."""
+    t, clean, data = draw_record(equation, noise, rows, seed)
     began = time.process_time()
-    data = Dataset.from_arrays(t[taken], noisy[taken], states=equation.states)
     found = discover(data, effort=effort, resamples=0, seed=seed).found
     seconds = time.process_time() - began
     same, other = (r_squared(true, found.simulate(true[0], t)) for true in clean)
     return Reached(same, other, has_true_terms(equation, found), seconds, "; ".join(found.shown.values()))
+
+
+def draw_record(
+    equation: Equation, noise: float, rows: Rows, seed: int
+) -> tuple[np.ndarray, list[np.ndarray], Dataset]:
+    """Times, both trajectories of a system without noise, and rows of the first one with noise.
+
+    What is drawn depends on the seed and the system's number.
+    """
+    t, draw = np.linspace(0, LAST_SOLVED_TIME, ROWS_OF_EQUATION), np.random.default_rng((seed, equation.number))
+    clean = solve_equation(equation, t)
+    noisy = clean[0] * (1 + noise * draw.standard_normal(clean[0].shape))
+    taken = np.sort(draw.choice(len(t), len(t) // 2, replace=False)) if rows == "half" else np.arange(len(t))
+    return t, clean, Dataset.from_arrays(t[taken], noisy[taken], states=equation.states)
 
 
 def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:
