@@ -11,10 +11,12 @@ from types import MappingProxyType
 import numpy as np
 
 from ..model.fields.equations import parse
-from .formulas import Formula, Term, lift, monomial
+from .formulas import Formula, Tape, Term, lift, monomial
 
 # Molecules of a reaction, on each side.
 MOST_MOLECULES = 2
+# Share of a term's effect that known constants can't have, below which they absorb it.
+SPANNED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,32 @@ class Balance:
         """The functions that are known constants, which are the last."""
         return tuple(Formula(("{0}",), (float(value),), (), 1) for value in self.constants.values())
 
+    def absorb(
+        self, terms: Sequence[Term], names: Sequence[str], values: np.ndarray, given: np.ndarray
+    ) -> list[set[str]]:
+        """For each function, the terms that move the rates as known constants do, so that no data tell them apart.
+
+        So it is of `x` in `f` where the rate is `-k*x + f`, and of `x` and 1 where it is `-k*(x - b) + f`.
+
+        **Arguments:** `names`, `values`: of states and inputs, and `(row, name)`. `given`: the values of the functions
+        but for the constants, `(row, function)`.
+        """
+        if not self.constants:
+            return [set() for _ in self.titles]
+        rates = Tape(self.rates, [*names, *self.unknowns])
+        at = [*values.T, *given.T, *self.constants.values()]
+        slopes = [slopes_of(rates, at, len(names) + place) for place in range(len(self.unknowns))]
+        sought, known = (
+            slopes[: given.shape[1]],
+            np.stack([slope.ravel() for slope in slopes[given.shape[1] :]], axis=1),
+        )
+        with np.errstate(all="ignore"):
+            added = Tape([term.text for term in terms], names)([*values.T])
+        return [
+            {term.text for term, value in zip(terms, added, strict=True) if is_spanned((slope * value).ravel(), known)}
+            for slope in sought
+        ]
+
     def write(self, texts: Sequence[str], states: Sequence[str], digits: int = 15) -> dict[str, str]:
         """The rate of each state, with texts in place of the functions, and its numbers with so many digits."""
         held = dict(zip(self.unknowns, texts, strict=True))
@@ -110,6 +138,25 @@ class Balance:
             state: held[rate] if rate in held else join(summands_of(InPlace(trees).visit(parse(state, rate))), digits)
             for state, rate in zip(states, self.rates, strict=True)
         }
+
+
+def slopes_of(rates: Tape, at: Sequence[np.ndarray | float], place: int) -> np.ndarray:
+    """The derivatives of rates by the value at a place, `(state, row)`."""
+    step = 1e-5 * (float(np.abs(at[place]).max()) or 1.0)
+    shape = np.broadcast_shapes(*map(np.shape, at))
+    above, below = (
+        np.stack([np.broadcast_to(rate, shape) for rate in rates([*at[:place], at[place] + nudge, *at[place + 1 :]])])
+        for nudge in (step, -step)
+    )
+    return (above - below) / (2 * step)
+
+
+def is_spanned(column: np.ndarray, known: np.ndarray) -> bool:
+    """Whether a column is a sum of known ones, `(row, column)`, times constants."""
+    if not np.isfinite(column).all():
+        return False
+    left = column - known @ np.linalg.lstsq(known, column)[0]
+    return bool(np.linalg.norm(left) < SPANNED * np.linalg.norm(column))
 
 
 class InPlace(ast.NodeTransformer):

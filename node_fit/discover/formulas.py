@@ -4,7 +4,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -102,6 +102,13 @@ class Formula:
         constants = self.constants[:first] + self.constants[first + self.counts[place] :]
         parts, terms = (tuple(np.delete(each, place).tolist()) for each in (self.parts, self.terms))
         return Formula(parts, constants, terms, self.size - count_part(self.parts[place]))
+
+    def without_terms(self, texts: Container[str]) -> "Formula":
+        """The sum without the terms of these texts."""
+        found = self
+        for place in reversed(range(len(self.terms))):
+            found = found.without(place) if self.terms[place] in texts else found
+        return found
 
     def plus(self, term: Term, constant: float) -> "Formula":
         """The sum with another term."""
@@ -335,6 +342,23 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
         case _:
             raise ValueError(f"library {kind!r} is not known; the libraries are {', '.join(LIBRARIES)}.")
     return terms if len(terms) <= MOST_LIBRARY_TERMS else []
+
+
+def fits_angles(term: Term, angles: Sequence[str]) -> bool:
+    """Whether angles stand in sines, cosines and products alone, as they do in mechanics; other functions of them only
+    imitate these: `exp(x) - exp(-x)` is nearly a sine.
+    """
+    for node in ast.walk(parse("term", term.text)):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name not in ("sin", "cos"):
+                inside: ast.AST = node
+            case ast.BinOp(op=ast.Div(), right=inside):
+                pass
+            case _:
+                continue
+        if any(isinstance(each, ast.Name) and each.id in angles for each in ast.walk(inside)):
+            return False
+    return True
 
 
 def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:

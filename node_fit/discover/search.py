@@ -1,6 +1,8 @@
 """The search for equations: candidates of each state, systems of them that simulations judge, and a verdict."""
 
+import itertools
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,11 +25,12 @@ from .candidates import (
     sparse_candidates,
     symbolic_candidates,
 )
-from .formulas import LIBRARIES, Formula, Tape, Term, count, make_library
+from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
 from .judging import Judge, JudgedSystem, System, cut, first_of_each_shape
 from .reading import read_field
 
 DISCOVERY_LOG = logging.getLogger(__name__)
+NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
 COMBINED, SHORT_SUM = 4, 5
 # What a system must explain: the share of variance, and how alike neighbouring residuals may be, beside the deviation
@@ -143,10 +146,15 @@ class Vocabulary:
             texts = tuple(text.replace("^", "**") for text in getattr(self, name))
             object.__setattr__(self, name, texts)
 
-    def make_terms(self, names: Sequence[str], values: np.ndarray) -> dict[str, list[Term]]:
-        """The terms of each library, without the forbidden ones; the user's are a library of their own."""
+    def make_terms(self, names: Sequence[str], values: np.ndarray, angles: Sequence[str]) -> dict[str, list[Term]]:
+        """The terms of each library, without the forbidden ones; the user's are a library of their own.
+
+        Of libraries that the user has not chosen, only terms are taken that fit to angles.
+        """
         chosen = LIBRARIES if self.libraries is None else self.libraries
         found = {kind: make_library(kind, names, values) for kind in chosen}
+        if self.libraries is None:
+            found = {kind: [term for term in every if fits_angles(term, angles)] for kind, every in found.items()}
         found[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
         found[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
         return {kind: self.allow(every) for kind, every in found.items()}
@@ -160,14 +168,17 @@ class Vocabulary:
             return reacting(states, self.conserved)
         return conserving(states, self.conserved) if self.conserved else Balance.apart(states)
 
-    def offer(self, balance: Balance, names: Sequence[str], values: np.ndarray) -> list[list[list[Term]]]:
+    def offer(
+        self, balance: Balance, names: Sequence[str], values: np.ndarray, angles: Sequence[str]
+    ) -> list[list[list[Term]]]:
         """For each function, the sets of terms that are searched together.
 
-        **Arguments:** `names`, `values`: of what functions may depend on, and `(row, name)`.
+        **Arguments:** `names`, `values`: of what functions may depend on, and `(row, name)`. `angles`: those of them
+        that are angles.
         """
         if balance.offered is not None:
             return [[self.allow(terms)] for terms in balance.offered]
-        return [group_terms(self.make_terms(names, values))] * (len(balance.titles) - len(balance.constants))
+        return [group_terms(self.make_terms(names, values, angles))] * (len(balance.titles) - len(balance.constants))
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,7 @@ class Source:
 
     **Arguments:** `judge`: of the records. `views`: of their rates. `clean`: whether they are free of noise. `sees`:
     names that the functions may depend on. `repeats`: whether rates are read again from the best simulation.
+    `angles`: states that are angles.
     """
 
     judge: Judge
@@ -183,6 +195,7 @@ class Source:
     clean: bool
     sees: Sequence[str]
     repeats: bool
+    angles: Sequence[str]
 
 
 def search(
@@ -202,7 +215,7 @@ def search(
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
     views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
     judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states))
-    source = Source(judge, views, clean, judge.names, not clean)
+    source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
 
 
@@ -226,7 +239,7 @@ def search_field(
     judge = Judge(reading.records, list(model.latent), list(model.inputs), balance)
     clean = all(each.clean for each in reading.records)
     repeats = reading.balance is None and not clean
-    source = Source(judge, make_views(reading.records, weak=False), clean, reading.sees, repeats)
+    source = Source(judge, make_views(reading.records, weak=False), clean, reading.sees, repeats, find_angles(data))
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
 
 
@@ -242,7 +255,7 @@ def search_source(
         raise ValueError('symbolic search needs pyoperon; install it with `pip install "node-fit[discover]"`.')
     judge = source.judge
     seen = [judge.names.index(name) for name in source.sees]
-    offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen])
+    offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen], source.angles)
     beam = Search(source, offered, vocabulary.required, effort)
     beam.run(seed if symbolic else None)
     judged = first_of_each_shape(beam.judged)
@@ -272,6 +285,9 @@ class Search:
         self.judge = source.judge
         self.judged: list[JudgedSystem] = []
         self.interrupted = False
+        given = np.concatenate([each.rates for each in self.judge.records])
+        known = self.judge.balance.absorb(flat(itertools.chain(*offered)), self.judge.names, self.judge.values, given)
+        self.absorbed = [each - set(required) for each in known]
 
     def run(self, seed: int | None) -> None:
         """Combines formulas of each function, and improves the best system.
@@ -305,7 +321,7 @@ class Search:
         kept: list[list[Formula]] = []
         for place, groups in enumerate(self.offered):
             apart = [View(view.values[:, seen], view.rates, view.weights) for view in views]
-            found = sparse_candidates(apart, groups, self.source.sees, place, clean, most, self.required)
+            found = self.find_sums(apart, groups, place, clean, most)
             if seed is not None:
                 found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed)[: most // 4]
             kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
@@ -313,8 +329,25 @@ class Search:
         systems = [tuple(each[0] for each in kept), *combine(kept)]
         return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
 
+    def find_sums(
+        self, views: Sequence[View], groups: Sequence[Sequence[Term]], place: int, clean: bool, most: int
+    ) -> list[Formula]:
+        """Sums of terms for a function, the shortest descriptions first, without those that known constants absorb.
+
+        These are in each regression, since a network may have learnt a part of what the known equations say.
+        """
+        absorbed = self.absorbed[place]
+        kept = (*self.required, *absorbed)
+        found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept)
+        return list({each.terms: each for each in (one.without_terms(absorbed) for one in reversed(found))}.values())[
+            ::-1
+        ]
+
     def improve(self, others: Sequence[Sequence[Formula]], systems: Sequence[System] = ()) -> None:
-        terms = {place: flat(groups) for place, groups in enumerate(self.offered)}
+        terms = {
+            place: [term for term in flat(groups) if term.text not in self.absorbed[place]]
+            for place, groups in enumerate(self.offered)
+        }
         for at in range(ROUNDS[self.effort]):
             best = self.judged[0]
             DISCOVERY_LOG.info(
@@ -346,7 +379,7 @@ class Search:
             terms, groups = best[place].terms, self.offered[place]
             own = [group for group in groups if set(terms) <= {term.text for term in group}]
             group = min(own, key=len, default=flat(groups))
-            return sparse_candidates([resample()], [group], sees, place, clean, 1)
+            return self.find_sums([resample()], [group], place, clean, 1)
 
         whole: list[list[tuple[Formula, ...]]] = []
         if balance.shares is not None:
@@ -389,6 +422,11 @@ def check_data_of(data: Dataset) -> None:
 def few_records(data: Dataset) -> Dataset:
     """Of many records, an even choice."""
     return data.sample(max(MOST_ROWS // int(data.lengths.max()), 1))
+
+
+def find_angles(data: Dataset) -> list[str]:
+    """States that are angles, as the data say (`angles`) or their names: `angle`, `theta_1`."""
+    return [name for name in data.states if name in data.angles or NAME_OF_ANGLE.search(name)]
 
 
 def smooth_records(data: Dataset, strength: float) -> list[Smoothed]:

@@ -1,6 +1,7 @@
 """Where functions stand in the rates of states: apart, in known equations, and as flows and reactions."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.discover.balance import Balance, conserving, reacting
-from node_fit.discover.formulas import Tape
+from node_fit.discover.candidates import make_views, smooth
+from node_fit.discover.formulas import Tape, polynomial
+from node_fit.discover.judging import Judge
+from node_fit.discover.search import Source, Vocabulary, search_source
 
 QUICK = {"symbolic": False, "effort": "quick", "resamples": 5}
 
@@ -58,6 +62,35 @@ def test_terms_of_known_equations_are_written_in_their_place():
     balance = Balance(("mu",), ("mu",), ("-y*mu*X", "mu*X - 0.05*X"))
     written = balance.write(["c1*S - 0.5"], ["S", "X"])
     assert written == {"S": "-y*(c1*S - 0.5)*X", "X": "(c1*S - 0.5)*X - 0.05*X"}
+
+
+def test_known_constants_absorb_the_terms_that_move_rates_as_they_do():
+    values = np.random.default_rng(0).uniform(0.5, 2.0, (40, 2))
+    terms, given = polynomial(["x", "v"], 2), values[:, :1]
+
+    def absorbed(**rates):
+        balance = Balance(("f", "k", "b"), ("f", "k", "b"), tuple(rates.values()), constants={"k": 1.0, "b": 0.5})
+        return balance.absorb(terms, ["x", "v"], values, given)
+
+    assert absorbed(x="-k*x + f", v="b*v") == [{"x"}]
+    assert absorbed(x="-k*(x - b) + f", v="v") == [{"1", "x"}]
+    assert absorbed(x="-k*x + v*f", v="b*f") == [set()], "f is in both rates, and no constant is"
+    assert absorbed(x="-k*x*v + x*f", v="b*v") == [{"v"}]
+
+
+def test_what_a_network_learnt_of_a_known_term_is_given_back_to_its_constant():
+    """The rate is -x - x^3; the network's f has 0.3 of the first term, and k only 0.7."""
+    data = record(lambda t, y: [-y[0] - y[0] ** 3], (2.0,), ["x"], length=4.0, rows=60)
+    read = smooth(data.ts[0], data.ys[0], data.us[0])
+    x = read.values[:, 0]
+    read = replace(read, rates=(-0.3 * x - x**3)[:, None])
+    judge = Judge([read], ["x"], [], Balance(("f", "k"), ("f", "k"), ("-k*x + f",), constants={"k": 0.7}))
+    source = Source(judge, make_views([read], weak=False), False, ["x"], False, [])
+    found = search_source(source, Vocabulary(("cubic",)), False, 5, "quick", 0)
+    assert found.ranked[0].equations == {"x": "-k*x + c1*x**3"} and found.shares["f"] == {"x**3": 1.0}
+    assert found.ranked[0].constants == pytest.approx({"k": 1.0, "c1": -1.0}, rel=0.05)
+    kept = search_source(source, Vocabulary(("cubic",), required=["x"]), False, 0, "quick", 0)
+    assert "c1*x" in kept.ranked[0].equations["x"], "the user may ask for the term"
 
 
 def test_the_rates_of_an_epidemic_are_found_with_its_people_conserved():

@@ -1,6 +1,7 @@
 """Equations that are found in measurements: known systems, their terms, and data without an equation."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from scipy.integrate import quad, solve_ivp
 import node_fit as nf
 from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import find_subsets, smooth
-from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, lift, make_library, sum_of
+from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, sum_of
 from node_fit.discover.judging import Judge, minus_log_evidence
-from node_fit.discover.search import FoundSystem
+from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
 from node_fit.discover.simulation import Family, least_squares_of
 
 TS = np.linspace(0.0, 8.0, 80)
@@ -53,6 +54,20 @@ def test_equations_are_written_in_latex(oscillator):
 def test_without_noise_every_library_together_finds_the_pendulum():
     found = nf.discover(record(lambda t, y: [y[1], -2 * np.sin(y[0])], (2.0, 0.0)), **QUICK)
     assert found.found.shown["x"].endswith("*v") and found.found.shown["v"] == "-2*sin(x)"
+
+
+def test_an_angle_stands_in_sines_and_products_alone():
+    data = record(lambda t, y: [y[1], -2 * np.sin(y[0])], (2.0, 0.0))
+    texts = ["sin(a)", "a*v", "sin(a - v)", "cos(a)/v", "exp(v)", "exp(a)", "v/a", "a*abs(a)", "sigmoid((a + 1)/2)"]
+    assert [fits_angles(Term(text, 1), ["a"]) for text in texts] == [True] * 5 + [False] * 4
+    by_name, by_data = replace(data, states=("theta_1", "v")), replace(data, angles={"x": 2 * np.pi})
+    assert find_angles(by_name) == ["theta_1"] and find_angles(by_data) == ["x"] and find_angles(data) == []
+    default, chosen = Vocabulary(), Vocabulary(("exponential",))
+    assert [term.text for term in default.make_terms(["x"], data.ys[0, :, :1], ["x"])["exponential"]] == []
+    assert [term.text for term in chosen.make_terms(["x"], data.ys[0, :, :1], ["x"])["exponential"]] == [
+        "exp(x)",
+        "exp(-x)",
+    ]
 
 
 def test_predictions_are_averaged_over_rivals(oscillator):
