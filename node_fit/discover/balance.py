@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -250,7 +251,8 @@ def conserving(states: Sequence[str], sums: Sequence[str]) -> Balance:
 def reacting(states: Sequence[str], sums: Sequence[str] = ()) -> Balance:
     """The balance of reactions between at most two molecules: each rate is a constant times what reacts.
 
-    Reactions with the same effect are one function, whose terms are the products of what they may begin from.
+    Reactions with the same effect, or a multiple of it, are one function, whose terms are the products of what they may
+    begin from.
 
     **Arguments:** `sums`: those of states that no reaction changes, as in `conserving`.
     """
@@ -266,7 +268,8 @@ def reacting(states: Sequence[str], sums: Sequence[str] = ()) -> Balance:
         change = {name: after.count(name) - before.count(name) for name in states}
         if any(sum(change[name] for name in group) for group in groups):
             continue
-        effect = tuple(change.values())
+        many = math.gcd(*change.values())
+        effect = tuple(each // many for each in change.values())
         title = f"{' + '.join(before) or 'nothing'} -> {' + '.join(after) or 'nothing'}"
         effects.setdefault(effect, (title, []))[1].append(monomial(before))
     titles = [title for title, _ in effects.values()]

@@ -23,12 +23,41 @@ CLEAN = 2e-4
 PROPORTIONAL, LEAST_SPREAD = 4.0, 0.03
 # Rows left out at each end of a record, where the derivative of a spline is least certain.
 LEFT_OUT = 3
+# Longest step between rows, relative to the shortest, above which a record goes over decades of time.
+DECADES = 1e4
 # Of the weak form: by which shares of the record's length its windows are long.
 WEAK_LENGTHS = (0.1, 0.2)
 # Subsets of terms: all are tried while they are fewer than this, then the best ones are extended to so many terms.
 MOST_SUBSETS, BEAM, MOST_SUMMANDS, OF_EACH_SIZE = 4_000, 30, 7, 4
+# Of reactions, of which two that balance each other fit nothing without the other one.
+MOST_POSITIVE_SUBSETS = 400_000
 # Of the symbolic search of one state: its size, which makes it repeatable, and a guard.
 SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
+
+
+def goes_over_decades(t: np.ndarray) -> bool:
+    """Whether rows are spaced as those of stiff systems are, on a logarithmic axis of time."""
+    steps = np.diff(t)
+    return bool(steps.max() > DECADES * steps.min())
+
+
+@dataclass(frozen=True)
+class InLogarithms:
+    """A spline over the logarithm of time.
+
+    **Arguments:** `spline`: over `log(t - zero)`. `slope`: whether its derivative by time is meant.
+    """
+
+    spline: "BSpline"
+    zero: float
+    slope: bool = False
+
+    def __call__(self, t: np.ndarray) -> np.ndarray:
+        since = t - self.zero
+        return self.spline(np.log(since)) / since if self.slope else self.spline(np.log(since))
+
+    def derivative(self) -> "InLogarithms":
+        return InLogarithms(self.spline.derivative(), self.zero, slope=True)
 
 
 @dataclass(frozen=True)
@@ -45,7 +74,7 @@ class Smoothed:
     t: np.ndarray
     values: np.ndarray
     rates: np.ndarray
-    splines: "tuple[BSpline, ...]"
+    splines: "tuple[BSpline | InLogarithms, ...]"
     raw: np.ndarray
     spread: np.ndarray
     noise: float
@@ -108,8 +137,17 @@ def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0)
     )
 
 
-def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline, np.ndarray, float]":
+def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline | InLogarithms, np.ndarray, float]":
     """The spline of a state, the relative size of its noise in each row, and its residual in standard deviations."""
+    if not goes_over_decades(t):
+        return smooth_evenly(t, y, strength)
+    zero = float(2 * t[0] - t[1])
+    spline, spread, residual = smooth_evenly(np.log(t - zero), y, strength)
+    return InLogarithms(spline, zero), spread, residual
+
+
+def smooth_evenly(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline, np.ndarray, float]":
+    """`smooth_state` over the time that is given."""
     from scipy.interpolate import BSpline, make_interp_spline, make_smoothing_spline
 
     known = np.isfinite(y)
@@ -159,7 +197,12 @@ def make_views(records: Sequence[Smoothed], weak: bool) -> list[View]:
     inner = [slice(LEFT_OUT, -LEFT_OUT) if len(each.t) > 4 * LEFT_OUT else slice(None) for each in records]
     values = np.concatenate([each.values[rows] for each, rows in zip(records, inner, strict=True)])
     rates = np.concatenate([each.rates[rows] for each, rows in zip(records, inner, strict=True)])
-    views = [View(values, rates, None)]
+    weights = None
+    if any(goes_over_decades(each.t) for each in records):
+        # Each row counts as much, whether its rates are fast or slow.
+        weights = np.diag(1 / np.maximum(np.abs(rates).max(axis=1), 1e-300))
+        rates = weights @ rates
+    views = [View(values, rates, weights)]
     if weak:
         views += [weak_view(records, length) for length in WEAK_LENGTHS]
     return views
@@ -227,8 +270,8 @@ def find_subsets(
             constants = weights[at] / norms[places]
             error = float(np.mean((rates - features[:, places] @ constants) ** 2))
             found.append((tuple(places), constants, error))
-        few = sets.shape[1] <= 2 and len(sets) * len(usable) < MOST_SUBSETS
-        level = [tuple(each) for each in (sets if few and not positive else sets[order[:BEAM]])]
+        few = len(sets) * len(usable) < (MOST_POSITIVE_SUBSETS if positive else MOST_SUBSETS)
+        level = [tuple(each) for each in (sets if few and sets.shape[1] <= 2 else sets[order[:BEAM]])]
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from .balance import Balance
-from .candidates import Smoothed
+from .candidates import Smoothed, goes_over_decades
 from .formulas import Formula, Tape, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
 
@@ -106,6 +106,7 @@ class Judge:
         self.measured = np.flatnonzero(np.isfinite(raw).any(axis=0))
         self.steps = STEPS[0]
         self.linked = True
+        self.stiff = any(goes_over_decades(each.t) for each in records)
         self.spans: dict[tuple[object, ...], Span] = {}
 
     def span(self, states: Sequence[int]) -> Span:
@@ -139,7 +140,7 @@ class Judge:
             spread[: len(t), :, at] = each.spread[piece][:, states] * self.scale[states]
             starts[:, at] = each.values[piece][0, states]
         follows = tuple(self.linked and piece.start > 0 for _, piece in pieces)
-        return Span(steps, drivers, raw, spread, starts, follows)
+        return Span(steps, drivers, raw, spread, starts, follows, self.stiff)
 
     def choose_steps(self, system: System) -> None:
         """Takes the fewest steps between rows with which a system is simulated exactly enough, in short windows."""

@@ -372,7 +372,9 @@ class Search:
         seen = [self.judge.names.index(name) for name in sees]
 
         def resample() -> View:
-            rows = draw.integers(0, len(view.values), len(view.values))
+            rows = draw.integers(0, len(view.rates), len(view.rates))
+            if view.weights is not None:
+                return View(view.values[:, seen], view.rates[rows], view.weights[rows])
             return View(view.values[rows][:, seen], view.rates[rows], None)
 
         def shortest(place: int) -> list[Formula]:

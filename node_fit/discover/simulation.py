@@ -1,6 +1,6 @@
 """Simulates many right-hand sides at once, and fits their constants and starts by Levenberg and Marquardt's method."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,10 @@ FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
 RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
 DIFFERENCE = 1e-6
+# Of the Jacobians of stiff systems, relative to the largest value of each state.
+NUDGE = 1e-7
+# Rates, relative to solver steps, beyond which rounding hides the identity in what a stiff step inverts.
+STIFFEST = 1e14
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
 UNTIL_LEFT, BEHIND = 3, 100.0
 LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
@@ -27,6 +31,7 @@ class Span:
     inputs at the begin, middle and end of each of the solver's steps, `(row - 1, step, 3, driver, record)`. `raw`:
     measurements, `(row, state, record)`, NaN where there is none. `spread`: relative size of the noise there. `starts`:
     `(state, record)`. `follows`: whether a window begins where the one before ends, so that their states must meet.
+    `stiff`: whether an implicit method solves.
     """
 
     steps: np.ndarray
@@ -35,9 +40,10 @@ class Span:
     spread: np.ndarray
     starts: np.ndarray
     follows: tuple[bool, ...]
+    stiff: bool = False
 
     def simulate(self, rates: Tape, constants: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """States by the classical method of Runge and Kutta with fixed steps, `(row, state, member, record)`.
+        """States by a method of Runge and Kutta, or of Rosenbrock, with fixed steps, `(row, state, member, record)`.
 
         **Arguments:** `constants`: `(constant, member)`. `starts`: `(state, member, record)`.
         """
@@ -45,6 +51,7 @@ class Span:
         found = np.empty((len(self.steps) + 1, *starts.shape))
         found[0] = y = starts
         buffers = [np.empty_like(starts) for _ in range(4)]
+        nudges = NUDGE * np.nanmax(np.abs(self.raw), axis=(0, 2)).clip(1e-30) if self.stiff else None
 
         def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
             for at, value in enumerate(rates([*y, *given[:, None], *own])):
@@ -54,14 +61,55 @@ class Span:
         with np.errstate(all="ignore"):
             for row, drivers in enumerate(self.drivers):
                 h = self.steps[row] / each
-                for first, middle, last in drivers:
-                    a = slope(y, first, buffers[0])
-                    b = slope(y + 0.5 * h * a, middle, buffers[1])
-                    c = slope(y + 0.5 * h * b, middle, buffers[2])
-                    d = slope(y + h * c, last, buffers[3])
-                    y = y + h / 6 * (a + 2 * (b + c) + d)
+                for given in drivers:
+                    if nudges is None:
+                        y = explicit_step(slope, y, h, given, buffers)
+                    else:
+                        y = implicit_step(slope, y, h, given[1], nudges)
                 found[row + 1] = y
         return found
+
+
+Slope = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def explicit_step(
+    slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, buffers: Sequence[np.ndarray]
+) -> np.ndarray:
+    """A step of the classical method of Runge and Kutta."""
+    first, middle, last = given
+    a = slope(y, first, buffers[0])
+    b = slope(y + 0.5 * h * a, middle, buffers[1])
+    c = slope(y + 0.5 * h * b, middle, buffers[2])
+    d = slope(y + h * c, last, buffers[3])
+    return y + h / 6 * (a + 2 * (b + c) + d)
+
+
+def implicit_step(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, nudges: np.ndarray) -> np.ndarray:
+    """A step of RODAS3, a method of Rosenbrock of order 3 (A. Sandu et al., Atmos. Environ. 31, 1997, 3459).
+
+    **Arguments:** `y`: `(state, member, record)`. `h`: `(record,)`. `nudges`: by which states move for the Jacobian.
+    """
+
+    def rate(y: np.ndarray) -> np.ndarray:
+        return slope(y, given, np.empty_like(y))
+
+    begin, states = rate(y), len(y)
+    moved = np.eye(states)[..., None, None] * nudges[:, None, None, None]
+    columns = [(rate(y + move) - begin) / nudge for move, nudge in zip(moved, nudges, strict=True)]
+    jacobian = np.stack(columns, axis=1).transpose(2, 3, 0, 1)
+    matrix = np.eye(states) - 0.5 * h[:, None, None] * jacobian
+    failed = ~(np.abs(matrix) < STIFFEST).all(axis=(2, 3), keepdims=True)
+    inverse = np.where(failed, np.nan, np.linalg.inv(np.where(failed, np.eye(states), matrix)))
+
+    def stage(right: np.ndarray) -> np.ndarray:
+        return 0.5 * np.einsum("mrij,jmr->imr", inverse, right)
+
+    a = stage(h * begin)
+    b = stage(h * begin + 4 * a)
+    c = stage(h * rate(y + 2 * a) + a - b)
+    d = stage(h * rate(y + 2 * a + c) + a - b - 8 / 3 * c)
+    return y + 2 * a + c + d
 
 
 @dataclass(frozen=True)
@@ -195,8 +243,11 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
 def step_from(at: Fitting, free: np.ndarray, damping: float) -> tuple[np.ndarray, np.ndarray]:
     """Other constants and starts, by a damped step of Gauss and Newton."""
     square = at.jacobian.T @ at.jacobian
-    scale = np.maximum(np.diag(square), 1e-12)
-    step = np.linalg.lstsq(square + damping * np.diag(scale), -at.jacobian.T @ at.left, rcond=None)[0]
+    # In units of their own, constants may differ by any factor.
+    units = np.sqrt(np.diag(square)).clip(min=1e-150)
+    square = square / units / units[:, None]
+    sides = -at.jacobian.T @ at.left / units
+    step = np.linalg.lstsq(square + damping * np.eye(len(square)), sides, rcond=None)[0] / units
     values = at.values.copy()
     values[free] += step[len(step) - int(free.sum()) :]
     return values, at.starts + (at.closing + at.moves @ step).T

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.discover.balance import Balance, conserving, reacting
 from node_fit.discover.candidates import make_views, smooth
-from node_fit.discover.formulas import Tape, polynomial
+from node_fit.discover.formulas import Formula, Tape, polynomial, sum_of
 from node_fit.discover.judging import Judge
 from node_fit.discover.search import Source, Vocabulary, search_source
 
@@ -47,6 +47,7 @@ def test_a_reaction_is_a_constant_times_what_reacts():
     assert change == [-1, 1] and {term.text for term in terms} == {"A", "A**2", "A*B"}
     assert flows["A + A -> B"][0] == [-2, 1] and [term.text for term in flows["A + A -> B"][1]] == ["A**2"]
     assert not any(sum(change) for change in reacting(["A", "B"], ["A + B"]).shares)
+    assert "A + A -> B + B" not in flows, "it is A -> B with A**2, and half the constant"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +133,21 @@ def test_of_many_states_all_terms_are_tried():
 
 
 @pytest.mark.slow
-def test_a_system_of_no_terms_is_judged_too():
-    """Of Robertson's stiff reactions over ten decades, whose rates no spline shows, nothing but rest is simulated."""
+def test_stiff_reactions_over_decades_are_found():
+    """Robertson's, whose constants and times span nine decades: 0.04, 1e4 and 3e7."""
     path = Path(__file__).parents[2] / "data" / "robertson.csv"
     data = nf.read_table(path, time="t", trajectory="trajectory", states=["y1", "y2", "y3"])
-    found = nf.discover(data, mass_action=True, symbolic=False)
-    assert not found.explained and "no equation" in found.verdict
-    assert found.front[0].equations == {"y1": "0", "y2": "0", "y3": "0"}
+    found = nf.discover(data, mass_action=True, **QUICK)
+    assert found.explained and not found.rivals
+    assert {name: set(terms) for name, terms in found.shares.items()} == {
+        "y1 -> y2": {"y1"}, "y2 -> y1": {"y2*y3"}, "y2 -> y3": {"y2**2"},
+    }  # fmt: skip
+    assert list(found.found.constants.values()) == pytest.approx([0.04, 1e4, 3e7], rel=1e-4)
+
+
+def test_a_system_of_no_terms_is_judged_too():
+    data = record(lambda t, y: [-y[0]], (1.0,), ["x"], rows=40)
+    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
+    rest, decay = Formula((), (), (), 0), sum_of(polynomial(["x"], 1)[1:], [-0.9])
+    best, worst = judge.judge([(rest,), (decay,)])
+    assert best.formulas[0].terms == ("x",) and worst.formulas == (rest,) and worst.error > best.error

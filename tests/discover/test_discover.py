@@ -10,11 +10,11 @@ from scipy.integrate import quad, solve_ivp
 
 import node_fit as nf
 from node_fit.discover.__main__ import take_options
-from node_fit.discover.candidates import find_subsets, smooth
+from node_fit.discover.candidates import find_subsets, goes_over_decades, smooth
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, sum_of
 from node_fit.discover.judging import Judge, minus_log_evidence
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
-from node_fit.discover.simulation import Family, least_squares_of
+from node_fit.discover.simulation import Family, Span, least_squares_of
 
 TS = np.linspace(0.0, 8.0, 80)
 QUICK = {"symbolic": False, "effort": "quick", "resamples": 0}
@@ -190,6 +190,31 @@ def test_members_of_a_family_have_their_own_parts():
     (found,) = family.rates([np.array([1.5, 1.5]), *family.constants.T])
     assert found == pytest.approx([4.5 + 4 * 1.5 / 3.5, 7.5])
     assert [list(each) for each in family.free[:, :3]] == [[True] * 3, [True, False, False]]
+
+
+def test_stiff_systems_are_simulated_to_third_order():
+    """Rates of 1 and 1e5, which an explicit method does not survive."""
+
+    def end(steps, stiff):
+        raw, rows = np.ones((steps + 1, 2, 1)), np.full((steps, 1), 2 / steps)
+        span = Span(rows, np.zeros((steps, 1, 3, 0, 1)), raw, raw, raw[0], (False,), stiff)
+        tape = Tape(["-x**3", "100000.0*(x - v)"], ["x", "v"])
+        return span.simulate(tape, np.zeros((0, 1)), np.ones((2, 1, 1)))[-1].ravel()
+
+    errors = [abs(end(steps, True)[0] - 5**-0.5) for steps in (20, 40)]
+    assert errors[0] < 1e-4 and errors[0] / errors[1] == pytest.approx(8, rel=0.2)
+    x, v = end(40, True)
+    assert v == pytest.approx(x, rel=1e-4) and not np.isfinite(end(40, False)).all()
+
+
+def test_a_spline_over_decades_is_one_in_the_logarithm_of_time():
+    t = np.r_[0.0, np.geomspace(1e-5, 1e5, 60)]
+    y = np.stack([np.exp(-t), t / (1 + t)], axis=1)
+    read = smooth(t, y, np.zeros((61, 0)))
+    assert read.clean and read.values == pytest.approx(y, abs=1e-9)
+    slopes = np.stack([-np.exp(-t), 1 / (1 + t) ** 2], axis=1)[3:-3] * t[3:-3, None]
+    assert read.rates[3:-3] * t[3:-3, None] == pytest.approx(slopes, abs=5e-3)
+    assert not goes_over_decades(np.linspace(0, 1, 9)) and goes_over_decades(t)
 
 
 def test_subsets_are_the_best_ones():
