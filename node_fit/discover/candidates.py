@@ -122,7 +122,7 @@ def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0)
 
     **Arguments:** `t`: `(row,)`. `ys`: states, `(row, state)`, NaN where missing. `us`: inputs, `(row, input)`.
     """
-    splines: list[BSpline] = []
+    splines: list[BSpline | InLogarithms] = []
     spreads: list[np.ndarray] = []
     residuals: list[float] = []
     for y in ys.T:
