@@ -24,7 +24,7 @@ PROPORTIONAL, LEAST_SPREAD = 4.0, 0.03
 # Rows left out at each end of a record, where the derivative of a spline is least certain.
 LEFT_OUT = 3
 # Longest step between rows, relative to the shortest, above which a record goes over decades of time.
-DECADES = 1e4
+MOST_UNEVEN = 1e4
 # Of the weak form: by which shares of the record's length its windows are long.
 WEAK_LENGTHS = (0.1, 0.2)
 # Subsets of terms: all are tried while they are fewer than this, then the best ones are extended to so many terms.
@@ -38,7 +38,7 @@ SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
 def goes_over_decades(t: np.ndarray) -> bool:
     """Whether rows are spaced as those of stiff systems are, on a logarithmic axis of time."""
     steps = np.diff(t)
-    return bool(steps.max() > DECADES * steps.min())
+    return bool(steps.max() > MOST_UNEVEN * steps.min())
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ RESOLUTION = 1e-4
 # Relative step of finite differences: solver steps are fixed, so that simulations are smooth in their constants.
 DIFFERENCE = 1e-6
 # Of the Jacobians of stiff systems, relative to the largest value of each state.
-NUDGE = 1e-7
+STATE_NUDGE = 1e-7
 # Rates, relative to solver steps, beyond which rounding hides the identity in what a stiff step inverts.
 STIFFEST = 1e14
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
@@ -51,7 +51,7 @@ class Span:
         found = np.empty((len(self.steps) + 1, *starts.shape))
         found[0] = y = starts
         buffers = [np.empty_like(starts) for _ in range(4)]
-        nudges = NUDGE * np.nanmax(np.abs(self.raw), axis=(0, 2)).clip(1e-30) if self.stiff else None
+        nudges = STATE_NUDGE * np.nanmax(np.abs(self.raw), axis=(0, 2)).clip(1e-30) if self.stiff else None
 
         def slope(y: np.ndarray, given: np.ndarray, into: np.ndarray) -> np.ndarray:
             for at, value in enumerate(rates([*y, *given[:, None], *own])):
@@ -63,9 +63,9 @@ class Span:
                 h = self.steps[row] / each
                 for given in drivers:
                     if nudges is None:
-                        y = explicit_step(slope, y, h, given, buffers)
+                        y = step_explicitly(slope, y, h, given, buffers)
                     else:
-                        y = implicit_step(slope, y, h, given[1], nudges)
+                        y = step_implicitly(slope, y, h, given[1], nudges)
                 found[row + 1] = y
         return found
 
@@ -73,7 +73,7 @@ class Span:
 Slope = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def explicit_step(
+def step_explicitly(
     slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, buffers: Sequence[np.ndarray]
 ) -> np.ndarray:
     """A step of the classical method of Runge and Kutta."""
@@ -85,7 +85,7 @@ def explicit_step(
     return y + h / 6 * (a + 2 * (b + c) + d)
 
 
-def implicit_step(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, nudges: np.ndarray) -> np.ndarray:
+def step_implicitly(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarray, nudges: np.ndarray) -> np.ndarray:
     """A step of RODAS3, a method of Rosenbrock of order 3 (A. Sandu et al., Atmos. Environ. 31, 1997, 3459).
 
     **Arguments:** `y`: `(state, member, record)`. `h`: `(record,)`. `nudges`: by which states move for the Jacobian.
