@@ -238,7 +238,7 @@ def test_windows_grow_up_to_half_a_record(derivatives):
     assert list(recipe.stages) == (["derivative", *growing] if derivatives else growing)
 
 
-def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out():
+def test_an_epidemic_is_found_though_its_end_is_fitted_by_any_that_dies_out(small_search):
     """By-time validation rows, where nobody is infected, validate equations that die out at once."""
     ts = np.linspace(0, 60, 61)
     rates = lambda t, y: [-0.5 * y[0] * y[1] / 1000, 0.5 * y[0] * y[1] / 1000 - 0.15 * y[1]]  # noqa: E731
