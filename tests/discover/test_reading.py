@@ -102,11 +102,12 @@ def test_the_term_of_a_hybrid_becomes_an_equation_and_the_known_part_stays():
         nf.Hybrid, equations={"S": "-y*mu*X", "X": "mu*X - 0.05*X"}, constants={"y": [1.5, 0, None]},
         terms={"mu": 0.5}, sees=["S"],
     )  # fmt: skip
-    found = nf.discover(nf.fit(data, field=field, progress=False, options=nf.Options(effort="quick")), **QUICK)
+    fit = nf.fit(data, field=field, progress=False, options=nf.Options(effort="quick"))
+    found = nf.discover(fit, **QUICK)
     assert found.explained and found.found.equations["X"] == "c1*S/(c2 + S)*X - 0.05*X"
     assert found.best.constants == pytest.approx({"c1": 0.8, "c2": 0.5, "y": 2.0}, rel=0.05)
     with pytest.raises(ValueError, match="conserved and mass_action are of whole equations"):
-        nf.discover(nf.fit(data, field=field, progress=False, options=nf.Options(effort="quick")), conserved=["S + X"])
+        nf.discover(fit, conserved=["S + X"])
 
 
 @pytest.mark.parametrize(
