@@ -23,6 +23,7 @@ from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import made_of, says
+from ..model.observation import NetworkReadout
 from ..objectives.objective import AbstractObjective, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
@@ -52,6 +53,9 @@ NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 3.0
 MUCH_WORSE_HELD = 1.5
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
+# Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
+MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
+NETWORK_READOUT, MORE_STATES = "readout by a network", "more hidden states"
 # Further fits, so that a command takes no more than some times as long as the first one.
 MOST_ATTEMPTS = {"quick": 0, "normal": 4, "thorough": 100}
 # Starts of known equations, the first from the constants that were given.
@@ -63,8 +67,9 @@ HORIZON, WINDOWS_OF_CHAOS, PREDICTED = 50, (50, 25, 10), 0.3
 CHAOTIC_START = 20
 # A simulation that is bounded as the data are has a spread within this factor of theirs.
 BOUNDED = 2.0
-# A fit is better only by this share of the error, or by so much evidence.
-BETTER, MORE_PROBABLE = 0.98, 1.0
+# A fit is better only by this share of the error, or by so much evidence. Equations, which hold from other starts,
+# may be worse by the second factor.
+BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Other constants beside hidden states are better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9
 # A thinned polynomial may fit the training data worse by this factor.
@@ -147,6 +152,8 @@ class Judged:
                 return self.standing > other.standing
             if mine.log_evidence is not None and theirs.log_evidence is not None:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
+        if mine.name == SPARSE_EQUATIONS and self.standing:
+            return self.error < AS_GOOD * other.error
         return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
@@ -169,7 +176,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     tried, queue = [best], rungs(options, first, horizon, effort)
     while queue:
         rung = queue.pop(0)
-        enough = len(tried) > MOST_ATTEMPTS[effort] or not wants_more(best)
+        enough = len(tried) > MOST_ATTEMPTS[effort] or not wants_more(tried, options)
         if enough or best.fit.status in ("interrupted", "pruned"):
             break
         changed = rung.options(options, first, tried)
@@ -191,8 +198,13 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
             # A better model shows that the record is chaotic.
             tried = [judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried]
             queue = rungs(options, first, horizon, effort)
-        best = functools.reduce(lambda best, found: found if found.beats(best) else best, tried)
+        best = best_of(tried)
     return result_of(best, tried)
+
+
+def best_of(tried: Sequence[Judged]) -> Judged:
+    """The first that no later one beats."""
+    return functools.reduce(lambda best, found: found if found.beats(best) else best, tried)
 
 
 def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
@@ -237,14 +249,17 @@ def is_default(recipe: Any) -> bool:
     )
 
 
-def wants_more(judged: Judged) -> bool:
-    """Whether a fit is not good, or its training data tell too little of that: they are few, chaotic, or of states that
-    nobody measured, where other constants may fit as well."""
+def wants_more(tried: Sequence[Judged], options: Options) -> bool:
+    """Whether the best fit is not good, or its training data tell too little of that: they are few, chaotic, or of
+    states that nobody measured, where other constants or more states may fit better."""
+    judged = best_of(tried)
     found = judged.attempt
     content = found.verdict in CONTENT and found.horizon is None
     if content and found.name == SPARSE_EQUATIONS:
         return False
-    return not content or is_few(judged.fit) or (found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit))
+    if not content or is_few(judged.fit) or may_have_more_states(tried, options) or may_have_equations(tried, options):
+        return True
+    return found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit)
 
 
 def why_more(judged: Judged) -> str:
@@ -254,8 +269,42 @@ def why_more(judged: Judged) -> str:
         return f"{found.name} is {found.verdict}"
     if found.horizon is not None:
         return "the record is chaotic, so that windows are fitted"
-    few = is_few(judged.fit)
-    return "few rows allow several models" if few else "other constants may fit as well where states are hidden"
+    if is_few(judged.fit):
+        return "few rows allow several models"
+    if is_driven_in_windows(judged.fit):
+        return f"it has {count_hidden(judged.fit)} hidden states and leaves more than noise"
+    if has_hidden_starts(judged.fit):
+        return "other constants may fit as well where states are hidden"
+    return "equations hold from other starts, too"
+
+
+def may_have_equations(tried: Sequence[Judged], options: Options) -> bool:
+    """Whether few variables, which the first network has fitted well, may have equations."""
+    first = tried[0].fit
+    network = callable(options.field) and made_of(options.field) is MLP and not is_driven_in_windows(first)
+    return len(tried) == 1 and network and has_few_variables(options, first) and has_enough_rows(first.data["train"])
+
+
+def may_have_more_states(tried: Sequence[Judged], options: Options) -> bool:
+    """Whether the best model, of a driven record, may need more hidden states than a linear model tells of: none were
+    asked for, more than noise is left, no overfitting, and those that were added last, if any, have helped."""
+    best, added = best_of(tried), [each for each in tried if each.attempt.name.endswith(MORE_STATES)]
+    if options.hidden != "auto" or len(added) >= MOST_ADDED or not is_driven_in_windows(best.fit):
+        return False
+    helped = added[-1] is best if added else best.attempt.name in (FIRST_ATTEMPT, NETWORK_READOUT)
+    done = best.attempt.verdict in ("noise-limited", "unfinished") or best.attempt.is_overfitted
+    return helped and not done
+
+
+def is_driven_in_windows(fit: Fit) -> bool:
+    """Whether a network was fitted to windows of a record that inputs drive."""
+    windows = fit.options.training.window is not None
+    return fit.data["train"].is_driven and windows and says(fit.options.field, "has_network", False)
+
+
+def count_hidden(fit: Fit) -> int:
+    hidden = fit.options.hidden
+    return hidden if isinstance(hidden, int) else len(hidden)
 
 
 def has_hidden_starts(fit: Fit) -> bool:
@@ -352,6 +401,11 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
         return [Rung("several starts", ("restarts", "start"), several, validated=network)]
     if maker is not MLP or not is_plain(options.field):
         return []
+    hidden = [
+        Rung(NETWORK_READOUT, ("observation", "hidden"), with_network_readout),
+        Rung(MORE_STATES, ("hidden",), with_more_states),
+        Rung(f"yet {MORE_STATES}", ("hidden",), with_more_states),
+    ]
     narrow, prior = ("training.window", "field.width"), ("penalty.ridge",)
     growing = [
         Rung(GROWING, narrow, in_growing_windows),
@@ -370,7 +424,7 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
         return [equations, *polynomials, Rung("windows", ("training.window",), in_short_windows)]
     if has_few_values(first.data["train"]):
         return [equations, *polynomials, *growing, linear]
-    return [equations, linear, *growing, *polynomials]
+    return [*(hidden if is_driven_in_windows(first) else []), equations, linear, *growing, *polynomials]
 
 
 def is_plain(maker: Any) -> bool:
@@ -387,11 +441,36 @@ def is_measured(options: Options, fit: Fit) -> bool:
     return not hidden and says(options.observation, "is_direct", False) and not fit.data["train"].angles
 
 
+def has_few_variables(options: Options, fit: Fit) -> bool:
+    """Whether there are few enough states and inputs for equations, and all states are measured."""
+    train = fit.data["train"]
+    return len(train.states) + len(train.inputs) <= MOST_VARIABLES and is_measured(options, fit)
+
+
+def with_network_readout(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """What is measured may be any function of hidden states, such as a speed without its direction."""
+    direct = says(options.observation, "is_direct", False) and not fit.data["train"].angles
+    found = best_of(tried).attempt
+    if options.hidden != "auto" or not direct or found.verdict in CONTENT or found.is_overfitted:
+        return None
+    return replace(options, observation=NetworkReadout, hidden=HIDDEN_BEHIND)
+
+
+def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """The best model with more hidden states: what is not linear may hide them from a linear model."""
+    best = best_of(tried)
+    if not may_have_more_states(tried, options):
+        return None
+    before, hidden = best.fit.options, count_hidden(best.fit) + MORE_HIDDEN
+    assert isinstance(before.penalty, Penalty)
+    penalty = with_ridge(options, float(before.penalty.ridge))
+    return replace(options, observation=before.observation, hidden=hidden, penalty=penalty)
+
+
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
     """Equations of few terms in few variables, as `discover` finds them; of chaos, in windows."""
     train = fit.data["train"]
-    many = len(train.states) + len(train.inputs) > MOST_VARIABLES
-    if many or not is_measured(options, fit) or not has_enough_rows(train):
+    if not has_few_variables(options, fit) or not has_enough_rows(train):
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
@@ -401,8 +480,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:
     """A polynomial of few variables, whose start is fitted where rows are few."""
     train = fit.data["train"]
-    count = len(train.states) + len(train.inputs)
-    if count > MOST_VARIABLES or not is_measured(options, fit):
+    if not has_few_variables(options, fit):
         return None
     field = functools.partial(Polynomial, degree=degree)
     return replace(

@@ -62,7 +62,7 @@ def records(data: Path) -> dict[str, Record]:
         ),
         "motor": Record(
             SHIPPED / "motor.csv",
-            columns("voltage", "speed", "data.time=ms", "data.trajectory=record", "hidden=2", "observation=network"),
+            columns("voltage", "speed", "data.time=ms", "data.trajectory=record"),
         ),
         "house": Record(SHIPPED / "house.csv", columns("heater", "room", "data.time=minutes")),
     }

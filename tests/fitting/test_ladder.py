@@ -11,6 +11,7 @@ import pytest
 from helpers.commands import begun, node_fit, read_summary, read_table, until
 from helpers.problems import fit_to, rotation
 from scipy.integrate import solve_ivp
+from scipy.signal import lfilter
 
 import node_fit as nf
 from node_fit.fitting import ladder
@@ -194,7 +195,7 @@ def test_chaos_is_forecast_in_windows():
     assert chaos.valid_lyapunov_times > 1 and chaos.lyapunov_time == pytest.approx(1 / 0.906, rel=0.15)
 
 
-def judged(fit, name="cubic", verdict="good", train=0.1, validation=None, evidence=None):
+def judged(fit, name=ladder.FIRST_ATTEMPT, verdict="good", train=0.1, validation=None, evidence=None):
     error = max(train, validation or 0.0)
     return ladder.Judged(fit, ladder.Attempt(name, verdict, train, validation, evidence, None, 1.0), error)
 
@@ -229,6 +230,68 @@ def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_di
             assert found is None
     given = replace(options, penalty=nf.Penalty(ridge=0.1))
     assert ladder.with_other_prior(given, first, tried, stronger=True) is None
+
+
+def test_a_good_network_of_few_variables_is_compared_with_equations(first):
+    """Equations that are about as good on validation data are kept, since they hold from other starts, too."""
+    first = replace(first, data={"train": rotation(times=60)})
+    options, network = nf.Options(), judged(first)
+    assert ladder.wants_more([network], options)
+    for found in (judged(first, ladder.SPARSE_EQUATIONS), judged(first, "linear")):
+        assert not ladder.wants_more([network, found], options)
+    assert not ladder.wants_more([network], replace(options, hidden=1))
+    held = replace(first, data={**first.data, "validation": first.data["train"]})
+    network, equations = judged(held, validation=0.1), judged(held, ladder.SPARSE_EQUATIONS, validation=0.101)
+    assert equations.beats(network) and not network.beats(equations)
+    assert not replace(equations, error=0.11).beats(network)
+    assert not judged(held, "cubic", validation=0.101).beats(network)
+    wrong = judged(held, ladder.SPARSE_EQUATIONS, verdict="poor", validation=0.101)
+    assert not wrong.beats(network)
+
+
+@pytest.fixture(scope="module")
+def driven():
+    """A few steps with a long record that an input drives."""
+    us = np.repeat(np.random.default_rng(0).normal(size=(60, 1)), 5, axis=0)
+    ys = lfilter([0.1], [1, -0.9], us, axis=0)
+    train = nf.Dataset.from_arrays(np.arange(300.0), ys, us, states=("y",), inputs=("u",))
+    return nf.fit(train, training=nf.Training(steps=2), progress=False, options=nf.Options(effort="quick"))
+
+
+def test_states_are_added_to_the_model_of_a_driven_record_while_they_help(driven):
+    options, first = nf.Options(), judged(driven)
+    before = ladder.count_hidden(driven)
+    found = ladder.with_more_states(options, driven, [first])
+    assert found.hidden == before + 2 and found.penalty.ridge == driven.options.penalty.ridge
+    more = judged(replace(driven, options=replace(driven.options, hidden=before + 2)), ladder.MORE_STATES, train=0.05)
+    assert ladder.with_more_states(options, driven, [first, more]).hidden == before + 4
+    assert ladder.with_more_states(options, driven, [first, replace(more, error=0.2)]) is None
+    yet = judged(driven, f"yet {ladder.MORE_STATES}", train=0.01)
+    assert not ladder.wants_more([first, more, yet], options)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "errors"),
+    [
+        ("linear", "good", {}),
+        (ladder.FIRST_ATTEMPT, "noise-limited", {}),
+        (ladder.FIRST_ATTEMPT, "good", {"validation": 0.2}),
+    ],
+)
+def test_states_are_not_added_to_other_models_nor_to_what_leaves_noise_or_is_overfitted(driven, name, verdict, errors):
+    assert ladder.with_more_states(nf.Options(), driven, [judged(driven, name, verdict, **errors)]) is None
+    assert ladder.with_more_states(nf.Options(hidden=1), driven, [judged(driven, ladder.FIRST_ATTEMPT)]) is None
+
+
+def test_a_readout_is_tried_where_no_model_does_well_of_which_the_measured_is_a_state(driven):
+    options = nf.Options()
+    found = ladder.with_network_readout(options, driven, [judged(driven, verdict="poor", train=0.6)])
+    assert found.observation is nf.NetworkReadout and found.hidden == 2
+    assert ladder.with_network_readout(options, driven, [judged(driven)]) is None
+    overfitted = judged(driven, verdict="overfitted", train=0.1, validation=0.6)
+    assert ladder.with_network_readout(options, driven, [overfitted]) is None
+    for given in (replace(options, hidden=1), replace(options, observation=nf.LinearReadout)):
+        assert ladder.with_network_readout(given, driven, [judged(driven, verdict="poor", train=0.6)]) is None
 
 
 @pytest.mark.parametrize("derivatives", [False, True])
