@@ -126,7 +126,8 @@ class Assessment:
         predicted, with its band, and whether the row counts in the score (`scored`), or the start was read from it."""
         import pandas as pd
 
-        bands, frames = {} if self.simulated is None else self.simulated.bands, []
+        bands = {} if self.simulated is None else self.simulated.bands
+        frames: list[pd.DataFrame] = []
         for name, part in self.case.given.items():
             frame = predictions_frame(part, self.case.predicted[name], bands.get(name), name)
             frame["scored"] = self.splits[name].scored[part.valid & part.scored].astype(int)

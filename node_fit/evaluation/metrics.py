@@ -409,7 +409,8 @@ class LinearEquation:
         # Rounding makes the steps of a uniform grid equal, so that their matrices are computed once.
         steps = np.round(np.diff(target.ts, axis=1) / self.step, 9)
         z = (start - self.shift[:states]) / self.scale[:states]
-        path, known = [z], {}
+        path = [z]
+        known: dict[bytes, np.ndarray] = {}
         for k in range(steps.shape[1]):
             each, which = np.unique(steps[:, k], return_inverse=True)
             if (key := each.tobytes()) not in known:

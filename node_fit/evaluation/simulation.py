@@ -66,7 +66,12 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
     order = np.argsort(times, axis=1, kind="stable")
     back = np.argsort(order, axis=1, kind="stable")
     prediction = model.bands(whole, np.take_along_axis(times, order, axis=1), level, earlier=True)
-    at_rows, dense, bands, dense_bands, hidden, begin = {}, {}, {}, {}, {}, 0
+    at_rows: dict[str, np.ndarray] = {}
+    dense: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    bands: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    dense_bands: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    hidden: dict[str, np.ndarray] = {}
+    begin = 0
     for name, part in splits.items():
         rows = slice(begin, begin + len(part.trajectories))
         begin = rows.stop

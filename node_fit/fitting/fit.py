@@ -183,7 +183,8 @@ def with_one_start(options: Options) -> Options:
 
 def check_callbacks(callbacks: Any) -> Sequence[Callback]:
     """The callbacks as a list; a single one is a list of one."""
-    found = [callbacks] if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence) else list(callbacks)
+    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, Callback)
+    found: list[Any] = [*callbacks] if several else [callbacks]
     for each in found:
         if not isinstance(each, Callback):
             raise ValueError(

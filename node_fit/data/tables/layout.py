@@ -138,7 +138,7 @@ class Roles:
                     f"{origin} has no column for series {pattern!r}; its other columns are {list_names(free)}."
                     f"{hint(pattern, free)}"
                 )
-        matched = set().union(*found.values())
+        matched = set[str]().union(*found.values())
         if "" in matched:
             raise ValueError(
                 f"{origin}: column {names.index('') + 1} has no name but matches series; name it, or narrow the "
@@ -211,7 +211,7 @@ def spread_columns(tables: Sequence[RawTable], roles: Roles, observable: str, va
     """Gives each wanted observable of tidy tables a column of its own, and drops the rows of others."""
     observed = [read_names(table, observable, "observable") for table in tables]
     found = list(dict.fromkeys(name for each in observed for name in each))
-    columns = set().union(*(table.columns for table in tables))
+    columns = set[str]().union(*(table.columns for table in tables))
     wanted = [*roles.states, *(name for name in roles.inputs if name not in columns)]
     for name in wanted:
         if name not in found:
