@@ -237,7 +237,9 @@ def test_unknown_and_required_arguments():
     )
     assert "thing._args_ is not an argument" in refusal({"_target_": "house.Thing", "_args_": [1]})
     assert "thing.states is required" in refusal({"_target_": "house.Sized"})
-    assert "thing.states has no value" in refusal({"_target_": "house.Sized", "states": "???"})
+    required = {"_target_": "house.Sized", "states": "???"}
+    assert "thing.states has no value; set it with thing.states=VALUE" in refusal(required)
+    assert "name the file alone, python -m node_fit mine.csv" in refusal(required, "data")
     assert "thing._partial_ must be true or false" in refusal({"_target_": "house.Sized", "_partial_": "yes"})
     assert build({"_target_": "house.anything", "a": 1, "b": 2}, "k", extensions=["house"]) == (1, {"b": 2})
 

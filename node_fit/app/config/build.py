@@ -84,6 +84,13 @@ class Deferred(functools.partial[object]):
             return super().__call__(*args, **kwargs)
 
 
+# What to do about a key without a value, where there is more to say than to set it.
+WITHOUT_VALUE = {
+    "data.states": "name columns, data.states=[x,y], or name the file alone, python -m node_fit mine.csv: its first column "
+    "is then the time, and the others are states"
+}
+
+
 def build(node: object, key: str, *, extensions: Sequence[str] = ()) -> Any:
     """Builds the object that a config node describes.
 
@@ -109,7 +116,7 @@ def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
     """Converts `node` to plain Python, with each target as a checked `Call`."""
     node = to_plain(node)
     if isinstance(node, str) and node == "???":
-        raise ConfigError(f"{key} has no value; set it with {key}=VALUE")
+        raise ConfigError(f"{key} has no value; {WITHOUT_VALUE.get(key, f'set it with {key}=VALUE')}")
     if isinstance(node, (list, tuple)):
         return [make_plan(item, f"{key}[{index}]", allowed) for index, item in enumerate(node)]
     if not isinstance(node, dict):
