@@ -20,8 +20,8 @@ from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
 from ..runtime.validation import says_where
 from ..uncertainty.confidence import ConfidenceInterval
-from .objective import Objective, from_scale
-from .tables import Measurement, Problem
+from .objective import Objective, Screen
+from .tables import Measurement, Problem, from_scale
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -30,17 +30,15 @@ Vector = Float[np.ndarray, " parameter"]
 Square = Float[np.ndarray, "parameter parameter"]
 
 MAX_EVALUATIONS = 500
-# A fit from a start begins at the best of so many points, which costs little beside the fit.
-POINTS_FOR_A_START = 20
+# A fit from a start begins at the best of so many points, which costs little beside the fit. Without bounds, they are
+# within so many units of the stored value on a parameter's scale.
+POINTS_FOR_A_START, WIDTH_WITHOUT_BOUNDS = 100, 3.0
 # The trust region's first and largest radius, in tenths of the range between a parameter's bounds.
 FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.2, 5.0, 1e-9
 # The gain of a step over what the model says: from where on it is taken, the region grows, and below which it shrinks.
 TAKEN, TRUSTED, DOUBTED = 1e-4, 0.75, 0.25
 # A fit has converged after so many steps in a row that gain less than so much, or if the model promises less.
 MOST_STILL, ACCURATE_VALUE, LEAST_PROMISE = 3, 1e-6, 1e-9
-# Of a parameter without bounds, starts are drawn within so many units of its stored value on its scale.
-WIDTH_WITHOUT_BOUNDS = 3.0
-
 CURVE_POINTS = 200
 # Fits whose log-likelihoods differ by no more than this have found the same maximum.
 SAME_LOG_LIKELIHOOD = 0.1
@@ -162,6 +160,9 @@ class Optimizer:
             model = secant.model(here)
             moved = self.step(x, model, free, radius)
             promise, size = model.gain(moved), float(np.linalg.norm(moved / self.unit))
+            if promise < 0 and size > SMALLEST_RADIUS:  # Stopping at bounds has spoilt the step; a short one gains.
+                radius = 0.25 * size
+                continue
             if promise < LEAST_PROMISE or size < SMALLEST_RADIUS:
                 has_converged = True
                 break
@@ -245,9 +246,10 @@ def fit_from_starts(
     optimizer = Optimizer(objective)
     if nominal and np.isfinite(objective.nominal).all() and 0 not in known:
         yield from filter(None, [optimizer.maximise(objective.nominal, evaluations=evaluations)])
+    screen = Screen(objective)
     for number, points in enumerate(draw_points(objective, count, seed) if count else (), start=1):
         if number not in known:
-            start = max(points, key=objective.log_likelihood)
+            start = screen.choose(points)
             yield from filter(None, [optimizer.maximise(start, evaluations=evaluations, number=number)])
 
 
@@ -488,8 +490,10 @@ def interval_in_words(interval: ConfidenceInterval) -> str:
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table of rows, of which some may lack columns."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), delimiter="\t", lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, list(columns), delimiter="\t", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -1,7 +1,6 @@
 """The log-likelihood of a PEtab problem under its noise and priors, with gradient and Fisher information."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -9,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.stats as densities
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
@@ -18,117 +16,7 @@ from numpy.typing import ArrayLike
 from .formulas import Formula, Value, as_float, evaluate, stack_scalars, symbols
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
-from .tables import PEtabError, Prior, Problem, TableParameter
-
-LOG_10 = math.log(10.0)
-
-
-def to_scale(value: Value, scale: str) -> Float[Array, "..."]:
-    """A value on a scale of `lin`, `log` or `log10`."""
-    number = jnp.asarray(value, float)
-    return number if scale == "lin" else jnp.log(number) if scale == "log" else jnp.log(number) / LOG_10
-
-
-def from_scale(value: Float[Array, "..."], scale: str) -> Float[Array, "..."]:
-    """The value whose place on a scale is given."""
-    return value if scale == "lin" else jnp.exp(value) if scale == "log" else jnp.exp(value * LOG_10)
-
-
-class Noise(NamedTuple):
-    """Noise of some measurements.
-
-    - `kind`: `normal` or `laplace`. `scale`: on which it is added.
-    - `measured`: the measurements, not transformed.
-    """
-
-    kind: str
-    scale: str
-    measured: Float[Array, " measurement"]
-
-    def log_density(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> Float[Array, " measurement"]:
-        """The log-likelihood of each measurement, from the simulated values on the noise's scale."""
-        residual = self.residuals(simulated, log_sigma)
-        constant = 0.5 * math.log(2 * math.pi) if self.kind == "normal" else math.log(2.0)
-        distance = 0.5 * residual**2 if self.kind == "normal" else jnp.abs(residual)
-        return -distance - log_sigma - constant - self.log_stretch()
-
-    def residuals(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> Float[Array, " measurement"]:
-        return (to_scale(self.measured, self.scale) - simulated) * jnp.exp(-log_sigma)
-
-    def log_stretch(self) -> Float[Array, " measurement"]:
-        """The logarithm of the derivative of a measurement by its value on the scale."""
-        if self.scale == "lin":
-            return jnp.zeros_like(self.measured)
-        return jnp.log(self.measured) + (0.0 if self.scale == "log" else math.log(LOG_10))
-
-    def slopes(
-        self, simulated: Float[Array, " measurement"], log_sigma: Float[Array, " measurement"]
-    ) -> tuple[Float[Array, " measurement"], Float[Array, " measurement"]]:
-        """The derivatives of the log-likelihoods by the simulated values and by the logarithms of sigma."""
-        residual = self.residuals(simulated, log_sigma)
-        if self.kind == "normal":
-            return residual * jnp.exp(-log_sigma), residual**2 - 1
-        return jnp.sign(residual) * jnp.exp(-log_sigma), jnp.abs(residual) - 1
-
-    def information(self, log_sigma: Float[Array, " measurement"]) -> tuple[Float[Array, " measurement"], float]:
-        """The Fisher information of the simulated values and of the logarithm of sigma."""
-        return jnp.exp(-2 * log_sigma), 2.0 if self.kind == "normal" else 1.0
-
-
-DENSITIES: dict[str, Callable[..., Array]] = {
-    "uniform": lambda x, lower, upper: densities.uniform.logpdf(x, lower, upper - lower),
-    "normal": densities.norm.logpdf,
-    "laplace": densities.laplace.logpdf,
-    "log-normal": lambda x, mean, deviation: densities.norm.logpdf(jnp.log(x), mean, deviation) - jnp.log(x),
-    "log-laplace": lambda x, middle, scale: densities.laplace.logpdf(jnp.log(x), middle, scale) - jnp.log(x),
-    "log-uniform": lambda x, lower, upper: (
-        densities.uniform.logpdf(jnp.log(x), math.log(lower), math.log(upper / lower)) - jnp.log(x)
-    ),
-    "cauchy": densities.cauchy.logpdf,
-    "gamma": lambda x, shape, scale: densities.gamma.logpdf(x, shape, scale=scale),
-    "chisquare": densities.chi2.logpdf,
-    "exponential": lambda x, scale: densities.expon.logpdf(x, scale=scale),
-    "rayleigh": lambda x, scale: jnp.log(x) - 2 * math.log(scale) - 0.5 * (x / scale) ** 2,
-}
-
-
-def mass_between(prior: Prior, lower: float, upper: float) -> float:
-    """The probability between two bounds of a prior."""
-    from scipy import stats
-
-    a, b = (*prior.numbers, 0.0)[:2]
-    distributions = {
-        "uniform": lambda: stats.uniform(a, b - a), "normal": lambda: stats.norm(a, b),
-        "laplace": lambda: stats.laplace(a, b), "log-normal": lambda: stats.lognorm(b, scale=math.exp(a)),
-        "log-uniform": lambda: stats.loguniform(a, b), "cauchy": lambda: stats.cauchy(a, b),
-        "gamma": lambda: stats.gamma(a, scale=b), "chisquare": lambda: stats.chi2(a),
-        "exponential": lambda: stats.expon(scale=a), "rayleigh": lambda: stats.rayleigh(scale=a),
-    }  # fmt: skip
-    if prior.name == "log-laplace":
-        law = stats.laplace(a, b)
-        return float(law.cdf(math.log(upper)) - (law.cdf(math.log(lower)) if lower > 0 else 0.0))
-    law = distributions[prior.name]()
-    return float(law.cdf(upper) - law.cdf(lower))
-
-
-def log_priors(parameters: Mapping[str, TableParameter], values: Mapping[str, Value]) -> dict[str, Float[Array, ""]]:
-    """The logarithm of the prior density of each estimated parameter that has one."""
-    found: dict[str, Array] = {}
-    for name, parameter in parameters.items():
-        if parameter.prior is None or not parameter.is_estimated:
-            continue
-        prior = parameter.prior
-        value = jnp.asarray(values[name], float)
-        value = to_scale(value, parameter.scale) if prior.is_on_scale else value
-        density = DENSITIES[prior.name](value, *prior.numbers)
-        if prior.is_truncated:
-            density = density - math.log(mass_between(prior, parameter.lower, parameter.upper))
-        found[name] = density
-    return found
+from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
 
 
 class Kind(NamedTuple):
@@ -302,11 +190,16 @@ class Outputs(NamedTuple):
     log_sigma: Float[Array, " measurement"]
 
 
+# For each group the recorded states and the constants of its experiments.
+Recorded = tuple[tuple[Float[Array, "experiment row state"], Constants], ...]
+
+
 class Evaluation(NamedTuple):
     """The log-likelihood, and what it was computed from."""
 
     value: Float[Array, ""]
     outputs: Outputs
+    recorded: Recorded
 
 
 class Derivatives(NamedTuple):
@@ -321,6 +214,10 @@ class Derivatives(NamedTuple):
 
 # Fused kernels of many small sums take XLA twice as long to compile, and save nothing here.
 COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
+
+
+# Steps by which scales, offsets and noise are fitted to a point; the longest; the first damping, and its changes.
+SCREENING_STEPS, LONGEST_SCREENING_STEP, SCREENING_DAMPING, MILDER, HARSHER = 40, 1.0, 1e-2, 0.2, 8.0
 
 
 class Objective:
@@ -451,14 +348,17 @@ class Objective:
             recorded.append(simulation.run(period, state, memory, waits=False, until_steady=True)[0][None])
         return jnp.concatenate(recorded), {name: as_float(value) for name, value in constants.items()}
 
-    def _outputs(self, x: Float[Array, " parameter"]) -> Outputs:
-        """What is simulated for each measurement."""
+    def _record(self, x: Float[Array, " parameter"]) -> Recorded:
+        parameters = self._parameters(x)
+        return tuple(self._simulate(group, parameters) for group in self.groups)
+
+    def observe(self, x: Float[Array, " parameter"], recorded: Recorded) -> Outputs:
+        """What recorded states say of each measurement; traced, in double precision."""
         parameters = self._parameters(x)
         overrides = stack_scalars([evaluate(f, Scope(parameters, self.problem.model.initial)) for f in self.overrides])
         simulated: list[Array] = []
         log_sigma: list[Array] = []
-        for group in self.groups:
-            states, constants = self._simulate(group, parameters)
+        for group, (states, constants) in zip(self.groups, recorded, strict=True):
             for block in group.blocks:
                 own = {name: overrides[index] for name, index in block.overrides.items()}
                 here = {name: as_float(value)[block.experiment] for name, value in constants.items()}
@@ -476,30 +376,40 @@ class Objective:
         ends = np.cumsum([len(block.places) for block in self.blocks])
         return [values[end - len(block.places) : end] for block, end in zip(self.blocks, ends, strict=True)]
 
-    def _total(self, outputs: Outputs) -> Float[Array, ""]:
+    def total(self, outputs: Outputs) -> Float[Array, ""]:
+        """The log-likelihood of all measurements; traced."""
         parts = zip(self.blocks, self._split(outputs.simulated), self._split(outputs.log_sigma), strict=True)
         return jnp.sum(jnp.stack([jnp.sum(block.noise.log_density(z, s)) for block, z, s in parts]))
 
     def _evaluate(self, x: Float[Array, " parameter"]) -> Evaluation:
-        outputs = self._outputs(x)
-        return Evaluation(finite_or_worst(self._total(outputs)), outputs)
+        recorded = self._record(x)
+        outputs = self.observe(x, recorded)
+        return Evaluation(finite_or_worst(self.total(outputs)), outputs, recorded)
 
     def _differentiate(self, x: Float[Array, " parameter"]) -> Derivatives:
         """Everything, by forward sensitivities."""
 
         def twice(x: Float[Array, " parameter"]) -> tuple[Outputs, Outputs]:
-            outputs = self._outputs(x)
+            outputs = self.observe(x, self._record(x))
             return outputs, outputs
 
         slopes, outputs = jax.jacfwd(twice, has_aux=True)(x)
-        gradient, fisher = jnp.zeros_like(x), jnp.zeros((x.size, x.size))
+        gradient, fisher = self.slope_and_information(outputs, slopes)
+        return Derivatives(finite_or_worst(self.total(outputs)), gradient, fisher, outputs, slopes)
+
+    def slope_and_information(
+        self, outputs: Outputs, slopes: Outputs
+    ) -> tuple[Float[Array, " parameter"], Float[Array, "parameter parameter"]]:
+        """The gradient of the log-likelihood and the Fisher information, from derivatives of the outputs; traced."""
+        count = slopes.simulated.shape[1]
+        gradient, fisher = jnp.zeros(count), jnp.zeros((count, count))
         split = map(self._split, (*outputs, *slopes))
         for block, z, s, dz, ds in zip(self.blocks, *split, strict=True):
             by_value, by_sigma = block.noise.slopes(z, s)
             gradient = gradient + by_value @ dz + by_sigma @ ds
             of_value, of_sigma = block.noise.information(s)
             fisher = fisher + (dz * of_value[:, None]).T @ dz + of_sigma * ds.T @ ds
-        return Derivatives(finite_or_worst(self._total(outputs)), gradient, fisher, outputs, slopes)
+        return gradient, fisher
 
     def _value(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
         return self._evaluate(x).value
@@ -587,6 +497,93 @@ def group_targets(group: Group) -> dict[str, bool]:
     """What the first condition changes, and whether it does in all experiments."""
     given = {name: bool(group.given[0][:, at].all()) for at, name in enumerate(group.targets[0])}
     return given | {name: True for name, _ in group.kind.formulas[0]}
+
+
+class Fitting(NamedTuple):
+    """Where a fit of some parameters is: their values, what they give, and the damping of the next step."""
+
+    y: Float[Array, " parameter"]
+    value: Float[Array, ""]
+    gradient: Float[Array, " parameter"]
+    information: Float[Array, "parameter parameter"]
+    damping: Float[Array, ""]
+
+
+class Screen:
+    """Chooses starts among points.
+
+    At a random point scales, offsets and noise are wrong by decades, and the likelihood says little of the dynamics.
+    They are fitted first, which needs no simulation. (Schmiester, Schälte, Fröhlich, Hasenauer and Weindl, 2020:
+    Efficient parameterization of large-scale dynamic models based on relative measurements. Bioinformatics 36, 594.)
+    """
+
+    def __init__(self, objective: Objective):
+        self.objective = objective
+        fitted = observation_parameters(objective.problem)
+        self.at = np.array([at for at, name in enumerate(objective.names) if name in fitted], int)
+        self.lower, self.upper = (each[self.at] for each in objective.bounds)
+
+    def choose(self, points: Float[np.ndarray, "point parameter"]) -> Float[np.ndarray, " parameter"]:
+        """The best of some points, with scales, offsets and noise fitted."""
+        return max(map(self.adapt, points), key=lambda found: found[0])[1]
+
+    def adapt(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
+        """The log-likelihood of a point whose scales, offsets and noise are fitted, and the point."""
+        found = self.objective.evaluate(x)
+        if not (self.at.size and np.isfinite(found.value)):
+            return float(found.value), x
+        with jax.enable_x64(True):
+            value, x = jax.device_get(self._program(jnp.asarray(x), found.recorded))
+        return float(value), np.asarray(x)
+
+    @cached_property
+    def _program(self):
+        return jax.jit(self._adapt, compiler_options=COMPILER_OPTIONS)
+
+    def _adapt(self, x: Float[Array, " parameter"], recorded: Recorded) -> tuple[Array, Array]:
+        """Damped steps by the Fisher information within the bounds (Levenberg and Marquardt)."""
+
+        def look(y: Float[Array, " parameter"], damping: Float[Array, ""]) -> Fitting:
+            return Fitting(y, *self._differentiate(x, y, recorded), damping)
+
+        def step(here: Fitting, _: None) -> tuple[Fitting, None]:
+            there = look(damped_step(here, self.lower, self.upper), MILDER * here.damping)
+            other = here._replace(damping=HARSHER * here.damping)
+            return jax.tree.map(lambda a, b: jnp.where(there.value > here.value, a, b), there, other), None
+
+        last, _ = jax.lax.scan(step, look(x[self.at], jnp.asarray(SCREENING_DAMPING)), None, length=SCREENING_STEPS)
+        return last.value, x.at[self.at].set(last.y)
+
+    def _differentiate(
+        self, x: Float[Array, " parameter"], y: Float[Array, " observation"], recorded: Recorded
+    ) -> tuple[Array, Array, Array]:
+        """The log-likelihood, its gradient and the Fisher information, with other values of the fitted parameters."""
+
+        def twice(y: Float[Array, " observation"]) -> tuple[Outputs, Outputs]:
+            outputs = self.objective.observe(x.at[self.at].set(y), self._update(recorded, y))
+            return outputs, outputs
+
+        slopes, outputs = jax.jacfwd(twice, has_aux=True)(y)
+        return finite_or_worst(self.objective.total(outputs)), *self.objective.slope_and_information(outputs, slopes)
+
+    def _update(self, recorded: Recorded, y: Float[Array, " observation"]) -> Recorded:
+        """What was recorded, with the fitted parameters among its constants."""
+        fitted = [self.objective.estimated[at] for at in self.at.tolist()]
+        values = {each.name: from_scale(value, each.scale) for each, value in zip(fitted, y, strict=True)}
+        return tuple(
+            (states, {**constants, **{name: jnp.full(len(states), value) for name, value in values.items()}})
+            for states, constants in recorded
+        )
+
+
+def damped_step(here: Fitting, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
+    """A point within the bounds; parameters at a bound that the gradient pushes against rest."""
+    rests = ((here.y <= lower) & (here.gradient < 0)) | ((here.y >= upper) & (here.gradient > 0))
+    both = ~jnp.logical_or.outer(rests, rests)
+    added = jnp.where(rests, 1.0, here.damping * (jnp.diag(here.information) + 1e-3))
+    matrix = jnp.where(both, here.information, 0.0) + jnp.diag(added)
+    moved = jnp.linalg.solve(matrix, jnp.where(rests, 0.0, here.gradient))
+    return jnp.clip(here.y + jnp.clip(moved, -LONGEST_SCREENING_STEP, LONGEST_SCREENING_STEP), lower, upper)
 
 
 def objective(problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES) -> Objective:

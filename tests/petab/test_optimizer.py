@@ -40,6 +40,30 @@ def test_a_maximum_outside_the_bounds_is_approached_along_them():
     assert fit.x[0] == 0.5
 
 
+class Saddle:
+    """A quadratic function in the unit cube whose curvature is known, and negative in a direction."""
+
+    estimated, bounds = (), (np.zeros(3), np.ones(3))
+    slopes = np.array([-25.0, 0.0, 75.0])
+    curvature = np.array([[100.0, -125.0, 25.0], [-125.0, 200.0, -25.0], [25.0, -25.0, -150.0]])
+
+    def log_likelihood(self, x: np.ndarray) -> float:
+        return float(self.slopes @ x - 0.5 * x @ self.curvature @ x)
+
+    def differentiate(self, x: np.ndarray) -> SimpleNamespace:
+        gradient = self.slopes - self.curvature @ x
+        return SimpleNamespace(value=self.log_likelihood(x), gradient=gradient, fisher=self.curvature)
+
+
+def test_a_step_that_stops_at_bounds_is_not_the_end():
+    """At this start the best step in the ball leaves the cube, and what is left of it would lose."""
+    saddle = Saddle()
+    optimizer = Optimizer(saddle)
+    fit = optimizer.maximise(np.array([1.0, 0.05, 0.9]))
+    gradient = saddle.differentiate(fit.x).gradient
+    np.testing.assert_allclose(gradient[optimizer.is_free(fit.x, gradient)], 0.0, atol=1e-3)
+
+
 @pytest.mark.parametrize("curvature", [np.diag([4.0, 1.0]), np.diag([4.0, -1.0]), np.zeros((2, 2))])
 @pytest.mark.parametrize("radius", [0.1, 10.0])
 def test_a_step_gains_the_most_within_the_ball(curvature, radius):
