@@ -16,6 +16,8 @@ from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
 from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words
 from ..petab.objective import Objective
+from ..petab.sources import list_places
+from ..petab.tables import Problem
 from ..plots.curves import TRAIN
 from ..plots.figures import plot_fit, plot_starts
 from ..report.pages import make_run_page
@@ -31,8 +33,8 @@ from .run_logger import Interruption
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
-# The field of a config that names none.
-PLAIN_FIELD = "node_fit.MLP"
+# The field of a config that names none, and that of networks in equations.
+PLAIN_FIELD, HYBRID_FIELD = "node_fit.MLP", "node_fit.Hybrid"
 
 
 def is_petab(config: DictConfig) -> bool:
@@ -65,6 +67,7 @@ class PEtabRun:
         """
         self.prepare()
         problem = build(self.config.data, "data").read()
+        self.check_networks(problem)
         objective = Objective(problem)
         if self.config.resume:
             self.fits = read_starts(self.files.starts, objective)
@@ -97,13 +100,31 @@ class PEtabRun:
             check_unchanged(OmegaConf.load(files.config), config)
             self.config = with_new_keys(config)
         check_top(self.config)
-        if self.config.field.get("_target_") != PLAIN_FIELD:
-            raise ConfigError(
-                "field: the model of a PEtab problem or SBML file has its equations; leave it out, or put a network in "
-                "them with '+data.networks.NAME=[A,B]', where NAME is a reaction, a constant or a state."
-            )
+        self.check_field()
         if not self.config.resume:
             files.check_unused()
+
+    def check_field(self) -> None:
+        """Refuses a field other than the problem's equations, with or without a network in them."""
+        if self.config.field.get("_target_") not in (PLAIN_FIELD, HYBRID_FIELD):
+            raise ConfigError(
+                "field: the model of a PEtab problem or SBML file has its equations; leave it out, or put a network in "
+                "them with field=hybrid '+data.networks.NAME=[A,B]', where NAME is a reaction, a constant or a state."
+            )
+        key = next((each for each in self.record["overrides"] if each.lstrip("+~").startswith("field.")), None)
+        if key is not None:
+            raise ConfigError(
+                f"{key}: the problem has its equations, and a network in them its inputs by data.networks and its size "
+                "by data.width; leave it out."
+            )
+
+    def check_networks(self, problem: Problem) -> None:
+        """Asks what the network of `field=hybrid` stands for."""
+        if self.config.field.get("_target_") == HYBRID_FIELD and not self.config.data.get("networks"):
+            raise ConfigError(
+                "field=hybrid: name what the network stands for and what it sees, as in '+data.networks.NAME=[A,B]'. "
+                f"In {problem.name} it may be {list_places(problem)}."
+            )
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)

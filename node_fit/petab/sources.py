@@ -32,6 +32,8 @@ MOST_WIDTH = 50
 # Weights are looked for within these bounds, and have a standard normal density. The output's size is on a logarithmic
 # scale.
 GREATEST_WEIGHT, LEAST_SIZE, GREATEST_SIZE = 10.0, 1e-5, 1e5
+# The most names in a sentence.
+MOST_LISTED = 12
 TIME_COLUMNS = ("time", "t", "Time", "TIME")
 # Bounds of a positive parameter that has no value.
 LEAST_VALUE, GREATEST_VALUE = 1e-5, 1e5
@@ -126,6 +128,22 @@ def model_with(model: Model, name: str, formula: Formula) -> Model:
         initial = {each: start for each, start in model.initial.items() if each != name}
         return replace(model, initial=initial, rules={**model.rules, name: formula})
     raise PEtabError(f"networks: {name!r} is no reaction, constant or state of {model.place}{nearest(name, model)}.")
+
+
+def list_places(problem: Problem) -> str:
+    """What a network may stand for in a problem, in words."""
+    model = problem.model
+    others = {*model.rates, *model.containers.values(), *(name for each in model.events for name in each.assignments)}
+    places = {
+        "the rate of": list(model.reactions),
+        "the constant": [name for name in model.initial if name not in others],
+        "a part of the derivative of": list(model.rates),
+    }
+    return "; or ".join(f"{kind} {some_of(names)}" for kind, names in places.items() if names)
+
+
+def some_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_LISTED]) + (", ..." if len(names) > MOST_LISTED else "")
 
 
 def nearest(name: str, model: Model, *but: str) -> str:
@@ -348,7 +366,7 @@ class ModelTable:
 
     def choice(self) -> str:
         names = self.constants() or sorted(self.model.initial)
-        return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        return some_of(names)
 
     def parameter(self, name: str) -> TableParameter:
         value = self.value(name)

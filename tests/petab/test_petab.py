@@ -246,5 +246,21 @@ def test_a_run_writes_tables_pictures_and_a_page_and_goes_on(tmp_path):
     measurements = (path.parent / "measurements.tsv").read_text()
     (path.parent / "measurements.tsv").write_text(measurements.replace("1.58", "1.85"))
     assert "the problem is not the one" in run_node_fit(tmp_path, f"resume={run}").err
-    hybrid = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "field=hybrid", "hydra.run.dir=other")
-    assert hybrid.code == 1 and "put a network in them with '+data.networks.NAME=[A,B]'" in hybrid.err
+
+
+@pytest.mark.slow
+def test_field_hybrid_is_a_network_in_the_equations(tmp_path):
+    path = write_problem(tmp_path / "decay")
+    given = "data=petab", f"data.path={path}", "field=hybrid", "restarts=0", "report=false"
+    asks = run_node_fit(tmp_path, *given, "hydra.run.dir=asks")
+    assert asks.code == 1 and "it may be the constant k, c, d; or a part of the derivative of x." in asks.err
+    assert not (tmp_path / "asks" / "config.yaml").exists()
+    wide = run_node_fit(tmp_path, *given, "+data.networks.k=[x]", "field.width=3", "hydra.run.dir=wide")
+    assert wide.code == 1 and "field.width=3: " in wide.err and "data.width" in wide.err
+    other = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "field=linear", "hydra.run.dir=other")
+    assert other.code == 1 and "put a network in them with field=hybrid" in other.err
+    ran = run_node_fit(tmp_path, *given, "+data.networks.k=[x]", "data.width=1", "hydra.run.dir=run")
+    assert ran.code == 0, ran.err
+    assert "k_1_x" in json.loads((tmp_path / "run" / "summary.json").read_text())["constants"]
+    ran = run_node_fit(tmp_path, "resume=run")
+    assert ran.code == 0, ran.err
