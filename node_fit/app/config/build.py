@@ -86,8 +86,8 @@ class Deferred(functools.partial[object]):
 
 # What to do about a key without a value, where there is more to say than to set it.
 WITHOUT_VALUE = {
-    "data.states": "name columns, data.states=[x,y], or name the file alone, python -m node_fit mine.csv: its first column "
-    "is then the time, and the others are states"
+    "data.states": "name columns, data.states=[x,y], or name the file alone, python -m node_fit mine.csv: its first "
+    "column is then the time, and the others are states"
 }
 
 
