@@ -71,7 +71,7 @@ class Fit:
     - `linear`: the linear state-space model that it began from, if it did.
     - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
       0 elsewhere.
-    - `attempts`: what was tried, if the first fit was not good; each with its verdict and errors.
+    - `attempts`: what was tried, if more than one fit was; each with its verdict and errors.
     - `horizon`: rows of the windows that the model predicts, where it predicts no whole trajectory, as of chaos.
     - `log_evidence`: of a polynomial whose coefficients have been thinned out.
     - `optimum`: the fitted model, where `model` is an ensemble drawn around it.

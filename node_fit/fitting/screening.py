@@ -20,7 +20,7 @@ from ..data.dataset import Dataset
 from ..data.domains import Bounds
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import carry, dtype_of, is_array, precision_of, scope
+from ..runtime.placement import carry, dtype_of, precision_of, scope
 
 # How many beginnings a generation has at the least, how many generations follow the first, of how many trajectories
 # they are simulated, and over how many solver steps at the most.
@@ -153,7 +153,7 @@ def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.f
 def constants_of(model: PyTree) -> list[Constants]:
     """The groups of constants of a model's field and start."""
     parts = jax.tree.leaves((model.field, model.start), is_leaf=lambda part: isinstance(part, Constants))
-    return [part for part in parts if isinstance(part, Constants) and is_array(part.raw)]
+    return [part for part in parts if isinstance(part, Constants) and jax.tree.leaves(part.raw)]
 
 
 def raw_of(model: PyTree) -> list[PyTree]:
