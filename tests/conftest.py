@@ -14,7 +14,7 @@ from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
 # The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
 # compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+QUICK = "--xla_backend_optimization_level=0"
 if version("jaxlib").startswith("0.10."):  # Later versions abort on this unknown flag.
     QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
