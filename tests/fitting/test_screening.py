@@ -73,7 +73,8 @@ def test_hidden_starts_have_both_signs_where_the_data_do():
     assert starts == pytest.approx([-1000, -10, -10 * 100 ** (2 * 0.02 - 1), 10, 1000], rel=1e-6)
 
 
-def test_the_best_beginnings_fit_better_than_the_given_constants(small_search, monkeypatch):
+def test_the_best_beginnings_fit_better_than_the_given_constants(monkeypatch):
+    monkeypatch.setattr(screening, "POPULATION", screening.POPULATION // 4)
     data, ys = prey()
     wrong = {"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1}
     model = model_of(data, wrong)
