@@ -267,7 +267,7 @@ class Job:
             f"start: {summary['start']}",
             describe_end(fit.status, fit.reason, took_steps=bool(fit.history)),
             *([LINEAR_IS_BEST] if fit.is_linear else []),
-            *described_attempts(fit.attempts, fit.horizon),
+            *described_attempts(fit.attempts, fit.choices, fit.horizon),
             report.verdict.sentence,
         ):
             self.console.print(line, soft_wrap=True, markup=False)

@@ -19,6 +19,7 @@ from rich.text import Text
 from ..evaluation.diagnosis import Assessment
 from ..evaluation.metrics import Figures, jsonable
 from ..fitting.ladder import Attempt
+from ..fitting.resolve import Choice
 from ..fitting.result import Fit
 from ..fitting.selection import Restarts
 from ..model.ensemble import Ensemble
@@ -269,12 +270,14 @@ def describe_end(status: str, reason: str, *, took_steps: bool) -> str:
     return f"{status}: {reason}" + ("; it had ended before, and took no further step" if whole else "")
 
 
-def described_attempts(attempts: Sequence[Attempt], horizon: int | None) -> list[str]:
-    """What was tried, and what it has brought."""
+def described_attempts(attempts: Sequence[Attempt], choices: Sequence[Choice], horizon: int | None) -> list[str]:
+    """What was tried, what it has brought, and those of the choices that the kept one has made anew."""
     if len(attempts) < 2:
         return []
     lines = [f"tried {pluralize(len(attempts), 'fit')}:"]
-    lines += [f"  {'*' if each.kept else '-'} {each}" for each in attempts]
+    for each in attempts:
+        lines.append(f"  {'*' if each.kept else '-'} {each}")
+        lines += [f"    {choice}" for choice in choices if each.kept and choice.key in each.keys]
     if horizon is not None:
         lines.append(f"scores are of forecasts over windows of {horizon} rows: no whole trajectory is predicted")
     return lines

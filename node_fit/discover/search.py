@@ -3,7 +3,7 @@
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,25 +87,37 @@ class FoundSystem:
 
         **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`, linear between rows.
         """
-        from scipy.integrate import solve_ivp
-
         inputs = dict(us or {})
         rates = Tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
-        constants, left = list(self.constants.values()), MOST_EVALUATIONS
+        constants = list(self.constants.values())
 
         def slope(t: float, y: np.ndarray) -> np.ndarray:
-            nonlocal left
-            left -= 1
-            if left < 0 or not np.isfinite(y).all():
-                raise ArithmeticError("the simulation runs away, or its steps become too small.")
             return np.array(rates([*y, *[np.interp(t, ts, column) for column in inputs.values()], *constants]), float)
 
-        try:
-            with np.errstate(all="ignore"):
-                done = solve_ivp(slope, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
-        except ArithmeticError:
-            return None
-        return done.y.T if done.success and np.isfinite(done.y).all() else None
+        return solve_or_give_up(slope, start, ts)
+
+
+def solve_or_give_up(
+    slope: Callable[[float, np.ndarray], np.ndarray], start: Sequence[float] | np.ndarray, ts: np.ndarray
+) -> np.ndarray | None:
+    """States at times, `(row, state)`, by LSODA; None if they run away, or its steps become too small."""
+    from scipy.integrate import solve_ivp
+
+    left = MOST_EVALUATIONS
+
+    def counted(t: float, y: np.ndarray) -> np.ndarray:
+        nonlocal left
+        left -= 1
+        if left < 0 or not np.isfinite(y).all():
+            raise ArithmeticError
+        return slope(t, y)
+
+    try:
+        with np.errstate(all="ignore"):
+            done = solve_ivp(counted, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
+    except ArithmeticError:
+        return None
+    return done.y.T if done.success and np.isfinite(done.y).all() else None
 
 
 @dataclass(frozen=True)
@@ -339,9 +351,11 @@ class Search:
         absorbed = self.absorbed[place]
         kept = (*self.required, *absorbed)
         found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept)
-        return list({each.terms: each for each in (one.without_terms(absorbed) for one in reversed(found))}.values())[
-            ::-1
-        ]
+        shortest: dict[tuple[str, ...], Formula] = {}
+        for each in found:
+            left = each.without_terms(absorbed)
+            shortest.setdefault(left.terms, left)
+        return list(shortest.values())
 
     def improve(self, others: Sequence[Sequence[Formula]], systems: Sequence[System] = ()) -> None:
         terms = {

@@ -213,6 +213,8 @@ def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
     choices = fit.choices
     if len(tried) > 1 and best is not tried[0]:
         others = "; ".join(str(each.attempt) for each in tried if each is not best)
+        if "hidden" in best.attempt.keys:
+            choices = (*choices, Choice("hidden", count_hidden(fit), "the best of the fits that were tried"))
         choices = (*choices, Choice("attempt", best.attempt.name, f"{best.attempt}; not {others}"))
     return replace(
         fit,
@@ -275,7 +277,7 @@ def why_more(judged: Judged) -> str:
         return f"it has {count_hidden(judged.fit)} hidden states and leaves more than noise"
     if has_hidden_starts(judged.fit):
         return "other constants may fit as well where states are hidden"
-    return "equations hold from other starts, too"
+    return "they hold from other starts, too"
 
 
 def may_have_equations(tried: Sequence[Judged], options: Options) -> bool:

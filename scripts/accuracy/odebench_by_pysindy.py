@@ -19,8 +19,9 @@ import numpy as np
 from node_fit.benchmark.__main__ import draw_record, has_same_terms, r_squared
 from node_fit.benchmark.protocols import GOOD_R2_SHARE, Equation, read_equations
 from node_fit.data.dataset import Dataset
+from node_fit.discover.search import solve_or_give_up
 
-THRESHOLDS, MOST_EVALUATIONS = np.geomspace(3.0, 1e-3, 12), 20_000
+THRESHOLDS = np.geomspace(3.0, 1e-3, 12)
 
 
 def fit(data: Dataset, **options):
@@ -37,23 +38,8 @@ def fit(data: Dataset, **options):
 
 def simulate(model, start: np.ndarray, ts: np.ndarray) -> np.ndarray | None:
     """States of a polynomial model, `(row, state)`, by the solver and with the limits of `discover`."""
-    from scipy.integrate import solve_ivp
-
-    powers, constants, left = model.feature_library.powers_, model.coefficients(), MOST_EVALUATIONS
-
-    def slope(t: float, y: np.ndarray) -> np.ndarray:
-        nonlocal left
-        left -= 1
-        if left < 0 or not np.isfinite(y).all():
-            raise ArithmeticError
-        return constants @ np.prod(y**powers, axis=1)
-
-    try:
-        with np.errstate(all="ignore"):
-            done = solve_ivp(slope, (ts[0], ts[-1]), start, t_eval=ts, method="LSODA", rtol=1e-7, atol=1e-9)
-    except ArithmeticError:
-        return None
-    return done.y.T if done.success and np.isfinite(done.y).all() else None
+    powers, constants = model.feature_library.powers_, model.coefficients()
+    return solve_or_give_up(lambda t, y: constants @ np.prod(y**powers, axis=1), start, ts)
 
 
 def fit_by_defaults(data: Dataset) -> Iterator:

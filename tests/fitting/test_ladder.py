@@ -14,8 +14,10 @@ from scipy.integrate import solve_ivp
 from scipy.signal import lfilter
 
 import node_fit as nf
+from node_fit.app.console import described_attempts
 from node_fit.fitting import ladder
 from node_fit.fitting.relevance import log_evidence, thin_out
+from node_fit.fitting.resolve import Choice
 from node_fit.options.recipes import growing_windows
 
 pytestmark = pytest.mark.slow
@@ -268,6 +270,20 @@ def test_states_are_added_to_the_model_of_a_driven_record_while_they_help(driven
     assert ladder.with_more_states(options, driven, [first, replace(more, error=0.2)]) is None
     yet = judged(driven, f"yet {ladder.MORE_STATES}", train=0.01)
     assert not ladder.wants_more([first, more, yet], options)
+    kept = replace(more, attempt=replace(more.attempt, keys=("hidden",)))
+    told = {choice.key: choice.value for choice in ladder.result_of(kept, [first, kept]).choices}
+    assert told["hidden"] == before + 2 and told["attempt"] == ladder.MORE_STATES
+
+
+def test_what_the_kept_attempt_has_chosen_is_told(driven):
+    choices = [Choice("field", "sparse", "dy/dt = -y"), Choice("start", "encoder", "rows before")]
+    first = judged(driven).attempt
+    found = replace(judged(driven, ladder.SPARSE_EQUATIONS).attempt, keys=("field",), kept=True)
+    lines = described_attempts([first, found], choices, None)
+    assert (
+        lines[-1] == "    field=sparse: dy/dt = -y" and lines[-2].startswith("  * equations: good") and len(lines) == 4
+    )
+    assert described_attempts([first], choices, None) == []
 
 
 @pytest.mark.parametrize(
