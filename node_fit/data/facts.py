@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .dataset import Dataset
-from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY, detect_input_hold
+from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY
 from .scaling import Scaling
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
@@ -46,7 +46,7 @@ class Facts:
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
         """The facts of a fit's data."""
-        inputs, reason = detect_input_hold(train) if train.is_driven else ("linear", "")
+        inputs, reason = train.input_hold if train.is_driven else ("linear", "")
         return Facts(
             trajectories=len(train),
             rows=int(train.lengths.sum()),

@@ -5,13 +5,9 @@ The derivatives of splines estimate the vector field without a solver.
 
 import itertools
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
-
-from .dataset import Dataset
-from .trajectories import pad
+from jaxtyping import Bool, Float
 
 # Below this noise (in standard deviations of the channel) an interpolating spline is the better estimate: the ends of a
 # natural smoothing spline have no curvature, an error that exceeds so little noise.
@@ -131,19 +127,18 @@ def group_by_grid(ts: np.ndarray, known: np.ndarray, wanted: np.ndarray, rows: n
 FEW_LEVELS, RARELY = 8, 0.5
 
 
-def detect_input_hold(data: Dataset) -> tuple[str, str]:
-    """`hold` or `linear`, and the reason."""
-    changed = np.diff(data.us, axis=1)[data.valid[:, 1:]] != 0
+def detect_input_hold(us: np.ndarray, valid: np.ndarray) -> tuple[str, str]:
+    """`hold` or `linear`, and the reason.
+
+    **Arguments:** `us`: inputs, shape `(trajectory, time, input)`. `valid`: which rows are no padding,
+    shape `(trajectory, time)`.
+    """
+    changed = np.diff(us, axis=1)[valid[:, 1:]] != 0
     share = float(changed.any(axis=1).mean())
-    levels = max(len(np.unique(data.us[..., index][data.valid])) for index in range(data.us.shape[2]))
+    levels = max(len(np.unique(us[..., index][valid])) for index in range(us.shape[2]))
     if levels <= FEW_LEVELS:
         return "hold", f"the inputs have {levels} levels"
     return "hold" if share < RARELY else "linear", f"the inputs change in {share:.0%} of the rows"
-
-
-def are_held(data: Dataset) -> bool:
-    """Whether the inputs, if there are any, look as if they were held."""
-    return data.us.shape[1] > 1 and data.us.shape[2] > 0 and detect_input_hold(data)[0] == "hold"
 
 
 # Times are evenly spaced if all steps between rows agree to within this share.
@@ -152,42 +147,25 @@ EVEN = 0.01
 LARGEST_GAP = 3
 
 
-def median_step(data: Dataset) -> float:
-    """The median time between two rows [unit of time]."""
-    return float(np.median(np.diff(data.ts, axis=1)[data.valid[:, 1:]]))
+def is_even(steps: np.ndarray, step: float) -> bool:
+    """Whether all steps between rows are as long as one."""
+    return bool(np.allclose(steps, step, rtol=EVEN, atol=0))
 
 
-def sample_evenly(data: Dataset, step: float, inputs: str) -> Dataset:
-    """The same trajectories at evenly spaced times, by interpolation; evenly spaced data are returned as they are.
+def resample(
+    t: Float[np.ndarray, " row"],
+    y: Float[np.ndarray, "row state"],
+    u: Float[np.ndarray, "row input"],
+    scored: Bool[np.ndarray, " row"],
+    *,
+    step: float,
+    inputs: str,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A trajectory at evenly spaced times: times, states, inputs and whether a row counts.
 
-    **Arguments:**
-
-    - `step`: time between two rows [unit of time].
-    - `inputs`: how inputs are interpolated, `hold` or `linear`. States are interpolated linearly between neighbouring
-      rows, and are missing in wide gaps.
+    **Arguments:** `step`: time between two rows [unit of time]. `inputs`: how inputs are interpolated, `hold` or
+    `linear`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
     """
-    steps = np.diff(data.ts, axis=1)[data.valid[:, 1:]]
-    if np.allclose(steps, step, rtol=EVEN, atol=0):
-        return data
-    parts = [resample(data, row, step, inputs) for row in range(len(data.lengths))]
-    lengths = np.array([len(ts) for ts, *_ in parts])
-    longest = int(lengths.max())
-    ts, ys, us, scored = zip(*parts, strict=True)
-    return replace(
-        data,
-        ts=pad(list(ts), longest, None),
-        ys=pad(list(ys), longest, np.nan),
-        us=pad(list(us), longest, None),
-        lengths=lengths,
-        scored=pad(list(scored), longest, 0.0) > 0,
-        sigma=None,  # Of what is interpolated, it is not known.
-    )
-
-
-def resample(data: Dataset, row: int, step: float, inputs: str) -> tuple[np.ndarray, ...]:
-    """Times, states, inputs and whether a row counts, of one trajectory."""
-    rows = slice(int(data.lengths[row]))
-    t, y, u = data.ts[row, rows], data.ys[row, rows], data.us[row, rows]
     # A rounding error must not cost the last row.
     times = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)
     before = np.searchsorted(t, times + EVEN * step, side="right") - 1
@@ -196,7 +174,7 @@ def resample(data: Dataset, row: int, step: float, inputs: str) -> tuple[np.ndar
     controls = (
         held if inputs == "hold" else np.stack([np.interp(times, t, each) for each in u.T], axis=1).reshape(held.shape)
     )
-    return times, states, controls, data.scored[row, rows][before]
+    return times, states, controls, scored[before]
 
 
 def interpolate_rows(

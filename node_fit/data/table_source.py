@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .events import WHERE, Events, KnownEvent, parse_events
-from .interpolation import are_held
 from .scaling import Scaling
 from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
 from .tables.reading import (
@@ -336,7 +335,7 @@ def since(time: object, data: Dataset, trajectory: object, where: str) -> object
 
 def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     """The data with a row at the time of each event."""
-    held = are_held(data)
+    held = data.has_held_inputs
     parts = [one_with_rows(data, index, held, events) for index in range(len(data.trajectories))]
     lengths = np.array([len(part["ts"]) for part in parts])
     longest = int(lengths.max())

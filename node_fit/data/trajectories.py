@@ -16,6 +16,7 @@ from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
+from .interpolation import detect_input_hold, is_even, resample
 from .tables.table import Dates
 
 if TYPE_CHECKING:
@@ -362,6 +363,26 @@ class Trajectories:
         return bool((self.valid[:, 1:, None] & (np.diff(self.us, axis=1) != 0)).any())
 
     @property
+    def input_hold(self) -> tuple[str, str]:
+        """How inputs behave between rows, `hold` or `linear`, and the reason."""
+        return detect_input_hold(self.us, self.valid)
+
+    @property
+    def has_held_inputs(self) -> bool:
+        """Whether the inputs, if there are any, look as if they were held."""
+        return self.us.shape[1] > 1 and self.us.shape[2] > 0 and self.input_hold[0] == "hold"
+
+    @property
+    def steps(self) -> Float[np.ndarray, " step"]:
+        """Times between neighbouring rows of all trajectories [unit of time]."""
+        return np.diff(self.ts, axis=1)[self.valid[:, 1:]]
+
+    @property
+    def median_step(self) -> float:
+        """The median time between two rows [unit of time]."""
+        return float(np.median(self.steps))
+
+    @property
     def shares_grid(self) -> bool:
         """Whether all trajectories have the same times, so that one joint solve serves all of them."""
         return bool((self.lengths == self.ts.shape[1]).all() and (self.ts == self.ts[:1]).all())
@@ -432,6 +453,30 @@ class Trajectories:
         """
         pieces = self.pieces(rows, max(rows // 2, 1) if stride is None else stride)
         return cut(self, pieces, [f"{self.trajectories[row]}[{begin}:{end}]" for row, begin, end in pieces])
+
+    def resample(self: Own, step: float, inputs: str) -> Own:
+        """The same trajectories at evenly spaced times, by interpolation; evenly spaced ones are returned as they are.
+
+        **Arguments:** `step`, `inputs`: as in `node_fit.data.interpolation.resample`.
+        """
+        if is_even(self.steps, step):
+            return self
+        parts = [
+            resample(ts[:end], ys[:end], us[:end], scored[:end], step=step, inputs=inputs)
+            for ts, ys, us, scored, end in zip(self.ts, self.ys, self.us, self.scored, self.lengths, strict=True)
+        ]
+        lengths = np.array([len(ts) for ts, *_ in parts])
+        longest = int(lengths.max())
+        ts, ys, us, scored = zip(*parts, strict=True)
+        return replace(
+            self,
+            ts=pad(list(ts), longest, None),
+            ys=pad(list(ys), longest, np.nan),
+            us=pad(list(us), longest, None),
+            lengths=lengths,
+            scored=pad(list(scored), longest, 0.0) > 0,
+            sigma=None,  # Of what is interpolated, it is not known.
+        )
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
         """Windows as (trajectory index, first row, row after the last); see `windows`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
@@ -188,10 +188,6 @@ DECADES = 100.0
 # Share of a channel's residual variance that the rows before have to explain.
 EXPLAINED = 0.2
 MORE = "a longer record, or more of them"
-# Values that leave the range of the training data by more than this share of it are told, of so many channels.
-BEYOND_RANGE, MOST_TOLD = 0.1, 3
-# A simulation that moves by no more than this stands still [standard deviations of the data].
-STILL = 1e-6
 # The width of a network to try where a wider one overfits.
 NARROW = 16
 
@@ -316,36 +312,3 @@ def other_equations(options: Options, chosen: Collection[str]) -> str | None:
     tries.append("a remainder (field.rest=true)" if has_network else "a network for what they lack (field=hybrid)")
     wrong = "the start, the first values of the constants or the equations may be wrong"
     return f"{', '.join(tries[:-1])}{' or ' if tries[:-1] else ''}{tries[-1]}, since {wrong}"
-
-
-def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
-    """Whether a simulation does not move although the data do."""
-    moves = np.ptp(np.where(data.valid[..., None], predicted, predicted[:, :1]), axis=1)
-    return bool((moves <= STILL * prediction_errors(data)).all())
-
-
-def outside_in_words(splits: Mapping[str, Dataset]) -> str | None:
-    """A sentence on the test data, or else the validation data, if they leave the range of the training data."""
-    train = splits["train"]
-    trained = ranges_of(train, np.isfinite(train.ys))
-    for name in reversed([name for name in splits if name != "train"]):
-        data = splits[name]
-        found: list[str] = []
-        for channel, (low, high) in ranges_of(data, data.mask).items():
-            lowest, highest = trained.get(channel, (low, high))
-            below, above = lowest - low, high - highest
-            if channel not in data.angles and max(below, above) > BEYOND_RANGE * (highest - lowest):
-                reached = low if below > above else high
-                found.append(f"{channel} reaches {reached:.3g} (trained on {lowest:.3g} to {highest:.3g})")
-        if found:
-            more = "" if len(found) <= MOST_TOLD else f", and {len(found) - MOST_TOLD} more"
-            return f"The {name} data leave the range of the training data: {', '.join(found[:MOST_TOLD])}{more}."
-    return None
-
-
-def ranges_of(data: Dataset, known: Bool[np.ndarray, "trajectory time state"]) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest value of each channel: of states where they are `known`, of inputs in their rows."""
-    rows = known.any(axis=2)
-    values = {name: data.ys[..., index][known[..., index]] for index, name in enumerate(data.states)}
-    values |= {name: data.us[..., index][rows] for index, name in enumerate(data.inputs)}
-    return {name: (float(each.min()), float(each.max())) for name, each in values.items() if each.size}

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.dataset import Dataset
-from ..data.interpolation import median_step
 from ..model.neural_ode import NeuralODE
 from .metrics import jsonable, prediction_errors
 
@@ -125,7 +124,7 @@ def lyapunov_time(model: NeuralODE, data: Dataset) -> float:
     rows = np.argwhere(data.mask.all(axis=2))
     rows = rows[np.linspace(0, len(rows) - 1, min(ORBITS, len(rows))).astype(int)]
     first = jnp.asarray(data.ys[rows[:, 0], rows[:, 1]])
-    exponent = float(growth_of_errors(model, first, median_step(data) / STEPS_PER_ROW))
+    exponent = float(growth_of_errors(model, first, data.median_step / STEPS_PER_ROW))
     return math.nan if not math.isfinite(exponent) else math.inf if exponent <= 0 else 1 / exponent
 
 

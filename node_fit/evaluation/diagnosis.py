@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
 from ..model.make_model import says
 from ..training.callback import Record
-from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, outside_in_words, past_predicts, stands_still
+from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, past_predicts
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 # Trajectories besides the first that a sentence names.
 MOST_NAMED = 4
+# Values that leave the range of the training data by more than this share of it are told, of so many channels.
+BEYOND_RANGE, MOST_TOLD = 0.1, 3
+# A simulation that moves by no more than this stands still [standard deviations of the data].
+STILL = 1e-6
 
 
 def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: bool = False) -> str:
@@ -348,3 +353,36 @@ def is_falling(history: Sequence[Record]) -> bool:
     best = min(stage, key=lambda record: record.judged_loss).member
     last = [record.train_loss for record in stage if record.member == best][-2:]
     return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
+
+
+def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:
+    """Whether a simulation does not move although the data do."""
+    moves = np.ptp(np.where(data.valid[..., None], predicted, predicted[:, :1]), axis=1)
+    return bool((moves <= STILL * prediction_errors(data)).all())
+
+
+def outside_in_words(splits: Mapping[str, Dataset]) -> str | None:
+    """A sentence on the test data, or else the validation data, if they leave the range of the training data."""
+    train = splits["train"]
+    trained = ranges_of(train, np.isfinite(train.ys))
+    for name in reversed([name for name in splits if name != "train"]):
+        data = splits[name]
+        found: list[str] = []
+        for channel, (low, high) in ranges_of(data, data.mask).items():
+            lowest, highest = trained.get(channel, (low, high))
+            below, above = lowest - low, high - highest
+            if channel not in data.angles and max(below, above) > BEYOND_RANGE * (highest - lowest):
+                reached = low if below > above else high
+                found.append(f"{channel} reaches {reached:.3g} (trained on {lowest:.3g} to {highest:.3g})")
+        if found:
+            more = "" if len(found) <= MOST_TOLD else f", and {len(found) - MOST_TOLD} more"
+            return f"The {name} data leave the range of the training data: {', '.join(found[:MOST_TOLD])}{more}."
+    return None
+
+
+def ranges_of(data: Dataset, known: Bool[np.ndarray, "trajectory time state"]) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each channel: of states where they are `known`, of inputs in their rows."""
+    rows = known.any(axis=2)
+    values = {name: data.ys[..., index][known[..., index]] for index, name in enumerate(data.states)}
+    values |= {name: data.us[..., index][rows] for index, name in enumerate(data.inputs)}
+    return {name: (float(each.min()), float(each.max())) for name, each in values.items() if each.size}

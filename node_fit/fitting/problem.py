@@ -10,7 +10,6 @@ import numpy as np
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
-from ..data.interpolation import median_step, sample_evenly
 from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..evaluation.metrics import score_predictions
@@ -220,9 +219,9 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
     names = () if isinstance(options.hidden, int | str) else options.hidden
     limits = options.scaling.limits((*train.states, *names), train.inputs)
     scaler = Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
-    step, kind = median_step(train), options.solver.inputs
-    train = sample_evenly(train, step, kind)
-    validation = None if validation is None else sample_evenly(validation, step, kind)
+    step, kind = train.median_step, options.solver.inputs
+    train = train.resample(step, kind)
+    validation = None if validation is None else validation.resample(step, kind)
     rows = (options.training.budget.window or WINDOWS[0]) + ENCODER_ROWS - 1
     stride = max(int(train.lengths.sum()) // LINEAR_WINDOWS, 1)
     windows = Batch.from_dataset(train.windows(rows, stride).sample(LINEAR_WINDOWS), scaler, ENCODER_ROWS)
@@ -285,11 +284,11 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     model = make_model(train, **options.parts)
     if linear is None and not (has_place(model) and train.is_driven):
         return model, []
-    rows = median_step(train)
+    rows = train.median_step
     step = rows / float(model.scaler.time_scale)
     if linear is not None:
         return begin_as_linear(model, linear.system, step), []
-    even = sample_evenly(train, rows, options.solver.inputs)
+    even = train.resample(rows, options.solver.inputs)
     model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
 

@@ -6,18 +6,17 @@ import numpy as np
 from helpers.problems import A, record
 
 import node_fit as nf
-from node_fit.data.interpolation import median_step, sample_evenly
 
 
 def test_even_records_stay_as_they_are():
     data = record(50)
-    assert sample_evenly(data, median_step(data), "hold") is data
+    assert data.resample(data.median_step, "hold") is data
 
 
 def test_a_removed_row_is_interpolated_and_a_wide_gap_is_not():
     data = record(60)
     kept = np.r_[0:10, 11:30, 40:60]
-    found = sample_evenly(cut_to(data, kept), 1.0, "hold")
+    found = cut_to(data, kept).resample(1.0, "hold")
     assert found.ts[0].tolist() == list(range(60))
     assert np.isclose(found.ys[0, 10, 0], data.ys[0, [9, 11], 0].mean())
     assert np.isnan(found.ys[0, 30:40, 0]).all() and np.isfinite(found.ys[0, kept, 0]).all()
@@ -28,7 +27,7 @@ def test_a_removed_row_is_interpolated_and_a_wide_gap_is_not():
 def test_trajectories_of_other_lengths_are_padded():
     times = [np.array([0.0, 1.0, 2.5, 3.0]), np.arange(6.0)]
     data = nf.Dataset.from_arrays(times, [t[:, None] for t in times], [t[:, None] for t in times])
-    found = sample_evenly(data, 1.0, "linear")
+    found = data.resample(1.0, "linear")
     assert found.lengths.tolist() == [4, 6]
     assert np.allclose(found.ys[0, :4, 0], np.arange(4)) and np.allclose(found.us[0, :4, 0], np.arange(4))
     assert not found.scored[0, 4:].any()
