@@ -184,7 +184,7 @@ class Equation(NamedTuple):
         """The rates at a state, compiled in double precision."""
 
         @jax.jit
-        def compiled(values: jax.Array) -> jax.Array:
+        def compiled(values: jax.Array | np.ndarray) -> jax.Array:
             return jnp.stack(list(self.equations(dict(zip(self.states, values, strict=True))).values()))
 
         def rates(values: np.ndarray) -> np.ndarray:

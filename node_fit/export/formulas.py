@@ -100,7 +100,7 @@ def latex(module: str) -> str:
     exec(module, space)  # written above from a checked syntax tree
     rates, symbols = space["RATES"], space["SYMBOLS"]
     assert isinstance(rates, dict) and isinstance(symbols, dict)
-    show = sympy.printing.latex
+    show = sympy.latex
     rows = [
         rf"\frac{{d}}{{d{show(symbols[space['TIME']])}}} {show(symbols[name])} &= {show(rate)}"
         for name, rate in rates.items()

@@ -24,7 +24,7 @@ from .objective import Objective, Screen
 from .tables import Measurement, Problem, from_scale
 
 if TYPE_CHECKING:
-    import matplotlib.figure
+    from matplotlib.figure import Figure
 
 Vector = Float[np.ndarray, " parameter"]
 Square = Float[np.ndarray, "parameter parameter"]
@@ -452,7 +452,7 @@ class PEtabFit:
         """Measurements and curves by experiment; `None` if all is measured at an infinite time."""
         return simulate_records(self.objective, self.x)
 
-    def plot(self) -> "matplotlib.figure.Figure":
+    def plot(self) -> "Figure":
         """A figure of measurements and curves, of at most three experiments: the best, the median and the worst."""
         drawn = self.draw()
         if drawn is None:

@@ -1,6 +1,6 @@
 """The log-likelihood of a PEtab problem under its noise and priors, with gradient and Fisher information."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
 from .formulas import Formula, Value, as_float, evaluate, stack_scalars, symbols
@@ -423,7 +423,7 @@ class Objective:
         return sum(found.values(), jnp.zeros(()))
 
     @cached_property
-    def _programs(self):
+    def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
         return {
             function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
             for function in (self._evaluate, self._differentiate, self._log_prior)

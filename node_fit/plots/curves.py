@@ -19,8 +19,8 @@ from ..evaluation.metrics import mean_over_channels, prediction_errors
 from ..evaluation.simulation import Simulated
 
 if TYPE_CHECKING:
-    import matplotlib.figure
-    import matplotlib.lines
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Dense = tuple[Float[np.ndarray, "trajectory n"], Float[np.ndarray, "trajectory n state"]]
 Edges = tuple[Float[np.ndarray, "trajectory n state"], Float[np.ndarray, "trajectory n state"]]
@@ -274,18 +274,18 @@ def use_style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(STYLE)
 
 
-def new_figure(width: float, height: float) -> "matplotlib.figure.Figure":
+def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def save_figure(figure: "matplotlib.figure.Figure", path: str | Path) -> Path:
+def save_figure(figure: "Figure", path: str | Path) -> Path:
     Path(path).write_bytes(png(figure))
     return Path(path)
 
 
-def png(figure: "matplotlib.figure.Figure") -> bytes:
+def png(figure: "Figure") -> bytes:
     """A figure as a PNG file."""
     content = io.BytesIO()
     with warnings.catch_warnings():
@@ -331,7 +331,7 @@ def label_of(role: str) -> str:
     return {TRAIN: "fitted data", CONTEXT: "context", "validation": "validation", "test": "test"}.get(role, role)
 
 
-def entry(label: str, **style: Any) -> "matplotlib.lines.Line2D":
+def entry(label: str, **style: Any) -> "Line2D":
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **style)

@@ -33,8 +33,8 @@ from .curves import (
 )
 
 if TYPE_CHECKING:
-    import matplotlib.axes
-    import matplotlib.figure
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # A line of `metrics.csv`.
 LogRow = Mapping[str, float | str | None]
@@ -52,7 +52,7 @@ def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str
 
 
 def headline(
-    figure: "matplotlib.figure.Figure",
+    figure: "Figure",
     records: list[Trajectory],
     shown: list[tuple[Trajectory, str]],
     sizes: tuple[int, int],
@@ -110,7 +110,7 @@ def plot_fit(curves: Curves, path: str | Path) -> Path:
         return save_figure(fit_figure(curves), path)
 
 
-def fit_figure(curves: Curves) -> "matplotlib.figure.Figure":
+def fit_figure(curves: Curves) -> "Figure":
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
     If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
@@ -153,7 +153,7 @@ def fit_figure(curves: Curves) -> "matplotlib.figure.Figure":
         return figure
 
 
-def frame_times(axes: "matplotlib.axes.Axes", record: Trajectory, columns: int) -> None:
+def frame_times(axes: "Axes", record: Trajectory, columns: int) -> None:
     """Sets limits and ticks of the time axis that the panels of a trajectory share."""
     from matplotlib.ticker import MaxNLocator
 
@@ -164,7 +164,7 @@ def frame_times(axes: "matplotlib.axes.Axes", record: Trajectory, columns: int) 
     axes.xaxis.set_major_locator(MaxNLocator(9 if columns == 1 else 5, integer=whole, steps=[1, 2, 5, 10]))
 
 
-def draw_state(axes: "matplotlib.axes.Axes", record: Trajectory, state: int, crowd: int) -> None:
+def draw_state(axes: "Axes", record: Trajectory, state: int, crowd: int) -> None:
     """Draws data and curve of one state; more points than `crowd` are pale, with the curve above them."""
     colour = ACCENTS[state % len(ACCENTS)]
     shade(axes, record, label=state == 0)
@@ -184,21 +184,21 @@ def draw_state(axes: "matplotlib.axes.Axes", record: Trajectory, state: int, cro
     axes.label_outer()
 
 
-def draw_events(axes: "matplotlib.axes.Axes", record: Trajectory) -> None:
+def draw_events(axes: "Axes", record: Trajectory) -> None:
     """Marks the times of doses, resets and switches at the bottom."""
     times = [time for time, _ in record.events]
     if times:
         axes.plot(times, np.zeros_like(times), **EVENT, transform=axes.get_xaxis_transform(), clip_on=False, zorder=4)
 
 
-def draw_input(axes: "matplotlib.axes.Axes", record: Trajectory, which: int) -> None:
+def draw_input(axes: "Axes", record: Trajectory, which: int) -> None:
     shade(axes, record, label=False)
     ts, us = (np.concatenate([getattr(segment, name) for segment in record.segments]) for name in ("ts", "us"))
     axes.plot(ts, us[:, which], color=QUIET, lw=0.9)
     axes.label_outer()
 
 
-def shade(axes: "matplotlib.axes.Axes", record: Trajectory, label: bool) -> None:
+def shade(axes: "Axes", record: Trajectory, label: bool) -> None:
     """Shades the background where measurements were held out."""
     if record.forecast is not None:
         axes.axvspan(record.forecast, axes.get_xlim()[1], color=SHADE, lw=0, zorder=0)
@@ -220,7 +220,7 @@ def shade(axes: "matplotlib.axes.Axes", record: Trajectory, label: bool) -> None
         axes.set_facecolor(SHADE)
 
 
-def note_failure(axes: "matplotlib.axes.Axes", record: Trajectory) -> None:
+def note_failure(axes: "Axes", record: Trajectory) -> None:
     failed = ~np.isfinite(record.curve.ys).all(axis=1)
     if failed.any():
         note = f"no finite solution from {record.curve.ts[failed.argmax()]:.4g} on"
@@ -251,7 +251,7 @@ def column_title(record: Trajectory, label: str, columns: int) -> str:
     return f"{head}\nNRMSE: {', '.join(errors)}"
 
 
-def legend(figure: "matplotlib.figure.Figure", shown: list[tuple[Trajectory, str]]) -> None:
+def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
     roles = dict.fromkeys(segment.role for record, _ in shown for segment in record.segments)
     entries = [entry(label_of(role), **marker(role, INK, 40)) for role in roles]
     entries.append(entry("model", color=INK, lw=1.3))
@@ -311,7 +311,7 @@ def plot_phase(curves: Curves, slopes: Float[np.ndarray, "n 2"] | None, path: st
         return save_figure(figure, path)
 
 
-def draw_field(axes: "matplotlib.axes.Axes", slopes: np.ndarray) -> None:
+def draw_field(axes: "Axes", slopes: np.ndarray) -> None:
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     xs, ys = np.linspace(left, right, SIDE), np.linspace(low, high, SIDE)
     slopes = slopes.astype(np.float64).reshape(SIDE, SIDE, 2)
@@ -326,7 +326,7 @@ def draw_field(axes: "matplotlib.axes.Axes", slopes: np.ndarray) -> None:
     axes.set_ylim(low, high)
 
 
-def draw_orbit(axes: "matplotlib.axes.Axes", record: Trajectory) -> None:
+def draw_orbit(axes: "Axes", record: Trajectory) -> None:
     curve = record.curve
     xs, ys = np.where(np.isfinite(curve.ys).all(axis=1, keepdims=True), curve.ys, np.nan).T
     end = record.forecast if record.forecast is not None else (-np.inf if record.held else np.inf)
@@ -348,7 +348,7 @@ def role_colour(role: str) -> str:
     return ACCENTS[0] if role in (TRAIN, CONTEXT) else ACCENTS[1]
 
 
-def orbit_legend(figure: "matplotlib.figure.Figure", records: list[Trajectory], has_field: bool) -> None:
+def orbit_legend(figure: "Figure", records: list[Trajectory], has_field: bool) -> None:
     roles = dict.fromkeys(segment.role for record in records for segment in record.segments)
     entries = [entry(label_of(role), lw=1.3, **(marker(role, role_colour(role), 40) | {"ls": "-"})) for role in roles]
     entries.append(entry("start", **START_MARK))
@@ -405,9 +405,7 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path) -> Path:
         return save_figure(figure, path)
 
 
-def mark_best(
-    axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]
-) -> None:
+def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]) -> None:
     """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
     Stages may minimise different objectives, so their training losses do not compare.
@@ -423,7 +421,7 @@ def mark_best(
         )
 
 
-def mark_stages(axes: "matplotlib.axes.Axes", steps: np.ndarray, stages: Sequence[object]) -> None:
+def mark_stages(axes: "Axes", steps: np.ndarray, stages: Sequence[object]) -> None:
     parts = runs(stages)
     if len(parts) < 2:
         return

@@ -162,7 +162,7 @@ def fingerprint_program(static: PyTree) -> Hashable:
 def signature(arguments: PyTree) -> Hashable:
     """Structure, and each leaf's shape, dtype, weak type and placement."""
     leaves, structure = jax.tree.flatten(arguments)
-    return structure, tuple((jax.typeof(x), x.sharding) for x in leaves), jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return structure, tuple((jax.typeof(x), x.sharding) for x in leaves), jax.config.jax_enable_x64
 
 
 # One per process, so that the jobs of a sweep share compiled programs.
@@ -193,12 +193,12 @@ def keep_programs(setting: str | Literal[False]) -> None:
     """
     if not isinstance(setting, str):
         return jax.config.update("jax_enable_compilation_cache", False)
-    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+    if not jax.config.jax_enable_compilation_cache:
         return
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # A small program takes fifteen times as long to compile as to load, and there are many of them.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    if setting == "auto" and jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
+    if setting == "auto" and jax.config.jax_compilation_cache_dir is not None:
         return
     try:
         folder = user_folder() if setting == "auto" else Path(setting).expanduser().absolute() / OURS

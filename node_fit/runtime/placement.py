@@ -36,7 +36,7 @@ def scope(precision: str) -> AbstractContextManager[object]:
 
 def ambient() -> Precision:
     """The precision that the process currently uses."""
-    return "x64" if jax.config.jax_enable_x64 else "x32"  # pyright: ignore[reportAttributeAccessIssue]
+    return "x64" if jax.config.jax_enable_x64 else "x32"
 
 
 def dtype_of(precision: str) -> np.dtype:
