@@ -346,6 +346,10 @@ class LBFGS(AbstractGradientOptimizer):
     def full_batch(self) -> bool:
         return True
 
+    @property
+    def is_scheduled(self) -> bool:
+        return False
+
     def transform(self, steps: int) -> optax.GradientTransformation:
         if self.linesearch == "zoom":
             return lbfgs_by_evaluation(self.memory, self.tries)
@@ -401,6 +405,10 @@ class Adam(AbstractGradientOptimizer):
         for key, number in (("warmup", self.warmup), ("b1", self.b1), ("b2", self.b2)):
             if not 0 <= number < 1:
                 raise ValueError(f"{key} must be at least 0 and below 1, got {number}.")
+
+    @property
+    def is_scheduled(self) -> bool:
+        return self.schedule != "constant"
 
     def transform(self, steps: int) -> optax.GradientTransformation:
         shape = self.shape(steps)

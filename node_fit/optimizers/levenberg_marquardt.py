@@ -92,6 +92,10 @@ class LevenbergMarquardt(AbstractOptimizer):
         return True
 
     @property
+    def is_scheduled(self) -> bool:
+        return False
+
+    @property
     def pace(self) -> int:
         return 20
 

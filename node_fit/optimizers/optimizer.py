@@ -97,6 +97,11 @@ class AbstractOptimizer(eqx.Module):
         return False
 
     @property
+    def is_scheduled(self) -> bool:
+        """Whether a step depends on the total number of steps; if not, stages of any number share their programs."""
+        return True
+
+    @property
     def pace(self) -> int:
         """The approximate cost of a step in gradients; chunks have fewer steps by this factor."""
         return 1

@@ -35,7 +35,13 @@ from .step import (
     sample_loss,
     validation_loss,
 )
-from .task import Member, Minibatches, count_of, mapped_axes, sample, share, stack, take_rows, unstack
+from .task import Member, Minibatches, Stage, count_of, mapped_axes, sample, share, stack, take_rows, unstack
+
+
+def for_any_steps(stage: Stage) -> Stage:
+    """The stage that programs are compiled for, whose number of steps is theirs only if a schedule depends on it."""
+    return stage if stage.optimizer.is_scheduled else replace(stage, steps=1)
+
 
 # Seconds between two progress reports.
 PATIENCE = 2.0
@@ -125,7 +131,7 @@ class StagePrograms:
         self.compilations = Compilations()
         self.compile_seconds = 0.0
         self.pace = Pace()
-        self.static = (setup.parts[0].static, eqx.partition(self.stage, eqx.is_array_like)[1])
+        self.static = (setup.parts[0].static, eqx.partition(for_any_steps(self.stage), eqx.is_array_like)[1])
         self._prepare()
 
     def _prepare(self) -> None:
@@ -148,10 +154,13 @@ class StagePrograms:
             self.grids = [None if grid is None else finest(grid)] * len(members)
         self.rows = seen if self.minibatches is None else [rows] * len(members)
         numbers = [
-            eqx.partition(numbers_as_arrays(member.stages[self.index]), eqx.is_array_like)[0] for member in members
+            eqx.partition(numbers_as_arrays(for_any_steps(member.stages[self.index])), eqx.is_array_like)[0]
+            for member in members
         ]
+        drawn_from = None if self.minibatches is None else np.asarray(count, np.float64)
+        steps = None if stage.optimizer.is_scheduled else np.asarray(stage.steps, np.int32)
         data = [
-            StageData(part.frozen, number, batch, None if self.minibatches is None else np.asarray(count, np.float64))
+            StageData(part.frozen, number, batch, drawn_from, steps)
             for part, number, batch in zip(self.setup.parts, numbers, seen, strict=True)
         ]
         own, shared = share(data)

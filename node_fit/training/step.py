@@ -225,12 +225,14 @@ class StageData(eqx.Module):
     - `stage`: numbers of the stage.
     - `batch`: the data; a sample of them if the stage draws minibatches.
     - `rows`: how many rows minibatches are drawn from; None if every step sees all data.
+    - `steps`: of the stage; None if they are those that the program is compiled for.
     """
 
     frozen: PyTree
     stage: PyTree
     batch: PyTree
     rows: Float[AnyArray, ""] | None = None
+    steps: Int[AnyArray, ""] | None = None
 
     def share(self, batch: PyTree) -> Float[AnyArray, ""] | float:
         """What part of the data some rows of them are."""
@@ -373,7 +375,8 @@ def unroll(
 
 def unless_idle(model_static: PyTree, stage: Stage, data: StageData, state: TrainState, drawn: PyTree) -> TrainState:
     """The state after a step, or unchanged if the stage has ended."""
-    idle = state.finished | state.stuck | (state.step >= stage.steps) | (state.rejected >= HOPELESS_STEPS)
+    steps = stage.steps if data.steps is None else data.steps
+    idle = state.finished | state.stuck | (state.step >= steps) | (state.rejected >= HOPELESS_STEPS)
     return jax.lax.cond(idle, lambda s: s, lambda s: transition(model_static, stage, data, s, drawn), state)
 
 

@@ -111,3 +111,16 @@ def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
         ("main", "trains"),
     ]
     assert fit.compiles == 2, "what is compiled ahead is what the stage runs"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "compiles"),
+    [(nf.LBFGS(memory=3), 0), (nf.LevenbergMarquardt(tries=3), 0), (nf.Adam(schedule="constant"), 0), (nf.Adam(), 1)],
+    ids=["lbfgs", "lm", "constant", "cosine"],
+)
+def test_stages_of_any_number_of_steps_share_programs_unless_a_schedule_depends_on_it(optimizer, compiles):
+    first, second = (
+        fit_to(rotation(), field=SMALL, optimizer=optimizer, recipe="direct", steps=steps) for steps in (3, 4)
+    )
+    assert second.compiles == compiles
+    assert (first.steps, second.steps) == (3, 4)
