@@ -28,7 +28,7 @@ from ..objectives.objective import AbstractObjective, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
-from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
+from ..options.recipes import DEFAULT_RECIPE, DIRECT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
 from .problem import fitted_start, has_enough_rows
@@ -74,6 +74,8 @@ BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 OTHER_CONSTANTS = 0.9
 # A thinned polynomial may fit the training data worse by this factor.
 NO_WORSE = 1.5
+# Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
+LEVEL = 0.9
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,7 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
         return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
-    assessed = replace(fit, history=[]).assess(splits)
+    assessed = replace(fit, history=[]).assess(splits, LEVEL)
     errors = {part: found.nrmse for part, found in assessed.scores.items()}
     train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
     attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence_of(fit), horizon, seconds, keys)
@@ -388,8 +390,8 @@ def thinned(fit: Fit) -> Fit:
     except (Unsure, np.linalg.LinAlgError):
         return fit
     thin = replace(fit, model=found.model, log_evidence=found.log_evidence)
-    train = fit.data["train"]
-    return thin if thin.score(train).nrmse <= NO_WORSE * fit.score(train).nrmse else fit
+    error, before = (each.assess(fit.data, LEVEL).scores["train"].nrmse for each in (thin, fit))
+    return thin if error <= NO_WORSE * before else fit
 
 
 def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> list[Rung]:
@@ -476,7 +478,8 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
-    return replace(changed, training=Training(window=None))
+    # Simulations have found the constants; derivatives would only lead away from them.
+    return replace(changed, training=Training(window=None), recipe=DIRECT_RECIPE)
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:

@@ -63,6 +63,7 @@ def test_few_noisy_rows_get_equations_that_forecast():
     train, ts, ys = oscillator()
     fit = nf.fit(train, progress=False)
     assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
+    assert {each.stage for each in fit.history} == {"main"}, "simulations have found the constants"
     assert forecast_error(fit.model, train, ts, ys) < 0.05
     assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: dx/dt = ")
 
@@ -271,8 +272,11 @@ def test_states_are_added_to_the_model_of_a_driven_record_while_they_help(driven
     yet = judged(driven, f"yet {ladder.MORE_STATES}", train=0.01)
     assert not ladder.wants_more([first, more, yet], options)
     kept = replace(more, attempt=replace(more.attempt, keys=("hidden",)))
-    told = {choice.key: choice.value for choice in ladder.result_of(kept, [first, kept]).choices}
+    result = ladder.result_of(kept, [first, kept])
+    told = {choice.key: choice.value for choice in result.choices}
     assert told["hidden"] == before + 2 and told["attempt"] == ladder.MORE_STATES
+    assert not result.has_enough_hidden and not driven.has_enough_hidden
+    assert ladder.result_of(first, [first, kept]).has_enough_hidden, "which were no better"
 
 
 def test_what_the_kept_attempt_has_chosen_is_told(driven):
