@@ -46,6 +46,7 @@ class Case:
     - `predicted`: predictions for each split.
     - `simple`: scores of simple models for each split, by their names.
     - `chosen`: keys of the config that the fit chose itself, or tried other values of.
+    - `enough_hidden`: whether fits with more hidden states were tried, and no better.
     - `penalised`: whether the model has a network, on which a prior would act.
     - `scaler`: that of the model; None leaves out the checks of residuals.
     - `chaos`: scores of a chaotic system, of which only windows are predicted.
@@ -60,6 +61,7 @@ class Case:
     options: Options = field(default_factory=Options)
     step_excess: float = 0.0
     chosen: Collection[str] = ()
+    enough_hidden: bool = False
     penalised: bool = True
     scaler: Scaler | None = None
     chaos: ChaosScores | None = None
@@ -152,6 +154,7 @@ class Case:
             explained=self.train.r2 >= POOR,
             penalised=self.penalised,
             independent=self.is_independent,
+            enough_hidden=self.enough_hidden,
         )
 
 
@@ -202,6 +205,7 @@ def advise(
     explained: bool = True,
     penalised: bool = True,
     independent: bool = True,
+    enough_hidden: bool = False,
 ) -> str:
     """What to try next: what is not in use yet, and what the training data suggest.
 
@@ -214,6 +218,7 @@ def advise(
     - `explained`: whether it explains the training data themselves.
     - `penalised`: whether it has a network, on which a prior would act.
     - `independent`: whether neighbouring residuals look independent of each other.
+    - `enough_hidden`: whether fits with more hidden states were tried, and no better.
     """
     found: list[str] = []
     wide = spanning_decades(options, data)
@@ -225,7 +230,7 @@ def advise(
     if overfits:
         found.append(advise_against_overfitting(options, chosen) if penalised else MORE)
     elif (shares > EXPLAINED).any():
-        found.append(more_states(options, chosen))
+        found.append(more_states(options, chosen, enough_hidden=enough_hidden))
     elif not explained:
         found.append(advise_flat(options, (), chosen))
     else:
@@ -270,10 +275,12 @@ def advise_against_overfitting(options: Options, chosen: Collection[str]) -> str
     return f"{', '.join([prior, *network])} or more data"
 
 
-def more_states(options: Options, chosen: Collection[str]) -> str:
+def more_states(options: Options, chosen: Collection[str], *, enough_hidden: bool = False) -> str:
     """The advice where past rows predict the residuals."""
     if (equations := other_equations(options, chosen)) is not None:
         return f"{equations}: past rows predict the residuals"
+    if enough_hidden:
+        return f"{MORE}, or another input: past rows predict the residuals, and more hidden states were no better"
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
     if count == 0:

@@ -193,12 +193,19 @@ class Fit:
             self.options,
             self.step_excess,
             {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
+            self.has_enough_hidden,
             bool(network_weights((typical.field, typical.start))),
             typical.scaler,
             chaos,
             given,
         )
         return assess(case, simulated)
+
+    @property
+    def has_enough_hidden(self) -> bool:
+        """Whether the last attempt that only added hidden states was no better."""
+        more = [attempt for attempt in self.attempts if attempt.keys == ("hidden",)]
+        return bool(more) and not more[-1].kept
 
     def diagnose(self, data: Dataset | Mapping[str, Dataset] | None = None) -> Diagnosis:
         """Judges the fit, and says what to try next: the verdict of `assess`."""

@@ -414,6 +414,18 @@ def test_noise_is_independent():
     assert kinds == {"chance": "noise-limited", "wave": "good"}
 
 
+def test_more_hidden_states_are_not_advised_after_they_were_tried():
+    data, predicted = pendulum_with(0.6)
+    fits = {
+        tried: Case("converged", STALLED, {"train": data}, {"train": predicted}, enough_hidden=tried)
+        for tried in (False, True)
+    }
+    said = {tried: diagnose(case).sentence for tried, case in fits.items()}
+    assert (
+        "hidden=1" in said[False] and "more hidden states were no better" in said[True] and "hidden=" not in said[True]
+    )
+
+
 def pendulum_with(left):
     data = rotation(2, 200, rate=4.0)
     return data, data.ys + left * np.roll(data.ys, 1, axis=2)
