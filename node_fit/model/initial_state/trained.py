@@ -145,7 +145,7 @@ class Fitted(AbstractStart):
 class StartSearch(NamedTuple):
     """A search for a start: the best so far with its residuals and their Jacobian, and the one to try next.
 
-    - `damping`: of Levenberg and Marquardt's method. `count`: trials so far. `done`: whether it has converged.
+    - `damping`: of Levenberg and Marquardt's method. `trials`: how many there were. `done`: whether it has converged.
     """
 
     best: Float[Array, " state"]
@@ -153,7 +153,7 @@ class StartSearch(NamedTuple):
     jacobian: Float[Array, "residual state"]
     trial: Float[Array, " state"]
     damping: Float[Array, ""]
-    count: Int[Array, ""]
+    trials: Int[Array, ""]
     done: Bool[Array, ""]
 
 
@@ -172,14 +172,14 @@ def search_start(
     """
 
     def goes_on(at: StartSearch) -> Bool[Array, ""]:
-        return ~at.done & (at.count <= START_STEPS)
+        return ~at.done & (at.trials <= START_STEPS)
 
     def step(at: StartSearch) -> StartSearch:
         values, slopes = linearised(at.trial)
-        moved, searches = at.trial - at.best, at.count > 1
+        moved, searches = at.trial - at.best, at.trials > 1
         before, after = jnp.sum(at.residuals**2), jnp.sum(values**2)
         expected, found = jnp.sum((at.jacobian @ moved + at.residuals) ** 2) - before, after - before
-        begins = (at.count == 0) | (after < MUCH_NEARER * before)
+        begins = (at.trials == 0) | (after < MUCH_NEARER * before)
         taken = jnp.where(searches, found <= TAKEN * expected, begins)
         bolder = searches & (found < AS_EXPECTED * expected) & (expected < 0)
         rejected = searches & ~taken
@@ -189,8 +189,8 @@ def search_start(
             jnp.where(taken, new, old)
             for new, old in ((at.trial, at.best), (values, at.residuals), (slopes, at.jacobian))
         )
-        trial = jnp.where(at.count == 0, typical, best - damped_step(slopes, values, damping))
-        return StartSearch(best, values, slopes, trial, damping, at.count + 1, done)
+        trial = jnp.where(at.trials == 0, typical, best - damped_step(slopes, values, damping))
+        return StartSearch(best, values, slopes, trial, damping, at.trials + 1, done)
 
     nothing = jnp.zeros(count, guess.dtype), jnp.zeros((count, len(guess)), guess.dtype)
     damping, trials, done = jnp.ones((), guess.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
