@@ -23,11 +23,11 @@ FAR_START = 1e3
 # The search begins at a typical start where the sum of squares there is below this share of that at the guess.
 MUCH_NEARER = 0.1
 # Relative and absolute change of starts and residuals below which the search ends.
-SETTLED = 1e-6
+START_TOLERANCE = 1e-6
 # A step is taken if the sum of squares falls by this share of what was expected, and a longer one is tried next if it
 # falls by the second share; how the damping changes then, and after a step that was not taken (Gould, Orban,
 # Sartenaer and Toint, 4OR 3, 2005).
-TAKEN, AS_EXPECTED, BOLDER, MORE_CAREFUL = 0.01, 0.99, 3.5, 4.0
+ENOUGH_FALL, FULL_FALL, LESS_DAMPED, MORE_DAMPED = 0.01, 0.99, 3.5, 4.0
 
 
 @stored_as("Fitted")
@@ -180,16 +180,16 @@ def search_start(
         before, after = jnp.sum(at.residuals**2), jnp.sum(values**2)
         expected, found = jnp.sum((at.jacobian @ moved + at.residuals) ** 2) - before, after - before
         begins = (at.trials == 0) | (after < MUCH_NEARER * before)
-        taken = jnp.where(searches, found <= TAKEN * expected, begins)
-        bolder = searches & (found < AS_EXPECTED * expected) & (expected < 0)
+        taken = jnp.where(searches, found <= ENOUGH_FALL * expected, begins)
+        bolder = searches & (found < FULL_FALL * expected) & (expected < 0)
         rejected = searches & ~taken
-        damping = jnp.where(bolder, at.damping / BOLDER, jnp.where(rejected, at.damping * MORE_CAREFUL, at.damping))
+        damping = jnp.where(bolder, at.damping / LESS_DAMPED, jnp.where(rejected, at.damping * MORE_DAMPED, at.damping))
         done = searches & taken & is_settled(moved, at.trial) & is_settled(values - at.residuals, values)
         best, values, slopes = (
             jnp.where(taken, new, old)
             for new, old in ((at.trial, at.best), (values, at.residuals), (slopes, at.jacobian))
         )
-        trial = jnp.where(at.trials == 0, typical, best - damped_step(slopes, values, damping))
+        trial = jnp.where(at.trials == 0, typical, best - step_from(slopes, values, damping))
         return StartSearch(best, values, slopes, trial, damping, at.trials + 1, done)
 
     nothing = jnp.zeros(count, guess.dtype), jnp.zeros((count, len(guess)), guess.dtype)
@@ -199,10 +199,10 @@ def search_start(
 
 
 def is_settled(change: Float[Array, " value"], value: Float[Array, " value"]) -> Bool[Array, ""]:
-    return (jnp.abs(change) < SETTLED * (1 + jnp.abs(value))).all()
+    return (jnp.abs(change) < START_TOLERANCE * (1 + jnp.abs(value))).all()
 
 
-def damped_step(
+def step_from(
     jacobian: Float[Array, "residual state"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
 ) -> Float[Array, " state"]:
     """The solution of damped normal equations, by a QR decomposition."""
