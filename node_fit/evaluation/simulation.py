@@ -16,7 +16,7 @@ DENSE = 300
 # Most trajectories per split whose curves are drawn, or ranked for drawing.
 MOST_PICTURED = 300
 # Few trajectories are solved as so many, so that the splits of an attempt and those of a whole run share programs.
-FEW_TRAJECTORIES = (4, 8, 16)
+TRAJECTORY_ROOMS = (4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
 def with_room(whole: Dataset) -> Dataset:
     """Few trajectories, of which the last is repeated up to one of a few numbers; more of them as they are."""
     count = len(whole.trajectories)
-    room = next((room for room in FEW_TRAJECTORIES if room >= count), count)
+    room = next((room for room in TRAJECTORY_ROOMS if room >= count), count)
     return whole if room == count else whole.select(np.minimum(np.arange(room), count - 1))
 
 

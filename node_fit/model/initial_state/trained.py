@@ -189,7 +189,7 @@ def search_start(
             jnp.where(taken, new, old)
             for new, old in ((at.trial, at.best), (values, at.residuals), (slopes, at.jacobian))
         )
-        trial = jnp.where(at.trials == 0, typical, best - step_from(slopes, values, damping))
+        trial = jnp.where(at.trials == 0, typical, best - damp_start(slopes, values, damping))
         return StartSearch(best, values, slopes, trial, damping, at.trials + 1, done)
 
     nothing = jnp.zeros(count, guess.dtype), jnp.zeros((count, len(guess)), guess.dtype)
@@ -202,7 +202,7 @@ def is_settled(change: Float[Array, " value"], value: Float[Array, " value"]) ->
     return (jnp.abs(change) < START_TOLERANCE * (1 + jnp.abs(value))).all()
 
 
-def step_from(
+def damp_start(
     jacobian: Float[Array, "residual state"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
 ) -> Float[Array, " state"]:
     """The solution of damped normal equations, by a QR decomposition."""
