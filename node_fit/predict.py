@@ -25,7 +25,7 @@ from .evaluation.metrics import score_rows, where_not_finite
 from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
-from .runtime.serialization import Json, __version__
+from .runtime.serialization import Json, __version__, is_json, is_list
 from .solver.triggers import has_triggers
 from .storage.files import is_stream, write_output
 from .storage.model_file import load
@@ -151,7 +151,7 @@ def stored_table(config: Json, path: Path) -> Table:
     **Raises:** `ConfigError` if it does not describe the columns of a table.
     """
     data = config.get("data")
-    if not isinstance(data, dict):
+    if not is_json(data):
         raise ConfigError(f"{path} does not describe the data; name the directory of a run.")
     target = data.get("_target_", TABLE)
     if target != TABLE:
@@ -160,7 +160,7 @@ def stored_table(config: Json, path: Path) -> Table:
             "predict with node_fit.load(...).predict(...)."
         )
     known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
-    if isinstance(sigma := known.get("sigma"), dict) and any(isinstance(each, str) for each in sigma.values()):
+    if is_json(sigma := known.get("sigma")) and any(isinstance(each, str) for each in sigma.values()):
         del known["sigma"]  # New data need no column of standard deviations.
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
@@ -184,14 +184,14 @@ def with_own_events(table: Table, events: str | None) -> Table:
 
 
 def holds_target(node: object) -> bool:
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return (isinstance(node, dict) and "_target_" in node) or any(holds_target(child) for child in children)
+    children = node.values() if is_json(node) else node if is_list(node) else ()
+    return (is_json(node) and "_target_" in node) or any(holds_target(child) for child in children)
 
 
 def stored_level(config: Json) -> float:
     """The level of an ensemble's bands."""
     evaluation = config.get("evaluation")
-    found = evaluation.get("level", 0.9) if isinstance(evaluation, dict) else 0.9
+    found = evaluation.get("level", 0.9) if is_json(evaluation) else 0.9
     return check_value(found, float, "evaluation.level")
 
 

@@ -38,7 +38,7 @@ from .app.leaderboard import JobRow, publish, row
 from .app.run_directory import command_record, flatten, plain_runtime, quote_override
 from .app.run_logger import Interruption
 from .data.table_source import Table
-from .runtime.serialization import Json
+from .runtime.serialization import Json, is_json, is_list
 from .startup import BEGAN
 from .storage.files import lock as locked
 from .storage.files import write_file
@@ -143,14 +143,14 @@ def read_space(node: object) -> list[Parameter]:
 
 
 def parameters(node: object, key: str) -> Iterator[Parameter]:
-    if not isinstance(node, dict):
+    if not is_json(node):
         raise ConfigError(f"tune.space.{key} must be {FORMS}, got {node!r}.")
     for name, child in node.items():
-        if isinstance(child, dict):
+        if is_json(child):
             yield from parameters(child, f"{key}.{name}" if key else str(name))
-        elif len(node) == 1 and name in PARAMETER_KINDS and isinstance(child, list):
+        elif len(node) == 1 and name in PARAMETER_KINDS and is_list(child):
             yield Parameter(key, name, tuple(child))
-        elif isinstance(child, list) and key:
+        elif is_list(child) and key:
             raise ConfigError(
                 f"tune.space.{key}.{name}: {name} is not a kind of range; {nearest_name(name, PARAMETER_KINDS)}"
             )
@@ -162,9 +162,9 @@ def word(value: object) -> str:
     """Formats a value for Hydra's command line."""
     if isinstance(value, str):
         return value if PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
+    if is_list(value):
         return f"[{','.join(map(word, value))}]"
-    if isinstance(value, dict):
+    if is_json(value):
         return f"{{{','.join(f'{name}:{word(child)}' for name, child in value.items())}}}"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()

@@ -25,6 +25,7 @@ from omegaconf._utils import split_key
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..runtime.placement import explain_memory
+from ..runtime.serialization import is_json, is_list
 from ..storage.files import explain_disk
 from .background import DRAWING
 from .config.build import check_equations, convert, read_equation_file
@@ -45,7 +46,11 @@ from .run_directory import with_resumed
 
 def register() -> None:
     """Registers `${shipped:FILE}` with OmegaConf; every process that reads a config must call it."""
-    OmegaConf.register_new_resolver("shipped", lambda name: str(shipped("data", name) / name), replace=True)
+
+    def path_of(name: str) -> str:
+        return str(shipped("data", name) / name)
+
+    OmegaConf.register_new_resolver("shipped", path_of, replace=True)
 
 
 class CheckedLoader(ConfigLoaderImpl):
@@ -220,7 +225,7 @@ def value_of(word: str) -> object:
 
 
 def texts_in(value: object) -> Iterator[str]:
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for each in value.values() if is_json(value) else value if is_list(value) else ():
         yield from texts_in(each)
     if isinstance(value, str):
         yield str(value)
@@ -325,10 +330,10 @@ def may_add(config: DictConfig, key: str, value: object) -> bool:
     node = OmegaConf.to_container(OmegaConf.masked_copy(config, names[0]), resolve=False)
     target, rest = None, []
     for name in names:
-        if isinstance(node, dict) and "_target_" in node:
+        if is_json(node) and "_target_" in node:
             target = node["_target_"]
             rest: list[str] = []
-        node = node.get(name) if isinstance(node, dict) else None
+        node = node.get(name) if is_json(node) else None
         rest.append(name)
     if target is None or (len(rest) == 1 and rest[0] in config):  # An option of the solver, say, is no key of others.
         return False

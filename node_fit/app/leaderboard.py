@@ -212,7 +212,7 @@ def show(rows: list[JobRow]) -> None:
     """Prints the jobs with the overrides in which they differ."""
     console = make_console()
     given = [set(entry["overrides"].split()) for entry in rows]
-    common = set.intersection(*given) if len(given) > 1 else set()
+    common = given[0].intersection(*given[1:]) if len(given) > 1 else set[str]()
     table = RichTable(box=None, pad_edge=False, header_style="bold")
     table.add_column("job")
     table.add_column("overrides", overflow="fold")

@@ -151,7 +151,7 @@ class PEtabRun:
         files = self.files
         # Profiles take as long as many fits.
         method = "fisher" if (status, self.config.confidence) == ("interrupted", "profile") else self.config.confidence
-        intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict}[method]()
+        intervals = {"profile": fit.profiles, "fisher": fit.intervals, "none": dict[str, ConfidenceInterval]}[method]()
         fit.write(files.path)
         drawn = fit.draw()
         if drawn is not None:
@@ -244,8 +244,8 @@ def read_starts(path: Path, objective: Objective) -> list[FitFromStart]:
 
     **Raises:** `OtherData` if the problem gives another log-likelihood at the first of them.
     """
-    rows = json.loads(path.read_text()) if path.is_file() else []
-    fits = [FitFromStart(**row | {key: np.array(row[key]) for key in ("start", "x")}) for row in rows]
+    rows: list[Json] = json.loads(path.read_text()) if path.is_file() else []
+    fits = [FitFromStart(**row)._replace(start=np.array(row["start"]), x=np.array(row["x"])) for row in rows]
     for each in fits[:1]:
         now = objective.log_likelihood(each.x) if len(each.x) == len(objective.names) else -math.inf
         if not math.isclose(now, each.log_likelihood, rel_tol=1e-6):

@@ -19,7 +19,7 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from ..data.dataset import Dataset
-from ..runtime.serialization import Json
+from ..runtime.serialization import Json, is_json, is_list
 from ..storage.checkpoint import steps_in
 from ..storage.files import PROBE_BYTES, lock, sweep, write_file
 from ..training.callback import Record
@@ -233,7 +233,7 @@ def is_summary(path: Path) -> bool:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and {"status", "overrides"} <= set(content)
+    return is_json(content) and {"status", "overrides"} <= set(content)
 
 
 def fingerprint_data(data: Dataset) -> Json:
@@ -290,7 +290,7 @@ def command_record(hydra: HydraConf) -> Json:
 def plain_runtime(hydra: HydraConf) -> Json:
     """Hydra's `runtime` as plain values; its paths may hold `${...}`, which is no reference to a key there."""
     runtime = OmegaConf.to_container(hydra.runtime, resolve=False)
-    assert isinstance(runtime, dict)
+    assert is_json(runtime)
     return {str(key): value for key, value in runtime.items()}
 
 
@@ -418,9 +418,9 @@ def write_config(config: DictConfig) -> str:
     """A config as YAML that composes to the same values: resolved, with each `${` as text."""
 
     def escaped(node: object) -> object:
-        if isinstance(node, dict):
+        if is_json(node):
             return {key: escaped(value) for key, value in node.items()}
-        if isinstance(node, list):
+        if is_list(node):
             return [escaped(value) for value in node]
         return node.replace("${", "\\${") if isinstance(node, str) else node
 
@@ -485,7 +485,7 @@ def differences(before: DictConfig | ListConfig, now: DictConfig) -> list[tuple[
 def as_today(config: DictConfig | ListConfig) -> Json:
     """The flat keys of a config, with today's names, and with words where earlier versions wrote null."""
     nested = OmegaConf.to_container(config, resolve=True)
-    if isinstance(nested, dict):
+    if is_json(nested):
         rename_keys(nested)
     flat = flatten(nested)
     words = {f"{group}.{key}": word for group, keys in WORDS.items() for key, word in keys.items()}
@@ -494,6 +494,6 @@ def as_today(config: DictConfig | ListConfig) -> Json:
 
 def flatten(node: object, prefix: str = "") -> Json:
     """Flattens nested dicts into one dict with dotted keys."""
-    if not isinstance(node, dict) or not node:
+    if not is_json(node) or not node:
         return {prefix[:-1]: node}
     return {key: value for name, child in node.items() for key, value in flatten(child, f"{prefix}{name}.").items()}

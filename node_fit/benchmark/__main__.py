@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,9 @@ from .protocols import (
     table_rows,
 )
 
+if TYPE_CHECKING:
+    from sympy import Expr, Symbol
+
 NUMBERED = [name for name in PROTOCOLS if name.startswith("odebench_")]
 CHOICES = (
     f"all, {', '.join(name for name in PROTOCOLS if name not in NUMBERED)}, odebench (its {len(NUMBERED)} equations), "
@@ -52,9 +55,6 @@ CHOICES = (
 )
 
 Rows = Literal["all", "half"]
-# SymPy's expressions are Any: an extra installs it, and its own hints are too wide to check against.
-Expression = Any
-Monomials = tuple[frozenset[Expression], frozenset[Expression]]
 # Published shares of systems [%] with R² above 0.9, by noise and rows: whose, from the same start, from the other one.
 PUBLISHED: dict[tuple[float, str], tuple[tuple[str, float | None, float], ...]] = {
     (0.0, "all"): (("PySR", None, 50.8), ("ODEFormer", None, 34.9)),
@@ -120,7 +120,7 @@ def run_all(protocols: dict[str, Protocol], data: Path, words: Sequence[str]) ->
     **Returns:** the names of those whose command failed.
     """
     print(HEAD, flush=True)
-    odebench = []
+    odebench: list[Json] = []
     absent: list[str] = []
     failed: list[str] = []
     for name, protocol in protocols.items():
@@ -219,7 +219,7 @@ def r_squared(true: np.ndarray, found: np.ndarray | None) -> float:
     if found is None:
         return -np.inf
     total = np.maximum(((true - true.mean(0)) ** 2).sum(0), 1e-300)
-    return float(np.mean(1 - ((true - found) ** 2).sum(0) / total))
+    return float((1 - ((true - found) ** 2).sum(0) / total).mean())
 
 
 def has_true_terms(equation: Equation, found: FoundSystem) -> bool | None:
@@ -241,43 +241,46 @@ def has_same_terms(one: str, other: str, names: Sequence[str]) -> bool:
     return monomials_of(one, names) == monomials_of(other, names)
 
 
-def monomials_of(text: str, names: Sequence[str]) -> Monomials:
+def monomials_of(text: str, names: Sequence[str]) -> "tuple[frozenset[Expr], frozenset[Expr]]":
     """The monomials of a right-hand side's numerator and of its denominator."""
     import sympy
 
-    def monomials(part: Expression) -> frozenset[Expression]:
+    def monomials(part: "Expr") -> "frozenset[Expr]":
         return frozenset(each.as_coeff_Mul()[1] for each in sympy.Add.make_args(sympy.expand(part)))
 
-    known = {name: sympy.Symbol(name, real=True) for name in names} | {"sigmoid": lambda x: 1 / (1 + sympy.exp(-x))}
+    def sigmoid(x: "Expr") -> "Expr":
+        return 1 / (1 + sympy.exp(-x))
+
+    known = {name: sympy.Symbol(name, real=True) for name in names} | {"sigmoid": sigmoid}
     tree = sympy.expand(sympy.parse_expr(text.replace("^", "**"), local_dict=known), force=True)
     tree = with_generators(tree.replace(is_power_of_cosine, to_sines))
     above, below = sympy.fraction(sympy.cancel(sympy.nsimplify(tree, rational=True)))
     return monomials(above), monomials(below)
 
 
-def is_power_of_cosine(node: Expression) -> bool:
+def is_power_of_cosine(node: "Expr") -> bool:
     import sympy
 
     return bool(node.is_Pow and isinstance(node.base, sympy.cos) and node.exp.is_Integer and node.exp > 1)
 
 
-def to_sines(power: Expression) -> Expression:
+def to_sines(power: "Expr") -> "Expr":
     import sympy
 
     half, rest = divmod(int(power.exp), 2)
     return sympy.expand((1 - sympy.sin(power.base.args[0]) ** 2) ** half * power.base**rest)
 
 
-def with_generators(tree: Expression) -> Expression:
+def with_generators(tree: "Expr") -> "Expr":
     """The expression with a symbol for each function and broken power, which says what it is but for its constants."""
     import sympy
 
-    found: dict[Expression, Expression] = {}
+    found: dict[Expr, Symbol] = {}
 
-    def generator(node: Expression) -> Expression:
+    def generator(node: "Expr") -> "Expr":
         if node.is_number:
             return node.evalf()
-        argument: Expression = node.args[0]
+        argument = node.args[0]
         if isinstance(node, sympy.exp):
             constant, rest = argument.as_coeff_Mul()
             if constant < 0:

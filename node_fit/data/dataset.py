@@ -338,7 +338,10 @@ class Split:
                 f"{count} trajectories can't be divided into {len(validation)} for validation, {len(test)} for test "
                 "and at least one to fit; take fewer, or use by=time."
             )
-        part = lambda rows: data.select(sorted(rows)) if rows else None  # noqa: E731
+
+        def part(rows: Sequence[int]) -> Dataset | None:
+            return data.select(sorted(rows)) if rows else None
+
         return Splits(data.select(sorted(free)), part(validation), part(test))
 
     def by_time(self, data: Dataset) -> Splits:

@@ -61,7 +61,7 @@ def unwrap(ys: Float[np.ndarray, "trajectory time state"], turns: Turns) -> Floa
             continue
         column = ys[..., index]
         known = np.isfinite(column)
-        last = np.maximum.accumulate(np.where(known, np.arange(column.shape[1]), -1), axis=1)
+        last = np.maximum.accumulate(np.where(known, np.arange(int(column.shape[1])), -1), axis=1)
         before = np.concatenate([np.full((len(column), 1), -1), last[:, :-1]], axis=1)
         previous = np.where(before >= 0, np.take_along_axis(column, np.maximum(before, 0), axis=1), 0.0)
         jumps = np.where(known, np.floor((column - previous) / turn + 0.5), 0.0)
@@ -161,7 +161,7 @@ def is_real(value: object) -> TypeGuard[float | np.number]:
     """Whether a value is a real number that any float type can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return bool(abs(value) <= LARGEST_BOUND)
+    return bool(abs(cast("float | np.number", value)) <= LARGEST_BOUND)
 
 
 def check_bounds(bounds: Sequence[object], name: str) -> Bounds:

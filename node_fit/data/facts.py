@@ -118,7 +118,7 @@ def late_start(data: Dataset, index: int, name: str) -> list[str]:
     late = np.flatnonzero(known.any(axis=1) & ~known[:, 0])
     if not late.size:
         return []
-    first = data.trajectories[late[0]]
+    first = data.trajectories[int(late[0])]
     others = f" and {late.size - 1} more" if late.size > 1 else ""
     return [
         f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "

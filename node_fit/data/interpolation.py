@@ -167,13 +167,13 @@ def resample(
     `linear`. States are interpolated linearly between neighbouring rows, and are NaN in wide gaps.
     """
     # A rounding error must not cost the last row.
-    times = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)
-    before = np.searchsorted(t, times + EVEN * step, side="right") - 1
+    times: np.ndarray = t[0] + step * np.arange(int((t[-1] - t[0]) / step + EVEN) + 1)
+    before = t.searchsorted(times + EVEN * step, side="right") - 1
     states = np.stack([interpolate_rows(times, t, y[:, channel], step) for channel in range(y.shape[1])], axis=1)
-    held = u[before]
-    controls = (
-        held if inputs == "hold" else np.stack([np.interp(times, t, each) for each in u.T], axis=1).reshape(held.shape)
-    )
+    controls: np.ndarray = u[before]
+    if inputs != "hold":
+        columns: list[np.ndarray] = [np.interp(times, t, each) for each in u.T]
+        controls = np.stack(columns, axis=1).reshape(controls.shape)
     return times, states, controls, scored[before]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..runtime.placement import AnyArray
 from ..runtime.serialization import stored_as
-from ..runtime.validation import check_fields
+from ..runtime.validation import check_fields, is_sequence
 from .dataset import Dataset
 from .domains import (
     TURNS,
@@ -310,4 +310,4 @@ def characteristic_time(ts: Host, zs: Host) -> float:
 
 
 def is_pair(given: object) -> bool:
-    return isinstance(given, Sequence) and len(given) == 2
+    return is_sequence(given) and len(given) == 2

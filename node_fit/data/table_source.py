@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from jaxtyping import Float
 
+from ..runtime.validation import is_mapping, is_sequence
 from .dataset import Dataset, Split, Splits, count_trajectories
 from .events import WHERE, Events, KnownEvent, parse_events
 from .scaling import Scaling
@@ -292,12 +293,13 @@ def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
     """Events as mappings with the keys `time`, a number, and `trajectory`."""
     if hasattr(events, "to_dict"):
         events = cast("pandas.DataFrame", events).to_dict("records")
-    if not isinstance(events, Sequence) or not all(isinstance(each, Mapping) for each in events):
+    given = [each for each in events if is_mapping(each)] if is_sequence(events) else []
+    if not is_sequence(events) or len(given) < len(events):
         raise ValueError(
             "events must be a pandas.DataFrame, or a list of dicts such as {'time': 8, 'state': 'gut', 'add': 100}, "
             f"got {events!r:.60}."
         )
-    rows = [{str(key): value for key, value in each.items()} for each in events]
+    rows = [{str(key): value for key, value in each.items()} for each in given]
     for number, row in enumerate(rows):
         if data.time != "time" and data.time in row:
             row["time"] = row.pop(data.time)
@@ -309,7 +311,7 @@ def events_as_rows(events: object, data: Dataset) -> list[dict[str, object]]:
     return rows
 
 
-def since(time: object, data: Dataset, trajectory: object, where: str) -> object:
+def since(time: object, data: Dataset, trajectory: object, where: object) -> object:
     """The time of a timestamp, as the data count it; a number as it is."""
     import pandas as pd
 

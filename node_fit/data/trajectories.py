@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeGuard, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -28,9 +28,14 @@ Own = TypeVar("Own", bound="Trajectories")
 TRAJECTORY = "trajectory"
 
 
+def is_several(arrays: ArrayLike) -> TypeGuard[Sequence[ArrayLike]]:
+    """Whether these are arrays or numbers in a list, and no array."""
+    return isinstance(arrays, list | tuple)
+
+
 def as_series(arrays: ArrayLike, rank: int, name: str) -> list[np.ndarray]:
     """A list of float64 arrays of the given rank, from one array, a stacked array, or a list."""
-    if isinstance(arrays, (list, tuple)) and arrays and np.ndim(arrays[0]) == rank:
+    if is_several(arrays) and arrays and np.ndim(arrays[0]) == rank:
         series = [np.asarray(a, dtype=np.float64) for a in arrays]
     else:
         whole = np.asarray(arrays, dtype=np.float64)
@@ -62,7 +67,7 @@ def with_column(arrays: ArrayLike, ts: ArrayLike) -> ArrayLike:
 
 def rank_of(arrays: ArrayLike) -> int:
     """The number of axes of an array, or of a list of arrays that may differ in length."""
-    if isinstance(arrays, list | tuple):
+    if is_several(arrays):
         return 1 + (np.ndim(arrays[0]) if arrays else 0)
     return np.ndim(arrays)
 
@@ -92,7 +97,7 @@ def pad(series: list[np.ndarray], length: int, fill: float | None) -> np.ndarray
 
 def as_deviations(sigma: ArrayLike, ys: np.ndarray) -> np.ndarray:
     """Standard deviations in the shape of the padded states `ys`, from a number, one a state, or the form of `ys`."""
-    if isinstance(sigma, list | tuple) and sigma and np.ndim(sigma[0]) == 2:
+    if is_several(sigma) and sigma and np.ndim(sigma[0]) == 2:
         return pad([np.asarray(each, np.float64) for each in sigma], ys.shape[1], 1.0)
     given = np.asarray(sigma, np.float64)
     try:
@@ -146,7 +151,7 @@ def check_names(data: "Trajectories") -> None:
     check_known_values("angles", data.angles, data.states)
 
 
-def check_known_values(key: str, names: Iterable[str], known: Sequence[str], what: str = "a state") -> None:
+def check_known_values(key: str, names: Iterable[object], known: Sequence[str], what: str = "a state") -> None:
     """Refuses a name that is not among the known ones.
 
     **Arguments:** `key`: which names it; `what`: what it should name.
@@ -155,7 +160,7 @@ def check_known_values(key: str, names: Iterable[str], known: Sequence[str], wha
     """
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(str(name), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}."
             raise ValueError(f"{key} names {name!r}, which is not {what}; {hint}")
 
@@ -405,7 +410,7 @@ class Trajectories:
             us=self.us[index, :length],
             lengths=self.lengths[index],
             scored=self.scored[index, :length],
-            trajectories=tuple(self.trajectories[i] for i in index),
+            trajectories=tuple(self.trajectories[i] for i in map(int, index)),
             dates=self.dates and self.dates.of(index),
             sigma=None if self.sigma is None else self.sigma[index, :length],
             events=self.events and self.events.at((index, slice(length))),
@@ -503,7 +508,7 @@ class Trajectories:
     @property
     def valid(self) -> Bool[np.ndarray, "trajectory time"]:
         """Rows that are not padding, shape `(trajectory, time)`."""
-        return np.arange(self.ts.shape[1])[None, :] < self.lengths[:, None]
+        return np.arange(int(self.ts.shape[1]))[None, :] < self.lengths[:, None]
 
 
 # A kind of trajectories, as functions take and return it.
@@ -514,7 +519,7 @@ def cut(data: Data, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]
     """Cuts out parts of trajectories, each given as (trajectory index, first row, row after the last)."""
     row, begin, end = np.array(pieces).T
     lengths = end - begin
-    within = np.arange(lengths.max())[None, :]
+    within = np.arange(int(lengths.max()))[None, :]
     valid = within < lengths[:, None]
     at = (row[:, None], begin[:, None] + np.minimum(within, lengths[:, None] - 1))
     return replace(

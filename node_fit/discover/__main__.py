@@ -167,7 +167,7 @@ def search_run(run: Path, config: DictConfig, options: Json) -> Discovery:
 def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
     """The config of a fit of the equations, which begins at the constants that were found, and fits the starts."""
     best = found.known().keywords
-    field = {"_target_": "node_fit.Known", "_partial_": True, "triggers": []}
+    field: Json = {"_target_": "node_fit.Known", "_partial_": True, "triggers": []}
     with open_dict(config):
         config.field = OmegaConf.create(field | best)
         if config.start == "auto" or (OmegaConf.is_config(config.start) and "_target_" not in config.start):

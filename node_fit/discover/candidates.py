@@ -137,6 +137,13 @@ def smooth(t: np.ndarray, ys: np.ndarray, us: np.ndarray, strength: float = 1.0)
     )
 
 
+def spline_through(t: np.ndarray, column: np.ndarray) -> "BSpline":
+    """The cubic spline through values."""
+    from scipy.interpolate import make_interp_spline
+
+    return make_interp_spline(t, column, k=3)
+
+
 def smooth_state(t: np.ndarray, y: np.ndarray, strength: float) -> "tuple[BSpline | InLogarithms, np.ndarray, float]":
     """The spline of a state, the relative size of its noise in each row, and its residual in standard deviations."""
     if not goes_over_decades(t):
@@ -259,16 +266,17 @@ def find_subsets(
         # All subsets are extended while they are few, then the best ones.
         wider = {tuple(sorted((*one, more))) for one in level for more in range(len(usable)) if more not in one}
         sets = np.array(sorted(wider))
-        parts = square[sets[:, :, None], sets[:, None, :]]
-        weights = np.linalg.solve(parts, sides[sets][:, :, None])[:, :, 0]
+        parts: np.ndarray = square[sets[:, :, None], sets[:, None, :]]
+        right: np.ndarray = sides[sets][:, :, None]
+        weights = np.linalg.solve(parts, right)[:, :, 0]
         errors = np.maximum(total - (weights * sides[sets]).sum(1), 0.0)
         order = np.argsort(errors, kind="stable")
         if positive:
             order = order[(weights[order] > 0).all(axis=1)]
         for at in order[:most]:
-            places = [usable[each] for each in sets[at]]
+            places = [usable[each] for each in map(int, sets[at])]
             constants = weights[at] / norms[places]
-            error = float(np.mean((rates - features[:, places] @ constants) ** 2))
+            error = float(((rates - features[:, places] @ constants) ** 2).mean())
             found.append((tuple(places), constants, error))
         few = len(sets) * len(usable) < (MOST_POSITIVE_SUBSETS if positive else MOST_SUBSETS)
         level = [tuple(each) for each in (sets if few and sets.shape[1] <= 2 else sets[order[:BEAM]])]

@@ -23,10 +23,16 @@ LIBRARIES = (
 )  # fmt: skip
 # Quantiles of a state at which half-saturations and thresholds begin, and the largest argument of an exponential.
 HALVES, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
 ARRAY: dict[str, Callable[..., np.ndarray]] = {
     **{name: getattr(np, name) for name in ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh")},
     **{name: getattr(np, name) for name in ("tanh", "abs", "sign", "minimum", "maximum")},
-    "sigmoid": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+    "sigmoid": logistic,
 }
 ARITHMETIC: dict[type[ast.operator], Callable[..., np.ndarray]] = {
     ast.Add: np.add,

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from .balance import Balance
-from .candidates import Smoothed, goes_over_decades
+from .candidates import Smoothed, goes_over_decades, spline_through
 from .formulas import Formula, Tape, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
 
@@ -45,7 +45,7 @@ def minus_log_evidence(left: np.ndarray, jacobian: np.ndarray, shares: np.ndarra
     `(n, k)`. `shares`: c/w, `(k,)`.
     """
     rows, many = jacobian.shape
-    free = max(rows - many, 1)
+    free = max(int(rows - many), 1)
     total = float(left @ left) + rows * RESOLUTION**2
     curvatures = np.linalg.eigvalsh(jacobian.T @ jacobian).clip(min=0.0) + total / free
     noise = free * np.log(np.pi * total) - 2 * gammaln(free / 2)
@@ -153,7 +153,7 @@ class Judge:
             self.steps = few
             with np.errstate(all="ignore"):
                 gap = np.abs(found[1] - found[0]) / self.scale[:, None, None]
-            if np.isfinite(gap).all() and np.sqrt(np.mean(gap**2)) < max(STEP_ERROR * self.noise, RESOLUTION / 10):
+            if np.isfinite(gap).all() and np.sqrt((gap**2).mean()) < max(STEP_ERROR * self.noise, RESOLUTION / 10):
                 return
         self.steps = STEPS[-2]
 
@@ -212,7 +212,7 @@ class Judge:
             if not self.balance.accepts(formulas):
                 continue
             evidence = self.evidence(formulas, range(len(self.states)), each)
-            left = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
+            left: np.ndarray = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
             left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
             left = left.transpose(1, 2, 0) * span.spread / self.scale[:, None]
             found.append(
@@ -277,7 +277,6 @@ class Judge:
 
     def follow(self, judged: JudgedSystem) -> list[Smoothed]:
         """The records with a system's simulation in place of their splines."""
-        from scipy.interpolate import make_interp_spline
 
         family, span, count = (
             Family.of([judged.formulas], self.names, self.balance),
@@ -292,7 +291,7 @@ class Judge:
             for at, piece in enumerate(pieces, start=count):
                 values[piece, : len(self.states)] = solved[: piece.stop - piece.start, :, at]
             count += len(pieces)
-            splines = tuple(make_interp_spline(each.t, column, k=3) for column in values[:, : len(self.states)].T)
+            splines = tuple(spline_through(each.t, column) for column in values[:, : len(self.states)].T)
             rates = np.stack([spline.derivative()(each.t) for spline in splines], axis=1)
             found.append(replace(each, values=values, rates=rates, splines=splines))
         return found
@@ -352,7 +351,7 @@ def proposals(
 
     found: list[System] = []
     _, gain, along = gains(own, at.left)
-    for place in np.argsort(-gain)[:ADDED]:
+    for place in map(int, np.argsort(-gain)[:ADDED]):
         state, term = absent[place]
         found.append(changed(judged.formulas, state, judged.formulas[state].plus(term, float(along[place]))))
     swaps: list[tuple[float, int, int, int, float]] = []

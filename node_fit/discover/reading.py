@@ -16,7 +16,7 @@ from ..model.neural_ode import NeuralODE
 from ..model.observation import MeasuredStates
 from ..runtime.placement import precision_of, scope
 from .balance import Balance
-from .candidates import Smoothed, spread_of
+from .candidates import Smoothed, spline_through, spread_of
 
 # How far a rate may be from a multiple of a hidden state, in shares of its largest value: rounding in float32.
 SAME_BUT_UNIT = 1e-4
@@ -93,11 +93,9 @@ def with_units(reading: Reading, states: Sequence[str]) -> Reading:
 
 def in_units(record: Smoothed, units: np.ndarray, sought: Sequence[int]) -> Smoothed:
     """A record whose states are multiplied by units, and whose rates are those of some states."""
-    from scipy.interpolate import make_interp_spline
-
     values = record.values.copy()
     values[:, : len(units)] *= units
-    splines = tuple(make_interp_spline(record.t, column, k=3) for column in values[:, : len(units)].T)
+    splines = tuple(spline_through(record.t, column) for column in values[:, : len(units)].T)
     return replace(record, values=values, rates=(record.rates * units)[:, sought], splines=splines)
 
 
@@ -105,8 +103,6 @@ def record_of(
     t: np.ndarray, ys: np.ndarray, us: np.ndarray, rates: np.ndarray, measured: np.ndarray, turns: Turns
 ) -> Smoothed:
     """A record whose smooth values are a model's states, of which the first were measured."""
-    from scipy.interpolate import make_interp_spline
-
     count = measured.shape[1]
     raw, spread, noise = np.full(ys.shape, np.nan), np.ones(ys.shape), 0.0
     raw[:, :count] = near_columns(measured, ys[:, :count], turns)
@@ -116,7 +112,7 @@ def record_of(
         left, smooth = (raw[known, state] - ys[known, state]) / scale, ys[known, state] / scale
         spread[:, state] = np.interp(t, t[known], spread_of(left, smooth))
         noise = max(noise, float(left.std()))
-    splines = tuple(make_interp_spline(t, column, k=3) for column in ys.T)
+    splines = tuple(spline_through(t, column) for column in ys.T)
     return Smoothed(t, np.hstack([ys, us]), rates, splines, raw, spread, noise)
 
 

@@ -278,7 +278,7 @@ def score_rows(start: AbstractStart, data: Dataset) -> Dataset:
     is returned unchanged.
     """
     given = start.past or start.given_rows
-    rows = np.arange(data.ts.shape[1])[None, :]
+    rows = np.arange(int(data.ts.shape[1]))[None, :]
     if start.past:
         last = start_rows(data, start.past, start.washout)
     else:
@@ -447,7 +447,8 @@ def moments(rows: Float[np.ndarray, "trajectory time channel"], counted: np.ndar
     """Mean and standard deviation of each channel over the counted rows; the deviation is 1 where nothing varies."""
     values = rows[counted]
     if not len(values):
-        return np.zeros(rows.shape[2]), np.ones(rows.shape[2])
+        channels = int(rows.shape[2])
+        return np.zeros(channels), np.ones(channels)
     varies = np.ptp(values, axis=0) > 0
     return values.mean(axis=0), np.where(varies, np.where(varies, values.std(axis=0), 1.0), 1.0)
 

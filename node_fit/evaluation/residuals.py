@@ -152,7 +152,7 @@ def standardize(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         zs = scaler.scale_states(np.where(known, predicted, np.nan))
         found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
-    given = np.isfinite(found) & ~((np.abs(found) < EXACT_FIT) & (np.arange(found.shape[1]) == 0)[:, None])
+    given = np.isfinite(found) & ~((np.abs(found) < EXACT_FIT) & (np.arange(int(found.shape[1])) == 0)[:, None])
     return np.where(given, found if data.sigma is None else found / is_relative(data, scaler), np.nan)
 
 
@@ -240,7 +240,7 @@ def runs_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | No
     variance = (product * (product - count) / (count**2 * np.maximum(count - 1, 1))).sum()
     if variance <= 0:
         return None
-    return float(2 * ndtr(-abs(runs - (product / count + 1).sum()) / variance**0.5))
+    return float(2 * ndtr(float(-abs(runs - (product / count + 1).sum()) / variance**0.5)))
 
 
 def input_correlation(
@@ -256,7 +256,7 @@ def input_correlation(
     lags = min(us.size // 4, 10 * MOST_LAGS)
     own, other = (autocorrelation(rankdata(each), segment, lags)[1:] for each in (values, us))
     spread = max(1 + 2 * float(np.nansum(own * other)), 1.0)
-    return found, float(2 * ndtr(-abs(found) * (us.size / spread) ** 0.5))
+    return found, float(2 * ndtr(float(-abs(found) * (us.size / spread) ** 0.5)))
 
 
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:

@@ -20,7 +20,7 @@ from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..predict import holds_target, stored_level, stored_table, with_own_events
 from ..runtime.compilation import keep_programs
-from ..runtime.serialization import Json, __version__
+from ..runtime.serialization import Json, __version__, is_json
 from ..storage.model_file import load
 from .export import TARGETS, export
 from .functions import PRECISIONS
@@ -98,8 +98,8 @@ def model_and_data(
 def training_data(config: Json, table: Table) -> Dataset:
     """The rows that a run was fitted to; all rows if its split is not that of node_fit."""
     data = config.get("data")
-    split = data.get("split") if isinstance(data, dict) else None
-    own = isinstance(split, dict) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
+    split = data.get("split") if is_json(data) else None
+    own = is_json(split) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
     return replace(table, split=build(split, "data.split") if own else Split(validation=0, test=0)).load().train
 
 

@@ -12,7 +12,19 @@ from numpy.typing import DTypeLike
 from ..runtime.serialization import __version__
 from ..solver.methods import tableau
 from .functions import Exported
-from .tracing import DOT, ELEMENTWISE, INFIX, REDUCTIONS, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import (
+    DOT,
+    ELEMENTWISE,
+    INFIX,
+    REDUCTIONS,
+    SAME_CALLED,
+    TAKE,
+    CannotExport,
+    Operand,
+    Operation,
+    Program,
+    is_integral,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -243,7 +255,7 @@ class Printer:
 
     def bare(self, value: Number) -> str:
         """A literal without parentheses around it."""
-        if isinstance(value, np.bool_ | bool | np.integer | int):
+        if is_integral(value):
             return str(int(value))
         number = float(cast(float, value))
         if not np.isfinite(number):
@@ -356,9 +368,9 @@ class Function:
         """The runs of a `take` that come from one input each, with their places in it."""
         sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
         places = operation.places.ravel()
-        source = np.searchsorted(sizes, places, side="right") - 1
+        source = sizes.searchsorted(places, side="right") - 1
         found: list[tuple[Operand, np.ndarray]] = []
-        for which, run in itertools.groupby(range(len(places)), key=lambda at: source[at]):
+        for which, run in itertools.groupby(range(len(places)), key=source.tolist().__getitem__):
             found.append((operation.inputs[which], places[list(run)] - sizes[which]))
         return found
 
@@ -395,7 +407,7 @@ class Function:
         if operation.name == TAKE:
             inner = operation.places.ravel()[places]
             sizes = np.cumsum([0, *(each.size for each in operation.inputs)])
-            which = int(np.searchsorted(sizes, inner[0], side="right")) - 1
+            which = int(sizes.searchsorted(int(inner[0]), side="right")) - 1
             return self.read(operation.inputs[which], inner - sizes[which])
         return f"({self.call(operation, places)})"
 

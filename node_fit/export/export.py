@@ -53,6 +53,9 @@ MOST_RETRIES = 2
 Files = dict[str, bytes]
 
 
+Render = Callable[[Exported, Sequence[CheckRecord]], Mapping[str, str | bytes]]
+
+
 class ExportTarget(NamedTuple):
     """A place that a model goes to.
 
@@ -64,7 +67,7 @@ class ExportTarget(NamedTuple):
     - `how`: how to use it, for the README.
     """
 
-    render: Callable[[Exported, Sequence[CheckRecord]], Mapping[str, str | bytes]]
+    render: Render
     simulate: Callable[[Path, Exported, Sequence[CheckRecord]], list[np.ndarray]]
     refusals: Callable[[Exported, Sequence[CheckRecord]], list[str]]
     precisions: tuple[Precision, ...]
@@ -119,16 +122,22 @@ HOW_FORMULAS = """\
 `RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants; `formulas.tex` shows the
 equations."""
 
+
+def without_trials(render: Callable[[Exported], Mapping[str, str | bytes]]) -> Render:
+    """Renders what needs no records."""
+    return lambda exported, _: render(exported)
+
+
 BOTH: tuple[Precision, ...] = ("double", "float")
 TARGETS: dict[str, ExportTarget] = {
-    "c": ExportTarget(lambda e, _: render_c(e), run_c, nothing_refused, BOTH, (), HOW_C),
+    "c": ExportTarget(without_trials(render_c), run_c, nothing_refused, BOTH, (), HOW_C),
     "fmu": ExportTarget(render_fmu, run_fmu, refusals_of_fmu, ("double",), ("fmpy",), HOW_FMU),
     "stablehlo": ExportTarget(
         render_stablehlo, run_stablehlo, refusals_of_stablehlo, BOTH, ("flatbuffers",), HOW_STABLEHLO
     ),
     "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX),
     "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), ("sympy",), HOW_FORMULAS),
-    "numpy": ExportTarget(lambda e, _: render_numpy(e), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
+    "numpy": ExportTarget(without_trials(render_numpy), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
 }
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -111,7 +111,10 @@ def render_fmu(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, b
     layout = Layout.of(exported, trials)
     variables = variables_of(exported, layout, start, trials[0].inputs[0])
     sources = {name: text for name, text in render_c(exported).items() if name != "main.c"}
-    numbers = lambda values: ", ".join(repr(float(each)) for each in values)  # noqa: E731
+
+    def numbers(values: Iterable[float]) -> str:
+        return ", ".join(repr(float(each)) for each in values)
+
     scale = np.tile(np.asarray(exported.one.system.scaler.state_scale, np.float64), len(exported.members))
     facts = {
         "start": numbers(start),

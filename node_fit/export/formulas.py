@@ -9,6 +9,7 @@ import numpy as np
 from ..model.fields.equations import normalize, parse
 from ..model.fields.known import Known
 from ..runtime.serialization import __version__
+from ..runtime.validation import is_mapping
 from .c import templates_with
 from .functions import Exported
 from .tracing import CannotExport
@@ -99,7 +100,7 @@ def latex(module: str) -> str:
     space: dict[str, object] = {}
     exec(module, space)  # written above from a checked syntax tree
     rates, symbols = space["RATES"], space["SYMBOLS"]
-    assert isinstance(rates, dict) and isinstance(symbols, dict)
+    assert is_mapping(rates) and is_mapping(symbols)
     show = sympy.latex
     rows = [
         rf"\frac{{d}}{{d{show(symbols[space['TIME']])}}} {show(symbols[name])} &= {show(rate)}"

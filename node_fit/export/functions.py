@@ -1,6 +1,7 @@
 """What is exported of a model: its functions as programs, its names, scales and steps."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Literal, NoReturn
@@ -151,11 +152,11 @@ def export_functions(model: NeuralODE | Ensemble, precision: Precision, steps: S
         own = carry(model, dtype)
         members = own.members if isinstance(own, Ensemble) else (own,)
         one = own.typical
-        scaled = trace(lambda u: scale_inputs(one, u), (len(one.inputs),), dtype=dtype)
+        scaled = trace(functools.partial(scale_inputs, one), (len(one.inputs),), dtype=dtype)
         combined = None
         if isinstance(own, Ensemble):
-            ensemble, shape = own, (len(members), len(one.states))
-            combined = trace(lambda ys: band_of_members(ensemble, ys, level), shape, dtype=dtype)
+            shape = (len(members), len(one.states))
+            combined = trace(functools.partial(band_of_members, own, level=level), shape, dtype=dtype)
         implicit = steps.method == "radau5"
         programs = tuple(member_programs(member, dtype, implicit) for member in members)
         return Exported(own, precision, programs, scaled, combined, level, steps)
@@ -259,7 +260,7 @@ def start_function(model: NeuralODE) -> Callable[..., Float[Array, " state"]]:
             seen=seen,
             past=table[None] if past else table[None, :0],
             index=jnp.zeros(1, jnp.int32),
-            origin=jnp.reshape(t, 1),
+            origin=t.reshape(1),
             joint=True,
             driven=True,
         )

@@ -122,7 +122,7 @@ class Whole:
     ) -> Array:
         """A step in scaled units; the inputs are a polynomial in the share of the way between two rows."""
         advance = implicit_step if self.steps.method == "radau5" else explicit_step
-        inputs = lambda c: inputs_at(between, share + c * part)  # noqa: E731
+        inputs: InputsAt = lambda c: inputs_at(between, share + c * part)  # noqa: E731
         parts = jnp.split(z, len(self.members))
         return jnp.concatenate(
             [advance(own["rates"], t, h, own_z, inputs) for own, own_z in zip(self.functions, parts, strict=True)]
@@ -264,7 +264,8 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
         for name, each in shapes.items():
             several = batch if name == "simulate" else single
             given = [jax.ShapeDtypeStruct((several, *shape), dtype) for shape in each]
-            program = jax_export.export(jax.jit(jax.vmap(getattr(whole, name))))(*given)
+            own: Callable[..., Array] = getattr(whole, name)
+            program = jax_export.export(jax.jit(jax.vmap(own)))(*given)
             found[name + PROGRAM_SUFFIX] = bytes(program.serialize())
     return found
 
@@ -352,7 +353,7 @@ class Graph:
         """The graph of a program, as a file."""
         helper = self.onnx.helper
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
-        given = []
+        given: list[object] = []
         for name, value in zip(self.arguments, program.arguments, strict=True):
             self.texts[id(value)] = name
             given.append(helper.make_tensor_value_info(name, kind, ["batch", value.size]))
@@ -441,6 +442,15 @@ class Graph:
         return self.node("Reshape", text, self.constant(shape, np.int64))
 
 
+def with_blanks(function: Callable[..., Array], blanks: tuple[np.ndarray, ...]) -> Callable[..., Array]:
+    """A function of its first arguments; the others are empty."""
+
+    def of_first(*given: Array) -> Array:
+        return function(*given, *blanks)
+
+    return of_first
+
+
 def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, bytes]:
     """The graphs by their names."""
     import onnx
@@ -459,8 +469,7 @@ def render_onnx(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, 
         for name, shapes in arguments.items():
             own = getattr(whole, name)
             missing = 0 if inputs or name == "observe" else 1 + (name == "step")
-            function = lambda *given, own=own, missing=missing: own(*given, *(np.zeros(0, dtype),) * missing)  # noqa: E731
-            program = trace(function, *shapes.values(), dtype=dtype)
+            program = trace(with_blanks(own, (np.zeros(0, dtype),) * missing), *shapes.values(), dtype=dtype)
             found[f"{name}.onnx"] = Graph(onnx, name, list(shapes), dtype).model(program)
     return found
 

@@ -7,7 +7,7 @@ import numpy as np
 from ..runtime.serialization import __version__
 from .c import DEGREES, RADAU_A, RADAU_C, SIGNATURES, needed_functions, state_names, templates_with, tsitouras
 from .functions import Exported
-from .tracing import DOT, ELEMENTWISE, INFIX, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program
+from .tracing import DOT, ELEMENTWISE, INFIX, SAME_CALLED, TAKE, CannotExport, Operand, Operation, Program, is_integral
 
 NUMPY_INFIX = INFIX | {"and": "&", "or": "|", "xor": "^"}
 NUMPY_CALLED = {name: f"np.{name}" for name in (*SAME_CALLED, "sign", "abs", "square")} | {
@@ -211,7 +211,7 @@ def without_parentheses(text: str) -> str:
 def number(value: bool | int | float | np.generic) -> str:
     if isinstance(value, np.bool_ | bool):
         return str(bool(value))
-    if isinstance(value, np.integer | int):
+    if is_integral(value):
         return str(int(value))
     text = (
         "np.nan"

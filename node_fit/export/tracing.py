@@ -9,14 +9,14 @@ functions of single numbers, products of matrices, and reductions.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Protocol, SupportsInt, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend import core as jex
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 from numpy.typing import DTypeLike
 
 TAKE, DOT = "take", "dot"
@@ -131,6 +131,21 @@ Axes = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[
 Operand = Value | np.ndarray
 
 
+class Primitive(Protocol):
+    """An operation of JAX."""
+
+    name: str
+    multiple_results: bool
+
+    def bind(self, *args: Array, **params: object) -> PyTree: ...
+
+
+def carry_out(primitive: Primitive, inputs: Sequence[Operand | Array], parameters: Parameters) -> list[np.ndarray]:
+    """The results of an operation whose inputs are known."""
+    found = primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
+    return [np.asarray(each) for each in (found if primitive.multiple_results else [found])]
+
+
 @dataclass(frozen=True, eq=False)
 class Operation:
     """One step of a program.
@@ -214,8 +229,7 @@ class Tracer:
         if name in UNCHANGED:
             return inputs
         if all(isinstance(each, np.ndarray) for each in inputs) and not is_loop(name):
-            found = equation.primitive.bind(*(jnp.asarray(each) for each in inputs), **parameters)
-            return [np.asarray(each) for each in (found if equation.primitive.multiple_results else [found])]
+            return [*carry_out(equation.primitive, inputs, parameters)]
         avals = [cast(ShapedArray, var.aval) for var in equation.outvars]
         shapes = [tuple(each.shape) for each in avals]
         if name == "split":
@@ -303,7 +317,7 @@ class Tracer:
         return self.take([found], np.arange(found.size).reshape(shape))
 
     def by_index(
-        self, primitive: jex.Primitive, inputs: Sequence[Operand], parameters: Parameters, shape: tuple[int, ...]
+        self, primitive: Primitive, inputs: Sequence[Operand], parameters: Parameters, shape: tuple[int, ...]
     ) -> Operand:
         """Gathers and scatters by indices that are known."""
         name = primitive.name
@@ -314,8 +328,8 @@ class Tracer:
             )
         if not name.startswith("scatter"):
             own = jnp.arange(inputs[0].size).reshape(inputs[0].shape)
-            found = primitive.bind(own, *(jnp.asarray(each) for each in known), **parameters)
-            return self.take(inputs[:1], np.asarray(found).reshape(shape))
+            (found,) = carry_out(primitive, [own, *known], parameters)
+            return self.take(inputs[:1], found.reshape(shape))
         target, at, updates = inputs
         place = {key: parameters[key] for key in ("indices_are_sorted", "unique_indices", "mode")}
         where = jnp.asarray(at), parameters["dimension_numbers"]
@@ -337,6 +351,11 @@ def is_loop(name: str) -> bool:
     return name in ("scan", "while", "cond")
 
 
+def is_integral(value: object) -> TypeGuard[SupportsInt]:
+    """Whether a number is an integer or a truth value."""
+    return isinstance(value, np.bool_ | bool | np.integer | int)
+
+
 def is_identity(places: np.ndarray) -> bool:
     return bool((places.ravel() == np.arange(places.size)).all())
 
@@ -344,9 +363,7 @@ def is_identity(places: np.ndarray) -> bool:
 def numbered(inputs: Sequence[Operand]) -> list[np.ndarray]:
     """For each input an array of its shape, in which all numbers of all inputs are counted."""
     starts = np.cumsum([0, *(each.size for each in inputs)])
-    return [
-        np.arange(start, start + each.size).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)
-    ]
+    return [(start + np.arange(each.size)).reshape(each.shape) for start, each in zip(starts[:-1], inputs, strict=True)]
 
 
 def without_unread(sources: Sequence[Operand], places: np.ndarray) -> tuple[list[Operand], np.ndarray]:

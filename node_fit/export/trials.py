@@ -176,7 +176,7 @@ def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE |
     with scope(precision):
         for member in members:
             batch = carry(member.start.needed(member.batch(data)), dtype_of(precision))
-            values = eqx.filter_jit(lambda own, batch: own.estimated_start(batch))(member, batch)
+            values = eqx.filter_jit(NeuralODE.estimated_start)(member, batch)
             found.append(replace(member, start=Given(member.start.guess, values)))
     return replace(model, members=tuple(found)) if isinstance(model, Ensemble) else found[0]
 

@@ -166,7 +166,7 @@ class Discovery:
         for start in np.random.default_rng(0).uniform(low, high, (EXPERIMENTS, len(low))):
             one, other = self.found.simulate(start, ts, us), rival.simulate(start, ts, us)
             if one is not None and other is not None:
-                gap = float(np.sqrt(np.mean(((one - other) / scale) ** 2)))
+                gap = float(np.sqrt((((one - other) / scale) ** 2).mean()))
                 best = (gap, start) if best is None or gap > best[0] else best
         if best is None:
             return None

@@ -348,7 +348,7 @@ def choose_ridge(data: Dataset, predict: Callable[[Dataset, float], np.ndarray],
     **Returns:** one of `CANDIDATES`; the largest if no fit predicts anything.
     """
     last = data.lengths - np.maximum((PRIOR_HELD_BACK * data.lengths).astype(int), 1)
-    early = np.arange(data.ts.shape[1])[None, :] < last[:, None]
+    early = np.arange(int(data.ts.shape[1]))[None, :] < last[:, None]
     known = np.where(early[..., None], data.ys, np.nan) if hide else data.ys
     beginning, end = replace(data, ys=known, scored=data.scored & early), replace(data, scored=data.scored & ~early)
     if not (beginning.mask.any() and end.mask.any()):

@@ -121,7 +121,7 @@ class Display:
 
     def write(self, line: str) -> None:
         """Writes the line of a notebook, which needs no widgets for that."""
-        from IPython.display import display  # pyright: ignore[reportMissingImports]  # A notebook has it.
+        from IPython.display import display  # A notebook has it.
 
         content = {"text/plain": line}
         if self.cell is None:

@@ -349,7 +349,7 @@ def hindcast(
         found = earlier_outputs(model, some, None if ts is None else ts[chosen], rows[chosen])
         if whole is None:
             whole = np.full((*data.ts.shape, found.shape[2]), np.nan)
-        before = np.arange(found.shape[1]) < rows[chosen, None]
+        before = np.arange(int(found.shape[1])) < rows[chosen, None]
         whole[chosen, : found.shape[1]] = np.where(before[..., None], found, np.nan)
     return whole
 
@@ -426,8 +426,9 @@ def find_starts(
     identity = np.eye(begin.shape[1])
     for _ in range(ITERATIONS):
         jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in identity], axis=2)
-        normal = np.einsum("trs,tru->tsu", jacobian, jacobian) + damping[:, None, None] * identity
-        step = -np.linalg.solve(normal, np.einsum("trs,tr->ts", jacobian, now)[..., None])[..., 0]
+        normal: np.ndarray = np.einsum("trs,tru->tsu", jacobian, jacobian) + damping[:, None, None] * identity
+        slope: np.ndarray = np.einsum("trs,tr->ts", jacobian, now)
+        step = -np.linalg.solve(normal, slope[..., None])[..., 0]
         then = residuals(starts + step)
         better = (then**2).sum(axis=1) < (now**2).sum(axis=1)
         starts, now = np.where(better[:, None], starts + step, starts), np.where(better[:, None], then, now)

@@ -72,7 +72,7 @@ def network_weights(part: PyTree) -> list[jax.Array]:
     return jax.tree.leaves(eqx.filter(kept, eqx.is_inexact_array))
 
 
-def says_penalised(part: PyTree) -> bool:
+def says_penalised(part: object) -> bool:
     """Whether a field or a start says itself what of it a prior penalises, as one with a linear path does."""
     return hasattr(type(part), "penalised")
 

@@ -6,7 +6,7 @@ duration of a record, except for a few piece lengths.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -55,8 +55,7 @@ def intervals_to(
         nodes = np.repeat(nodes, 2, axis=1)  # One interval of zero length.
     end = nodes[:, 1:]
     # The row at or before the beginning of each interval; beyond the last row, inputs are constant.
-    row = np.stack([np.searchsorted(r, n, side="right") - 1 for r, n in zip(rows, nodes[:, :-1], strict=True)])
-    row = np.minimum(row, max(rows.shape[1] - 2, 0))
+    row = np.minimum(search_rows(rows, nodes[:, :-1], "right") - 1, max(rows.shape[1] - 2, 0))
     at = (np.arange(len(rows))[:, None], row)
     if rows.shape[1] > 1:
         length = np.diff(rows, axis=1)[at]
@@ -65,8 +64,17 @@ def intervals_to(
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
     intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps_at(batch, nodes[:, :-1]))
-    index = np.stack([np.searchsorted(n, w, side="left") - 1 for n, w in zip(nodes, later, strict=True)])
+    index = search_rows(nodes, later, "left") - 1
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
+
+
+def search_rows(
+    rows: Float[np.ndarray, "trajectory row"],
+    wanted: Float[np.ndarray, "trajectory wanted"],
+    side: Literal["left", "right"],
+) -> Int[np.ndarray, "trajectory wanted"]:
+    """Where wanted times lie among those of each trajectory, as `np.searchsorted` says it."""
+    return np.stack([r.searchsorted(w, side=side) for r, w in zip(rows, wanted, strict=True)])
 
 
 def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> Jumps | None:
@@ -75,8 +83,8 @@ def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> J
         return None
     rows = np.asarray(batch.ts, np.float64)
     # The first of equal times, since rows that fill up a trajectory repeat its last one.
-    row = np.stack([np.searchsorted(r, b, side="left") for r, b in zip(rows, begin, strict=True)])
-    at = (np.arange(len(rows))[:, None], np.minimum(row, rows.shape[1] - 1))
+    row = np.minimum(search_rows(rows, begin, "left"), rows.shape[1] - 1)
+    at = (np.arange(len(rows))[:, None], row)
     there = (rows[at] == begin)[..., None]
     found = batch.jumps.at(at)
     return Jumps(np.where(there, found.factor, 1.0), np.where(there, found.shift, 0.0))

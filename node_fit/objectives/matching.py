@@ -129,7 +129,7 @@ def evenly(data: Dataset, most: int) -> Dataset:
     pieces = data.pieces(DERIVATIVE_PIECE, DERIVATIVE_PIECE)
     share = most / sum(end - begin for _, begin, end in pieces)
     chosen = np.linspace(0, len(pieces) - 1, max(int(share * len(pieces)), 1)).astype(int)
-    return cut(data, [pieces[index] for index in chosen], [str(index) for index in chosen])
+    return cut(data, [pieces[index] for index in map(int, chosen)], [str(index) for index in chosen])
 
 
 class AbstractSimulation(AbstractLeastSquares):

@@ -19,7 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..runtime.validation import check_choice, check_fields
+from ..runtime.validation import check_choice, check_fields, is_list_or_tuple
 from .levenberg_marquardt import LevenbergMarquardt
 from .optimizer import AbstractGradientOptimizer, AbstractOptimizer, forget_value
 
@@ -467,7 +467,8 @@ class Optax(AbstractGradientOptimizer):
 
     def init(self, params: PyTree, steps: int) -> PyTree:
         state = super().init(params, steps)
-        if isinstance(state, tuple) and any(has_memory(link) for link in state[1:]) and not has_memory(state[0]):
+        links = state if is_list_or_tuple(state) else (state,)
+        if any(map(has_memory, links[1:])) and not has_memory(links[0]):
             raise ValueError(
                 "L-BFGS must be the first transformation of an Optax chain, since it needs the unmodified gradient; "
                 "remove what comes before it, such as gradient clipping."

@@ -1,5 +1,6 @@
 """Levenberg-Marquardt: nonlinear least squares by damped linearisation."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY
@@ -242,8 +243,8 @@ def dense(at: Linearised, x: Vector) -> Linearisation:
         prior=prior,
         slope=slope,
         solve=primal if parameters <= rows else dual,
-        push=lambda v: jacobian @ v,
-        pull=lambda w: jacobian.T @ w,
+        push=functools.partial(jnp.matmul, jacobian),
+        pull=functools.partial(jnp.matmul, jacobian.T),
         largest=(jacobian**2).sum(axis=0).max(),
     )
 

@@ -160,8 +160,12 @@ class AbstractGradientOptimizer(AbstractOptimizer):
         transform = optax.with_extra_args_support(self.transform(steps))
         value, gradient = evaluate_loss(loss, params, state)
         norm = optax.tree.norm(gradient)
+
+        def value_at(p: PyTree) -> Array:
+            return loss(p).value
+
         updates, new_state = transform.update(
-            gradient, state, params, value=value.value, grad=gradient, value_fn=lambda p: loss(p).value
+            gradient, state, params, value=value.value, grad=gradient, value_fn=value_at
         )
         searched = optax.tree.get(new_state, "num_linesearch_steps")
         evaluations = jnp.int32(1) if searched is None else 1 + jnp.asarray(searched, jnp.int32)

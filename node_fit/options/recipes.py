@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
 from ..optimizers.gradient import LBFGS, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
-from ..runtime.validation import check_argument, check_fields
+from ..runtime.validation import check_argument, check_fields, is_sequence
 from ..training.task import Stage
 
 
@@ -133,7 +133,7 @@ def make_stages(recipe: Recipe, main: Stage, model: NeuralODE, facts: Facts) -> 
 
 
 def has_own_window(plan: Plan) -> bool:
-    return isinstance(plan.objective, functools.partial) and "window" in plan.objective.keywords
+    return "window" in getattr(plan.objective, "keywords", {})
 
 
 def make_stage(name: str, plan: Plan, main: Stage) -> Stage:
@@ -197,8 +197,10 @@ def as_recipe(given: object) -> Recipe | tuple[Stage, ...]:
         return given
     if isinstance(given, str) and given in RECIPES:
         return RECIPES[given]
-    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, Stage) for each in given):
-        return some(tuple(given))
+    if is_sequence(given) and not isinstance(given, str):
+        stages = tuple(each for each in given if isinstance(each, Stage))
+        if len(stages) == len(given):
+            return some(stages)
     raise ValueError(
         f"recipe must be {', '.join(RECIPES)}, a node_fit.Recipe or a list of node_fit.Stage, got {given!r:.60}."
     )

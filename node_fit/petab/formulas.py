@@ -76,6 +76,18 @@ def root(degree: Value, value: Value) -> Value:
     return jnp.sqrt(number) if isinstance(degree, float) and degree == 2.0 else power(number, divide(1.0, degree))
 
 
+def whole_quotient(a: Value, b: Value) -> Array:
+    return jnp.trunc(divide(a, b))
+
+
+def remainder(a: Value, b: Value) -> Array:
+    return jnp.fmod(jnp.asarray(a, float), jnp.asarray(b, float))
+
+
+def heaviside(x: Value) -> Array:
+    return jnp.heaviside(jnp.asarray(x, float), 0.5)
+
+
 def reduce_by(combine: Callable[[Value, Value], Value], empty: Value | None = None) -> Callable[..., Value]:
     """A function of any number of arguments, combined from left to right."""
 
@@ -93,6 +105,16 @@ def reduce_by(combine: Callable[[Value, Value], Value], empty: Value | None = No
 
 def of_float(function: Callable[[Array], Array]) -> Callable[[Value], Value]:
     return lambda value: function(jnp.asarray(value, float))
+
+
+def inverted(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """One over a function."""
+    return lambda value: 1 / function(value)
+
+
+def of_inverse(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of one over a number."""
+    return lambda value: function(1 / value)
 
 
 def factorial(value: Array) -> Array:
@@ -124,22 +146,22 @@ OPERATIONS: dict[str, tuple[Callable[..., Value], int, int]] = {
     "maximum": (reduce_by(jnp.maximum), 1, ANY),
     "log": (logarithm, 1, 2),
     "root": (root, 2, 2),
-    "quotient": (lambda a, b: jnp.trunc(divide(a, b)), 2, 2),
-    "remainder": (lambda a, b: jnp.fmod(jnp.asarray(a, float), jnp.asarray(b, float)), 2, 2),
-    "heaviside": (lambda x: jnp.heaviside(jnp.asarray(x, float), 0.5), 1, 1),
+    "quotient": (whole_quotient, 2, 2),
+    "remainder": (remainder, 2, 2),
+    "heaviside": (heaviside, 1, 1),
 } | {
     name: (of_float(function), 1, 1)
     for name, function in {
         "exp": jnp.exp, "sqrt": jnp.sqrt, "log10": jnp.log10, "log2": jnp.log2, "abs": jnp.abs, "sign": jnp.sign,
         "floor": jnp.floor, "ceil": jnp.ceil, "factorial": factorial,
         "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan, "sinh": jnp.sinh, "cosh": jnp.cosh, "tanh": jnp.tanh,
-        "sec": lambda x: 1 / jnp.cos(x), "csc": lambda x: 1 / jnp.sin(x), "cot": lambda x: 1 / jnp.tan(x),
-        "sech": lambda x: 1 / jnp.cosh(x), "csch": lambda x: 1 / jnp.sinh(x), "coth": lambda x: 1 / jnp.tanh(x),
+        "sec": inverted(jnp.cos), "csc": inverted(jnp.sin), "cot": inverted(jnp.tan),
+        "sech": inverted(jnp.cosh), "csch": inverted(jnp.sinh), "coth": inverted(jnp.tanh),
         "arcsin": jnp.arcsin, "arccos": jnp.arccos, "arctan": jnp.arctan,
         "arcsinh": jnp.arcsinh, "arccosh": jnp.arccosh, "arctanh": jnp.arctanh,
-        "arccot": lambda x: jnp.arctan(1 / x), "arcsec": lambda x: jnp.arccos(1 / x),
-        "arccsc": lambda x: jnp.arcsin(1 / x), "arccoth": lambda x: jnp.arctanh(1 / x),
-        "arcsech": lambda x: jnp.arccosh(1 / x), "arccsch": lambda x: jnp.arcsinh(1 / x),
+        "arccot": of_inverse(jnp.arctan), "arcsec": of_inverse(jnp.arccos),
+        "arccsc": of_inverse(jnp.arcsin), "arccoth": of_inverse(jnp.arctanh),
+        "arcsech": of_inverse(jnp.arccosh), "arccsch": of_inverse(jnp.arcsinh),
     }.items()
 }  # fmt: skip
 # How formulas in text spell functions that have another name in `OPERATIONS`.

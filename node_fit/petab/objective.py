@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +120,7 @@ class Planner:
             length = max(len(row[at]) for row in rows)
             padded = [[*row[at], *[np.inf] * (length - len(row[at]))] for row in rows]
             stops.append(np.array(padded).reshape(len(names), length))
-        values = []
+        values: list[tuple[tuple[Formula | None, ...], ...]] = []
         targets: list[tuple[str, ...]] = []
         given: list[np.ndarray] = []
         for at in range(count):
@@ -163,7 +163,7 @@ class Planner:
 
     def block(self, name: str, found: Int[np.ndarray, "measurement 3"]) -> Block:
         observable = self.problem.observables[name]
-        measurements = [self.problem.measurements[at] for at in found[:, 0]]
+        measurements = [self.problem.measurements[at] for at in map(int, found[:, 0])]
         measured = np.array([each.value for each in measurements])
         if not np.all(np.isfinite(measured)) or (observable.scale != "lin" and np.any(measured <= 0)):
             rule = "finite" if observable.scale == "lin" else "positive where their noise is on a logarithmic scale"
@@ -450,7 +450,7 @@ class Objective:
         if isinstance(x, Tracer):
             if jnp.result_type(x) != np.float64:
                 raise ValueError('a traced x must be float64: jax.config.update("jax_enable_x64", True).')
-            return self._differentiable(x)
+            return self._differentiable(cast(Array, x))
         return float(self.evaluate(x).value)
 
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
@@ -568,7 +568,7 @@ class Screen:
 
     def _update(self, recorded: Recorded, y: Float[Array, " observation"]) -> Recorded:
         """What was recorded, with the fitted parameters among its constants."""
-        fitted = [self.objective.estimated[at] for at in self.at.tolist()]
+        fitted = [self.objective.estimated[at] for at in map(int, self.at)]
         values = {each.name: from_scale(value, each.scale) for each, value in zip(fitted, y, strict=True)}
         return tuple(
             (states, {**constants, **{name: jnp.full(len(states), value) for name, value in values.items()}})

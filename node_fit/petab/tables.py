@@ -12,6 +12,7 @@ import jax.scipy.stats as densities
 import yaml
 from jaxtyping import Array, Float
 
+from ..runtime.serialization import is_json, is_list
 from .formulas import Formula, FormulaError, Symbol, Value, parse_formula, substitute, symbols
 from .sbml import read_sbml
 from .system import Model
@@ -166,8 +167,8 @@ def read_petab(path: str | Path) -> Problem:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PEtabError(f"{path.name} is not YAML: {' '.join(str(error).split())[:200]}.") from None
-    version = str(content.get("format_version", "")) if isinstance(content, dict) else ""
-    if version.split(".")[0] not in ("1", "2"):
+    version = str(content.get("format_version", "")) if is_json(content) else ""
+    if not is_json(content) or version.split(".")[0] not in ("1", "2"):
         raise PEtabError(f"{path.name}: format_version must be 1 or 2, got {version!r:.20}.")
     problem = PEtabReader(path, content).read(int(version.split(".")[0]))
     check_problem(problem)
@@ -200,9 +201,9 @@ class PEtabReader:
 
     def only_problem(self) -> Mapping[str, object]:
         problems = self.content.get("problems")
-        if not isinstance(problems, list) or len(problems) != 1 or not isinstance(problems[0], dict):
+        if not is_list(problems) or len(problems) != 1 or not is_json(only := problems[0]):
             raise PEtabError(f"{self.path.name}: `problems` must be a list of one problem; split it.")
-        return problems[0]
+        return only
 
     def file(self, name: object) -> Path:
         """A file of the problem, which must not lie outside its folder."""
@@ -219,22 +220,22 @@ class PEtabReader:
     def model_path(self, content: Mapping[str, object], version: int) -> Path:
         if version == 1:
             files = content.get("sbml_files")
-            if not isinstance(files, list) or len(files) != 1:
+            if not is_list(files) or len(files) != 1:
                 raise PEtabError(f"{self.path.name}: `sbml_files` must be a list of one file.")
             return self.file(files[0])
         models = content.get("model_files")
-        if not isinstance(models, dict) or len(models) != 1:
+        if not is_json(models) or len(models) != 1:
             raise PEtabError(f"{self.path.name}: `model_files` must have one model; several are not read.")
         entry = next(iter(models.values()))
-        language = entry.get("language") if isinstance(entry, dict) else None
+        language = entry.get("language") if is_json(entry) else None
         if language != "sbml":
             raise PEtabError(f"{self.path.name}: the model's language is {language!r:.20}; only sbml is read.")
         return self.file(entry.get("location"))
 
     def rows(self, content: Mapping[str, object], key: str) -> Iterator[Row]:
         """The rows of all tables of a kind."""
-        files = content.get(key) or []
-        for name in files if isinstance(files, list) else [files]:
+        files = content.get(key) or list[object]()
+        for name in files if is_list(files) else [files]:
             path = self.file(name)
             if path.stat().st_size > MAX_TABLE_BYTES:
                 raise PEtabError(f"{path.name} has over {MAX_TABLE_BYTES:,} bytes, the most for a table.")
@@ -518,20 +519,47 @@ class Noise(NamedTuple):
         return jnp.exp(-2 * log_sigma), 2.0 if self.kind == "normal" else 1.0
 
 
+def of_logarithm(density: Callable[..., Array]) -> Callable[..., Array]:
+    """The density of a number, from that of its logarithm."""
+
+    def of_number(x: Array, *numbers: float) -> Array:
+        return density(jnp.log(x), *numbers) - jnp.log(x)
+
+    return of_number
+
+
+def uniform(x: Array, lower: float, upper: float) -> Array:
+    return densities.uniform.logpdf(x, lower, upper - lower)
+
+
+def log_uniform(x: Array, lower: float, upper: float) -> Array:
+    return of_logarithm(densities.uniform.logpdf)(x, math.log(lower), math.log(upper / lower))
+
+
+def gamma(x: Array, shape: float, scale: float) -> Array:
+    return densities.gamma.logpdf(x, shape, scale=scale)
+
+
+def exponential(x: Array, scale: float) -> Array:
+    return densities.expon.logpdf(x, scale=scale)
+
+
+def rayleigh(x: Array, scale: float) -> Array:
+    return jnp.log(x) - 2 * math.log(scale) - 0.5 * (x / scale) ** 2
+
+
 DENSITIES: dict[str, Callable[..., Array]] = {
-    "uniform": lambda x, lower, upper: densities.uniform.logpdf(x, lower, upper - lower),
+    "uniform": uniform,
     "normal": densities.norm.logpdf,
     "laplace": densities.laplace.logpdf,
-    "log-normal": lambda x, mean, deviation: densities.norm.logpdf(jnp.log(x), mean, deviation) - jnp.log(x),
-    "log-laplace": lambda x, middle, scale: densities.laplace.logpdf(jnp.log(x), middle, scale) - jnp.log(x),
-    "log-uniform": lambda x, lower, upper: (
-        densities.uniform.logpdf(jnp.log(x), math.log(lower), math.log(upper / lower)) - jnp.log(x)
-    ),
+    "log-normal": of_logarithm(densities.norm.logpdf),
+    "log-laplace": of_logarithm(densities.laplace.logpdf),
+    "log-uniform": log_uniform,
     "cauchy": densities.cauchy.logpdf,
-    "gamma": lambda x, shape, scale: densities.gamma.logpdf(x, shape, scale=scale),
+    "gamma": gamma,
     "chisquare": densities.chi2.logpdf,
-    "exponential": lambda x, scale: densities.expon.logpdf(x, scale=scale),
-    "rayleigh": lambda x, scale: jnp.log(x) - 2 * math.log(scale) - 0.5 * (x / scale) ** 2,
+    "exponential": exponential,
+    "rayleigh": rayleigh,
 }
 
 

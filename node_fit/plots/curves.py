@@ -235,7 +235,7 @@ def rank_trajectories(trajectories: Iterable[Trajectory]) -> list[Trajectory]:
 def collect(curves: Curves) -> list[Trajectory]:
     """The trajectories of a plot; a forecast joins the trajectory that it continues."""
     pieces: list[tuple[Segment, bool]] = []
-    fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set()
+    fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set[str]()
     for role, data in curves.splits.items():
         scales = prediction_errors(data)
         for row, name in enumerate(data.trajectories):
@@ -257,7 +257,8 @@ def collect(curves: Curves) -> list[Trajectory]:
 
 def interpolate_curve(ts: Float[np.ndarray, " time"], curve: Curve) -> Float[np.ndarray, "time state"]:
     """A curve at other times."""
-    return np.stack([np.interp(ts, curve.ts, ys) for ys in curve.ys.T], axis=1)
+    columns: list[np.ndarray] = [np.interp(ts, curve.ts, ys) for ys in curve.ys.T]
+    return np.stack(columns, axis=1)
 
 
 def row_error(ys: np.ndarray, predicted: np.ndarray, scales: np.ndarray) -> float:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Literal, TypedDict, cast
 
 import numpy as np
 import yaml
@@ -23,7 +23,7 @@ from ..evaluation.residuals import (
     neighbours_in_words,
 )
 from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
-from ..runtime.serialization import Json
+from ..runtime.serialization import Json, is_list
 from ..training.callback import ENDED
 from .page import jsonable_numbers, jsonable_times, write_page
 from .run_files import (
@@ -252,7 +252,7 @@ def choose_records(predictions: Predictions, records: list[Trajectory]) -> list[
     sample = others[:: max(len(others) // 1000, 1)]
     most = int(np.clip(left / max(np.mean([cost(each) for each in sample]), 1), 0, MOST_RECORDS)) if others else 0
     if len(others) > most:
-        others = [others[i] for i in np.linspace(0, len(others) - 1, most).astype(int)]
+        others = [others[i] for i in map(int, np.linspace(0, len(others) - 1, most))]
     return marked + sorted(others, key=lambda record: record.error)
 
 
@@ -274,7 +274,7 @@ def describe_run(predictions: Predictions, records: list[Trajectory], chosen: li
         "errors": {
             kind: [
                 [(i + 0.5) / len(group), float(f"{group[i].error:.4g}"), group[i].name, places.get(id(group[i]), -1)]
-                for i in np.unique(np.linspace(0, len(group) - 1, min(len(group), MOST_ERRORS)).astype(int))
+                for i in map(int, np.unique(np.linspace(0, len(group) - 1, min(len(group), MOST_ERRORS)).astype(int)))
             ]
             for kind, group in ranked.items()
             if group
@@ -508,7 +508,7 @@ def read_overrides(folder: Path) -> list[str]:
         words = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
     except (OSError, yaml.YAMLError):
         return []
-    return [str(word) for word in words] if isinstance(words, list) else []
+    return [str(word) for word in words] if is_list(words) else []
 
 
 def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
@@ -518,14 +518,14 @@ def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
         return None
     steps = sorted({row["step"] for row in last if row["step"] is not None})
     places = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).astype(int))
-    kept = {steps[place]: [] for place in places}
+    kept: dict[float, list[LossRow]] = {steps[place]: [] for place in map(int, places)}
     for row in last:
         if row["step"] in kept:
             kept[row["step"]].append(row)
 
-    def lowest(key: str) -> list[float | None]:
+    def lowest(key: Literal["train_loss", "validation_loss"]) -> list[float | None]:
         return jsonable_numbers(
-            [min((row[key] for row in rows if row[key] is not None), default=math.nan) for rows in kept.values()]
+            [min((loss for row in rows if (loss := row[key]) is not None), default=math.nan) for rows in kept.values()]
         )
 
     seconds = jsonable_numbers(

@@ -22,7 +22,7 @@ from ..data.tables.table import SECONDS, unit_for
 from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.figures import SIDE, phase_points
-from ..runtime.serialization import Json
+from ..runtime.serialization import Json, is_json, is_list
 from ..storage.files import BadFile, peek, write_file
 
 
@@ -137,7 +137,7 @@ def read_json(path: Path) -> Json:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content if is_json(content) else {}
 
 
 def read_summary(folder: Path) -> "Summary":
@@ -147,18 +147,18 @@ def read_summary(folder: Path) -> "Summary":
 
 def with_statuses(node: object) -> object:
     """A summary in which `stopped_early`, of version 0.2, is `converged` or `stopped`."""
-    if isinstance(node, list):
+    if is_list(node):
         return [with_statuses(each) for each in node]
-    if not isinstance(node, dict):
+    if not is_json(node):
         return node
-    node = {key: with_statuses(each) for key, each in node.items()}
-    if node.get("status") == "stopped_early":
-        reason = str(node.get("reason", ""))
+    found = {key: with_statuses(each) for key, each in node.items()}
+    if found.get("status") == "stopped_early":
+        reason = str(found.get("reason", ""))
         converged = reason.startswith(("converged: ", "the training loss has stalled"))
-        node["status"] = "converged" if converged else "stopped"
-        if "reason" in node:
-            node["reason"] = reason.removeprefix("converged: ")
-    return node
+        found["status"] = "converged" if converged else "stopped"
+        if "reason" in found:
+            found["reason"] = reason.removeprefix("converged: ")
+    return found
 
 
 def read_config_text(path: Path) -> tuple[Json, str]:
@@ -173,14 +173,14 @@ def read_config_text(path: Path) -> tuple[Json, str]:
         content = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}, ""
-    return (content if isinstance(content, dict) else {}), text
+    return (content if is_json(content) else {}), text
 
 
 def read_units(config: Mapping[str, object]) -> dict[str, str]:
     """The units of columns in a config."""
     data = config.get("data")
-    units = data.get("units") if isinstance(data, dict) else None
-    return {str(name): str(unit) for name, unit in units.items()} if isinstance(units, dict) else {}
+    units = data.get("units") if is_json(data) else None
+    return {str(name): str(unit) for name, unit in units.items()} if is_json(units) else {}
 
 
 def read_losses(path: Path) -> list[LossRow]:
@@ -334,7 +334,7 @@ def read_predictions(path: Path) -> Predictions | None:
         return None
     with open(path, newline="") as file:
         rows = csv.reader(file)
-        header, first = next(rows, []), next(rows, [])
+        header, first = next(rows, list[str]()), next(rows, list[str]())
     # Columns are told apart by their places, since names may be anything: split, trajectory, time, inputs, states.
     places = [i for i in range(3, len(header) - 1) if header[i + 1] == f"{header[i]}_predicted"]
     dated = len(first) > 2 and is_stamp(first[2])

@@ -1,7 +1,7 @@
 """What files say of the code: the version that wrote them, and short names of classes, wherever a class is."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 __version__ = "0.2.0"
 # A JSON object; what is in it is checked where it is read.
@@ -9,6 +9,16 @@ Json = dict[str, Any]
 Class = TypeVar("Class", bound=type)
 # A name is permanent: files of every version contain it.
 CLASSES: dict[str, type] = {}
+
+
+def is_json(value: object) -> TypeGuard[Json]:
+    """Whether a value that was read from JSON or YAML is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a value that was read from JSON or YAML is a list."""
+    return isinstance(value, list)
 
 
 def stored_as(name: str) -> Callable[[Class], Class]:

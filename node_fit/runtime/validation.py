@@ -7,7 +7,18 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    TypeGuard,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import equinox as eqx
 import jax
@@ -100,12 +111,33 @@ def matches(value: object, hint: object) -> bool:
         return not flag and (isinstance(value, Real) or getattr(value, "shape", None) == ())
     if kind in LISTS:
         items = inner[:1] if kind is not tuple or inner[-1:] == (...,) else ()
-        return isinstance(value, kind) and not text and all(matches(each, hint) for hint in items for each in value)
-    if isinstance(kind, type) and issubclass(kind, ARRAYS):
+        parts = value if is_sequence(value) else ()
+        return isinstance(value, kind) and not text and all(matches(each, hint) for hint in items for each in parts)
+    if is_array_class(kind):
         return hasattr(value, "dtype")
-    if getattr(kind, "_is_protocol", False) or not isinstance(kind, type):
+    if getattr(kind, "_is_protocol", False) or not is_class(kind):
         return True
     return isinstance(value, kind)
+
+
+def is_class(value: object) -> TypeGuard[type[object]]:
+    return isinstance(value, type)
+
+
+def is_array_class(value: object) -> TypeGuard[type[object]]:
+    return is_class(value) and issubclass(value, ARRAYS)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
+    return isinstance(value, Mapping)
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence)
+
+
+def is_list_or_tuple(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    return isinstance(value, list | tuple)
 
 
 def members(hint: object) -> tuple[object, ...]:
@@ -124,7 +156,7 @@ def describe_hint(hint: object, words: Mapping[object, str] = HINT_WORDS) -> str
         return " or ".join(dict.fromkeys(describe_hint(member, words) for member in shown))
     if kind is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(str(choice) for choice in inner)
-    if isinstance(kind, type) and issubclass(kind, ARRAYS):
+    if is_array_class(kind):
         return "an array"
     if kind in LISTS:
         return "a list" + (f" (each {describe_hint(inner[0], words)})" if inner else "")

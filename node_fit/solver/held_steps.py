@@ -266,7 +266,7 @@ def even(ts: Float[np.ndarray, "trajectory time"], steps: int | None = None) -> 
     if steps is not None:
         return np.tile(np.linspace(0, 1, steps + 1), (len(ts), 1))
     intervals = np.maximum((np.diff(ts, axis=1) > 0).sum(axis=1), 1)
-    return np.minimum(np.arange(intervals.max() + 1)[None, :] / intervals[:, None], 1)
+    return np.minimum(np.arange(int(intervals.max()) + 1)[None, :] / intervals[:, None], 1)
 
 
 def finest(shares: Shares) -> Shares:
@@ -376,4 +376,5 @@ def spread_steps(grid: AnyArray, share: np.ndarray, steps: int) -> np.ndarray:
     """`steps` new steps over each trajectory's grid, distributed over the old ones by their shares."""
     total = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(share, axis=1)], axis=1)
     wanted = np.linspace(0, total[:, -1], steps + 1, axis=1)
-    return np.stack([np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)])
+    found: list[np.ndarray] = [np.interp(w, t, g) for w, t, g in zip(wanted, total, grid, strict=True)]
+    return np.stack(found)

@@ -1,7 +1,7 @@
 """The methods of a solver by name, how each may step, their tableaus, gradients and tolerances."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 import diffrax
 import jax.numpy as jnp
@@ -84,8 +84,12 @@ def method_named(method: str | Method) -> str | Method:
     return next((name for name, make in METHODS.items() if type(method) is make and method == make()), method)
 
 
+def is_method(given: object) -> TypeGuard[Method]:
+    return isinstance(given, diffrax.AbstractSolver)
+
+
 def check_method(method: object) -> None:
-    if not isinstance(method, diffrax.AbstractSolver):
+    if not is_method(method):
         raise ValueError(f"method must be a name such as 'tsit5' or a diffrax.AbstractSolver, got {method!r:.60}.")
 
 

@@ -20,7 +20,7 @@ from optimistix import RESULTS
 from ..runtime.placement import AnyArray
 from .methods import Method, Tableau, Tolerance, Tolerances, combine, error_order, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
-from .triggers import Triggers, TriggerWatch, has_triggers, select_trajectories
+from .triggers import Solve, SolveWithError, Triggers, TriggerWatch, has_triggers, select_trajectories
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
 # Ordinary Differential Equations I, 1993, section II.4).
@@ -168,7 +168,7 @@ def advance_explicit(
             end = jnp.where(last, length, passed + h)
             watch = at.watch
             if watch is not None:
-                again = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
+                again: Solve = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
                 stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
@@ -270,7 +270,7 @@ def march_rows(
                 y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
             after, error, slope = step(y, slope, t, h, interval)
             if triggers is not None and watch is not None:
-                again = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
+                again: SolveWithError = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
                 after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 

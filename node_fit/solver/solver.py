@@ -32,6 +32,7 @@ from .methods import (
     check_positive,
     check_stepping,
     error_order,
+    is_method,
     method_named,
     with_defaults,
 )
@@ -170,7 +171,7 @@ class Solver(eqx.Module):
         if has_triggers(p.field):
             raise ValueError(NEEDS_HELD_STEPS)
         if p.jumps is not None:
-            return solve_by_row(p, inputs, lambda *given: self._diffeqsolve(*given, adjoint=adjoint))
+            return solve_by_row(p, inputs, functools.partial(self._diffeqsolve, adjoint=adjoint))
         if joint:
             driven = Driven(p.field, p.ts[0], jnp.swapaxes(p.us, 0, 1), p.origin[0], inputs)
             path = self._diffeqsolve(driven, p.ts[0], p.y0, adjoint=adjoint)
@@ -340,7 +341,9 @@ def as_solver(given: object, name: str = "solver") -> Solver:
     """
     if isinstance(given, Solver):
         return given
-    if not isinstance(given, str | diffrax.AbstractSolver):
+    if is_method(given):
+        return Solver(given)
+    if not isinstance(given, str):
         raise ValueError(f"{name} must be a node_fit.Solver or a diffrax.AbstractSolver, got {given!r:.60}.")
     check_choice(name, given, METHODS)
     return Solver(given)

@@ -61,6 +61,7 @@ ROUNDINGS = 32
 
 # From states, times and lengths of steps to the states after them, one for each trajectory.
 Solve = Callable[[Array, Array, Array], Array]
+SolveWithError = Callable[[Array, Array, Array], tuple[Array, Array]]
 Each = Bool[Array, "trajectory trigger"]
 
 
@@ -178,7 +179,7 @@ class Triggers(NamedTuple):
         allowed = atol + rtol * size + small * (1 + size)  # States are of order one.
         # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
         rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*given), nan=0, posinf=0)
-        tolerated = jnp.nan_to_num(jnp.einsum("nks,ns->nk", by_state, allowed), nan=0, posinf=0)
+        tolerated = jnp.nan_to_num(jax.vmap(jnp.matmul)(by_state, allowed), nan=0, posinf=0)
         found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(found)
 
@@ -245,7 +246,10 @@ class Triggers(NamedTuple):
         turn = turning_share(first.level, last.level, begin, end)
 
         def between() -> Array:
-            return self.of_each(lambda which, turn: self.level(solve, t, h, y, turn, which), turn)
+            def level(which: Array, turn: Array) -> Array:
+                return self.level(solve, t, h, y, turn, which)
+
+            return self.of_each(level, turn)
 
         middle = jax.lax.cond((hops | dips).any(), between, lambda: first.level)
         looked, above = hops | dips, middle > 0
@@ -275,7 +279,7 @@ class Triggers(NamedTuple):
 
     def passed(
         self,
-        step: Callable[[Array, Array, Array], tuple[Array, Array]],
+        step: SolveWithError,
         t: Array,
         h: Array,
         y: Array,

@@ -238,9 +238,8 @@ def from_arrays(arrays: dict[str, np.ndarray], template: tuple[TrainState, ...])
 
     def leaf(path: KeyPath, like: AnyArray) -> Array | np.ndarray:
         if is_key(like):
-            return jax.random.wrap_key_data(
-                jnp.asarray(arrays[name(path)]), impl=jax.random.key_impl(cast(Array, like))
-            )
+            data = jnp.asarray(arrays[name(path)])
+            return cast(Array, jax.random.wrap_key_data(data, impl=jax.random.key_impl(cast(Array, like))))
         with np.errstate(over="ignore"):
             return arrays[name(path)].astype(like.dtype)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.serialization import Json
+from ..runtime.serialization import Json, is_json, is_list
 
 DISK_LOG = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ CHECKPOINT_STEPS: dict[int, Step] = {}
 
 # What parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the first that counts. In 5:
 # the time up to which there are bands, and triggers.
-LACKED = {
+LACKED: dict[int, dict[str, Json]] = {
     4: {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}},
     5: {"Ensemble": {"horizon": None, "gain": 1.0}, "Known": {"triggers": {"tuple": []}}},
 }
@@ -288,12 +288,12 @@ def changing(change: Callable[[str, Json], Json]) -> Step:
     """A step that changes the fields of each part, given the name of its class."""
 
     def upgraded(node: Any) -> Any:
-        if isinstance(node, list):
+        if is_list(node):
             return [upgraded(each) for each in node]
-        if not isinstance(node, dict):
+        if not is_json(node):
             return node
-        node = {key: upgraded(value) for key, value in node.items()}
-        return node | {"fields": change(node["class"], node["fields"])} if "class" in node else node
+        found = {key: upgraded(value) for key, value in node.items()}
+        return found | {"fields": change(found["class"], found["fields"])} if "class" in found else found
 
     return lambda content, arrays: ({**content, "model": upgraded(content["model"])}, arrays)
 

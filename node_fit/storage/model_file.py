@@ -37,8 +37,8 @@ from ..model.initial_state.rule import AbstractStart
 from ..model.neural_ode import NeuralODE
 from ..model.system import System
 from ..runtime.placement import carry, dtype_of, precision_of, scope
-from ..runtime.serialization import CLASSES, Json, __version__, stored_name
-from ..runtime.validation import check_argument
+from ..runtime.serialization import CLASSES, Json, __version__, is_json, stored_name
+from ..runtime.validation import check_argument, is_list_or_tuple
 from ..solver.methods import ByState
 from ..solver.solver import Solver
 from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
@@ -130,7 +130,7 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
         keys = [each.name for each in dataclasses.fields(part)]  # without class variables
         members = {key: describe_part(getattr(part, key), f"{name}.{key}", tensors) for key in keys}
         return {"class": name_stored(type(part)), "fields": members}
-    if isinstance(part, tuple | list):
+    if is_list_or_tuple(part):
         items = [describe_part(item, f"{name}.{index}", tensors) for index, item in enumerate(part)]
         return {type(part).__name__ if type(part) is list else "tuple": items}
     if part is None or isinstance(part, bool | int | float | str):
@@ -148,7 +148,7 @@ def describe_part(part: Any, name: str, tensors: dict[str, np.ndarray]) -> Any:
 
 def rebuild(node: object, tensors: dict[str, np.ndarray], packages: Sequence[str]) -> Any:
     """Rebuilds a part from the description that `describe` made."""
-    if not isinstance(node, dict):
+    if not is_json(node):
         return node
     ((kind, value), *more) = node.items()
     if kind == "array":
@@ -167,7 +167,7 @@ def rebuild(node: object, tensors: dict[str, np.ndarray], packages: Sequence[str
 
 
 def assemble_part(
-    cls: type, members: dict[str, object], tensors: dict[str, np.ndarray], packages: Sequence[str]
+    cls: type[eqx.Module], members: dict[str, object], tensors: dict[str, np.ndarray], packages: Sequence[str]
 ) -> object:
     """Makes an instance with these fields without its constructor, which would draw new parameters."""
     expected = {each.name for each in dataclasses.fields(cls)}
@@ -218,7 +218,7 @@ def import_classes() -> None:
         importlib.import_module(module.name)
 
 
-def allowed_class(name: str, packages: Sequence[str]) -> type:
+def allowed_class(name: str, packages: Sequence[str]) -> type[eqx.Module]:
     import_classes()
     if name in CLASSES:
         return CLASSES[name]
@@ -313,7 +313,8 @@ def matches_hint(value: object, hint: Any) -> bool:
     if get_origin(hint) is tuple:
         many = inner[-1] is Ellipsis
         return (
-            isinstance(value, tuple)
+            is_list_or_tuple(value)
+            and isinstance(value, tuple)
             and (many or len(value) == len(inner))
             and all(matches_hint(item, inner[0] if many else inner[index]) for index, item in enumerate(value))
         )

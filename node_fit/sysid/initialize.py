@@ -7,7 +7,7 @@ the features of the readout are chosen.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -111,7 +111,7 @@ class Filters(NamedTuple):
         found: list[np.ndarray] = []
         for pole, weight, imaginary in zip(self.poles, self.weights, self.imaginary, strict=True):
             gain = np.exp(pole)
-            path = np.asarray(lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
+            path = cast(np.ndarray, lfilter([0, 1 - gain], [1, -gain], us @ weight, axis=1))
             found.append(np.imag(path) if imaginary else np.real(path))
         return np.stack(found, axis=2)
 
@@ -199,7 +199,8 @@ def try_filters(
     sizes = np.maximum(path[valid].std(axis=0), 1e-9) / FILTER_SPREAD
     table = features(path / sizes)
     held = (
-        np.arange(mask.shape[1])[None, :] >= (1 - FILTERS_HELD_BACK) * np.minimum(train.lengths, mask.shape[1])[:, None]
+        np.arange(int(mask.shape[1]))[None, :]
+        >= (1 - FILTERS_HELD_BACK) * np.minimum(train.lengths, mask.shape[1])[:, None]
     )
     target = np.nan_to_num(scaled[:, rows])
     early = solve_ridge(table, target, mask & ~held[..., None])

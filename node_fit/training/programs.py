@@ -299,7 +299,10 @@ class StagePrograms:
     def _chunk_program(self, state: TrainState, drawn: PyTree, use: Use = PROGRAMS.get) -> Any:
         arguments = (state, self.own, self.shared, drawn, self._span(0, self.length))
         axes = mapped_axes(len(self.setup.members), True, True, False, True, False)
-        keeps = lambda out: check_carry(state, out[0])  # noqa: E731
+
+        def keeps(out: tuple[TrainState, PyTree]) -> None:
+            check_carry(state, out[0])
+
         return self._use(use, chunk, self.static, arguments, self.compilations, keeps, axes)
 
     def _validation_program(self, params: PyTree, use: Use = PROGRAMS.get) -> Any:

@@ -185,7 +185,7 @@ class Evidence:
         values = np.where(self.mask, self.measured, np.nan).reshape(-1, states)
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
-        explained = float(np.mean(shares[np.isfinite(shares)])) if np.isfinite(shares).any() else 1.0
+        explained = float(shares[np.isfinite(shares)].mean()) if np.isfinite(shares).any() else 1.0
         return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.checked))
 
     @cached_property
@@ -288,7 +288,7 @@ class Information:
         found, width = self.linearised, self.evidence.mask.shape[1]
         if self.share == 1.0 or found.residuals.shape[1] == width:
             return found.jacobian
-        weight = np.where(np.arange(found.residuals.shape[1]) < width, 1.0, np.sqrt(self.share))
+        weight = np.where(np.arange(int(found.residuals.shape[1])) < width, 1.0, np.sqrt(self.share))
         return found.jacobian * np.tile(weight, len(found.residuals))[:, None]
 
     @property

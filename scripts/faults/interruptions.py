@@ -120,7 +120,7 @@ def count_rows(run: Path) -> int:
 def model_of(run: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     """The model's header and arrays; the order of arrays in the file does not matter."""
     with safe_open(run / "model.safetensors", framework="numpy") as file:
-        return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+        return file.metadata() or {}, {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
 
 def metrics_of(run: Path) -> pd.DataFrame:

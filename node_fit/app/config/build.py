@@ -28,7 +28,16 @@ from ...model.fields.known import Known
 from ...model.make_model import made_of
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
-from ...runtime.validation import ARRAYS, HINT_WORDS, LISTS, describe_hint, members
+from ...runtime.serialization import is_json, is_list
+from ...runtime.validation import (
+    HINT_WORDS,
+    LISTS,
+    describe_hint,
+    is_array_class,
+    is_list_or_tuple,
+    is_mapping,
+    members,
+)
 from ...solver.solver import Solver
 from ...training.callback import LOGGERS, needed
 from .composition import (
@@ -117,9 +126,9 @@ def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
     node = to_plain(node)
     if isinstance(node, str) and node == "???":
         raise ConfigError(f"{key} has no value; {WITHOUT_VALUE.get(key, f'set it with {key}=VALUE')}")
-    if isinstance(node, (list, tuple)):
+    if is_list_or_tuple(node):
         return [make_plan(item, f"{key}[{index}]", allowed) for index, item in enumerate(node)]
-    if not isinstance(node, dict):
+    if not is_json(node):
         return node
     target = locate(node["_target_"], f"{key}._target_", allowed) if "_target_" in node else None
     given = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
@@ -138,9 +147,9 @@ def make_plan(node: object, key: str, allowed: Sequence[str]) -> object:
 
 def execute(plan: object) -> object:
     """Executes the calls of a plan and returns its object."""
-    if isinstance(plan, (list, tuple)):
+    if is_list_or_tuple(plan):
         return type(plan)(execute(item) for item in plan)
-    if isinstance(plan, dict):
+    if is_json(plan):
         return {name: execute(item) for name, item in plan.items()}
     if not isinstance(plan, Call):
         return plan
@@ -164,7 +173,7 @@ def to_plain(node: object) -> Any:
 
 
 def holds_call(plan: object) -> bool:
-    children = plan.values() if isinstance(plan, dict) else plan if isinstance(plan, (list, tuple)) else ()
+    children = plan.values() if is_json(plan) else plan if is_list_or_tuple(plan) else ()
     return isinstance(plan, Call) or any(holds_call(child) for child in children)
 
 
@@ -210,13 +219,14 @@ def convert(value: object, hint: Any) -> object:
         return convert_to_one(value, inner)
     if kind is float and isinstance(value, (int, float, str)) and not flag:
         return float(value)  # YAML 1.1 reads 1e-3 as a string.
-    if kind in LISTS and isinstance(value, (list, tuple)):
+    if kind in LISTS and is_list_or_tuple(value):
         return convert_list(value, kind, inner)
     if kind is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in inner)
-    elif isinstance(kind, type) and issubclass(kind, ARRAYS):
+    elif is_array_class(kind):
         lists = () if getattr(kind, "dims", None) == () else (list,)
-        fits = not flag and isinstance(value, (int, float, jax.Array, np.ndarray, *lists))  # Arrays are made of these.
+        # Arrays are made of these.
+        fits = not flag and any(isinstance(value, each) for each in (int, float, jax.Array, np.ndarray, *lists))
     elif (flag and kind in (int, float, complex)) or (text and kind in LISTS):
         fits = False  # In Python, a bool is an int and a str is a sequence.
     else:
@@ -302,7 +312,7 @@ def without_words(node: Any, group: str) -> Any:
     """A group of the config with None in place of its words."""
     words = WORDS.get(group)
     plain = to_plain(node) if words else None
-    if not words or not isinstance(plain, dict):
+    if not words or not is_json(plain):
         return node
     return {key: None if value == words.get(key) else value for key, value in plain.items()}
 
@@ -346,14 +356,14 @@ def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = Non
     **Arguments:** `texts`: the equations, if they come from a file.
     """
     field, data = to_plain(config.get("field")), to_plain(config.get("data"))
-    if not isinstance(field, dict) or field.get("_target_") not in ("node_fit.Known", "node_fit.Hybrid"):
+    if not is_json(field) or field.get("_target_") not in ("node_fit.Known", "node_fit.Hybrid"):
         return
     texts = field.get("equations") if texts is None else texts
-    if not isinstance(texts, Mapping) or not isinstance(data, dict):
+    if not is_mapping(texts) or not is_json(data):
         return  # What is missing, or no mapping, is told as the other keys are.
     with errors_of_key("field", Known):
         equations = Equations.of(texts)
-        named = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
+        named: list[object] = [data.get(key) for key in ("time", "states", "inputs", "covariates")]
         named += [field.get("constants"), field.get("terms"), ["t"], list(texts)]
         known = {name for names in named for name in as_list(names) if isinstance(name, str)}
         try:
@@ -364,7 +374,7 @@ def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = Non
 
 def as_list(names: object) -> list[object]:
     """The names in a list, a mapping or a single text."""
-    return list(names) if isinstance(names, list | dict) else [names]
+    return list(names) if is_list(names) or is_json(names) else [names]
 
 
 def notes_of_known(parts: Parts, splits: Splits) -> list[str]:
@@ -447,7 +457,7 @@ def hidden_states(config: DictConfig) -> int | str | list[str]:
         return "auto"
     if isinstance(hidden, int) and not isinstance(hidden, bool):
         return hidden
-    if isinstance(hidden, list) and len(names := [name for name in hidden if isinstance(name, str)]) == len(hidden):
+    if is_list(hidden) and len(names := [name for name in hidden if isinstance(name, str)]) == len(hidden):
         return names
     raise ConfigError(f"hidden must be auto, a number of states or a list of their names, got {hidden!r}.")
 

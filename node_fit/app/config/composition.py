@@ -16,14 +16,14 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
-from ...runtime.serialization import Json
+from ...runtime.serialization import Json, is_json, is_list
 
 # Callbacks of Hydra that conf/config.yaml names.
 CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
@@ -137,8 +137,7 @@ def check_hydra(config: DictConfig) -> None:
     """
     named = config.get("extensions")
     # What is no list of names is refused with the other keys.
-    is_list = isinstance(named, list | tuple | ListConfig)
-    extensions = [name for name in named if isinstance(name, str)] if is_list else []
+    extensions = [name for name in named if isinstance(name, str)] if is_plain_or_config_list(named) else []
     for key, target in targets_in(OmegaConf.to_container(config.hydra), "hydra"):
         name = target if isinstance(target, str) else None
         plugin = key.startswith(("hydra.launcher.", "hydra.sweeper.")) and any(is_in(name, each) for each in PLUGINS)
@@ -149,9 +148,13 @@ def check_hydra(config: DictConfig) -> None:
             )
 
 
+def is_plain_or_config_list(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, list | tuple | ListConfig)
+
+
 def targets_in(node: object, key: str) -> Iterator[tuple[str, object]]:
     """The targets within a node of plain Python, with their keys."""
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    children = node.items() if is_json(node) else enumerate(node) if is_list(node) else ()
     for name, child in children:
         if name == "_target_":
             yield f"{key}.{name}", child
@@ -272,7 +275,7 @@ def read_config(path: Path) -> Json:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path} can't be read as YAML ({str(error).splitlines()[0]}); restore the file.") from None
-    if not isinstance(content, dict):
+    if not is_json(content):
         raise ConfigError(f"{path} is not the config of a run: it holds no keys.")
     return {str(key): value for key, value in content.items()}
 
@@ -415,16 +418,21 @@ def name_of_now(key: str) -> str:
     return key
 
 
+def is_node(value: object) -> TypeGuard[MutableMapping[str, object]]:
+    """Whether a value of a config, plain or not, has keys."""
+    return isinstance(value, MutableMapping)
+
+
 def rename_keys(config: MutableMapping[Any, Any]) -> None:
     """Gives the keys of a stored config, or of plain dicts, the names that they have now."""
     for old, new in OLD_NAMES.items():
         (group, _, key), (group_now, _, key_now) = old.rpartition("."), new.rpartition(".")
         node = config.get(group) if group else config
-        if isinstance(node, MutableMapping) and key in node:
+        if is_node(node) and key in node:
             owner = config.setdefault(group_now, {}) if group_now else config
             owner[key_now] = node.pop(key)
     for node in list(config.values()):
-        if isinstance(node, MutableMapping):
+        if is_node(node):
             for key, key_now in OLD_ARGUMENTS.get(str(node.get("_target_")), {}).items():
                 if key in node:
                     node[key_now] = node.pop(key)
@@ -463,6 +471,6 @@ def all_keys(node: DictConfig) -> list[str]:
 
 
 def full_keys(node: object, prefix: str = "") -> Iterator[str]:
-    for name, child in node.items() if isinstance(node, dict) else ():
+    for name, child in node.items() if is_json(node) else ():
         yield f"{prefix}{name}"
         yield from full_keys(child, f"{prefix}{name}.")

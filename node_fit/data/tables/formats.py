@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from .layout import Roles
 from .table import RawTable
@@ -102,7 +103,7 @@ def stacks_table(path: Path, arrays: Arrays, stack: str) -> RawTable:
                 "which is (trajectory, time); give every array that shape, or (time,) if all trajectories share it."
             )
     own = np.repeat(np.array([str(i) for i in range(count)], dtype=object), length)
-    rows = np.tile(np.arange(length), count)
+    rows = np.tile(np.arange(int(length)), count)
     return RawTable(str(path), {name: pd.Series(column) for name, column in columns.items()}, rows=rows, own=own)
 
 
@@ -201,7 +202,7 @@ def read_mat(path: Path, roles: Roles) -> RawTable:
     return tabulate(path, names, variables.__getitem__, roles)
 
 
-def load_numpy(path: Path, kind: str) -> Any:
+def load_numpy(path: Path, kind: str) -> np.ndarray | NpzFile:
     """Loads a file with NumPy; never unpickles, because that can run code."""
     try:
         # Read from memory, because NumPy leaves a damaged file open.
@@ -338,7 +339,7 @@ def split_line(line: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return line.split()
     try:
-        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), list[str]())
     except csv.Error:  # `records` reports the line
         return []
 

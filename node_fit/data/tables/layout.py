@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ...runtime.validation import is_mapping
 from ..trajectories import Data
 from .table import (
     INPUT_FIX,
@@ -256,7 +257,7 @@ def as_numbers(covariates: Sequence[str] | CovariateNumbers) -> dict[str, dict[s
 
 def check_numbers(name: str, numbers: object) -> None:
     """Refuses numbers of a covariate that are not finite, or not by trajectory."""
-    if not isinstance(numbers, Mapping):
+    if not is_mapping(numbers):
         raise ValueError(
             f"covariates.{name} must map trajectories to numbers, such as {{'A': 1.0, 'default': 0.0}}, "
             f"got {numbers!r}."

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ...runtime.validation import check_argument
+from ...runtime.validation import check_argument, is_mapping
 from ..domains import is_real
 from ..trajectories import Data, Trajectories, check_known_values
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
@@ -283,7 +283,7 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
 
     **Raises:** `ValueError` that names the state and says what to pass.
     """
-    if not isinstance(sigma, Mapping):
+    if not is_mapping(sigma):
         if sigma != ESTIMATE:
             check_deviation(sigma, "sigma", NOISE_PASS)
         return ()
@@ -292,7 +292,7 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
     if lacking:
         raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
     for name, given in sigma.items():
-        if isinstance(given, Mapping):
+        if is_mapping(given):
             check_noise_parts(given, f"sigma of {name!r}")
         elif not isinstance(given, str) or not given:
             check_deviation(given, f"sigma of {name!r}", OF_STATE)
@@ -314,7 +314,7 @@ def check_deviation(given: object, name: str, what: str) -> None:
         raise ValueError(f"{name} must be {what}, got {given!r:.40}.")
 
 
-def check_noise_parts(given: Mapping[str, object], name: str) -> None:
+def check_noise_parts(given: Mapping[object, object], name: str) -> None:
     if not given or set(given) - set(NOISE_PARTS):
         raise ValueError(f"{name} must be {OF_STATE}, got {dict(given)!r:.60}.")
     for part, value in given.items():

@@ -1,5 +1,6 @@
 """A table as columns of texts or numbers, and what its texts say: numbers, names and timestamps."""
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def read_number(value: object) -> float:
     if is_absent(value):
         return np.nan
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(value)
+        raise TypeError(f"{value}")
     return float(cast(float, value))
 
 
@@ -202,7 +203,8 @@ def read_names(table: RawTable, name: str, what: str) -> np.ndarray:
     """
     import pandas as pd
 
-    codes, found = pd.factorize(table.columns[name].to_numpy(dtype=object))
+    column: np.ndarray = table.columns[name].to_numpy(dtype=object)
+    codes, found = pd.factorize(column)
     # A missing value has the code -1, which selects the last name.
     result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
     raise_at_first(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
@@ -249,7 +251,8 @@ class Dates(NamedTuple):
     @property
     def first(self) -> str:
         """The first instant of all, without a time of day if that is midnight."""
-        found = np.datetime_as_string(self.zero.min(), "s").replace("T", " ").removesuffix(" 00:00:00")
+        zero: np.datetime64 = self.zero.min()
+        found = np.datetime_as_string(zero, "s").replace("T", " ").removesuffix(" 00:00:00")
         return f"{found} UTC" if self.zone else found
 
     def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> "pandas.DatetimeIndex":
@@ -350,7 +353,7 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
         zones = np.array([str(getattr(column.dtype, "tz", None) or NO_ZONE)] * len(column))
         values = column
     else:
-        values = column.astype(object).map(lambda value: year_first(value, day_first))
+        values = column.astype(object).map(functools.partial(year_first, day_first=day_first))
         zones = np.array([zone(value) for value in values])
     # Only ISO 8601 is accepted by itself: 03/04/2020 may be a day in March or in April.
     instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
 from ...runtime.placement import AnyArray, scope
 from ...runtime.serialization import stored_as
+from ...runtime.validation import is_list_or_tuple, is_mapping
 from ..system import System
 from .equations import (
     EquationError,
@@ -123,9 +124,10 @@ def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> 
 
 def value_and_bounds(entry: object, name: str) -> tuple[float, Bounds]:
     """Reads the initial value and the bounds of a constant from its entry."""
-    if isinstance(entry, list | tuple) and len(entry) != 3:
-        raise ValueError(f"{name} must be a number or [value, lower, upper], got a list of {len(entry)}.")
-    value, *bounds = entry if isinstance(entry, list | tuple) else (entry, None, None)
+    given = entry if is_list_or_tuple(entry) else (entry, None, None)
+    if len(given) != 3:
+        raise ValueError(f"{name} must be a number or [value, lower, upper], got a list of {len(given)}.")
+    value, *bounds = given
     if not is_real(value):
         raise ValueError(f"{name} must be a number of magnitude up to {LARGEST_BOUND:g}, got {value!r:.40}.")
     pair = check_bounds(bounds, name)
@@ -156,13 +158,13 @@ class Trigger(eqx.Module):
 
         **Raises:** `ValueError` if it has another shape, or sets what is not a state.
         """
-        if not isinstance(given, Mapping) or set(given) != {WHEN, "set"} or not isinstance(given["set"], Mapping):
+        if not is_mapping(given) or set(given) != {WHEN, "set"} or not is_mapping(jumps := given["set"]):
             raise ValueError(f"a trigger must have the form {SHAPE}, got {given!r:.80}.")
-        unknown = [name for name in given["set"] if name not in states]
+        unknown = [name for name in jumps if name not in states]
         if unknown:
             known = ", ".join(states)
             raise ValueError(f"a trigger sets {unknown[0]!r}, which is not a state; the states are {known}.")
-        return Trigger(Equations.of({WHEN: given[WHEN]}), Equations.of(given["set"]))
+        return Trigger(Equations.of({WHEN: given[WHEN]}), Equations.of(jumps))
 
     def value(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, ""]:
         """The level, from the values of all names."""

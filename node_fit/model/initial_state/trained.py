@@ -292,10 +292,9 @@ class Encoder(AbstractStart):
         since = batch.ts - batch.ts[:, :1]
         ys = jnp.where(batch.known, batch.ys, 0)
         table = jnp.concatenate([ys, batch.known.astype(ys.dtype), batch.us, since[..., None]], axis=2)
-        table = table[:, : self.rows]
-        missing = self.rows - table.shape[1]
-        table = jnp.pad(table, ((0, 0), (0, missing), (0, 0)))
-        return table.reshape(table.shape[0], -1)
+        rows, missing = table[:, : self.rows], max(self.rows - table.shape[1], 0)
+        blank = jnp.zeros((len(table), missing, table.shape[2]), table.dtype)
+        return jnp.concatenate([rows, blank], axis=1).reshape(len(table), -1)
 
     def estimate(self, simulate: Simulate, batch: Batch) -> Starts:
         return self(batch)

@@ -1,0 +1,6 @@
+"""What a notebook shows; only a notebook has it."""
+
+class DisplayHandle:
+    def update(self, obj: object, *, raw: bool = False) -> None: ...
+
+def display(obj: object, *, raw: bool, display_id: bool) -> DisplayHandle: ...
