@@ -14,9 +14,6 @@ Y = TypeVar("Y")
 class LevenbergMarquardt:
     def __init__(self, rtol: float, atol: float) -> None: ...
 
-def least_squares(
-    fn: Callable[[Y, Any], Any], solver: LevenbergMarquardt, y0: Y, args: Any = None, **options: Any
-) -> Solution[Y, Any]: ...
 def root_find(
     fn: Callable[[Y, Any], Any], solver: LevenbergMarquardt, y0: Y, args: Any = None, **options: Any
 ) -> Solution[Y, Any]: ...

@@ -85,7 +85,9 @@ class Fitted(AbstractStart):
                 return jnp.where(mask, misfit, 0)
 
             def linearised(start: Float[Array, " state"]) -> tuple[Array, Array]:
-                push = lambda along: jax.jvp(residuals, (start,), (along,))  # noqa: E731
+                def push(along: Float[Array, " state"]) -> tuple[Array, Array]:
+                    return jax.jvp(residuals, (start,), (along,))
+
                 ys, slopes = jax.vmap(push, out_axes=(None, -1))(jnp.eye(len(start), dtype=start.dtype))
                 return ys.reshape(-1), slopes.reshape(-1, len(start))
 
