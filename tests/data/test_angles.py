@@ -74,6 +74,7 @@ def test_a_score_takes_errors_of_angles_the_shorter_way_around():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "window"),
     [(nf.LBFGS(), None), (nf.LevenbergMarquardt(), None), (nf.Adam(learning_rate=0.01), 20)],
@@ -88,6 +89,7 @@ def test_a_pendulum_that_goes_over_the_top_is_fitted(optimizer, window):
     assert min(record.validation_loss for record in fit.history) < 0.05**2
 
 
+@pytest.mark.slow
 def test_without_angles_it_is_not_fitted():
     data = pendulum()
     assert fitted(data, angles=False, steps=400).score(data).nrmse > 0.3
@@ -99,6 +101,7 @@ def test_derivatives_are_those_of_angles_without_jumps():
     assert fitted(data, recipe=recipe).score(data).nrmse < 0.1
 
 
+@pytest.mark.slow
 def test_what_an_encoder_reads_does_not_depend_on_the_turn():
     data = pendulum()
     fit = fitted(data, start=functools.partial(nf.Encoder, rows=3, before=True), steps=5, chunk_steps=5)
@@ -110,6 +113,7 @@ def test_what_an_encoder_reads_does_not_depend_on_the_turn():
     assert np.allclose(first - second, moved, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_fitted_may_be_a_turn_away():
     data = marked(pendulum(1, 12))
     model = nf.make_model(
@@ -122,6 +126,7 @@ def test_a_start_that_is_fitted_may_be_a_turn_away():
     assert np.allclose(start(model, batch), start(model, other), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_model_file_keeps_its_angles(tmp_path):
     data = pendulum()
     fit = fitted(data, steps=5, chunk_steps=5)
@@ -134,6 +139,7 @@ def test_a_model_file_keeps_its_angles(tmp_path):
     assert np.allclose(here, there, atol=1e-5), "a turn further, the field is the same"
 
 
+@pytest.mark.slow
 def test_angles_in_degrees_are_those_in_radians():
     data = pendulum()
     degrees = dataclasses.replace(data, ys=data.ys * np.array([180 / np.pi, 1.0]))

@@ -196,6 +196,7 @@ def test_lynx_follows_hare_year_by_year():
     assert max(correlation, key=lambda lag: correlation[lag]) in (1, 2)
 
 
+@pytest.mark.slow
 def test_the_driven_records_are_those_of_their_script(tmp_path):
     script = ROOT / "scripts" / "datasets" / "generate_driven.py"
     subprocess.run([sys.executable, script, "--out", tmp_path], check=True)

@@ -114,6 +114,7 @@ def test_doses_that_are_smeared_mislead():
     assert abs(found["ka"] / KA - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_predictions_jump_where_the_doses_are():
     data = dosed()
     fit = fit_to(data, **OPTIONS)

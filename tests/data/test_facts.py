@@ -92,6 +92,7 @@ def test_short_records_constant_inputs_and_long_windows_are_told():
     ]
 
 
+@pytest.mark.slow
 def test_a_start_that_is_taken_from_a_later_row_is_told(caplog):
     data = rotation(3, 30)
     ys = data.ys.copy()
@@ -117,6 +118,7 @@ def test_data_in_which_nothing_moves_are_refused():
         nf.fit(rotation().until(0.0))
 
 
+@pytest.mark.slow
 def test_a_fit_warns_and_remembers(caplog):
     with caplog.at_level(logging.WARNING):
         fit = fit_to(with_values(constant), field=nf.Linear, recipe="direct", steps=2, chunk_steps=2, ridge=0.0)

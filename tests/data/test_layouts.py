@@ -435,6 +435,7 @@ def test_rows_of_wide_and_tidy_frames_are_those_of_the_frame():
         from_frame(tidy, **TIDY)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_are_read_in_seconds_in_every_layout(tmp_path):
     count, each = 100, 1000
     ids, t = np.repeat(np.arange(count), each), np.tile(np.arange(each) / 4, count)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from helpers.problems import A, record
 
 import node_fit as nf
@@ -44,6 +45,7 @@ def cut_to(data: nf.Dataset, kept: np.ndarray) -> nf.Dataset:
     )
 
 
+@pytest.mark.slow
 def test_the_linear_model_of_an_uneven_record_is_that_of_the_even_one():
     """A quarter of the rows is missing; a search that takes rows for steps would find other frequencies."""
     data = record(1200, held=False, noise=0.01)

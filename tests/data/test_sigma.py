@@ -30,6 +30,7 @@ def weighted_slope(data: nf.Dataset, sigma) -> float:
     return float((weight * TS[:, None] * data.ys[0]).sum() / (weight * TS[:, None] ** 2).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [[0.3, 1.0], 0.2, np.linspace(0.1, 1.0, 18).reshape(9, 2)])
 def test_the_optimum_is_that_of_weighted_least_squares(sigma):
     data = two_lines(sigma)
@@ -63,6 +64,7 @@ def test_the_likelihood_of_estimated_noise_is_that_of_a_regression():
     assert found.chi2_per_dof is None
 
 
+@pytest.mark.slow
 def test_sigma_of_a_logarithm_is_a_share_of_the_value():
     ys = np.exp(two_lines().ys[0])
     data = nf.Dataset.from_arrays(TS, ys, states=("x", "y"), sigma=[0.3, 1.0])

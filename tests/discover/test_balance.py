@@ -94,6 +94,7 @@ def test_what_a_network_learnt_of_a_known_term_is_given_back_to_its_constant():
     assert "c1*x" in kept.ranked[0].equations["x"], "the user may ask for the term"
 
 
+@pytest.mark.slow
 def test_the_rates_of_an_epidemic_are_found_with_its_people_conserved():
     """Without the sum, the four rates have four constants; with it, there are two."""
     data = record(epidemic, (990, 10, 0), list("SIR"))
@@ -105,6 +106,7 @@ def test_the_rates_of_an_epidemic_are_found_with_its_people_conserved():
     assert sum(rates) == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_reactions_are_found_by_mass_action():
     """A + B turn into C, which falls apart again: of the 81 reactions between three species, two."""
 
@@ -120,6 +122,7 @@ def test_reactions_are_found_by_mass_action():
         nf.discover(data, mass_action=True, libraries=("linear",))
 
 
+@pytest.mark.slow
 def test_of_many_states_all_terms_are_tried():
     """Five states have more terms than one equation may hold."""
     states = ["alpha", "beta", "gamma", "delta", "epsilon"]

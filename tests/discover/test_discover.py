@@ -37,6 +37,7 @@ def oscillator():
     return nf.discover(data, libraries=("cubic",), symbolic=False, effort="quick", resamples=10)
 
 
+@pytest.mark.slow
 def test_van_der_pols_equations_are_found(oscillator):
     assert oscillator.explained and "found an equation" in oscillator.verdict
     assert set(oscillator.shares["x"]) == {"v"} and set(oscillator.shares["v"]) == {"x", "v", "x**2*v"}
@@ -147,6 +148,7 @@ def test_no_equation_is_claimed_where_there_is_none(what, rows):
     assert not found.explained and str(found).startswith("no equation of these terms explains the record")
 
 
+@pytest.mark.slow
 def test_a_seed_repeats():
     data = record(lambda t, y: [y[1], -y[0] - 0.3 * y[1]], (1.0, 0.5), noise=0.05)
     options = {"symbolic": False, "libraries": ("quadratic",), "effort": "quick", "resamples": 3}

@@ -46,6 +46,7 @@ def test_errors_of_lorenz_grow_by_its_published_exponent(record):
     assert "Lyapunov times" in str(scores)
 
 
+@pytest.mark.slow
 def test_other_constants_have_another_attractor(record):
     good, bad = (score_chaos(model_of(record, r=r), record, record) for r in (28.5, 50.0))
     assert good.stays and not bad.stays
@@ -98,6 +99,7 @@ def test_a_forecast_is_valid_until_its_error_exceeds_two_fifths_of_the_spread():
     assert valid_time(data, ys[None] + 0.1 * ts[None, :, None]) == 4
 
 
+@pytest.mark.slow
 def test_forecasts_begin_where_rows_count(record):
     """Of later rows of a record, the earlier ones are no forecast."""
     exact = score_chaos(model_of(record), record, record.scored_after(float(record.ts[0, 1599])))

@@ -137,6 +137,7 @@ def test_steps_that_are_too_few_are_named():
 FAST = {"solver": nf.Solver(rtol=1e-6, max_steps=8), "recipe": "direct", "ridge": 0.0, "steps": 4, "chunk_steps": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 2])
 def test_held_steps_that_may_be_no_more_are_warned_of(caplog, members):
     data = rotation(times=40, rate=8.0)
@@ -151,6 +152,7 @@ def test_held_steps_that_may_be_no_more_are_warned_of(caplog, members):
     assert enough.step_excess == 0 and "max_steps" not in caplog.text
 
 
+@pytest.mark.slow
 def test_steps_between_rows_that_may_be_no_more_are_warned_of(caplog):
     data = rotation(times=12, rate=8.0)
     us = np.sin(5 * data.ts)[..., None]
@@ -208,6 +210,7 @@ def test_a_good_fit_is_compared_with_the_best_simple_model():
     assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_interrupted_is_judged_as_far_as_it_came():
     data = rotation()
     fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
@@ -526,6 +529,7 @@ def test_test_data_outside_the_range_of_training_are_named():
     assert "range" not in held_out(train, train.ys + 0.02, inside, inside.ys + 0.02).sentence
 
 
+@pytest.mark.slow
 def test_a_verdict_has_one_door():
     """What a run says is what `diagnose` says of its splits."""
     assert not hasattr(nf.Fit, "judge")

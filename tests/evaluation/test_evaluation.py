@@ -74,6 +74,7 @@ def test_a_prediction_that_is_not_finite_is_counted_and_becomes_none(data, fault
     assert figures["channels"]["y"]["nrmse"] == 0
 
 
+@pytest.mark.slow
 def test_a_model_that_is_loaded_is_scored_as_the_fit_is(tmp_path):
     data = rotation()
     fit = fit_to(data, field=SMALL, steps=2, recipe="direct", ridge=0.0)

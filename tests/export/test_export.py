@@ -47,6 +47,7 @@ CASES = {
 LONG = {"hybrid, cubic inputs", "steady, implicit", "triggers and events"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in LONG else ()) for case in CASES])
 def test_an_export_predicts_what_the_model_does(tmp_path, case):
     model, data = CASES[case]()
@@ -70,6 +71,7 @@ def test_a_wrong_number_is_found_and_nothing_is_written(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["double", "float"])
 def test_c_compiles_without_a_warning(tmp_path, precision):
     model, data = network(hidden=1, start=nf.Encoder, scaling=SCALED)
@@ -105,6 +107,7 @@ def test_the_module_needs_numpy_alone(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_field_and_its_jacobian_are_those_of_the_model(tmp_path):
     model, data = network(scaling=SCALED)
     nf.export(model, "numpy", tmp_path, data=data)
@@ -166,6 +169,7 @@ def test_steps_converge_with_their_order(tmp_path):
     assert errors[0] / errors[1] > 16
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_its_mean_and_its_band(tmp_path):
     data = records()
     members = [network(data, scaling=SCALED)[0]]

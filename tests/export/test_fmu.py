@@ -36,6 +36,7 @@ def unit(folder, version, kind):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", [2, 3])
 def test_units_predict_what_the_model_does(encoded, version, kind):

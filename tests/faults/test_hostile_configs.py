@@ -77,6 +77,7 @@ def outcome(overrides: list[str]) -> str:
     return "built"
 
 
+@pytest.mark.slow
 def test_random_overrides_are_taken_or_refused_in_a_sentence(record_property):
     random_choice = random.Random(0).choice
     record_property("faults", TRIES)

@@ -52,6 +52,7 @@ def test_any_checkpoint(seed, precision, optimizer, stage, offset):
     assert content(back) == content(moment)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_fault")
 @settings(max_examples=20, deadline=None)
 @given(SEEDS, PRECISIONS, st.integers(1, 5))

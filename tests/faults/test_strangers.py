@@ -40,6 +40,7 @@ def put(node: Any, place: tuple, value: Any) -> None:
     node[place[-1]] = value
 
 
+@pytest.mark.slow
 def test_a_changed_model_file_is_refused_or_predicts(tmp_path, record_property):
     """What is not refused at load is harmless: the model predicts, or says in a sentence that it can't."""
     save(model(), tmp_path / "good")

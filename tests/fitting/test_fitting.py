@@ -58,6 +58,7 @@ def floats(tree) -> set:
     return {x.dtype for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)}
 
 
+@pytest.mark.slow
 def test_a_linear_system_is_recovered(precision):
     data = linear_system()
     watch = Watch()
@@ -89,6 +90,7 @@ class LotkaVolterra(eqx.Module):
         return jnp.stack([a * prey - b * prey * predator, c * prey * predator - d * predator])
 
 
+@pytest.mark.slow
 def test_parameters_of_a_users_own_field_are_recovered():
     truth = np.array([1.1, 0.4, 0.1, 0.4])
     predation = lambda t, y: [1.1 * y[0] - 0.4 * y[0] * y[1], 0.1 * y[0] * y[1] - 0.4 * y[1]]  # noqa: E731
@@ -128,6 +130,7 @@ def fitted() -> nf.Fit:
     return fit_to(rotation(), field=nf.Linear, steps=10, chunk_steps=5)
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_other_trajectories(fitted):
     """Predictions are bit-identical, although training solves the trajectories jointly."""
     data = rotation(4)
@@ -161,6 +164,7 @@ def test_data_of_other_channels_are_refused(fitted):
         fit_to(rotation(), validation=other, field=SMALL, steps=1)
 
 
+@pytest.mark.slow
 def test_ragged_trajectories_with_missing_values():
     """Different lengths, different times, and a third of the values missing give the same system."""
     rng = np.random.default_rng(0)
@@ -236,6 +240,7 @@ def test_sizes_of_the_field_are_refused_before_anything_is_compiled(options):
         fit_to(rotation(), field=lambda *sizes, key: nf.MLP(*sizes, key=key, **options), steps=1)
 
 
+@pytest.mark.slow
 def test_a_field_that_depends_on_time_is_found_if_it_may_see_it():
     ts = np.linspace(0.0, 6.0, 40)
     ys = np.sin(ts) + np.array([[0.0], [2.0], [-1.0], [0.5]])  # The last one is held out, and lies between the others.

@@ -49,6 +49,7 @@ def test_activations_differ():
     assert len({tuple(r) for r in rates}) == len(ACTIVATIONS)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 2), st.integers(1, 5), st.integers(0, 3), st.booleans())
 def test_shapes(states, inputs, width, depth, time):

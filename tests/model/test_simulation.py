@@ -57,6 +57,7 @@ def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated
     assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "the solution must change in time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [nf.First, functools.partial(nf.Fitted, given=None)], ids=["first", "fitted"])
 def test_what_was_compiled_before_training_serves_the_trained_model(splits, start):
     """As in a run, whose end is rehearsed with its initial model while it trains."""

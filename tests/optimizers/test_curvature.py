@@ -50,6 +50,7 @@ def test_it_is_the_metric_of_bfgs(points, memory):
     np.testing.assert_allclose(found, by_definition(xs, gradients, memory) @ gradients[-1], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_it_is_what_optax_gives_step_by_step():
     with scope("x64"):
         xs, gradients = walk(14)

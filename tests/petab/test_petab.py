@@ -21,6 +21,7 @@ def objective(tmp_path_factory):
     return node_fit.objective(node_fit.read_petab(write_problem(tmp_path_factory.mktemp("petab") / "decay")))
 
 
+@pytest.mark.slow
 def test_the_gradient_agrees_with_finite_differences_through_an_event(objective):
     x, steps = objective.nominal + 0.01, 1e-4 * np.eye(5)
     values = [(objective.log_likelihood(x + step), objective.log_likelihood(x - step)) for step in steps]

@@ -15,6 +15,7 @@ def objective(tmp_path_factory):
     return node_fit.objective(node_fit.read_petab(write_problem(tmp_path_factory.mktemp("decay"))))
 
 
+@pytest.mark.slow
 def test_scales_and_noise_are_those_of_the_best_fit_with_the_same_dynamics(objective):
     """Also from afar, and where a bound is in the way; the rest of the point stays."""
     assert observation_parameters(objective.problem) == {"sigma", "scale"}

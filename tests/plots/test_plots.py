@@ -75,6 +75,7 @@ def test_a_band_is_seen_as_far_as_it_does_not_squeeze_the_data():
     assert max(room[2]) < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "curves",
     [
@@ -184,6 +185,7 @@ def test_a_loss_without_positive_values_is_drawn(tmp_path):
     plot_loss(table, tmp_path / "loss.png")
 
 
+@pytest.mark.slow
 def test_drawing_leaves_no_global_state():
     code = """
 import sys

@@ -193,6 +193,7 @@ def test_the_walk_finds_an_import_that_runs_back(tmp_path):
     assert any(upward(name, path, FOLDERS[::-1]) for name, path in MODULES.items())
 
 
+@pytest.mark.slow
 def test_loading_the_package_loads_nothing_heavy_that_it_may_not_need():
     heavy = ["matplotlib", "pandas", "scipy.interpolate", "pyarrow", "hydra", "rich"]
     code = f"""if True:

@@ -56,6 +56,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = node_fit.fitt
 
 
+@pytest.mark.slow
 def test_functions_with_the_name_of_a_folder_stay_functions():
     code = """if True:
         import node_fit
@@ -66,6 +67,7 @@ def test_functions_with_the_name_of_a_folder_stay_functions():
     assert run(code).split() == ["function", "function", "function", "module"]
 
 
+@pytest.mark.slow
 def test_every_class_of_a_model_has_its_name_once_files_are_read():
     """A model is read in a process that has named none of its classes."""
     code = """if True:

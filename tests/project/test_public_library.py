@@ -51,6 +51,7 @@ def test_a_bare_optax_transformation_is_an_optimizer():
     assert losses(planned) == pytest.approx(losses(alone), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_diffrax_solver_with_a_name_here_is_the_solver_of_that_name():
     assert nf.Options(solver=diffrax.Tsit5()).solver == nf.Options(solver="tsit5").solver == nf.Solver()
     training = nf.Training(steps=4, chunk_steps=2)
@@ -265,6 +266,7 @@ def fitted() -> nf.Fit:
     return nf.fit(rotation(1), training=nf.Training(steps=6, chunk_steps=1), **SHORT)
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_from_an_earlier_model(fitted):
     still = nf.Adam(1e-9)
     training = nf.Training(steps=1, chunk_steps=1)
@@ -402,6 +404,7 @@ def test_the_vector_field_of_a_positive_state_is_in_the_users_units(exact):
     assert slope.shape == (3, 3) and np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_a_model_is_solved_by_diffrax(exact):
     ts = np.linspace(5.0, 8.0, 7)
     with scope("x64"):

@@ -45,6 +45,7 @@ def words_of_the_library(monkeypatch):
 # Parts of a model.
 
 
+@pytest.mark.slow
 def test_known_equations_are_written_without_a_partial():
     equations, constants = {"x": "-w*y", "y": "w*x"}, {"w": [0.8, 0, None]}
     whole, partial = (
@@ -514,6 +515,7 @@ def test_a_sum_of_terms_reads_as_one_writes_it():
     assert sum_of_terms(zip([2.0, -0.5, 1e-9], ["*x", "*x^2", ""], strict=True)) == "2*x - 0.5*x^2 + 1e-09"
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_verdict_constants_and_picture(fitted):
     page = fitted._repr_html_()
     assert fitted.diagnose().sentence in html.unescape(page)
@@ -523,6 +525,7 @@ def test_a_notebook_shows_verdict_constants_and_picture(fitted):
     assert fitted._repr_html_() is page, "a page is made once"
 
 
+@pytest.mark.slow
 def test_names_in_a_notebook_are_text():
     name = "<img src=x onerror=alert(1)>"
     data = nf.Dataset.from_arrays(T, np.cos(T), states=[name])

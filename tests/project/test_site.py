@@ -68,6 +68,7 @@ def test_the_reference_has_every_key_of_the_config(site):
     assert len(keys) > 100 and not keys - words
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_every_key_is_explained(site):
     rows = re.findall(

@@ -32,6 +32,7 @@ def test_a_program_is_kept_for_its_arguments(x):
     assert count.count == 3
 
 
+@pytest.mark.slow
 def test_programs_are_forgotten_where_there_is_little_room(x, monkeypatch):
     programs, count = Programs(), Compilations()
     held = programs.get(doubled, 2, (x,), count)
@@ -43,6 +44,7 @@ def test_programs_are_forgotten_where_there_is_little_room(x, monkeypatch):
     assert count.count == 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(mappings() == 0, reason="the system does not say how many mappings a process has")
 def test_forgetting_gives_mappings_back(x):
     programs, count = Programs(), Compilations()
@@ -86,6 +88,7 @@ def test_a_compilation_that_fails_is_tried_again(x, monkeypatch):
     np.testing.assert_array_equal(programs.get(doubled, 2, (x,), count)(x), [0, 2, 4])
 
 
+@pytest.mark.slow
 def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
     PROGRAMS.forget()  # Another file's test may have made the same fit in this process.
     told = []

@@ -55,6 +55,7 @@ def test_a_loop_and_a_scan_have_the_same_values_and_gradients(weight, method):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), loop, scan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_steps_of_zero_length_change_nothing(weight, method):
     y0 = jnp.asarray(STARTS, float)
@@ -77,6 +78,7 @@ def test_the_forward_derivative_is_that_of_the_scan(weight):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), of("loop"), of("scan"))
 
 
+@pytest.mark.slow
 def test_a_scan_is_differentiated_again(weight):
     y0, along = jnp.asarray(STARTS, float), jnp.ones((2, 2))
     slope = lambda h: jax.grad(value)(weight + h * along, y0, grids(6), adjoint="direct")  # noqa: E731
@@ -84,6 +86,7 @@ def test_a_scan_is_differentiated_again(weight):
     np.testing.assert_allclose(second, (slope(1e-5) - slope(-1e-5)) / 2e-5, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_members_loop_as_often_as_the_longest_and_copy_nothing(weight):
     y0, weights = jnp.asarray(STARTS, float), jnp.stack([weight, -weight])
     several = jnp.stack([jnp.asarray(grids(9, 32)), jnp.asarray(grids(20, 32))])
@@ -108,6 +111,7 @@ def test_the_count_is_that_of_the_last_step_that_moves():
     assert steps_in_use(times[:1].repeat(4, axis=0)) == 1  # A step of no length is one step.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["x32", "x64"])
 def test_steps_are_refined_without_a_new_program(precision):
     """A tight tolerance takes more steps than the data let expect, and more while the model learns to turn."""

@@ -43,6 +43,7 @@ def follow(method, steps, *, field=turn, ts=TIMES, y0=STARTS, us=None, grid=None
         return solver.solve_held(InitialValueProblem(field, times, y0, us, origin, bound), grid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ORDERS)
 def test_orders_of_convergence(method):
     """At the nodes, the error falls with the order of the method."""
@@ -64,6 +65,7 @@ def test_orders_between_the_nodes(method, order):
     assert np.all(found > min(order, ORDERS[method]) - 0.35), found
 
 
+@pytest.mark.slow
 def test_the_solution_is_that_of_diffrax_on_the_same_steps():
     with scope("x64"):
         times = jnp.broadcast_to(jnp.asarray(TIMES), (2, len(TIMES)))
@@ -75,6 +77,7 @@ def test_the_solution_is_that_of_diffrax_on_the_same_steps():
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_gradient_against_finite_differences():
     def loss(rate):
         return (follow("tsit5", 12, field=lambda t, y, u: rate * turn(t, y, u)).ys ** 2)[..., 0].sum()
@@ -98,6 +101,7 @@ def test_inputs(inputs):
         np.testing.assert_allclose(ys[1], -ys[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_solution_that_runs_away_is_named_and_its_gradient_is_finite():
     with scope("x64"):
         y0 = jnp.array([[3.0], [0.1]])
@@ -128,6 +132,7 @@ def errors_of(grid, method="tsit5", rtol=1e-6, field=stiffening):
     return np.asarray(solver.step_errors(problem, nodes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["heun", "bosh3", "tsit5", "dopri8"])
 def test_a_settled_grid_keeps_to_its_tolerance(method):
     """Steps are short where the field is fast, and the solution meets the tolerance."""
@@ -173,6 +178,7 @@ def test_sizes_are_few():
     assert [held_steps.size(n) for n in (1, 8, 8.1, 12.5, 33, 50, 65)] == [8, 8, 9, 13, 36, 52, 72]
 
 
+@pytest.mark.slow
 def test_a_grid_far_finer_than_needed_becomes_coarser():
     with scope("x64"):
         first = held_steps.even(np.broadcast_to(TIMES, (2, len(TIMES))), 200)
@@ -206,6 +212,7 @@ class Seen(nf.Callback):
         self.grids.append(None if state.members[0].grid is None else np.asarray(state.members[0].grid))
 
 
+@pytest.mark.slow
 def test_steps_change_between_chunks_where_the_field_has_outgrown_them():
     """An initially slow field is fitted to a fast rotation; its first steps are too long for the final field."""
     ts = np.linspace(0, 6, 60)

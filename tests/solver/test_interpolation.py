@@ -72,6 +72,7 @@ def test_its_gradient_is_finite_on_padding_too(kind):
     assert np.isclose(gradient.sum(), 8), "each of four times and two channels is a mean of measurements"
 
 
+@pytest.mark.slow
 def test_cubic_is_exact_on_a_parabola_and_smooth_at_the_samples():
     ts = jnp.array([0.0, 0.3, 1.0, 1.2, 2.0])
     parabola = lambda t: 1.0 - 2.0 * t + 3.0 * t**2  # noqa: E731

@@ -109,6 +109,7 @@ def test_euler_is_of_order_one_in_the_spacing_of_the_measured_times():
     assert (orders > 0.8).all() and (orders < 1.2).all()
 
 
+@pytest.mark.slow
 def test_ragged_padded_trajectories_equal_unpadded_ones():
     ts = padded([TIMES[:9], TIMES[:4], TIMES[:1]], 9)
     ys, ok = solve(EULER, ts)
@@ -167,6 +168,7 @@ def stiff(t, y, u):
     return -1e4 * (y - jnp.cos(t)) - jnp.sin(t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "solved"), [("kvaerno5", True), ("tsit5", False)])
 def test_a_stiff_system_wants_an_implicit_method(method, solved):
     ts = np.linspace(0.0, 3.0, 7)
@@ -186,6 +188,7 @@ def test_a_solve_that_runs_out_of_steps_is_not_ok_and_those_beside_it_are():
     assert np.allclose(separate[0, 1], 2.0, rtol=1e-3) and (separate[1] == 0).all()
 
 
+@pytest.mark.slow
 def test_a_failed_solve_gives_a_large_finite_loss_and_gradient():
     data = rotation()
     objective = nf.TrajectoryMatching(solver=nf.Solver(max_steps=6, stepping="adaptive"))
@@ -239,6 +242,7 @@ def slopes() -> np.ndarray:
         return differences(nf.Solver(rtol=1e-10, atol=1e-12))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjoint", ADJOINTS)
 def test_gradients_equal_finite_differences(adjoint, slopes):
     solver = nf.Solver(rtol=1e-10, atol=1e-12, adjoint=adjoint)
@@ -270,6 +274,7 @@ def fast_and_slow(t, y, u):
     return -jnp.array([1.0, 30.0], y.dtype) * y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joint", [True, False])
 def test_tolerances_may_differ_by_state(joint):
     ts = jnp.tile(jnp.linspace(0.0, 2.0, 5), (2, 1))
@@ -287,6 +292,7 @@ def test_tolerances_may_differ_by_state(joint):
         error((1e-2, 1e-2, 1e-2))
 
 
+@pytest.mark.slow
 def test_fixed_steps_have_the_order_of_the_method():
     def error(times):
         ts = jnp.linspace(0.0, 1.0, times)[None]

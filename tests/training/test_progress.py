@@ -87,6 +87,7 @@ def streams_of_fit(monkeypatch, *on_terminal, **more) -> tuple[str, str]:
     return b"".join(shown).decode(), rest.getvalue()
 
 
+@pytest.mark.slow
 def test_progress_goes_to_the_stream_that_is_a_terminal(monkeypatch):
     shown, rest = streams_of_fit(monkeypatch, "stderr")
     assert "compiling main" in shown and rest == ""
@@ -135,6 +136,7 @@ def notebook(monkeypatch) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_line_that_changes(notebook, capfd):
     assert in_notebook()
     nf.fit(rotation(1), **QUICK)
@@ -164,6 +166,7 @@ def test_plain_lines_tell_of_trials_only_after_a_silence(monkeypatch):
     assert stream.getvalue() == "trying penalty.ridge=0.1\n"
 
 
+@pytest.mark.slow
 def test_callbacks_are_told_of_trials():
     class Told(nf.Callback):
         def __init__(self):

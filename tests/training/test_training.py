@@ -360,6 +360,7 @@ def test_a_stage_refuses_numbers_out_of_range(options, message):
         functools.partial(Stage, Quadratic(), nf.Adam())(**{"steps": 5, **options})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"chunk_steps": 0}, {"patience": 0}])
 def test_a_fit_refuses_numbers_out_of_range(options):
     with pytest.raises(ValueError, match="at least 1"):
