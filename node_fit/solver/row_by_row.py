@@ -275,7 +275,8 @@ def march_rows(
             return (after, slope, watch), error
 
         numbers = jnp.arange(substeps, dtype=h.dtype)
-        unroll = substeps if substeps <= UNROLLED else 1
+        # With triggers, a step is a large program.
+        unroll = substeps if substeps <= UNROLLED and triggers is None else 1
         carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
         y, _, watch = carry
         y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
