@@ -200,7 +200,7 @@ def advance_explicit(
     return jnp.swapaxes(ys, 0, 1), front
 
 
-# As many steps are compiled one after another; for more of them, a loop is.
+# As many steps are compiled one after another; for more of them, or with triggers, whose steps are large, a loop is.
 UNROLLED = 3
 # States, their derivatives, and what is remembered of triggers, if there are any.
 Carry = tuple[Array, Array, TriggerWatch | None]
@@ -275,7 +275,6 @@ def march_rows(
             return (after, slope, watch), error
 
         numbers = jnp.arange(substeps, dtype=h.dtype)
-        # With triggers, a step is a large program.
         unroll = substeps if substeps <= UNROLLED and triggers is None else 1
         carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
         y, _, watch = carry
