@@ -346,7 +346,7 @@ def proposals(
         rest = steps - basis @ (basis.T @ steps)
         squares = (rest**2).sum(0)
         good = squares > 1e-10 * np.maximum((steps**2).sum(0), 1e-300)
-        along = np.where(good, rest.T @ left / np.where(good, squares, 1.0), 0.0)
+        along = np.where(good, -rest.T @ left / np.where(good, squares, 1.0), 0.0)
         return float(left @ left), along**2 * squares, along
 
     found: list[System] = []

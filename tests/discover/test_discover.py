@@ -186,6 +186,15 @@ def test_windows_that_meet_are_fitted_as_one_trajectory():
     assert np.abs(fitted.jacobian.T @ fitted.left).max() < 1e-2 * np.linalg.norm(fitted.left)
 
 
+def test_a_term_that_is_added_begins_with_the_sign_that_lowers_the_error():
+    data = record(lambda t, y: [y[1], -1.3 * y[0] - 0.2 * y[1]], (1.0, 0.5))
+    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
+    judge.steps, (x, v) = 4, (Term("x", 1), Term("v", 1))
+    (known,) = judge.judge([(sum_of([v], [1.0]), sum_of([x], [-1.3]))])
+    added, *_ = judge.additions(known, {1: [v]})
+    assert added[1].terms == ("x", "v") and added[1].constants[1] == pytest.approx(-0.2, abs=0.1)
+
+
 def test_members_of_a_family_have_their_own_parts():
     long, short = sum_of([Term("x", 1), Term("x/(2.0 + x)", 5)], [3.0, 4.0]), sum_of([Term("x", 1)], [5.0])
     family = Family.of([(long,), (short,)], ["x"])
