@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import gammaln
 
+from ..data.domains import LARGEST_BOUND
 from .balance import Balance
 from .candidates import Smoothed, goes_over_decades, spline_through
 from .formulas import Formula, Tape, Term
@@ -209,7 +210,7 @@ class Judge:
         found: list[JudgedSystem] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             formulas = family.formulas(at, each.values, system)
-            if not self.balance.accepts(formulas):
+            if not self.balance.accepts(formulas) or not all(map(is_writable, formulas)):
                 continue
             evidence = self.evidence(formulas, range(len(self.states)), each)
             left: np.ndarray = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
@@ -326,6 +327,11 @@ class Judge:
 
 
 EMPTY = Formula((), (), (), 0)
+
+
+def is_writable(formula: Formula) -> bool:
+    """Whether equations may have numbers of this size: least squares of a hopeless system may run away."""
+    return bool((np.abs(formula.constants) <= LARGEST_BOUND).all())
 
 
 def proposals(

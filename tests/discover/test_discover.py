@@ -195,6 +195,14 @@ def test_a_term_that_is_added_begins_with_the_sign_that_lowers_the_error():
     assert added[1].terms == ("x", "v") and added[1].constants[1] == pytest.approx(-0.2, abs=0.1)
 
 
+def test_a_system_whose_constants_ran_away_is_left_out():
+    data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.5), noise=0.02)
+    judge, x, v = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], []), Term("x", 1), Term("v", 1)
+    systems = [(sum_of([v], [1.0]), sum_of([x], [constant])) for constant in (-1.0, -1e137)]
+    (left,) = judge.judge(systems, trials=1)
+    assert left.formulas == systems[0]
+
+
 def test_members_of_a_family_have_their_own_parts():
     long, short = sum_of([Term("x", 1), Term("x/(2.0 + x)", 5)], [3.0, 4.0]), sum_of([Term("x", 1)], [5.0])
     family = Family.of([(long,), (short,)], ["x"])
