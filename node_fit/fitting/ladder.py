@@ -28,7 +28,7 @@ from ..objectives.objective import AbstractObjective, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
-from ..options.recipes import DEFAULT_RECIPE, DIRECT_RECIPE, Recipe, growing_windows
+from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
 from .problem import fitted_start, has_enough_rows
@@ -478,8 +478,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
-    # Simulations have found the constants; derivatives would only lead away from them.
-    return replace(changed, training=Training(window=None), recipe=DIRECT_RECIPE)
+    return replace(changed, training=Training(window=None))
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:

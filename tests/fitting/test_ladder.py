@@ -63,7 +63,6 @@ def test_few_noisy_rows_get_equations_that_forecast():
     train, ts, ys = oscillator()
     fit = nf.fit(train, progress=False)
     assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
-    assert {each.stage for each in fit.history} == {"main"}, "simulations have found the constants"
     assert forecast_error(fit.model, train, ts, ys) < 0.05
     assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: dx/dt = ")
 

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.problems import SMALL
@@ -80,19 +79,6 @@ def test_what_an_attempt_is_judged_by_serves_the_whole_run(splits, start):
         found = simulate_splits(made, splits)
     assert count.count == 0
     np.testing.assert_allclose(found.at_rows["train"], judged.at_rows["train"], rtol=1e-4)
-
-
-def test_a_fitted_start_solves_in_one_place_of_its_program():
-    """Each place would be compiled, which takes most of the time of a fit to few rows."""
-    made = carry(nf.make_model(data(), start=nf.Fitted, key=jax.random.key(0)), np.float32)
-    solves = []
-
-    def simulate(starts, batch):
-        solves.append(starts.shape)
-        return jnp.broadcast_to(starts[:, None, :2], batch.ys.shape)
-
-    jax.eval_shape(lambda: made.start.estimate(simulate, carry(made.batch(data()), np.float32)))
-    assert len(solves) == 1
 
 
 def test_a_rehearsal_that_fails_is_passed_over(model):

@@ -1,12 +1,13 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
@@ -22,12 +23,6 @@ START_STEPS = 50
 FAR_START = 1e3
 # The search begins at a typical start where the sum of squares there is below this share of that at the guess.
 MUCH_NEARER = 0.1
-# Relative and absolute change of starts and residuals below which the search ends.
-START_TOLERANCE = 1e-6
-# A step is taken if the sum of squares falls by this share of what was expected, and a longer one is tried next if it
-# falls by the second share; how the damping changes then, and after a step that was not taken (Gould, Orban,
-# Sartenaer and Toint, 4OR 3, 2005).
-ENOUGH_FALL, FULL_FALL, LESS_DAMPED, MORE_DAMPED = 0.01, 0.99, 3.5, 4.0
 
 
 @stored_as("Fitted")
@@ -78,21 +73,15 @@ class Fitted(AbstractStart):
             own: Batch = jax.tree.map(lambda x: x[row][None], batch)
             guess, free, mask = self.initial(own), self.free(own), self.given_mask(own)
 
-            def residuals(start: Float[Array, " state"]) -> Float[Array, "1 time channel"]:
+            def residuals(start: Float[Array, " state"], _: None) -> Float[Array, "1 time channel"]:
                 ys = simulate(jnp.where(free, start[None], guess), own)
                 # A start from which the solve fails counts as far off, so that the search turns back.
                 misfit = own.weighted(jnp.where(jnp.isfinite(ys), ys - own.ys, FAR_START))
                 return jnp.where(mask, misfit, 0)
 
-            def linearised(start: Float[Array, " state"]) -> tuple[Array, Array]:
-                def push(along: Float[Array, " state"]) -> tuple[Array, Array]:
-                    return jax.jvp(residuals, (start,), (along,))
-
-                ys, slopes = jax.vmap(push, out_axes=(None, -1))(jnp.eye(len(start), dtype=start.dtype))
-                return ys.reshape(-1), slopes.reshape(-1, len(start))
-
-            typical = jnp.where(free[0], self.values.mean(axis=0), guess[0])
-            found = search_start(linearised, own.ys.size, guess[0], typical)
+            search = optx.LevenbergMarquardt(rtol=1e-6, atol=1e-6)
+            begin = self.nearer(lambda start: residuals(start, None), guess[0], free[0])
+            found = optx.least_squares(residuals, search, begin, max_steps=START_STEPS, throw=False).value
             return jnp.where(free[0] & jnp.isfinite(found), found, guess[0])
 
         return jax.vmap(one)(jnp.arange(batch.ts.shape[0]))
@@ -100,6 +89,14 @@ class Fitted(AbstractStart):
     def adapted(self, batch: Batch) -> "Fitted":
         placed = jax.tree.map(lambda x: jnp.asarray(x, self.values.dtype if x.dtype.kind == "f" else None), batch)
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
+
+    def nearer(
+        self, residuals: Callable[[Float[Array, " state"]], Array], guess: Float[Array, " state"], free: Array
+    ) -> Float[Array, " state"]:
+        """The guess, or the mean of the fitted starts where that is much nearer to the measurements."""
+        typical = jnp.where(free, self.values.mean(axis=0), guess)
+        here, there = (jnp.sum(residuals(start) ** 2) for start in (guess, typical))
+        return jnp.where(there < MUCH_NEARER * here, typical, guess)
 
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
         unknown = np.array(self.guess.unknown, int)
@@ -142,75 +139,6 @@ class Fitted(AbstractStart):
     def given(self) -> str:
         rows = "all rows" if self.rows is None else f"the first {self.rows} rows"
         return f"{rows}, or those before the first that counts, to which the start is fitted"
-
-
-class StartSearch(NamedTuple):
-    """A search for a start: the best so far with its residuals and their Jacobian, and the one to try next.
-
-    - `damping`: of Levenberg and Marquardt's method. `trials`: how many there were. `done`: whether it has converged.
-    """
-
-    best: Float[Array, " state"]
-    residuals: Float[Array, " residual"]
-    jacobian: Float[Array, "residual state"]
-    trial: Float[Array, " state"]
-    damping: Float[Array, ""]
-    trials: Int[Array, ""]
-    done: Bool[Array, ""]
-
-
-def search_start(
-    linearised: Callable[[Float[Array, " state"]], tuple[Array, Array]],
-    count: int,
-    guess: Float[Array, " state"],
-    typical: Float[Array, " state"],
-) -> Float[Array, " state"]:
-    """The start of the least sum of squares, by Levenberg and Marquardt's method from one of two.
-
-    The loop evaluates residuals at a single place, so that a program has one copy of the solve within them.
-
-    **Arguments:** `linearised`: residuals, `count` of them, and their Jacobian. `typical`: where to begin if it is much
-    nearer.
-    """
-
-    def goes_on(at: StartSearch) -> Bool[Array, ""]:
-        return ~at.done & (at.trials <= START_STEPS)
-
-    def step(at: StartSearch) -> StartSearch:
-        values, slopes = linearised(at.trial)
-        moved, searches = at.trial - at.best, at.trials > 1
-        before, after = jnp.sum(at.residuals**2), jnp.sum(values**2)
-        expected, found = jnp.sum((at.jacobian @ moved + at.residuals) ** 2) - before, after - before
-        begins = (at.trials == 0) | (after < MUCH_NEARER * before)
-        taken = jnp.where(searches, found <= ENOUGH_FALL * expected, begins)
-        bolder = searches & (found < FULL_FALL * expected) & (expected < 0)
-        rejected = searches & ~taken
-        damping = jnp.where(bolder, at.damping / LESS_DAMPED, jnp.where(rejected, at.damping * MORE_DAMPED, at.damping))
-        done = searches & taken & is_settled(moved, at.trial) & is_settled(values - at.residuals, values)
-        best, values, slopes = (
-            jnp.where(taken, new, old)
-            for new, old in ((at.trial, at.best), (values, at.residuals), (slopes, at.jacobian))
-        )
-        trial = jnp.where(at.trials == 0, typical, best - damp_start(slopes, values, damping))
-        return StartSearch(best, values, slopes, trial, damping, at.trials + 1, done)
-
-    nothing = jnp.zeros(count, guess.dtype), jnp.zeros((count, len(guess)), guess.dtype)
-    damping, trials, done = jnp.ones((), guess.dtype), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-    first = StartSearch(guess, *nothing, guess, damping, trials, done)
-    return jax.lax.while_loop(goes_on, step, first).best
-
-
-def is_settled(change: Float[Array, " value"], value: Float[Array, " value"]) -> Bool[Array, ""]:
-    return (jnp.abs(change) < START_TOLERANCE * (1 + jnp.abs(value))).all()
-
-
-def damp_start(
-    jacobian: Float[Array, "residual state"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
-) -> Float[Array, " state"]:
-    """The solution of damped normal equations, by a QR decomposition."""
-    identity = jnp.sqrt(damping) * jnp.eye(jacobian.shape[1], dtype=jacobian.dtype)
-    q, r = jnp.linalg.qr(jnp.concatenate([jacobian, identity]))
-    return jax.scipy.linalg.solve_triangular(r, q[: len(residuals)].T @ residuals)
 
 
 # Trajectories of at least this multiple of the rows that are read have rows to spare before their start.
