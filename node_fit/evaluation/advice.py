@@ -151,7 +151,7 @@ class Case:
             self.predicted["train"],
             self.chosen,
             overfits=overfits,
-            explained=self.train.r2 >= POOR,
+            r2=self.train.r2,
             penalised=self.penalised,
             independent=self.is_independent,
             enough_hidden=self.enough_hidden,
@@ -188,6 +188,8 @@ def errors_over_noise(
 
 # Positive values whose largest is this many times their smallest should be fitted on a logarithmic scale.
 DECADES = 100.0
+# The R² below which residuals are mostly the data themselves, as where a simulation has lost the phase.
+LOST = 0.5
 # Share of a channel's residual variance that the rows before have to explain.
 EXPLAINED = 0.2
 MORE = "a longer record, or more of them"
@@ -202,7 +204,7 @@ def advise(
     chosen: Collection[str] = (),
     *,
     overfits: bool,
-    explained: bool = True,
+    r2: float = 1.0,
     penalised: bool = True,
     independent: bool = True,
     enough_hidden: bool = False,
@@ -215,7 +217,7 @@ def advise(
     - `data`, `predicted`: the training data, and the fit's predictions of them.
     - `chosen`: keys of the config that the fit chose itself, or tried other values of, which its data judged.
     - `overfits`: whether the fit is much worse on data that it was not fitted to.
-    - `explained`: whether it explains the training data themselves.
+    - `r2`: what it explains of the training data themselves.
     - `penalised`: whether it has a network, on which a prior would act.
     - `independent`: whether neighbouring residuals look independent of each other.
     - `enough_hidden`: whether fits with more hidden states were tried, and no better.
@@ -230,8 +232,8 @@ def advise(
     if overfits:
         found.append(advise_against_overfitting(options, chosen) if penalised else MORE)
     elif (shares > EXPLAINED).any():
-        found.append(more_states(options, chosen, enough_hidden=enough_hidden))
-    elif not explained:
+        found.append(more_states(options, chosen, enough_hidden=enough_hidden, lost=r2 < LOST))
+    elif not r2 >= POOR:
         found.append(advise_flat(options, (), chosen))
     else:
         found.append(MORE)
@@ -275,14 +277,16 @@ def advise_against_overfitting(options: Options, chosen: Collection[str]) -> str
     return f"{', '.join([prior, *network])} or more data"
 
 
-def more_states(options: Options, chosen: Collection[str], *, enough_hidden: bool = False) -> str:
-    """The advice where past rows predict the residuals."""
+def more_states(options: Options, chosen: Collection[str], *, enough_hidden: bool = False, lost: bool = False) -> str:
+    """The advice where past rows predict the residuals; of a simulation that is `lost`, they always do."""
     if (equations := other_equations(options, chosen)) is not None:
         return f"{equations}: past rows predict the residuals"
     if enough_hidden:
         return f"{MORE}, or another input: past rows predict the residuals, and more hidden states were no better"
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
+    if count == 0 and lost:
+        return advise_flat(options, (), chosen)
     if count == 0:
         return "hidden=1 start=encoder, since past rows predict the residuals: not all that matters is measured"
     return f"hidden={count + 1}, since past rows predict the residuals of a fit with {count}"

@@ -448,14 +448,19 @@ def test_wrong_equations_are_no_hidden_states(size):
     assert "equations" not in diagnose(Case("converged", STALLED, *split)).sentence
 
 
+@pytest.mark.parametrize(("size", "lost"), [(0.6, False), (0.8, True)])
+def test_a_simulation_that_has_lost_the_phase_may_want_shorter_windows(size, lost):
+    """Past rows predict its residuals, which are mostly the data, whether or not a state is hidden."""
+    data, predicted = pendulum_with(size)
+    said = diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted})).sentence
+    assert said.startswith("poor") and "hidden=1" in said and ("shorter windows" in said) == lost
+
+
 def test_advice_is_not_the_contrary_of_a_warning():
     """What past rows do not predict may be a random walk, whose neighbours depend on each other."""
     data = rotation(2, 200, rate=4.0)
     left = np.random.default_rng(0).normal(size=data.ys.shape)
-    said = [
-        advise(nf.Options(), data, data.ys + left, overfits=False, explained=True, independent=each)
-        for each in (True, False)
-    ]
+    said = [advise(nf.Options(), data, data.ys + left, overfits=False, independent=each) for each in (True, False)]
     assert [("past rows" in each) for each in said] == [True, False]
 
 
