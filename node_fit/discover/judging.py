@@ -278,7 +278,6 @@ class Judge:
 
     def follow(self, judged: JudgedSystem) -> list[Smoothed]:
         """The records with a system's simulation in place of their splines."""
-
         family, span, count = (
             Family.of([judged.formulas], self.names, self.balance),
             self.span(range(len(self.states))),
