@@ -6,6 +6,7 @@ level. It acts when the level then reaches zero, and has to be armed again befor
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import equinox as eqx
@@ -145,7 +146,8 @@ class TriggeredField(Protocol):
     def jumped(self, t: Array, y: Array, u: Array) -> Array: ...
 
 
-class Triggers(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Triggers:
     """The triggers of a field in one interval between rows.
 
     - `field`: the field.
@@ -168,7 +170,12 @@ class Triggers(NamedTuple):
         """The levels, each of which triggers an event as it falls through zero; shape `(trajectory, trigger)`."""
         return jax.vmap(self.known.levels)(self.origin + t, y, self.inputs_at(t))
 
-    def look(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Look:
+    @functools.cached_property
+    def look(self) -> Callable[[Array, Array], Look]:
+        """The levels at times and states, and how they change; traced once, though called in many places."""
+        return jax.jit(self.look_at)
+
+    def look_at(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> Look:
         """The levels, and how they change."""
         t, y = jax.lax.stop_gradient((t, y))
         given = self.origin + t, y, self.inputs_at(t)
@@ -292,6 +299,7 @@ class Triggers(NamedTuple):
         **Arguments:** `step`: as `Solve`, but returns the error too. `t`, `h`: beginning and length of the step. `y`,
         `after`, `error`: states before and after the step, and its error.
         """
+        step = jax.jit(step)  # Traced once, though called in many places.
         solve: Solve = lambda y, t, h: step(y, t, h)[0]  # noqa: E731
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
@@ -314,6 +322,7 @@ class Triggers(NamedTuple):
 
     def stopped(self, solve: Solve, t: Array, h: Array, y: Array, after: Array, watch: TriggerWatch) -> TriggerEvent:
         """A step from `y` to `after`, or if an event falls within it, to just after that."""
+        solve = jax.jit(solve)
         found = self.crossings(solve, t, h, y, after, watch)
         fires, through = found.falls.any(axis=1), self.ended(t + h, after, watch)
         end = TriggerEvent(jnp.ones_like(h), after, through, found.lost)

@@ -46,6 +46,7 @@ def dose(rows: int) -> tuple[int, np.ndarray]:
     return rows // 3, np.array([0.3, 1.0])
 
 
+@functools.cache
 def exact(rows: int, dosed: bool, stiffness: float = STIFFNESS) -> np.ndarray:
     def piece(ts: np.ndarray, y: np.ndarray) -> np.ndarray:
         rates = lambda t, y: [y[1], stiffness * (1 - y[0] ** 2) * y[1] - y[0]]  # noqa: E731

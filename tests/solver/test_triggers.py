@@ -61,6 +61,7 @@ def derivatives(states, x, backward=True):
     **Returns:** states, derivatives in forward mode and by differences, of shape `(*states, parameter)`; the gradient,
     and what it is by forward mode.
     """
+    states = jax.jit(states)
     weights = np.random.default_rng(0).normal(size=jax.eval_shape(states, x).shape)
 
     @jax.jit
