@@ -68,7 +68,8 @@ CHAOTIC_START = 20
 # A simulation that is bounded as the data are has a spread within this factor of theirs.
 BOUNDED = 2.0
 # A fit is better only by this share of the error, or by so much evidence. Equations, which hold from other starts,
-# may be worse by the second factor.
+# may be worse by the second factor, or by a standard error (L. Breiman et al., Classification and Regression Trees,
+# 1984, section 3.4.3).
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Other constants beside hidden states are better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9
@@ -155,7 +156,7 @@ class Judged:
             if mine.log_evidence is not None and theirs.log_evidence is not None:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
         if mine.name == SPARSE_EQUATIONS and self.standing:
-            return self.error < AS_GOOD * other.error
+            return self.error < as_good(self.fit) * other.error
         return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
 
 
@@ -258,10 +259,12 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     states that nobody measured, where other constants or more states may fit better."""
     judged = best_of(tried)
     found = judged.attempt
-    content = found.verdict in CONTENT and found.horizon is None
+    content = found.verdict in CONTENT
     if content and found.name == SPARSE_EQUATIONS:
         return False
-    if not content or is_few(judged.fit) or may_have_more_states(tried, options) or may_have_equations(tried, options):
+    if not content or found.horizon is not None or is_few(judged.fit):
+        return True
+    if may_have_more_states(tried, options) or may_have_equations(tried, options):
         return True
     return found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit)
 
@@ -337,6 +340,12 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence_of(fit), horizon, seconds, keys)
     worst = max(errors.values())
     return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
+
+
+def as_good(fit: Fit) -> float:
+    """The factor by which errors may differ by chance, which is more for few values."""
+    judged_on = fit.data.get("validation", fit.data["train"])
+    return max(AS_GOOD, 1 + (2 * int(judged_on.mask.sum())) ** -0.5)
 
 
 def finite_or_none(value: float) -> float | None:
@@ -418,7 +427,8 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
         Rung(f"{GROWING}, weaker prior", prior, functools.partial(with_other_prior, stronger=False)),
     ]
     chaotic = horizon is not None
-    equations = Rung(SPARSE_EQUATIONS, ("field",), functools.partial(as_equations, chaotic=chaotic))
+    sparse = functools.partial(as_equations, chaotic=chaotic)
+    equations = Rung(SPARSE_EQUATIONS, ("field",), sparse, validated=False)
     linear = Rung("linear", ("field",), as_linear)
     polynomials = [
         Rung(name, ("field",), functools.partial(as_polynomial, degree=degree, chaotic=chaotic))

@@ -64,7 +64,7 @@ def test_few_noisy_rows_get_equations_that_forecast():
     fit = nf.fit(train, progress=False)
     assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), ("equations", True)]
     assert forecast_error(fit.model, train, ts, ys) < 0.05
-    assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: dx/dt = ")
+    assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: found an equation")
 
 
 def test_sparse_equations_are_a_field():
@@ -247,6 +247,9 @@ def test_a_good_network_of_few_variables_is_compared_with_equations(first):
     assert equations.beats(network) and not network.beats(equations)
     assert not replace(equations, error=0.11).beats(network)
     assert not judged(held, "cubic", validation=0.101).beats(network)
+    few = replace(held, data={**held.data, "validation": rotation(times=4)})
+    assert replace(judged(few, ladder.SPARSE_EQUATIONS), error=0.11).beats(network), "within a standard error"
+    assert not replace(judged(few, ladder.SPARSE_EQUATIONS), error=0.13).beats(network)
     wrong = judged(held, ladder.SPARSE_EQUATIONS, verdict="poor", validation=0.101)
     assert not wrong.beats(network)
 
