@@ -19,6 +19,7 @@ from rich.text import Text
 from ..evaluation.diagnosis import Assessment
 from ..evaluation.metrics import Figures, jsonable
 from ..fitting.ladder import Attempt
+from ..fitting.readable import equations_with_numbers
 from ..fitting.resolve import Choice
 from ..fitting.result import Fit
 from ..fitting.selection import Restarts
@@ -66,6 +67,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "devices": fit.devices,
         "parameters": fit.parameters,
         "start": describe_known_starts(fit.model.typical.start, fit.model.typical.system),
+        "equations": equations_with_numbers(fit.model),
         "constants": fit.model.constants(),
         "derived": {name: jsonable(float(value)) for name, value in derived_values(fit).items()},
         "likelihood": sure["likelihood"],
@@ -228,6 +230,15 @@ def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, J
     return ", ".join(shown)
 
 
+def print_equations(console: Console, summary: Summary) -> None:
+    """Prints the equations, at the fitted constants, unless they were given."""
+    kept = (each["keys"] for each in summary["attempts"] if each["kept"])
+    if summary["equations"] and ("field" in summary["choices"] or any("field" in keys for keys in kept)):
+        console.print("equations:")
+        for state, text in summary["equations"].items():
+            console.print(f"  d{state}/dt = {text}", soft_wrap=True, markup=False)
+
+
 def print_constants(console: Console, summary: Summary) -> None:
     """Prints the fitted constants of known equations, what follows from them, and how sure they are."""
     constants, derived, confidence = summary["constants"], summary["derived"], summary["confidence"]
@@ -260,6 +271,7 @@ def print_results(console: Console, summary: Summary, starts: Restarts | None) -
     if starts is not None and starts.fits[0].constants:
         console.print(f"starts: {starts}", soft_wrap=True)
     print_bands(console, summary["ensemble"])
+    print_equations(console, summary)
     print_constants(console, summary)
     print_residuals(console, summary)
 

@@ -95,12 +95,7 @@ class Formula:
 
     def shown(self, digits: int = 4) -> str:
         """The text with numbers for the constants."""
-        numbers = [f"{value:.{digits}g}" for value in self.constants]
-        text = self.text.format(*[f"({number})" if number.startswith("-") else number for number in numbers])
-        for number in numbers:
-            text = text.replace(f" + ({number})", f" - {number[1:]}").replace(f" - ({number})", f" + {number[1:]}")
-        # The first number of a sum or product needs no parentheses, but the base of a power does.
-        return re.sub(r"(^|\()\((-[\d.e+-]+)\)(?!\*\*)", r"\1\2", text)
+        return fill_in(self.text, self.constants, digits)
 
     def without(self, place: int) -> "Formula":
         """The sum without one of its parts."""
@@ -122,6 +117,16 @@ class Formula:
         return Formula(
             self.parts + more.parts, self.constants + more.constants, self.terms + more.terms, self.size + more.size
         )
+
+
+def fill_in(text: str, constants: Sequence[float], digits: int = 4) -> str:
+    """A text with numbers in the places of `{0}`, `{1}`, ..."""
+    numbers = [f"{value:.{digits}g}" for value in constants]
+    text = text.format(*[f"({number})" if number.startswith("-") else number for number in numbers])
+    for number in numbers:
+        text = text.replace(f" + ({number})", f" - {number[1:]}").replace(f" - ({number})", f" + {number[1:]}")
+    # The first number of a sum or product needs no parentheses, but the base of a power does.
+    return re.sub(r"(^|\()\((-[\d.e+-]+)\)(?!\*\*)", r"\1\2", text)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -411,9 +411,7 @@ def find_equations(
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
     few = options.start == "auto" and int(train.mask.sum()) < SHORT
     start = fitted_start(validation) if few else options.start
-    text = ", ".join(f"d{state}/dt = {rate}" for state, rate in best.shown.items())
-    told = Choice("field", "sparse", f"{text}; {found.verdict}")
-    return replace(options, field=field, start=start, hidden=0), (told,)
+    return replace(options, field=field, start=start, hidden=0), (Choice("field", "sparse", found.verdict),)
 
 
 def has_enough_rows(train: Dataset) -> bool:

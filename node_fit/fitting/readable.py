@@ -4,12 +4,14 @@ import base64
 import html
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from ..discover.formulas import fill_in
 from ..model.ensemble import Ensemble
 from ..model.fields.field import AbstractVectorField
 from ..model.neural_ode import NeuralODE
@@ -29,6 +31,17 @@ def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
         return {}
     terms = field.coefficients() if isinstance(model, NeuralODE) else {}
     return polynomial_equations(model.typical, terms) if terms else field.texts()
+
+
+def equations_with_numbers(model: NeuralODE | Ensemble) -> dict[str, str]:
+    """The equations of `equations_of`, with the fitted values in the places of constants, to four digits."""
+    texts, constants = equations_of(model), model.constants()
+    if not constants:
+        return texts
+    places = {name: f"{{{place}}}" for place, name in enumerate(constants)}
+    name = re.compile(rf"\b({'|'.join(map(re.escape, places))})\b")
+    values = tuple(constants.values())
+    return {state: fill_in(name.sub(lambda found: places[found[0]], text), values) for state, text in texts.items()}
 
 
 def polynomial_equations(model: NeuralODE, terms: Coefficients) -> dict[str, str]:

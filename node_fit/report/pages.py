@@ -144,7 +144,7 @@ MOST_ERRORS = 2000
 # What `summary.json` may hold; that of a run which has failed, or of an older version, may lack some of it.
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
-    *("metrics", "baselines", "choices", "constants", "ensemble", "linear_is_best", "overrides"),
+    *("metrics", "baselines", "choices", "equations", "constants", "ensemble", "linear_is_best", "overrides"),
     *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon"),
 )
 BASELINES = {

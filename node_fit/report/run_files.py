@@ -41,6 +41,7 @@ class Summary(TypedDict):
     devices: int
     parameters: int
     start: str
+    equations: dict[str, str]
     constants: dict[str, float]
     derived: dict[str, float | None]
     likelihood: Json

@@ -12,6 +12,7 @@ from ..data.domains import Bounds, from_line, slope, to_line
 from ..evaluation.residuals import neighbours_in_words
 from ..model import parameters
 from ..model.fields.known import Constants, Quantity, quantities
+from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..runtime.placement import scope
 from ..runtime.serialization import Json
 from ..training.programs import Found, LinearisedStage
@@ -332,6 +333,13 @@ def strong_correlations(information: Information) -> tuple[tuple[str, str, float
     return tuple(found)
 
 
+def ways_nearer(evidence: Evidence) -> str:
+    """What brings a fit nearer to its optimum, of what it has not used."""
+    ways = ["set precision=x64"] if evidence.kind == "x32" else []
+    ways += [] if isinstance(evidence.optimizer, LevenbergMarquardt) else ["use optimizer=lm"]
+    return ", or ".join((*ways, "raise training.steps"))
+
+
 def notes_on(information: Information) -> list[str]:
     notes: list[str] = []
     if not information.known.any():
@@ -339,7 +347,7 @@ def notes_on(information: Information) -> list[str]:
     if information.distance > FAR_FROM_NORMAL:
         notes.append(
             f"The fit is {information.distance:.2g} standard errors from its optimum, so the intervals are off by as "
-            "much; raise training.steps, set precision=x64, or use optimizer=lm."
+            f"much; {ways_nearer(information.evidence)}."
         )
     for sentence in neighbours_in_words(information.evidence.checked):
         positive = all((each.lag1 or 0) >= 0 for each in information.evidence.checked.values())

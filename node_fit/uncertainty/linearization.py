@@ -72,6 +72,7 @@ class Evidence:
         self.kind = options.kind
         self.states = train.states
         stage = stages[-1]
+        self.optimizer = stage.optimizer
         check_stage(stage)
         assert isinstance(options.device, Devices)
         place = replace(options, device=Devices(options.device.kind, 1)).place

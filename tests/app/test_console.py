@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from node_fit.app.console import MOST_PRINTED_CHANNELS, print_scores
+from node_fit.app.console import MOST_PRINTED_CHANNELS, print_equations, print_scores
 from node_fit.fitting.progress import at_most
 from node_fit.report.page import explain_term
 
@@ -52,3 +52,15 @@ def test_r2_is_only_1_where_nothing_is_left(r2, text):
 )
 def test_a_long_stage_says_how_long(seconds, text):
     assert at_most(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("choices", "keys", "printed"),
+    [({"field": {}}, None, True), ({}, ["field", "optimizer"], True), ({"start": {}}, ["hidden"], False)],
+)
+def test_equations_are_printed_unless_they_were_given(choices, keys, printed):
+    file = io.StringIO()
+    attempts = [] if keys is None else [{"kept": False, "keys": []}, {"kept": True, "keys": keys}]
+    summary = {"equations": {"x": "-0.5*x"}, "choices": choices, "attempts": attempts}
+    print_equations(Console(file=file), summary)
+    assert file.getvalue() == ("equations:\n  dx/dt = -0.5*x\n" if printed else "")

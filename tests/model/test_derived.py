@@ -174,11 +174,17 @@ def test_the_page_shows_them_beside_the_constants(tmp_path):
     interval = {"estimate": 1.4, "standard_error": 0.1, "lower": 1.2, "upper": 1.6}
     sure = {"level": 0.95, "constants": {"a": {**interval, "lower": 0.25}}, "derived": {"half_life": interval}}
     folder = write_run(
-        tmp_path / "run", by_trajectory(spirals()), confidence=sure, constants={"a": 0.5}, derived={"half_life": 1.4}
+        tmp_path / "run",
+        by_trajectory(spirals()),
+        confidence=sure,
+        constants={"a": 0.5},
+        derived={"half_life": 1.4},
+        equations={"x": "-0.5*x"},
     )
     page = make_run_page(folder).read_text()
     assert (
         "<h3>Derived from them</h3>" in page
+        and "dx/dt = -0.5*x" in page
         and "<span>1.2</span> to <span>1.6</span>" in page
         and page.index("<span>0.25</span> to") < page.index("<span>1.2</span> to")
     )

@@ -169,6 +169,14 @@ def test_a_number_that_a_prior_holds_may_make_up_for_a_constant():
 def test_a_fit_that_is_cut_short_is_said():
     found = fit_line(line(), steps=1, optimizer=nf.Adam()).confidence()
     assert "standard errors from its optimum" in found.notes[0]
+    assert "use optimizer=lm" in found.notes[0]
+
+
+def test_a_fit_far_from_its_optimum_is_not_advised_what_it_has_used():
+    data = nf.Dataset.from_arrays(TS, np.exp(-TS)[:, None] + 0.01 * np.cos(40 * TS)[:, None], states=("x",))
+    field = known({"x": "-k*x"}, {"k": 0.2})
+    found = fit_line(data, field=field, steps=1, optimizer=nf.LevenbergMarquardt()).confidence()
+    assert found.notes[0].endswith("off by as much; raise training.steps.")
 
 
 def test_what_has_no_confidence_says_why():
