@@ -147,6 +147,12 @@ class Judged:
             return 0
         return 2 if found.name == SPARSE_EQUATIONS else int(found.log_evidence is not None)
 
+    @property
+    def is_fitted_as_judged(self) -> bool:
+        """Whether it was fitted to windows if it is judged by them."""
+        horizon = self.attempt.horizon
+        return horizon is None or int(self.fit.data["train"].lengths.max()) <= horizon
+
     def beats(self, other: "Judged") -> bool:
         """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
         mine, theirs = self.attempt, other.attempt
@@ -260,7 +266,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     judged = best_of(tried)
     found = judged.attempt
     content = found.verdict in CONTENT
-    if content and found.name == SPARSE_EQUATIONS:
+    if content and found.name == SPARSE_EQUATIONS and judged.is_fitted_as_judged:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):
         return True

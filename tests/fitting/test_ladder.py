@@ -254,6 +254,23 @@ def test_a_good_network_of_few_variables_is_compared_with_equations(first):
     assert not wrong.beats(network)
 
 
+def test_equations_of_chaos_end_the_search_once_they_are_fitted_to_windows(first):
+    whole = judged(replace(first, data={"train": rotation(times=60)}), ladder.SPARSE_EQUATIONS)
+    whole = replace(whole, attempt=replace(whole.attempt, horizon=20))
+    cut = replace(whole, fit=replace(first, data={"train": rotation(times=60).windows(20, 20)}))
+    assert ladder.wants_more([whole], nf.Options()) and not ladder.wants_more([whole, cut], nf.Options())
+
+
+def test_a_chaotic_record_without_equations_gets_polynomials_and_then_windows(first):
+    queue = ladder.rungs(nf.Options(), first, 50, "normal")
+    assert [rung.name for rung in queue] == [ladder.SPARSE_EQUATIONS, "quadratic", "cubic", "windows"]
+    first = replace(first, data={"train": rotation(times=60)})
+    quadratic = queue[1].options(nf.Options(), first, [judged(first)])
+    assert quadratic.field.keywords == {"degree": 2} and quadratic.recipe == nf.Options().recipe
+    windows = queue[3].options(nf.Options(restarts=3), first, [judged(first)])
+    assert windows.field == nf.Options().field and windows.restarts == 1
+
+
 @pytest.fixture(scope="module")
 def driven():
     """A few steps with a long record that an input drives."""
