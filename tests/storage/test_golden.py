@@ -90,5 +90,5 @@ def test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs(rule)
     ys[1, :, 0] = np.nan
     predicted = model.predict(nf.Dataset.from_arrays(ts, ys, states=["x", "y"]))
     expected = np.loadtxt(GOLDEN / "starts" / f"{rule}.csv", delimiter=",")
-    # A fitted start solves a least-squares problem in single precision before.
+    # A fitted start solves a least-squares problem in single precision before; expected is what it is in double.
     np.testing.assert_allclose(predicted.reshape(-1, 2), expected, rtol=1e-3, atol=1e-3)
