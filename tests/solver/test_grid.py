@@ -40,7 +40,12 @@ def follow(method, steps, *, field=turn, ts=TIMES, y0=STARTS, us=None, grid=None
         solver = nf.Solver(method, inputs=inputs)
         bound = jnp.full(y0.shape[1], 1e4)
         y0, origin = jnp.asarray(y0, float), jnp.zeros(len(y0))
-        return solver.solve_held(InitialValueProblem(field, times, y0, us, origin, bound), grid)
+        return solve_held(solver, InitialValueProblem(field, times, y0, us, origin, bound), grid)
+
+
+# One program instead of many operations, each of which is compiled.
+solve_held = eqx.filter_jit(nf.Solver.solve_held)
+step_errors = eqx.filter_jit(nf.Solver.step_errors)
 
 
 @pytest.mark.slow
@@ -129,7 +134,7 @@ def errors_of(grid, method="tsit5", rtol=1e-6, field=stiffening):
     solver = nf.Solver(method, rtol=rtol, atol=rtol / 100)
     nodes = held_steps.stretch(jnp.asarray(grid), times)
     problem = InitialValueProblem(field, times, jnp.asarray(STARTS, float), us, jnp.zeros(2), FAR)
-    return np.asarray(solver.step_errors(problem, nodes))
+    return np.asarray(step_errors(solver, problem, nodes))
 
 
 @pytest.mark.slow
