@@ -1,5 +1,6 @@
 """What data tell before a fit: the facts by which options are chosen, and what is odd about them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from jaxtyping import Float
 
 from .dataset import Dataset
 from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY
+from .noise import local_noise
 from .scaling import Scaling
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
@@ -29,6 +31,7 @@ class Facts:
     - `events`, `angles`: whether states jump at events, and whether some are angles.
     - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
     - `validated`: whether there are validation data.
+    - `noise`: standard deviation of the noise over that of the measured values, both of a typical state.
     """
 
     trajectories: int
@@ -42,6 +45,7 @@ class Facts:
     angles: bool = False
     smoothable: bool = True
     validated: bool = False
+    noise: float = 0.0
 
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
@@ -59,7 +63,21 @@ class Facts:
             angles=bool(train.angles),
             smoothable=bool((train.mask.sum(axis=1) >= FEWEST_SMOOTHED).all(axis=1).any()),
             validated=validation is not None,
+            noise=noise_share(train),
         )
+
+
+def noise_share(data: Dataset) -> float:
+    """The noise of a typical state over its spread, by the distances of rows from their neighbours; 0 if rows are too
+    few to tell."""
+    found: list[float] = []
+    for index in range(len(data.states)):
+        known = np.where(data.mask[..., index], data.ys[..., index], np.nan)
+        values = known[np.isfinite(known)]
+        spread = float(np.std(values)) if values.size else 0.0
+        noise = local_noise(data.ts, known) if spread > 0 else math.nan
+        found += [noise / spread] if math.isfinite(noise) else []
+    return float(np.median(found)) if found else 0.0
 
 
 def check_trainable(data: Dataset) -> None:

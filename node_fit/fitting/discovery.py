@@ -14,6 +14,7 @@ from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
 from ..options.options import Effort, Options, place_of
+from ..options.recipes import without_derivatives
 from ..runtime.validation import check_argument, says_where
 from .fit import fit
 from .result import Fit
@@ -273,6 +274,7 @@ def discover(
 
 
 def with_fitted_starts(options: Options) -> Options:
+    options = replace(options, recipe=without_derivatives(options.recipe))
     return options if options.start != "auto" else replace(options, start=functools.partial(Fitted, given=None))
 
 

@@ -5,7 +5,6 @@ them; where there are none and rows are few, the evidence does (`fitting/relevan
 """
 
 import functools
-import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -21,14 +20,15 @@ from ..evaluation.metrics import score_predictions, score_values
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
+from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import made_of, says
+from ..model.make_model import is_plain, made_of, says
 from ..model.observation import NetworkReadout
-from ..objectives.objective import AbstractObjective, Penalty
+from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
-from ..options.recipes import DEFAULT_RECIPE, Recipe, growing_windows
+from ..options.recipes import growing_windows, is_default
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
 from .problem import fitted_start, has_enough_rows
@@ -245,21 +245,6 @@ def is_open(options: Options, effort: Effort) -> bool:
     return effort != "quick" and same and not given.freeze and optimizer and is_default(options.recipe)
 
 
-def is_default(recipe: Any) -> bool:
-    """Whether a recipe is the default one, perhaps written out."""
-    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT_RECIPE.stages):
-        return False
-    pairs = zip(recipe.stages.values(), DEFAULT_RECIPE.stages.values(), strict=True)
-    return all(
-        not isinstance(given.objective, AbstractObjective)
-        and is_plain(given.objective)
-        and made_of(given.objective) is plain.objective
-        and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)
-        and bool(eqx.tree_equal(given.optimizer, plain.optimizer))
-        for given, plain in pairs
-    )
-
-
 def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     """Whether the best fit is not good, or its training data tell too little of that: they are few, chaotic, or of
     states that nobody measured, where other constants or more states may fit better."""
@@ -365,7 +350,12 @@ def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
     data, but neither their phase: its R² is at most `most`.
     """
     train = fit.data["train"]
-    if isinstance(fit.model, Ensemble) or not fit.model.typical.start.reads_windows or fit.status == "failed":
+    start = fit.model.typical.start
+    if isinstance(fit.model, Ensemble) or fit.status == "failed":
+        return None
+    # A window is no forecast if its start was fitted to most of it.
+    reads = 0 if start.reads_windows else start.given_rows if isinstance(start, Fitted) else None
+    if reads is None:
         return None
     predicted, known = fit.predict(train), train.mask
     if (
@@ -377,6 +367,8 @@ def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
     if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
         return None
     for rows in WINDOWS_OF_CHAOS:
+        if rows <= 2 * reads:
+            continue
         windows = {part: data.windows(rows, rows) for part, data in fit.data.items() if data.lengths.max() >= 2 * rows}
         if len(windows) == len(fit.data) and all(fit.score(each).nrmse < PREDICTED for each in windows.values()):
             return HORIZON
@@ -445,14 +437,6 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if has_few_values(first.data["train"]):
         return [equations, *polynomials, *growing, linear]
     return [*(hidden if is_driven_in_windows(first) else []), equations, linear, *growing, *polynomials]
-
-
-def is_plain(maker: Any) -> bool:
-    """Whether a class or function is called without arguments other than its defaults."""
-    if not isinstance(maker, functools.partial):
-        return True
-    defaults = {name: each.default for name, each in inspect.signature(maker.func).parameters.items()}
-    return not maker.args and all(defaults.get(name) == value for name, value in maker.keywords.items())
 
 
 def is_measured(options: Options, fit: Fit) -> bool:
@@ -553,7 +537,8 @@ def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | 
     """A linear field, which is quick, where the first fit is not good."""
     if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
         return None
-    return replace(options, field=Linear, start=start_for(options, fit.data["train"]), restarts=1)
+    few = options.start == "auto" and has_few_values(fit.data["train"])
+    return replace(options, field=Linear, start=Fitted if few else options.start, restarts=1)
 
 
 def with_grown_windows(options: Options, train: Dataset, *, derivatives: bool, chaotic: bool = False) -> Options:
@@ -567,8 +552,11 @@ def has_few_values(train: Dataset) -> bool:
 
 
 def start_for(options: Options, train: Dataset) -> Any:
-    """The rule that was asked for; else a fitted start where rows are few, since the first of them is noisy."""
-    return Fitted if options.start == "auto" and has_few_values(train) else options.start
+    """The rule that was asked for; else a fitted start where rows are few, since the first of them is noisy, and
+    elsewhere one that windows may begin with."""
+    if options.start != "auto":
+        return options.start
+    return Fitted if has_few_values(train) else First
 
 
 def with_ridge(options: Options, weight: float) -> Penalty:

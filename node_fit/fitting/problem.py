@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from ..data.batch import Batch
@@ -20,7 +22,8 @@ from ..model.make_model import MakeStart, keywords, made_of, make_model
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Number, Penalty
 from ..options.options import Options
-from ..options.recipes import Recipe, make_stages, some
+from ..options.recipes import Recipe, make_stages, some, without_derivatives
+from ..runtime.placement import carry, precision_of, scope
 from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
 from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
@@ -178,6 +181,7 @@ def build_problem(
     options = plan.options
     if model is None:
         model, more = first_model(options, train, linear)
+        model = with_estimated_starts(model, train) if equations else model
     _ = quantities(options.derived, tuple(model.constants()))
     if validation is not None:
         model.check_channels(validation)
@@ -291,6 +295,17 @@ def first_model(options: Options, train: Dataset, linear: LinearModel | None) ->
     even = train.resample(rows, options.solver.inputs)
     model, error = begin_with_filters(model, even, options.solver.inputs, step, options.seed)
     return model, [Choice("filters", f"{error:.2g}", "NRMSE of the filters of the inputs that states begin as")]
+
+
+def with_estimated_starts(model: NeuralODE, train: Dataset) -> NeuralODE:
+    """The model with the starts that its constants and the first rows ask for: constants that were found are near their
+    optimum, from which the noise of single rows would lead away."""
+    if not isinstance(model.start, Fitted):
+        return model
+    starts = model.scaler.scale_states(model.predict(train)[:, 0])
+    with scope(precision_of(model)):
+        values = jnp.where(np.isfinite(starts), carry(starts, model.start.values.dtype), model.start.values)
+        return replace(model, start=eqx.tree_at(lambda start: start.values, model.start, values))
 
 
 def stages_of(options: Options, model: NeuralODE, facts: Facts) -> tuple[Sequence[Stage], list[str]]:
@@ -411,7 +426,8 @@ def find_equations(
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
     few = options.start == "auto" and int(train.mask.sum()) < SHORT
     start = fitted_start(validation) if few else options.start
-    return replace(options, field=field, start=start, hidden=0), (Choice("field", "sparse", found.verdict),)
+    told = Choice("field", "sparse", found.verdict)
+    return replace(options, field=field, start=start, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
 
 
 def has_enough_rows(train: Dataset) -> bool:

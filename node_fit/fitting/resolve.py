@@ -14,7 +14,7 @@ import numpy as np
 
 from ..data.facts import Facts
 from ..model.initial_state.rule import First
-from ..model.initial_state.trained import Encoder
+from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import keyword, says
 from ..objectives.objective import Number, Penalty
 from ..options.options import TIGHT, Options, Training, with_tolerance
@@ -41,6 +41,9 @@ MANY_ROWS, MANY_STEPS = 10_000, 1000
 FEW_ROWS, STARTS_OF_FEW_ROWS = 1_000, 3
 # A record with fewer measured values is short.
 SHORT = 200
+# Noise, as a share of the spread, of which a single row has too much for a start, where there are so many trajectories
+# of so many rows each.
+NOISY, SEVERAL, ROWS_OF_EACH = 0.03, range(4, 201), 30
 # Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
 RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
 
@@ -113,6 +116,10 @@ def resolve(
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
             choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (training.window)"))
+        if options.start == "auto" and not continued and has_noisy_starts(options, facts):
+            options = replace(options, start=Fitted)
+            why = f"noise is {facts.noise:.0%} of the spread, and the first row has it, too"
+            choices.append(Choice("start", "fitted", why))
         return with_ridges(with_solvers(with_plain_defaults(options), inputs, facts), choices, facts)
     if options.training.window == "auto":
         choices.append(Choice("training.window", window, f"the longest record has {facts.longest} rows"))
@@ -141,6 +148,14 @@ def resolve(
         assert callable(options.field)
         options = replace(options, field=functools.partial(options.field, linear=True))
     return with_ridges(options, choices, facts, begun=identified is not None and identified.model is not None)
+
+
+def has_noisy_starts(options: Options, facts: Facts) -> bool:
+    """Whether several noisy trajectories, of which all states are measured, are long enough to fit their starts."""
+    measured = options.hidden in ("auto", 0, ()) and says(options.observation, "is_direct", False) and not facts.angles
+    whole = options.training.window in ("auto", None) and options.training.batch_size is None
+    several = facts.trajectories in SEVERAL and facts.rows >= ROWS_OF_EACH * facts.trajectories
+    return measured and whole and several and facts.noise > NOISY
 
 
 def is_long(facts: Facts) -> bool:

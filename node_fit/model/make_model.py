@@ -212,3 +212,11 @@ def keywords(maker: Any) -> dict[str, Any]:
 def keyword(maker: Any, name: str) -> Any:
     """The keyword argument of a partial by this name; None if it has none."""
     return keywords(maker).get(name)
+
+
+def is_plain(maker: Any) -> bool:
+    """Whether a class or function is called without arguments other than its defaults."""
+    if not isinstance(maker, functools.partial):
+        return True
+    defaults = {name: each.default for name, each in inspect.signature(maker.func).parameters.items()}
+    return not maker.args and all(defaults.get(name) == value for name, value in maker.keywords.items())

@@ -2,14 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import equinox as eqx
 import optax
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
+from ..model.make_model import is_plain, made_of
 from ..model.neural_ode import NeuralODE
 from ..objectives.matching import DerivativeMatching, TrajectoryMatching
 from ..objectives.objective import AbstractObjective
@@ -210,3 +212,24 @@ def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     if not stages:
         raise ValueError("recipe must hold at least one stage that applies to the data.")
     return stages
+
+
+def is_default(recipe: Any) -> bool:
+    """Whether a recipe is the default one, perhaps written out."""
+    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT_RECIPE.stages):
+        return False
+    pairs = zip(recipe.stages.values(), DEFAULT_RECIPE.stages.values(), strict=True)
+    return all(
+        not isinstance(given.objective, AbstractObjective)
+        and is_plain(given.objective)
+        and made_of(given.objective) is plain.objective
+        and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)
+        and bool(eqx.tree_equal(given.optimizer, plain.optimizer))
+        for given, plain in pairs
+    )
+
+
+def without_derivatives(recipe: Recipe | str | Sequence[Stage]) -> Recipe | str | Sequence[Stage]:
+    """The default recipe without its first stage, for equations that were found: noise would move their constants away.
+    Any other recipe as it is."""
+    return DIRECT_RECIPE if is_default(recipe) else recipe

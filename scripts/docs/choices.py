@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BEGIN, END = "<!-- choices -->\n", "<!-- end of choices -->\n"
 COLUMNS = ("hidden", "start", "window", "steps", "restarts", "ridge", "inputs", "beside the network")
 FREE = Facts(trajectories=3, rows=600, longest=200, values=1200)
+SEVERAL = Facts(trajectories=12, rows=360, longest=30, values=720, noise=0.1)
 SHORT = Facts(trajectories=1, rows=40, longest=40, values=80)
 DRIVEN = Facts(
     1, 2000, 2000, 2000, driven=True, inputs="hold", inputs_reason="the inputs have 2 levels", validated=True
@@ -29,6 +30,7 @@ FOUND = Identified(SimpleNamespace(error=0.05, hidden=1), "hidden", 1, "NRMSE of
 # Kinds of data, their facts, options that are given, and what an identification would find.
 CASES: Mapping[str, tuple[Facts, Options, Identified]] = {
     "trajectories without inputs": (FREE, Options(), FOUND),
+    "4 to 200 trajectories of 30 rows or more, noise over 3 %": (SEVERAL, Options(), FOUND),
     "fewer than 200 values, without inputs": (SHORT, Options(), FOUND),
     "a long record with inputs": (DRIVEN, Options(), FOUND),
     "at most 1,000 rows with inputs": (FEW, Options(), FOUND),

@@ -67,6 +67,22 @@ def test_few_noisy_rows_get_equations_that_forecast():
     assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: found an equation")
 
 
+def test_noisy_trajectories_get_starts_that_are_fitted():
+    """Read from single rows, starts bias the constants: their noise would have to be a motion of the system."""
+    ts, rng = np.linspace(0, 6, 30), np.random.default_rng(3)
+    phases, sizes = rng.uniform(0, 2 * np.pi, 16), rng.uniform(0.5, 2, 16)
+    decays = (sizes * np.exp(-0.15 * ts[:, None])).T
+    xs = decays * np.cos(1.5 * ts + phases[:, None])
+    ys = np.stack([xs, -1.5 * decays * np.sin(1.5 * ts + phases[:, None]) - 0.15 * xs], axis=-1)
+    train = nf.Dataset.from_arrays(ts, ys + 0.1 * rng.normal(size=ys.shape), states=("x", "v"))
+    fit = nf.fit(train, field="sparse", progress=False)
+    assert isinstance(fit.model.start, nf.Fitted) and "noise is" in str(fit.choices)
+    read = nf.fit(train, field="sparse", start=nf.First, progress=False)
+    fitted, first = (np.sqrt(np.mean((each.predict(train) - ys) ** 2)) for each in (fit, read))
+    assert fitted < 0.04 and fitted < 0.7 * first
+    np.testing.assert_allclose(list(fit.constants.values()), [1, -2.2725, -0.3], atol=0.05)
+
+
 def test_sparse_equations_are_a_field():
     train, ts, ys = oscillator()
     fit = nf.fit(train, field="sparse", progress=False)

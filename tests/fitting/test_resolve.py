@@ -21,6 +21,7 @@ DRIVEN = Facts(
     trajectories=1, rows=2000, longest=2000, values=2000, driven=True, inputs="hold", inputs_reason="2 levels",
     validated=True,
 )  # fmt: skip
+NOISY = Facts(trajectories=12, rows=360, longest=30, values=720, noise=0.1)
 FOUND = Identified(SimpleNamespace(error=0.05, hidden=2), "hidden", 2, "NRMSE")
 
 
@@ -34,6 +35,15 @@ def resolved(facts, found=FOUND, **options):
     ("facts", "options", "expected"),
     [
         (FREE, {}, {"hidden": 0, "start": nf.First, "window": None, "steps": 2000, "restarts": 1}),
+        (NOISY, {}, {"hidden": 0, "start": nf.Fitted, "window": None, "steps": 2000, "restarts": 1}),
+        *(
+            (replace(NOISY, **other), {}, {"start": nf.First})
+            for other in ({"noise": 0.02}, {"trajectories": 3}, {"trajectories": 13}, {"angles": True})
+        ),
+        *(
+            (NOISY, other, {"start": nf.First})
+            for other in ({"hidden": 1}, {"observation": nf.LinearReadout}, {"training": nf.Training(batch_size=4)})
+        ),
         (DRIVEN, {}, {"hidden": 2, "start": nf.Encoder, "window": 128, "steps": 400, "restarts": 1}),
         (DRIVEN, {"hidden": 1}, {"hidden": 1, "start": nf.Encoder, "window": 128}),
         (DRIVEN, {"start": nf.Fitted}, {"hidden": 0, "start": nf.Fitted, "window": None, "steps": 2000}),
@@ -113,6 +123,16 @@ def test_facts_are_read_from_data():
     us = np.repeat([0.0, 1.0, 0.0], 10)[:, None]
     driven = nf.Dataset.from_arrays(np.arange(30.0), np.sin(np.arange(30.0)), us)
     assert Facts.of(driven).driven and Facts.of(driven).inputs == "hold"
+
+
+def test_noise_is_measured_by_neighbours():
+    ts, rng = np.linspace(0, 6, 60), np.random.default_rng(0)
+    ys = np.stack([np.sin(ts + phase) for phase in range(8)])[..., None]
+    noisy = ys + 0.1 * ys.std() * rng.normal(size=ys.shape)
+    shares = [Facts.of(nf.Dataset.from_arrays(ts, each, states=["x"])).noise for each in (ys, noisy)]
+    assert shares[0] < 0.01 and shares[1] == pytest.approx(0.1, rel=0.15)
+    still = nf.Dataset.from_arrays(ts, np.ones((8, 60, 1)), states=["x"])
+    assert Facts.of(still).noise == 0.0
 
 
 def test_the_docs_show_what_is_chosen():
