@@ -22,13 +22,14 @@ from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import is_plain, made_of, says
+from ..model.make_model import is_plain, made_of, make_model, says
 from ..model.observation import NetworkReadout
 from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
 from ..options.recipes import growing_windows, is_default
+from ..runtime.placement import scope
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
 from .problem import fitted_start, has_enough_rows
@@ -201,9 +202,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
         tried.append(judge_attempt(rung.name, thinned(fit), horizon, rung.keys))
-        # Equations that were found keep a part of the phase.
-        most = POOR if rung.name == SPARSE_EQUATIONS else FLAT
-        if horizon is None and (horizon := horizon_of(fit, most)) is not None:
+        if horizon is None and (horizon := horizon_seen_by(tried[-1])) is not None:
             # A better model shows that the record is chaotic.
             tried = [judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried]
             queue = rungs(options, first, horizon, effort)
@@ -341,6 +340,19 @@ def as_good(fit: Fit) -> float:
 
 def finite_or_none(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def horizon_seen_by(judged: Judged) -> int | None:
+    """The horizon, by a fit; of equations that keep a part of the phase, or with the constants that were found, which a
+    fit to whole trajectories of chaos may spoil."""
+    fit = judged.fit
+    if judged.attempt.name != SPARSE_EQUATIONS:
+        return horizon_of(fit)
+    horizon = horizon_of(fit, POOR)
+    if horizon is not None or judged.attempt.verdict in CONTENT or fit.status == "failed":
+        return horizon
+    with scope(fit.options.kind):
+        return horizon_of(replace(fit, model=make_model(fit.data["train"], **fit.options.parts)), POOR)
 
 
 def horizon_of(fit: Fit, most: float = FLAT) -> int | None:

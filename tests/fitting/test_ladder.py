@@ -1,9 +1,11 @@
 """Where a fit is not good, or rows are few, other ways are tried: polynomials, windows that grow, windows of chaos."""
 
+import functools
 import shutil
 import signal
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -409,3 +411,21 @@ def test_a_run_that_is_interrupted_between_attempts_ends_as_one_that_was_not(fol
     assert one == two
     tried = [[each["name"], each["verdict"]] for each in read_summary(folder / "parts")["attempts"]]
     assert tried == [[each["name"], each["verdict"]] for each in read_summary(folder / "whole")["attempts"]]
+
+
+def test_chaos_is_seen_by_the_constants_that_were_found_where_a_fit_has_spoilt_them():
+    """Fitted to the whole of a chaotic trajectory, constants may end in one of many poor optima."""
+    ts = np.arange(1200) * 0.02
+    train = nf.Dataset.from_arrays(ts, solved(lorenz, (-4.9, -3.74, 24.69), ts), states=("x", "y", "z"))
+    equations = {"x": "a*(y - x)", "y": "x*(b - z) - y", "z": "x*y - c*z"}
+    field = functools.partial(nf.Known, equations=equations, constants={"a": 10.0, "b": 28.0, "c": 2.667})
+    fit = fit_to(train, field=field, steps=1, recipe="direct", effort="quick")
+    spoilt = eqx.tree_at(
+        lambda model: model.field.constants.raw, fit.model, replace_fn=lambda raw: raw + jnp.array([0, 1, 0])
+    )
+    fit = replace(fit, model=spoilt)
+    assert ladder.horizon_of(fit, 0.5) is None
+    for name, verdict, expected in (
+        (ladder.SPARSE_EQUATIONS, "poor", 50), (ladder.SPARSE_EQUATIONS, "good", None), ("quadratic", "poor", None),
+    ):  # fmt: skip
+        assert ladder.horizon_seen_by(judged(fit, name, verdict)) == expected
