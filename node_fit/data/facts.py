@@ -67,6 +67,7 @@ class Facts:
         )
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def noise_share(data: Dataset) -> float:
     """The noise of a typical state over its spread, by the distances of rows from their neighbours; 0 if rows are too
     few to tell."""
@@ -75,7 +76,7 @@ def noise_share(data: Dataset) -> float:
         known = np.where(data.mask[..., index], data.ys[..., index], np.nan)
         values = known[np.isfinite(known)]
         spread = float(np.std(values)) if values.size else 0.0
-        noise = local_noise(data.ts, known) if spread > 0 else math.nan
+        noise = local_noise(data.ts, known) if 0 < spread < math.inf else math.nan
         found += [noise / spread] if math.isfinite(noise) else []
     return float(np.median(found)) if found else 0.0
 
