@@ -18,6 +18,8 @@ HUGE = 1e18
 LONELY, FAR_AWAY = 3, 10.0
 # Fewer pairs of neighbouring rows do not show whether a state jumps between levels.
 FEWEST_PAIRS = 20
+# Trajectories that tell the noise; each takes a moment.
+ENOUGH_FOR_NOISE = 200
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Facts:
 def noise_share(data: Dataset) -> float:
     """The noise of a typical state over its spread, by the distances of rows from their neighbours; 0 if rows are too
     few to tell."""
+    data = data.sample(ENOUGH_FOR_NOISE)
     found: list[float] = []
     for index in range(len(data.states)):
         known = np.where(data.mask[..., index], data.ys[..., index], np.nan)
