@@ -228,6 +228,12 @@ def count(node: ast.expr) -> int:
     return own + sum(map(count, operands(node)))
 
 
+@functools.lru_cache(maxsize=16_384)
+def read_term(text: str) -> ast.expr:
+    """The tree of a term, which is to be read only."""
+    return parse("term", text)
+
+
 class Tape:
     """Expressions as one list of operations on arrays, in which whatever they share is computed once.
 
@@ -246,9 +252,9 @@ class Tape:
         self.known: dict[tuple[object, ...], int] = {}
         self.first = self.free = len(names)
         for name, summands in sums.items():
-            places = [self.place(parse("term", text)) for text in summands] or [self.number(0.0)]
+            places = [self.place(read_term(text)) for text in summands] or [self.number(0.0)]
             self.places[name] = functools.reduce(lambda left, right: self.add(np.add, left, right), places)
-        self.results = [self.place(parse("term", text)) for text in texts]
+        self.results = [self.place(read_term(text)) for text in texts]
 
     def __call__(self, values: Sequence[Value]) -> list[Value]:
         """The value of each text."""
@@ -359,7 +365,7 @@ def fits_angles(term: Term, angles: Sequence[str]) -> bool:
     """Whether angles stand in sines, cosines and products alone, as they do in mechanics; other functions of them only
     imitate these: `exp(x) - exp(-x)` is nearly a sine.
     """
-    for node in ast.walk(parse("term", term.text)):
+    for node in ast.walk(read_term(term.text)):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name not in ("sin", "cos"):
                 inside: ast.AST = node

@@ -14,9 +14,10 @@ from .formulas import Formula, Tape, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
 
 System = tuple[Formula, ...]
-# Starts near the data from which a candidate must not run away, by what share of the range they differ from rows, and
-# how many ranges away that is.
-PROBES, PROBE_REACH, FARTHEST = 8, 0.15, 10.0
+# Starts among the data from which a candidate must not run away, how far they are on the way from one row to another,
+# and how many ranges of the data it is away then. Outside of what the data span, true equations may run away too: those
+# of Roessler's system do where its third state, which is never negative, begins just below 0.
+PROBES, PROBE_REACH, FARTHEST = 8, 0.3, 10.0
 # Rows of the windows that are simulated at once, and the most windows of a record.
 WINDOW, MOST_CUTS = 15, 12
 # Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
@@ -59,7 +60,7 @@ class JudgedSystem:
 
     **Arguments:** `formulas`: one for each state. `starts`: `(state, record)`. `error`: mean squared error in
     standard deviations of each state. `evidence`: minus twice the logarithm of the records' probability, and the
-    size; lower is better. `escapes`: whether it runs away from a start near the data. `left`: residuals in standard
+    size; lower is better. `escapes`: whether it runs away from a start among the data. `left`: residuals in standard
     deviations of each state, `(row, state, record)`, NaN where nothing was measured.
     """
 
@@ -149,7 +150,7 @@ class Judge:
         for few, more in itertools.pairwise(STEPS):
             found: list[np.ndarray] = []
             for self.steps in (few, more):
-                span = self.span(range(len(self.states)))
+                span = self.span(range(len(self.states))).begin(WINDOW)
                 found.append(span.simulate(family.rates, family.constants.T, span.starts[:, None]))
             self.steps = few
             with np.errstate(all="ignore"):
@@ -164,7 +165,7 @@ class Judge:
         names = [self.states[state], *[name for at, name in enumerate(self.names) if at != state]]
         systems = [(each,) for each in formulas]
         family = Family.of(systems, names)
-        fitted = least_squares_of(span, family, np.repeat(span.starts[None], len(systems), axis=0), trials)
+        fitted, _ = self.fit_linked_or_apart(span, family, np.repeat(span.starts[None], len(systems), axis=0), trials)
         found: list[tuple[float, Formula]] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             (formula,) = family.formulas(at, each.values, system)
@@ -194,13 +195,28 @@ class Judge:
         """
         family, span = Family.of(systems, self.names, self.balance), self.span(range(len(self.states)))
         begun = np.repeat((span.starts if starts is None else starts)[None], len(systems), axis=0)
-        fitted = least_squares_of(span, family, begun, trials)
-        if starts is None and self.linked and min(map(error_of, fitted)) > WHOLE * self.noise**2:
-            apart = replace(span, follows=(False,) * len(span.follows))
-            others = least_squares_of(apart, family, begun, trials)
-            if min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE:
-                self.linked, fitted, span = False, others, apart
+        if starts is None:
+            fitted, span = self.fit_linked_or_apart(span, family, begun, trials)
+            self.linked = any(span.follows)
+        else:
+            fitted = least_squares_of(span, family, begun, trials)
         return self.rank(systems, family, fitted, span)
+
+    def fit_linked_or_apart(
+        self, span: Span, family: Family, starts: np.ndarray, trials: int
+    ) -> tuple[list[Fitting], Span]:
+        """Least squares in windows that meet, or in windows apart where that leaves much less, and their span.
+
+        Errors grow over a whole record if a system is chaotic, or if a state on its own is unstable along the noisy
+        splines of the others, whatever the constants.
+        """
+        fitted = least_squares_of(span, family, starts, trials)
+        if not any(span.follows) or min(map(error_of, fitted)) <= WHOLE * self.noise**2:
+            return fitted, span
+        apart = replace(span, follows=(False,) * len(span.follows))
+        others = least_squares_of(apart, family, starts, trials)
+        better = min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE
+        return (others, apart) if better else (fitted, span)
 
     def rank(
         self, systems: Sequence[System], family: Family, fitted: Sequence[Fitting], span: Span
@@ -222,11 +238,10 @@ class Judge:
         return sorted(found, key=lambda one: one.rank)
 
     def escape(self, family: Family, values: np.ndarray) -> np.ndarray:
-        """Which members run away from a start near the data, `(member,)`."""
+        """Which members run away from a start among the data, `(member,)`."""
         draw, count = np.random.default_rng(0), len(self.states)
-        rows = self.values[draw.integers(0, len(self.values), PROBES), :count]
-        near = rows + PROBE_REACH * (self.high - self.low) * draw.standard_normal(rows.shape)
-        starts = np.repeat(near.clip(self.low, self.high).T[:, None], len(values), axis=1)
+        rows, others = self.values[draw.integers(0, len(self.values), (2, PROBES)), :count]
+        starts = np.repeat((rows + PROBE_REACH * (others - rows)).T[:, None], len(values), axis=1)
         span = self.span(range(count))
         pieces = range(span.follows.index(False, 1) if False in span.follows[1:] else len(span.follows))
         if not self.linked:

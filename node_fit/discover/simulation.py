@@ -1,5 +1,6 @@
 """Simulates many right-hand sides at once, and fits their constants and starts by Levenberg and Marquardt's method."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,8 @@ STATE_NUDGE = 1e-7
 STIFFEST = 1e14
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
 UNTIL_LEFT, BEHIND = 3, 100.0
+# A function that a text calls.
+FUNCTION = re.compile(r"[a-z]\w*(?=\()")
 LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
 
 
@@ -41,6 +44,10 @@ class Span:
     starts: np.ndarray
     follows: tuple[bool, ...]
     stiff: bool = False
+
+    def begin(self, rows: int) -> "Span":
+        """The first rows of each window."""
+        return replace(self, steps=self.steps[: rows - 1], drivers=self.drivers[: rows - 1], raw=self.raw[:rows])
 
     def simulate(self, rates: Tape, constants: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """States by a method of Runge and Kutta, or of Rosenbrock, with fixed steps, `(row, state, member, record)`.
@@ -112,62 +119,90 @@ def step_implicitly(slope: Slope, y: np.ndarray, h: np.ndarray, given: np.ndarra
     return y + 2 * a + c + d
 
 
+@dataclass(frozen=True, eq=False)
+class Summand:
+    """A part of a sum: which function it adds to, its text with named constants, and which members have it."""
+
+    unknown: str
+    text: str
+    has: np.ndarray
+
+
+def number_constants(systems: Sequence[Sequence[Formula]]) -> tuple[list[dict[str, list[int]]], int]:
+    """For each function, the places of the constants of all parts that a system has there; and how many there are."""
+    places: list[dict[str, list[int]]] = [{} for _ in systems[0]]
+    total = 0
+    for system in systems:
+        for formula, known in zip(system, places, strict=True):
+            for part, many in zip(formula.parts, formula.counts, strict=True):
+                if part not in known:
+                    known[part] = list(range(total, total + many))
+                    total += many
+    return places, total
+
+
+def parts_by_function(systems: Sequence[Sequence[Formula]]) -> list[list[tuple[str, ...]]]:
+    """The parts of each function, in all systems."""
+    return [[formula.parts for formula in each] for each in zip(*systems, strict=True)]
+
+
+def functions_in(system: Sequence[Formula]) -> set[str]:
+    """The functions that a system calls, such as `sin`."""
+    return {name for formula in system for part in formula.parts for name in FUNCTION.findall(part)}
+
+
 @dataclass(frozen=True)
 class Family:
     """Systems with one union of parts: a member has constants for its own parts, and gates close the others.
 
     **Arguments:** `rates`: of each state. `constants`: `(member, constant)`. `free`: which of them a member
-    has. `owners`: for each member and state, the places of its formula's constants.
+    has. `owners`: for each member and state, the places of its formula's constants. `kinds`: of each member; those of a
+    kind call the same functions, and have rates without the parts of others, in `rates_of`.
     """
 
     rates: Tape
     constants: np.ndarray
     free: np.ndarray
     owners: list[list[list[int]]]
+    kinds: np.ndarray
+    rates_of: list[Tape]
 
     @staticmethod
     def of(systems: Sequence[Sequence[Formula]], names: Sequence[str], balance: Balance | None = None) -> "Family":
         """The family of some systems; without a balance, each formula is the rate of a state."""
         balance = Balance.apart(names[: len(systems[0])]) if balance is None else balance
-        parts: list[dict[str, list[int]]] = [{} for _ in systems[0]]
-        total = 0
-        owners: list[list[list[int]]] = []
-        values: list[dict[int, float]] = []
-        for system in systems:
-            owned: list[list[int]] = []
-            own: dict[int, float] = {}
-            for formula, known in zip(system, parts, strict=True):
-                first = 0
-                places: list[int] = []
-                for part, many in zip(formula.parts, formula.counts, strict=True):
-                    if part not in known:
-                        known[part] = list(range(total, total + many))
-                        total += many
-                    own |= dict(zip(known[part], formula.constants[first : first + many], strict=True))
-                    places += known[part]
-                    first += many
-                owned.append(places)
-            owners.append(owned)
-            values.append(own)
+        places, total = number_constants(systems)
         constants, free = np.ones((len(systems), total)), np.zeros((len(systems), total), bool)
-        for at, own in enumerate(values):
-            constants[at, list(own)], free[at, list(own)] = list(own.values()), True
-        gates: list[tuple[str, np.ndarray]] = []
-        sums: dict[str, list[str]] = {}
-        for state, (unknown, known) in enumerate(zip(balance.unknowns, parts, strict=True)):
-            shown = sums[unknown] = []
-            for place, (part, places) in enumerate(known.items()):
-                gate = f"gate{state}_{place}_"
-                has = np.array([set(places) <= set(own[state]) and part in system[state].parts
-                                for own, system in zip(owners, systems, strict=True)])  # fmt: skip
-                text = part.format(*[f"c{at}_" for at in places])
-                shown.append(text if has.all() else f"{gate}*({text})")
-                gates.append((gate, has))
-        closed = [(gate, has) for gate, has in gates if not has.all()]
-        named = [*names, *[f"c{at}_" for at in range(total)], *[gate for gate, _ in closed]]
-        shut = np.array([has for _, has in closed], float).reshape(len(closed), len(systems)).T
+        owners: list[list[list[int]]] = []
+        for member, system in enumerate(systems):
+            owners.append([
+                [at for part in formula.parts for at in known[part]]
+                for formula, known in zip(system, places, strict=True)
+            ])  # fmt: skip
+            for formula, own in zip(system, owners[-1], strict=True):
+                constants[member, own], free[member, own] = formula.constants, True
+        summands = [
+            Summand(unknown, part.format(*[f"c{at}_" for at in own]), np.array([part in each for each in having]))
+            for unknown, known, having in zip(balance.unknowns, places, parts_by_function(systems), strict=True)
+            for part, own in known.items()
+        ]
+        gates = {each: f"gate{at}_" for at, each in enumerate(summands) if not each.has.all()}
+        named = [*names, *[f"c{at}_" for at in range(total)], *gates.values()]
+
+        def rates(members: np.ndarray) -> Tape:
+            sums: dict[str, list[str]] = {unknown: [] for unknown in balance.unknowns}
+            for each in summands:
+                if each.has[members].any():
+                    shown = each.text if each.has[members].all() else f"{gates[each]}*({each.text})"
+                    sums[each.unknown].append(shown)
+            return Tape(balance.rates, named, sums)
+
+        shut = np.array([each.has for each in gates], float).reshape(len(gates), len(systems)).T
         start, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])
-        return Family(Tape(balance.rates, named, sums), start, mine, owners)
+        called = [" ".join(sorted(functions_in(system))) for system in systems]
+        kinds = np.unique(called, return_inverse=True)[1]
+        rates_of = [rates(np.flatnonzero(kinds == kind)) for kind in range(kinds.max() + 1)]
+        return Family(rates(np.arange(len(systems))), start, mine, owners, kinds, rates_of)
 
     def formulas(self, member: int, values: np.ndarray, system: Sequence[Formula]) -> tuple[Formula, ...]:
         """A member's formulas with other constants."""
@@ -255,17 +290,31 @@ def step_from(at: Fitting, free: np.ndarray, damping: float) -> tuple[np.ndarray
 
 @np.errstate(all="ignore")
 def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
-    """Residuals and their derivatives of members, from one simulation of all and of what differs a little from them.
+    """Residuals and their derivatives of members, each kind at a time: sines cost most, and few members have them.
 
     **Arguments:** `which`: places of the members in the family. `values`: `(member, constant)`. `starts`: `(member,
     state, record)`.
     """
-    free, (states, records) = family.free[which], starts.shape[1:]
+    found: dict[int, Fitting] = {}
+    for kind, rates in enumerate(family.rates_of):
+        own = np.flatnonzero(family.kinds[which] == kind)
+        if own.size:
+            fitted = linearize_alike(span, rates, family.free[which[own]], values[own], starts[own])
+            found |= dict(zip(own.tolist(), fitted, strict=True))
+    return [found[at] for at in range(len(which))]
+
+
+def linearize_alike(span: Span, rates: Tape, free: np.ndarray, values: np.ndarray, starts: np.ndarray) -> list[Fitting]:
+    """Residuals and their derivatives, from one simulation of all members and of what differs a little from them.
+
+    **Arguments:** `free`: which constants a member has, `(member, constant)`.
+    """
+    members, states, records = starts.shape
     places = [np.flatnonzero(row) for row in free]
     widest = 1 + states + max(map(len, places))
     constants = np.repeat(values[:, None, :], widest, axis=1)
     begun = np.repeat(starts[:, None], widest, axis=1)
-    nudges = np.ones((len(which), widest))
+    nudges = np.ones((members, widest))
     for member, own in enumerate(places):
         sizes = [*np.abs(starts[member]).max(axis=1).clip(1e-6), *np.abs(values[member, own]).clip(1e-4)]
         nudges[member, 1 : 1 + len(sizes)] = DIFFERENCE * np.array(sizes)
@@ -274,11 +323,11 @@ def linearize(span: Span, family: Family, which: np.ndarray, values: np.ndarray,
         nudged = 1 + states + np.arange(len(own))
         constants[member, nudged, own] += nudges[member, nudged]
     flat = begun.reshape(-1, states, records).transpose(1, 0, 2)
-    solved = span.simulate(family.rates, constants.reshape(len(which) * widest, values.shape[1]).T, flat)
+    solved = span.simulate(rates, constants.reshape(members * widest, values.shape[1]).T, flat)
     left = ((solved - span.raw[:, :, None]) / span.spread[:, :, None]).clip(-FAILED_RESIDUAL, FAILED_RESIDUAL)
     missing = ~np.isfinite(span.raw)[:, :, None]
     left = np.where(missing, 0.0, np.nan_to_num(left, nan=FAILED_RESIDUAL))
-    shape = (len(which), widest, records)
+    shape = (members, widest, records)
     left = left.reshape(*left.shape[:2], *shape).transpose(2, 3, 4, 0, 1)  # Member, nudge, record, row, state.
     ends = np.nan_to_num(solved[-1], nan=0.0, posinf=0.0, neginf=0.0).reshape(states, *shape).transpose(1, 2, 3, 0)
     divided = nudges[:, 1:, None, None]

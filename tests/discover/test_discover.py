@@ -47,6 +47,19 @@ def test_van_der_pols_equations_are_found(oscillator):
     assert sizes == sorted(sizes) and errors == sorted(errors, reverse=True)
 
 
+@pytest.mark.slow
+def test_chaos_with_a_state_that_is_unstable_along_noise_is_found():
+    """Of Roessler's system, y grows along the noisy splines of x, and orbits escape where z begins just below 0."""
+    ts, rng = np.arange(500) * 0.1, np.random.default_rng(0)
+    rates = lambda t, y: [-y[1] - y[2], y[0] + 0.2 * y[1], 0.2 + y[2] * (y[0] - 5.7)]  # noqa: E731
+    ys = solve_ivp(rates, (0, 50), (1.9, -6.1, 0.03), t_eval=ts, rtol=1e-9, atol=1e-9).y.T
+    noisy = ys + 0.05 * ys.std(axis=0) * rng.standard_normal(ys.shape)
+    data = nf.Dataset.from_arrays(ts, noisy, states=("x", "y", "z"))
+    found = nf.discover(data, libraries=("linear", "quadratic"), **QUICK)
+    assert found.explained, found.verdict
+    assert sorted(found.found.constants.values()) == pytest.approx([-5.7, -1, -1, 0.2, 0.2, 1, 1], abs=0.05)
+
+
 def test_equations_are_written_in_latex(oscillator):
     pytest.importorskip("sympy")
     assert r"\dot{x} =" in oscillator.latex() and "x^{2}" in oscillator.latex()
@@ -209,6 +222,22 @@ def test_members_of_a_family_have_their_own_parts():
     (found,) = family.rates([np.array([1.5, 1.5]), *family.constants.T])
     assert found == pytest.approx([4.5 + 4 * 1.5 / 3.5, 7.5])
     assert [list(each) for each in family.free[:, :3]] == [[True] * 3, [True, False, False]]
+
+
+def test_members_of_a_kind_have_the_rates_of_the_whole_family():
+    """Those that call no sine are computed without it."""
+    wave, line = sum_of([Term("sin(x)", 4), Term("x", 1)], [3.0, 4.0]), sum_of([Term("x", 1)], [5.0])
+    family = Family.of([(wave,), (line,), (sum_of([Term("x", 1), Term("x**2", 2)], [1.0, 2.0]),)], ["x"])
+    x = np.array([1.5, -0.5, 2.0])
+    (whole,) = family.rates([x, *family.constants.T])
+    assert whole == pytest.approx([3 * np.sin(1.5) + 6, -2.5, 10])
+    for kind, rates in enumerate(family.rates_of):
+        own = family.kinds == kind
+        np.testing.assert_array_equal(rates([x[own], *family.constants[own].T])[0], whole[own])
+    assert family.kinds[1] == family.kinds[2] != family.kinds[0]
+    assert [np.sin in [function for function, _ in rates.steps] for rates in family.rates_of] == [
+        bool(kind == family.kinds[0]) for kind in range(2)
+    ]
 
 
 def test_stiff_systems_are_simulated_to_third_order():

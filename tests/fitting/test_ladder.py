@@ -77,9 +77,10 @@ def test_noisy_trajectories_get_starts_that_are_fitted():
     xs = decays * np.cos(1.5 * ts + phases[:, None])
     ys = np.stack([xs, -1.5 * decays * np.sin(1.5 * ts + phases[:, None]) - 0.15 * xs], axis=-1)
     train = nf.Dataset.from_arrays(ts, ys + 0.1 * rng.normal(size=ys.shape), states=("x", "v"))
-    fit = nf.fit(train, field="sparse", progress=False)
+    sparse = functools.partial(nf.Sparse, libraries=("linear", "quadratic"))
+    fit = nf.fit(train, field=sparse, progress=False)
     assert isinstance(fit.model.start, nf.Fitted) and "noise is" in str(fit.choices)
-    read = nf.fit(train, field="sparse", start=nf.First, progress=False)
+    read = nf.fit(train, field=sparse, start=nf.First, progress=False)
     fitted, first = (np.sqrt(np.mean((each.predict(train) - ys) ** 2)) for each in (fit, read))
     assert fitted < 0.04 and fitted < 0.7 * first
     np.testing.assert_allclose(list(fit.constants.values()), [1, -2.2725, -0.3], atol=0.05)
@@ -93,7 +94,7 @@ def test_sparse_equations_are_a_field():
         nf.fit(train, field="sparse", hidden=1, progress=False)
     noise = nf.Dataset.from_arrays(ts, np.random.default_rng(0).normal(size=(len(ts), 2)))
     with pytest.raises(ValueError, match="field=sparse: no equation of these terms explains the record"):
-        nf.fit(noise, field=nf.Sparse, progress=False)
+        nf.fit(noise, field=functools.partial(nf.Sparse, effort="quick"), progress=False)
     with pytest.raises(ValueError, match=r"pass field=node_fit\.Sparse to node_fit\.fit"):
         nf.make_model(train, field=nf.Sparse, key=jax.random.key(0))
 
