@@ -16,13 +16,14 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..evaluation.advice import FLAT, POOR
+from ..evaluation.chaos import lyapunov_time
 from ..evaluation.metrics import score_predictions, score_values
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.rule import First
-from ..model.initial_state.trained import Fitted
-from ..model.make_model import is_plain, made_of, make_model, says
+from ..model.initial_state.trained import Encoder, Fitted
+from ..model.make_model import is_plain, keyword, made_of, make_model, says
 from ..model.observation import NetworkReadout
 from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
@@ -31,10 +32,9 @@ from ..options.options import Effort, Options, Training
 from ..options.recipes import growing_windows, is_default
 from ..runtime.placement import scope
 from ..training.callback import Callback
-from ..uncertainty.linearization import Unsure
 from .problem import fitted_start, has_enough_rows
-from .relevance import log_evidence, thin_out
-from .resolve import SHORT, Choice
+from .relevance import evidence_of, thin_polynomial
+from .resolve import ENCODER_ROWS, LONG_RECORD, SHORT, Choice
 from .result import Fit
 
 LADDER_LOG = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ NARROW_WIDTH = 16
 # Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
 MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
 NETWORK_READOUT, MORE_STATES = "readout by a network", "more hidden states"
+# Rows of the windows of records without inputs whose starts are read from past rows: the first there are enough of.
+PAST_ROWS, WINDOWS_AFTER_PAST = "windows after past rows", (64, 32, 16)
 # Further fits, so that a command takes no more than some times as long as the first one.
 MOST_ATTEMPTS = {"quick": 0, "normal": 4, "thorough": 100}
 # Starts of known equations, the first from the constants that were given.
@@ -66,6 +68,8 @@ HORIZON, WINDOWS_OF_CHAOS, PREDICTED = 50, (50, 25, 10), 0.3
 # Rows of a window that tell its start: from a noisy first row, errors grow whatever the equations. On training rows of
 # Lorenz's system with 1 % noise, the true equations had an NRMSE of 0.36 from one row, 0.24 from 10 and 0.07 from 20.
 CHAOTIC_START = 20
+# A record of more Lyapunov times is chaotic: small errors have grown a hundredfold by its end.
+LYAPUNOV_TIMES = 5.0
 # A simulation that is bounded as the data are has a spread within this factor of theirs.
 BOUNDED = 2.0
 # A fit is better only by this share of the error, or by so much evidence. Equations, which hold from other starts,
@@ -74,8 +78,6 @@ BOUNDED = 2.0
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Other constants beside hidden states are better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9
-# A thinned polynomial may fit the training data worse by this factor.
-NO_WORSE = 1.5
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
 LEVEL = 0.9
 
@@ -164,7 +166,11 @@ class Judged:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
         if mine.name == SPARSE_EQUATIONS and self.standing:
             return self.error < as_good(self.fit) * other.error
-        return self.error < (OTHER_CONSTANTS if has_hidden_starts(self.fit) else BETTER) * other.error
+        if has_hidden_starts(self.fit) and mine.train is not None and theirs.train is not None:
+            # Training rows alone tell constants apart where what is held out is at rest.
+            nearer = mine.train < OTHER_CONSTANTS * theirs.train and self.error <= other.error
+            return nearer or self.error < OTHER_CONSTANTS * other.error
+        return self.error < BETTER * other.error
 
 
 # Fits with other options to the data, cut into windows of so many rows if a number is given; validated or not.
@@ -201,7 +207,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         if fit.status in ("interrupted", "pruned"):
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
-        tried.append(judge_attempt(rung.name, thinned(fit), horizon, rung.keys))
+        tried.append(judge_attempt(rung.name, thin_polynomial(fit, LEVEL), horizon, rung.keys))
         if horizon is None and (horizon := horizon_seen_by(tried[-1])) is not None:
             # A better model shows that the record is chaotic.
             tried = [judge_attempt(each.attempt.name, each.fit, horizon, each.attempt.keys) for each in tried]
@@ -268,7 +274,7 @@ def why_more(judged: Judged) -> str:
         return "the record is chaotic, so that windows are fitted"
     if is_few(judged.fit):
         return "few rows allow several models"
-    if is_driven_in_windows(judged.fit):
+    if reads_past(judged.fit):
         return f"it has {count_hidden(judged.fit)} hidden states and leaves more than noise"
     if has_hidden_starts(judged.fit):
         return "other constants may fit as well where states are hidden"
@@ -278,25 +284,25 @@ def why_more(judged: Judged) -> str:
 def may_have_equations(tried: Sequence[Judged], options: Options) -> bool:
     """Whether few variables, which the first network has fitted well, may have equations."""
     first = tried[0].fit
-    network = callable(options.field) and made_of(options.field) is MLP and not is_driven_in_windows(first)
-    return len(tried) == 1 and network and has_few_variables(options, first) and has_enough_rows(first.data["train"])
+    network = callable(options.field) and made_of(options.field) is MLP and not reads_past(first)
+    return len(tried) == 1 and network and has_few_variables(options, tried) and has_enough_rows(first.data["train"])
 
 
 def may_have_more_states(tried: Sequence[Judged], options: Options) -> bool:
-    """Whether the best model, of a driven record, may need more hidden states than a linear model tells of: none were
-    asked for, more than noise is left, no overfitting, and those that were added last, if any, have helped."""
+    """Whether the best model, whose starts are read from past rows, may need more hidden states than a linear model
+    tells of: none were asked for, more than noise is left, it does not overfit, and those added last have helped."""
     best, added = best_of(tried), [each for each in tried if each.attempt.name.endswith(MORE_STATES)]
-    if options.hidden != "auto" or len(added) >= MOST_ADDED or not is_driven_in_windows(best.fit):
+    if options.hidden != "auto" or len(added) >= MOST_ADDED or not reads_past(best.fit):
         return False
-    helped = added[-1] is best if added else best.attempt.name in (FIRST_ATTEMPT, NETWORK_READOUT)
+    helped = added[-1] is best if added else best.attempt.name in (FIRST_ATTEMPT, NETWORK_READOUT, PAST_ROWS)
     done = best.attempt.verdict in ("noise-limited", "unfinished") or best.attempt.is_overfitted
     return helped and not done
 
 
-def is_driven_in_windows(fit: Fit) -> bool:
-    """Whether a network was fitted to windows of a record that inputs drive."""
-    windows = fit.options.training.window is not None
-    return fit.data["train"].is_driven and windows and says(fit.options.field, "has_network", False)
+def reads_past(fit: Fit) -> bool:
+    """Whether a network was fitted to windows of a driven record, or of one whose starts are read from past rows."""
+    past = fit.data["train"].is_driven or keyword(fit.options.start, "before") is True
+    return past and fit.options.training.window is not None and says(fit.options.field, "has_network", False)
 
 
 def count_hidden(fit: Fit) -> int:
@@ -327,7 +333,8 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     assessed = replace(fit, history=[]).assess(splits, LEVEL)
     errors = {part: found.nrmse for part, found in assessed.scores.items()}
     train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
-    attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence_of(fit), horizon, seconds, keys)
+    evidence = evidence_of(fit) if is_few(fit) else None
+    attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence, horizon, seconds, keys)
     worst = max(errors.values())
     return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
 
@@ -344,15 +351,18 @@ def finite_or_none(value: float) -> float | None:
 
 def horizon_seen_by(judged: Judged) -> int | None:
     """The horizon, by a fit; of equations that keep a part of the phase, or with the constants that were found, which a
-    fit to whole trajectories of chaos may spoil."""
+    fit to whole trajectories of chaos may spoil: the errors of its steps grow, and constants make up for them."""
     fit = judged.fit
     if judged.attempt.name != SPARSE_EQUATIONS:
         return horizon_of(fit)
     horizon = horizon_of(fit, POOR)
     if horizon is not None or judged.attempt.verdict in CONTENT or fit.status == "failed":
         return horizon
+    train = fit.data["train"]
     with scope(fit.options.kind):
-        return horizon_of(replace(fit, model=make_model(fit.data["train"], **fit.options.parts)), POOR)
+        found = replace(fit, model=make_model(train, **fit.options.parts))
+        lasts = float(np.max(train.ts.max(axis=1) - train.ts.min(axis=1))) / lyapunov_time(found.model.typical, train)
+    return horizon_of(found, 1.0 if lasts > LYAPUNOV_TIMES else POOR)
 
 
 def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
@@ -387,32 +397,6 @@ def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
     return None
 
 
-def evidence_of(fit: Fit) -> float | None:
-    """The logarithm of the evidence of a fit to few rows, whose field has a prior; None of others."""
-    if not is_few(fit):
-        return None
-    if fit.log_evidence is not None:
-        return fit.log_evidence
-    try:
-        found = log_evidence(fit.evidence)
-    except (Unsure, np.linalg.LinAlgError):
-        return None
-    return found if fit.evidence.best.prior.any() else None
-
-
-def thinned(fit: Fit) -> Fit:
-    """A polynomial fit without the coefficients that the data do not ask for, or the fit as it is."""
-    if not says(fit.options.field, "is_polynomial", False) or fit.status == "failed":
-        return fit
-    try:
-        found = thin_out(fit.evidence)
-    except (Unsure, np.linalg.LinAlgError):
-        return fit
-    thin = replace(fit, model=found.model, log_evidence=found.log_evidence)
-    error, before = (each.assess(fit.data, LEVEL).scores["train"].nrmse for each in (thin, fit))
-    return thin if error <= NO_WORSE * before else fit
-
-
 def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> list[Rung]:
     """The rungs for a kind of field, in the order in which they are tried; in windows of a record with a horizon."""
     if not callable(options.field):
@@ -421,7 +405,7 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)
         network = says(options.field, "has_network", True)
-        return [Rung("several starts", ("restarts", "start"), several, validated=network)]
+        return [Rung("several starts", ("restarts", "start", "precision"), several, validated=network)]
     if maker is not MLP or not is_plain(options.field):
         return []
     hidden = [
@@ -446,21 +430,27 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     ]
     if chaotic:
         return [equations, *polynomials, Rung("windows", ("training.window",), in_short_windows)]
+    if reads_past(first):
+        return [*hidden, equations, linear, *growing, *polynomials]
+    past = [Rung(PAST_ROWS, ("hidden", "start", "training.window"), after_past_rows), *hidden[1:]]
     if has_few_values(first.data["train"]):
-        return [equations, *polynomials, *growing, linear]
-    return [*(hidden if is_driven_in_windows(first) else []), equations, linear, *growing, *polynomials]
+        return [equations, *past, *polynomials, *growing, linear]
+    if len(first.data["train"].states) <= MOST_VARIABLES:
+        return [equations, *past, linear, *growing, *polynomials]
+    return [equations, linear, *growing, *past, *polynomials]
 
 
-def is_measured(options: Options, fit: Fit) -> bool:
-    """Whether all states are measured, and none is an angle."""
-    hidden = options.hidden not in ("auto", 0, ()) or fit.options.hidden not in (0, ())
-    return not hidden and says(options.observation, "is_direct", False) and not fit.data["train"].angles
+def is_measured(options: Options, tried: Sequence[Judged]) -> bool:
+    """Whether all states are measured as far as is known, and none is an angle."""
+    first, best = tried[0].fit, best_of(tried).fit
+    hidden = options.hidden not in ("auto", 0, ()) or count_hidden(first) or count_hidden(best)
+    return not hidden and says(options.observation, "is_direct", False) and not first.data["train"].angles
 
 
-def has_few_variables(options: Options, fit: Fit) -> bool:
+def has_few_variables(options: Options, tried: Sequence[Judged]) -> bool:
     """Whether there are few enough states and inputs for equations, and all states are measured."""
-    train = fit.data["train"]
-    return len(train.states) + len(train.inputs) <= MOST_VARIABLES and is_measured(options, fit)
+    train = tried[0].fit.data["train"]
+    return len(train.states) + len(train.inputs) <= MOST_VARIABLES and is_measured(options, tried)
 
 
 def with_network_readout(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
@@ -472,6 +462,18 @@ def with_network_readout(options: Options, fit: Fit, tried: Sequence[Judged]) ->
     return replace(options, observation=NetworkReadout, hidden=HIDDEN_BEHIND)
 
 
+def after_past_rows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """Windows whose starts are read from the rows before them, which tell of states that nobody measured, if linear
+    models ask for any: as of records that inputs drive."""
+    train = fit.data["train"]
+    direct = says(options.observation, "is_direct", False) and not train.angles and not train.is_driven
+    if options.hidden != "auto" or options.start != "auto" or not direct or train.events is not None:
+        return None
+    window = next((rows for rows in WINDOWS_AFTER_PAST if train.lengths.max() >= LONG_RECORD * rows), None)
+    start = functools.partial(Encoder, rows=ENCODER_ROWS, before=True)
+    return None if window is None else replace(options, start=start, training=Training(window=window))
+
+
 def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """The best model with more hidden states: what is not linear may hide them from a linear model."""
     best = best_of(tried)
@@ -480,13 +482,16 @@ def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
     before, hidden = best.fit.options, count_hidden(best.fit) + MORE_HIDDEN
     assert isinstance(before.penalty, Penalty)
     penalty = with_ridge(options, float(before.penalty.ridge))
+    if not fit.data["train"].is_driven:
+        window = Training(window=before.training.window)
+        options = replace(options, start=before.start, training=window)
     return replace(options, observation=before.observation, hidden=hidden, penalty=penalty)
 
 
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
     """Equations of few terms in few variables, as `discover` finds them; of chaos, in windows."""
     train = fit.data["train"]
-    if not has_few_variables(options, fit) or not has_enough_rows(train):
+    if not has_few_variables(options, tried) or not has_enough_rows(train):
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
@@ -496,7 +501,7 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:
     """A polynomial of few variables, whose start is fitted where rows are few."""
     train = fit.data["train"]
-    if not has_few_variables(options, fit):
+    if not has_few_variables(options, tried):
         return None
     field = functools.partial(Polynomial, degree=degree)
     return replace(
@@ -511,7 +516,7 @@ def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree
 def in_growing_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear path and a small network with a prior, in windows that grow."""
     train = fit.data["train"]
-    if not is_measured(options, fit):
+    if not is_measured(options, tried):
         return None
     field = functools.partial(MLP, width=NARROW_WIDTH, depth=1, linear=True)
     share, most = NETWORK_RIDGE
@@ -547,7 +552,7 @@ def in_short_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
 
 def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear field, which is quick, where the first fit is not good."""
-    if not is_measured(options, fit) or fit.diagnose().kind in CONTENT:
+    if not is_measured(options, tried) or fit.diagnose().kind in CONTENT:
         return None
     few = options.start == "auto" and has_few_values(fit.data["train"])
     return replace(options, field=Linear, start=Fitted if few else options.start, restarts=1)
@@ -578,8 +583,10 @@ def with_ridge(options: Options, weight: float) -> Penalty:
 
 
 def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, effort: Effort) -> Options | None:
-    """Known equations from several constants, and starts that are fitted."""
+    """Known equations from several constants, and starts that are fitted; in double precision, since valleys between
+    constants and hidden starts are often too flat for single precision."""
     if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
     start = fitted_start(fit.data.get("validation")) if options.start == "auto" else options.start
-    return replace(options, start=start, restarts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
+    restarts, optimizer = KNOWN_STARTS[effort], LevenbergMarquardt()
+    return replace(options, start=start, restarts=restarts, optimizer=optimizer, precision="x64")

@@ -213,6 +213,8 @@ def build_problem(
 
 # Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
 LINEAR_WINDOWS = 64
+# Where no input drives, what repeats is nonlinear, which further linear states only imitate: they need to be worth more.
+WORTH_OF_FREE = 0.25
 
 
 def identify(options: Options, train: Dataset, validation: Dataset | None, callback: Callback) -> Identified:
@@ -240,7 +242,7 @@ def identify(options: Options, train: Dataset, validation: Dataset | None, callb
         callback.on_trial(f"linear models with hidden states (NRMSE with {tried})")
     if not models:
         return Identified()
-    best = simplest_model(models)
+    best = simplest_model(models) if train.is_driven else simplest_model(models, WORTH_OF_FREE)
     what = "training" if validation is None else "validation"
     if count is not None:
         text = f"NRMSE on {what} data of a linear model with {count} hidden states"

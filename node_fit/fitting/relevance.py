@@ -1,6 +1,7 @@
 """How probable a fit is, and polynomials whose coefficients each have a prior that the data choose."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from ..training.programs import Found
 from ..uncertainty.linearization import Evidence, Unsure
+from .result import Fit
 
 Vector = Float[np.ndarray, " parameter"]
 # Weights of the prior on nonlinear coefficients from which the search begins; it ends in the most probable optimum.
@@ -28,6 +31,8 @@ MOST_PRIOR_ROUNDS, STEPS_IN_ROUND, SETTLED_PRIORS = 40, 6, 1e-2
 FIRST_DAMPING, DAMPING_FACTOR, MOST_DAMPED_TRIES = 1e-3, 4.0, 10
 # The relative fall of the objective at which steps end.
 STEPS_SETTLED = 1e-6
+# A thinned polynomial may fit the training data worse by this factor.
+NO_WORSE = 1.5
 
 
 class Thinned(NamedTuple):
@@ -166,3 +171,30 @@ def descend(evidence: Evidence, here: FitAtPoint, prior: Vector, most: int) -> F
         if settled:
             break
     return here
+
+
+def evidence_of(fit: Fit) -> float | None:
+    """The logarithm of the evidence of a fit whose field has a prior; None of others."""
+    if fit.log_evidence is not None:
+        return fit.log_evidence
+    try:
+        found = log_evidence(fit.evidence)
+    except (Unsure, np.linalg.LinAlgError):
+        return None
+    return found if fit.evidence.best.prior.any() else None
+
+
+def thin_polynomial(fit: Fit, level: float) -> Fit:
+    """A polynomial fit without the coefficients that the data do not ask for; another fit as it is.
+
+    **Arguments:** `level`: of the bands with which both are simulated.
+    """
+    if not says(fit.options.field, "is_polynomial", False) or fit.status == "failed":
+        return fit
+    try:
+        found = thin_out(fit.evidence)
+    except (Unsure, np.linalg.LinAlgError):
+        return fit
+    thin = replace(fit, model=found.model, log_evidence=found.log_evidence)
+    error, before = (each.assess(fit.data, level).scores["train"].nrmse for each in (thin, fit))
+    return thin if error <= NO_WORSE * before else fit

@@ -97,8 +97,8 @@ def resolve(
 ) -> Resolved:
     """Chooses the options that are still open.
 
-    A long record that inputs drive gets a linear state-space model, and a network beside it that begins at zero.
-    Short or autonomous trajectories get fixed defaults.
+    A long record that inputs drive, or whose starts are to be read from the rows before them, gets a linear state-space
+    model, and a network beside it that begins at zero. Other trajectories get fixed defaults.
 
     **Arguments:**
 
@@ -112,7 +112,7 @@ def resolve(
         inputs = facts.inputs
         choices += [Choice("solver.inputs", inputs, facts.inputs_reason)] if facts.driven else []
     # A linear model of the whole record knows no jumps.
-    window, looks = window_of(options, facts), facts.driven and not continued and not facts.events
+    window, looks = window_of(options, facts), is_identified(options, facts) and not continued
     if not looks or window is None or facts.longest < LONG_RECORD * window:
         if looks and options.training.window is None and options.hidden == "auto" and is_long(facts):
             choices.append(Choice("hidden", 0, "hidden states are only chosen for fits in windows (training.window)"))
@@ -156,6 +156,11 @@ def has_noisy_starts(options: Options, facts: Facts) -> bool:
     whole = options.training.window in ("auto", None) and options.training.batch_size is None
     several = facts.trajectories in SEVERAL and facts.rows >= ROWS_OF_EACH * facts.trajectories
     return measured and whole and several and facts.noise > NOISY
+
+
+def is_identified(options: Options, facts: Facts) -> bool:
+    """Whether a linear model with hidden states is looked for: where inputs drive, or rows before a start are read."""
+    return (facts.driven or keyword(options.start, "before") is True) and not facts.events
 
 
 def is_long(facts: Facts) -> bool:

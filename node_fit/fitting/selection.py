@@ -126,7 +126,7 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
     fits: list[Restart] = []
     weights = len(problem.ridges)
     for first in among[::weights]:
-        best = select_member(state, range(first, first + weights), validated=validated)
+        best = select_member(state, range(first, first + weights), outcomes, validated=validated)
         unjudged, loss = rank_outcome(state.members[best], validated)
         outcome, model = outcomes[best], select_iterate(problem, loop, state, best)
         status = "interrupted" if outcome is None else outcome.status
@@ -134,10 +134,20 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
     return Restarts(tuple(fits))
 
 
-def select_member(state: RunState, among: Sequence[int] | None = None, *, validated: bool = False) -> int:
-    """The member that is best, of all or of some."""
-    among = range(len(state.members)) if among is None else among
-    return min(among, key=lambda member: rank_outcome(state.members[member], validated))
+def select_member(
+    state: RunState, among: Sequence[int], outcomes: Sequence[Outcome | None], *, validated: bool = False
+) -> int:
+    """The member that is best, of some; one that has failed is only if all have.
+
+    A member may predict short validation data well from the start, and run away on the training data.
+    """
+
+    def rank(member: int) -> tuple[bool, bool, float]:
+        outcome = outcomes[member]
+        failed = outcome is not None and outcome.status == "failed"
+        return failed, *rank_outcome(state.members[member], validated)
+
+    return min(among, key=rank)
 
 
 def rank_outcome(state: TrainState, validated: bool) -> tuple[bool, float]:

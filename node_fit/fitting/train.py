@@ -82,7 +82,7 @@ class Ledger:
     ) -> Fit:
         """The fit of a problem, whose members are some of the loop's."""
         several, keep = problem.ensemble.size > 1, problem.ensemble.keep
-        best = select_member(state, among, validated=problem.validation is not None)
+        best = select_member(state, among, outcomes, validated=problem.validation is not None)
         model, outcome = kept_of(problem, loop, outcomes, state, best)
         options, choices = problem.settled(None if several else best - among[0])
         excess = loop.step_excess(state)

@@ -58,8 +58,9 @@ class LevenbergMarquardt(AbstractOptimizer):
     """Levenberg-Marquardt (Nielsen's damping; Madsen, Nielsen and Tingleff, "Methods for non-linear least squares
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).
 
-    A step linearises once and tries dampings until the sum of squares falls. The linear problem is solved in the
-    smaller of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
+    A step linearises once and tries dampings until the sum of squares falls. Parameters above 1, such as the start of a
+    hidden state in units that nobody knows, count in units of their size. The linear problem is solved in the smaller
+    of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
     `max_bytes`, conjugate gradients solve it with matrix-free products.
 
     **Arguments:**
@@ -117,7 +118,7 @@ class LevenbergMarquardt(AbstractOptimizer):
 
         def attempt(old: Try) -> Try:
             first, step, there = follow(linear, residuals, x, old.damping)
-            predicted = first @ (old.damping * first - linear.slope)
+            predicted = first @ (old.damping * first / linear.size**2 - linear.slope)
             moved = x + step
             total = there @ there + moved @ (prior * moved)
             gain = (value - total) / predicted
@@ -206,45 +207,53 @@ class Linearisation(NamedTuple):
 
     - `residuals`, `failed`, `prior`: as in `Linearised`.
     - `slope`: half of the gradient of the sum of squares.
-    - `solve`: maps `(damping, b)` to the `d` with `(J'J + prior + damping) d = -b`.
+    - `size`: of each parameter, at least 1.
+    - `solve`: maps `(damping, b)` to the `d` with `(J'J + prior + damping/size^2) d = -b`.
     - `push`, `pull`: products with `J` and with its transpose.
-    - `largest`: the largest squared column norm of `J`, or an estimate of it.
+    - `largest`: the largest squared column norm of `J` by parameters in units of their size, or an estimate of it.
     """
 
     residuals: Float[Array, " row"]
     failed: Int[Array, ""]
     prior: Vector
     slope: Vector
+    size: Vector
     solve: Callable[[Array, Array], Array]
     push: Callable[[Array], Array]
     pull: Callable[[Array], Array]
     largest: Float[Array, ""]
 
 
+def size_of(x: Vector) -> Vector:
+    return jnp.maximum(1, jnp.abs(x))
+
+
 def dense(at: Linearised, x: Vector) -> Linearisation:
-    jacobian, r, prior = at.jacobian, at.residuals, at.prior
+    r, size = at.residuals, size_of(x)
+    # By parameters in units of their size, so that single precision loses none of them.
+    jacobian, prior = at.jacobian * size[None], at.prior * size**2
     rows, parameters = jacobian.shape
-    slope = jacobian.T @ r + prior * x
 
     def primal(damping: Array, b: Array) -> Array:
-        return -solve_spd(gram + jnp.diag(prior + damping), b)
+        return -size * solve_spd(gram + jnp.diag(prior + damping), size * b)
 
     def dual(damping: Array, b: Array) -> Array:
         # Sherman-Morrison-Woodbury: the inverse is in the space of the residuals.
-        weight = prior + damping
+        weight, b = prior + damping, size * b
         scaled = jacobian / weight[None]
         inner = solve_spd(scaled @ jacobian.T + jnp.eye(rows, dtype=b.dtype), scaled @ b)
-        return -(b / weight - scaled.T @ inner)
+        return -size * (b / weight - scaled.T @ inner)
 
     gram = jacobian.T @ jacobian if parameters <= rows else jnp.zeros((0, 0), x.dtype)
     return Linearisation(
         residuals=r,
         failed=at.failed,
-        prior=prior,
-        slope=slope,
+        prior=at.prior,
+        slope=at.jacobian.T @ r + at.prior * x,
+        size=size,
         solve=primal if parameters <= rows else dual,
-        push=functools.partial(jnp.matmul, jacobian),
-        pull=functools.partial(jnp.matmul, jacobian.T),
+        push=functools.partial(jnp.matmul, at.jacobian),
+        pull=functools.partial(jnp.matmul, at.jacobian.T),
         largest=(jacobian**2).sum(axis=0).max(),
     )
 
@@ -256,7 +265,7 @@ def solve_spd(matrix: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array
 
 def matrix_free(loss: LeastSquaresLoss, x: Vector) -> Linearisation:
     r, vjp, failed = jax.vjp(loss.residuals, x, has_aux=True)
-    prior = loss.prior(x)
+    prior, size = loss.prior(x), size_of(x)
 
     def push(v: Array) -> Array:
         return loss.pushed(x, v)
@@ -266,13 +275,15 @@ def matrix_free(loss: LeastSquaresLoss, x: Vector) -> Linearisation:
 
     def solve(damping: Array, b: Array) -> Array:
         operator = lx.FunctionLinearOperator(
-            lambda v: pull(push(v)) + (prior + damping) * v,
+            lambda v: size * pull(push(size * v)) + (prior * size**2 + damping) * v,
             jax.ShapeDtypeStruct(x.shape, x.dtype),
             lx.positive_semidefinite_tag,
         )
         # An inexact step is enough, since its sum of squares decides whether it is accepted.
-        return -lx.linear_solve(operator, b, lx.CG(rtol=1e-2, atol=0.0, max_steps=CG_STEPS), throw=False).value
+        method = lx.CG(rtol=1e-2, atol=0.0, max_steps=CG_STEPS)
+        return -size * lx.linear_solve(operator, size * b, method, throw=False).value
 
     slope = pull(r) + prior * x
-    curvature = jnp.linalg.norm(push(slope)) ** 2 / jnp.maximum(slope @ slope, jnp.finfo(x.dtype).tiny)
-    return Linearisation(r, failed, prior, slope, solve, push, pull, curvature)
+    along = size * slope
+    curvature = jnp.linalg.norm(push(size * along)) ** 2 / jnp.maximum(along @ along, jnp.finfo(x.dtype).tiny)
+    return Linearisation(r, failed, prior, slope, size, solve, push, pull, curvature)

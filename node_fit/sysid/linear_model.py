@@ -322,9 +322,9 @@ def linear_models(
         )
 
 
-def simplest_model(models: Sequence[LinearModel]) -> LinearModel:
-    """The model with the fewest states among those that are about as good as the best."""
-    limit = min(model.judged for model in models) * (1 + WORTH)
+def simplest_model(models: Sequence[LinearModel], worth: float = WORTH) -> LinearModel:
+    """The model with the fewest states among those whose error is larger than the best by this share at most."""
+    limit = min(model.judged for model in models) * (1 + worth)
     return next(model for model in models if model.judged <= limit)
 
 

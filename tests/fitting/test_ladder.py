@@ -216,6 +216,20 @@ def test_chaos_is_forecast_in_windows():
     assert chaos.valid_lyapunov_times > 1 and chaos.lyapunov_time == pytest.approx(1 / 0.906, rel=0.15)
 
 
+def test_states_that_nobody_measured_are_found_without_inputs(monkeypatch):
+    """Of the position alone, no first-order equation oscillates; the rows before a start tell of the speed."""
+    for name in ("as_equations", "as_linear", "in_growing_windows", "with_more_states"):
+        monkeypatch.setattr(ladder, name, lambda *given, **more: None)
+    ts = np.arange(260) * 0.15
+    xs = solved(van_der_pol, (0.5, 0.0), ts)[:, :1]
+    noisy = xs + 0.03 * np.random.default_rng(0).normal(size=xs.shape)
+    train, validation = (nf.Dataset.from_arrays(ts[part], noisy[part]) for part in (slice(200), slice(200, 260)))
+    fit = nf.fit(train, validation=validation, progress=False)
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (ladder.PAST_ROWS, True)]
+    assert fit.attempts[0].verdict == "flat" and fit.attempts[1].verdict == "good"
+    assert len(fit.model.hidden) == 1 and max(fit.score(data).nrmse for data in (train, validation)) < 0.2
+
+
 def judged(fit, name=ladder.FIRST_ATTEMPT, verdict="good", train=0.1, validation=None, evidence=None):
     error = max(train, validation or 0.0)
     return ladder.Judged(fit, ladder.Attempt(name, verdict, train, validation, evidence, None, 1.0), error)
@@ -239,8 +253,8 @@ def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(firs
 )
 def test_the_prior_is_stronger_where_a_network_overfits_and_weaker_where_none_did(first, errors, stronger):
     options = nf.Options()
-    grown = ladder.in_growing_windows(options, first, [])
-    fit = replace(first, options=grown)
+    grown = ladder.in_growing_windows(options, first, [judged(first)])
+    fit = replace(first, options=replace(grown, hidden=0))
     tried = [judged(fit, ladder.GROWING, train=train, validation=held) for train, held in errors]
     for which, factor in ((True, ladder.STRONGER_PRIOR), (False, ladder.WEAKER_PRIOR)):
         found = ladder.with_other_prior(options, first, tried, stronger=which)

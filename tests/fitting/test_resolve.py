@@ -22,6 +22,8 @@ DRIVEN = Facts(
     validated=True,
 )  # fmt: skip
 NOISY = Facts(trajectories=12, rows=360, longest=30, values=720, noise=0.1)
+# A start that reads the rows before it.
+PAST = {"start": functools.partial(nf.Encoder, before=True)}
 FOUND = Identified(SimpleNamespace(error=0.05, hidden=2), "hidden", 2, "NRMSE")
 
 
@@ -35,6 +37,9 @@ def resolved(facts, found=FOUND, **options):
     ("facts", "options", "expected"),
     [
         (FREE, {}, {"hidden": 0, "start": nf.First, "window": None, "steps": 2000, "restarts": 1}),
+        (FREE, PAST, {"hidden": 2, "start": nf.Encoder, "window": 64, "steps": 400, "restarts": 1}),
+        (replace(FREE, events=True), PAST, {"hidden": 0, "window": None, "steps": 2000}),
+        (replace(FREE, longest=191), PAST, {"hidden": 0, "window": None, "steps": 2000}),
         (NOISY, {}, {"hidden": 0, "start": nf.Fitted, "window": None, "steps": 2000, "restarts": 1}),
         *(
             (replace(NOISY, **other), {}, {"start": nf.First})

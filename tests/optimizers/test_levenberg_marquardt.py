@@ -81,8 +81,24 @@ def test_both_forms_solve_the_damped_equations(rows, columns):
         prior = jnp.asarray(rng.uniform(size=columns) * (rng.uniform(size=columns) > 0.5))
         linear = dense(Linearised(r, jnp.int32(0), j, prior), x)
         step = linear.solve(jnp.asarray(0.1), linear.slope)
-        matrix = j.T @ j + jnp.diag(prior) + 0.1 * jnp.eye(columns)
+        matrix = j.T @ j + jnp.diag(prior + 0.1 / jnp.maximum(1, jnp.abs(x)) ** 2)
         np.testing.assert_allclose(matrix @ step, -(j.T @ r + prior * x), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 9), (20, 5)], ids=["residuals", "parameters"])
+def test_a_step_does_not_depend_on_the_unit_of_a_large_parameter(rows, columns):
+    """Such as the start of a hidden state that counts thousands; in single precision, too."""
+    rng = np.random.default_rng(2)
+    j, r, x = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((rows, columns), rows, columns))
+    x, unit = x.at[1].set(1.0), jnp.ones(columns).at[1].set(4096.0)
+
+    def step(j, x):
+        linear = dense(Linearised(r, jnp.int32(0), j, jnp.zeros(columns)), x)
+        return linear.solve(1e-2 * linear.largest, linear.slope), linear.largest
+
+    (one, largest), (other, same) = step(j, x), step(j / unit[None], x * unit)
+    np.testing.assert_allclose(other / unit, one, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(same, largest, rtol=1e-6)
 
 
 def test_without_a_matrix_the_step_is_nearly_the_same():

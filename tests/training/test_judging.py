@@ -19,7 +19,7 @@ from node_fit.objectives.objective import Loss
 from node_fit.runtime.placement import carry
 from node_fit.training import programs
 from node_fit.training.callback import RunState
-from node_fit.training.decisions import judge_chunk
+from node_fit.training.decisions import Outcome, judge_chunk
 from node_fit.training.step import restart
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,11 @@ def test_a_member_that_validates_ranks_before_one_that_never_did():
     before, after = after_chunk(1e-9)
     unsolved = judge_chunk(before, after, np.inf)
     solved = judge_chunk(before, after_chunk(0.5)[1], 0.6)
-    assert select_member(RunState(0, 0, (unsolved, solved)), validated=True) == 1
+    run = RunState(0, 0, (unsolved, solved))
+    assert select_member(run, range(2), (None, None), validated=True) == 1
+    # A member that has failed is the last, however well it validates.
+    assert select_member(run, range(2), (None, Outcome("failed", "it ran away")), validated=True) == 0
+    assert select_member(run, range(2), (Outcome("failed", "both"),) * 2, validated=True) == 1
 
 
 def uneven(trajectories: int = 8) -> nf.Dataset:
