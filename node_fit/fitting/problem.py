@@ -213,7 +213,7 @@ def build_problem(
 
 # Windows to which a linear model is fitted: few, since that is cheaper, but with many different starts.
 LINEAR_WINDOWS = 64
-# Where no input drives, what repeats is nonlinear, which further linear states only imitate: they need to be worth more.
+# Where no input drives, what repeats is nonlinear, and further linear states only imitate it: they must be worth more.
 WORTH_OF_FREE = 0.25
 
 

@@ -29,6 +29,7 @@ from .fields.known import Constants
 from .initial_state.rule import AbstractStart
 from .observation import AbstractObservation, MeasuredStates
 from .rollout import (
+    ROOMS,
     Prediction,
     advance_channels,
     begin_channels,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     import pandas
 
 BEYOND = 1e4
+# The most rows before a start that a hindcast simulates: what one piece of a prediction holds.
+MOST_EARLIER = ROOMS[-1]
 # Of the search for a hindcast's first states: iterations, the step of differences [scaled units], and the damping.
 ITERATIONS, NUDGE, DAMPING = 10, 1e-2, 1e-3
 # A residual that stands for "not solved".
@@ -332,7 +335,7 @@ def hindcast(
 
     A start that is read from earlier rows (`Encoder`) leaves those rows without a prediction. They belong to the record
     all the same: their states are those of the trajectory that fits these rows best and arrives at the start that was
-    read.
+    read. Of a long past, only the last `MOST_EARLIER` rows.
 
     **Arguments:** `data`, `ts`: those of a prediction that was made before. Its compiled programs serve here too.
 
@@ -342,24 +345,25 @@ def hindcast(
     if not rows.any():
         return None
     whole, count = None, len(rows)
+    begins = np.maximum(rows + 1 - MOST_EARLIER, 0)
     size = min(count, max(SLICE // (data.ts if ts is None else ts).shape[1], 1))
     for begin in range(0, count, size):
         chosen = np.minimum(np.arange(begin, begin + size), count - 1)
         some = data if size == count else data.select(chosen)
-        found = earlier_outputs(model, some, None if ts is None else ts[chosen], rows[chosen])
+        found = earlier_outputs(model, some, None if ts is None else ts[chosen], begins[chosen], rows[chosen])
         if whole is None:
             whole = np.full((*data.ts.shape, found.shape[2]), np.nan)
-        before = np.arange(int(found.shape[1])) < rows[chosen, None]
-        whole[chosen, : found.shape[1]] = np.where(before[..., None], found, np.nan)
+        for at, row in enumerate(chosen):
+            whole[row, begins[row] : rows[row]] = found[at, : rows[row] - begins[row]]
     return whole
 
 
 def earlier_outputs(
-    model: NeuralODE, data: Dataset, ts: np.ndarray | None, rows: np.ndarray
+    model: NeuralODE, data: Dataset, ts: np.ndarray | None, begins: np.ndarray, rows: np.ndarray
 ) -> Float[np.ndarray, "trajectory row output"]:
-    """Outputs of the trajectories through the rows up to `rows` that arrive at the starts read there."""
+    """Outputs of the trajectories through the rows from `begins` to `rows` that arrive at the starts read there."""
     later, wanted = model.asked(data, ts)
-    pieces = [(row, 0, int(end) + 1) for row, end in enumerate(rows)]
+    pieces = [(row, int(begin), int(end) + 1) for row, (begin, end) in enumerate(zip(begins, rows, strict=True))]
     head = replace(model.scaler.marked(cut(data, pieces, data.trajectories)), angles={})
     earlier = Batch.from_dataset(head, model.scaler, jumps=model.system.jumps)
     dtype = dtype_of(precision_of(model))

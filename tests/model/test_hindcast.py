@@ -6,6 +6,7 @@ import pytest
 from helpers.commands import node_fit, read_table, write_table
 
 import node_fit as nf
+from node_fit.model import neural_ode
 
 SPRING = nf.Known(equations={"x": "v", "v": "-k*x"}, constants={"k": 1.0})
 TIMES = np.linspace(0.0, 6.0, 61)
@@ -30,6 +31,17 @@ def test_rows_before_the_start_follow_the_trajectory_that_arrives_there():
     assert np.isnan(plain[:, :8]).all() and np.isfinite(plain[:, 8:]).all()
     np.testing.assert_allclose(whole[:, :8], data.ys[:, :8], atol=1e-4)
     np.testing.assert_array_equal(whole[:, 8:], plain[:, 8:])
+
+
+def test_of_a_long_past_the_last_rows_are_simulated(monkeypatch):
+    """A forecast of the end of a record does not simulate all that comes before it."""
+    data = spring(0.3)
+    model = reads_before(data)
+    whole = model.bands(data, earlier=True).ys
+    monkeypatch.setattr(neural_ode, "MOST_EARLIER", 5)
+    found = model.bands(data, earlier=True).ys
+    assert np.isnan(found[:, :4]).all()
+    np.testing.assert_allclose(found[:, 4:], whole[:, 4:], atol=1e-4)
 
 
 def test_a_hidden_state_and_a_gap_are_filled():
