@@ -234,7 +234,7 @@ def advise(
     elif (shares > EXPLAINED).any():
         found.append(more_states(options, chosen, enough_hidden=enough_hidden, lost=r2 < LOST))
     elif not r2 >= POOR:
-        found.append(advise_flat(options, (), chosen))
+        found.append(advise_flat(options, (), chosen, enough_hidden=enough_hidden))
     else:
         found.append(MORE)
         # Beside a warning that neighbours depend on each other, it would read as its contrary.
@@ -286,16 +286,20 @@ def more_states(options: Options, chosen: Collection[str], *, enough_hidden: boo
     hidden = 0 if options.hidden == "auto" else options.hidden
     count = hidden if isinstance(hidden, int) else len(hidden)
     if count == 0 and lost:
-        return advise_flat(options, (), chosen)
+        return advise_flat(options, (), chosen, enough_hidden=enough_hidden)
     if count == 0:
         return "hidden=1 start=encoder, since past rows predict the residuals: not all that matters is measured"
     return f"hidden={count + 1}, since past rows predict the residuals of a fit with {count}"
 
 
-def advise_flat(options: Options, history: Sequence[Record], chosen: Collection[str] = ()) -> str:
+def advise_flat(
+    options: Options, history: Sequence[Record], chosen: Collection[str] = (), *, enough_hidden: bool = False
+) -> str:
     """What to try where a fit is no better than a constant."""
     if (equations := other_equations(options, chosen)) is not None:
         return equations
+    if enough_hidden:
+        return f"{MORE}, another input, or equations (field=known): hidden states were tried, and no better"
     if "training.window" in chosen and options.training.window in (None, "auto"):
         return "hidden=1 start=encoder if not all that matters is measured, or equations (field=known)"
     if len({record.stage for record in history}) == 1 and options.recipe == DIRECT_RECIPE:

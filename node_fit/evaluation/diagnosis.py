@@ -188,7 +188,8 @@ def is_flat(case: Case) -> Diagnosis | None:
     said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
     if stands_still(data, predicted):
         said += ", since the simulation stands still: where it starts, the equations have a steady state"
-    return Diagnosis("flat", f"flat: {said}; try {advise_flat(case.options, case.history, case.chosen)}.")
+    advice = advise_flat(case.options, case.history, case.chosen, enough_hidden=case.enough_hidden)
+    return Diagnosis("flat", f"flat: {said}; try {advice}.")
 
 
 def is_unfinished(case: Case) -> Diagnosis | None:

@@ -227,7 +227,7 @@ def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
     choices = fit.choices
     if len(tried) > 1 and best is not tried[0]:
         others = "; ".join(str(each.attempt) for each in tried if each is not best)
-        if "hidden" in best.attempt.keys:
+        if "hidden" in best.attempt.keys and all(each.key != "hidden" for each in choices):
             choices = (*choices, Choice("hidden", count_hidden(fit), "the best of the fits that were tried"))
         choices = (*choices, Choice("attempt", best.attempt.name, f"{best.attempt}; not {others}"))
     return replace(

@@ -203,8 +203,8 @@ class Fit:
 
     @property
     def has_enough_hidden(self) -> bool:
-        """Whether the last attempt that only added hidden states was no better."""
-        more = [attempt for attempt in self.attempts if attempt.keys == ("hidden",)]
+        """Whether the last attempt with more hidden states, and no other readout, was no better."""
+        more = [attempt for attempt in self.attempts if attempt.keys[:1] == ("hidden",)]
         return bool(more) and not more[-1].kept
 
     def diagnose(self, data: Dataset | Mapping[str, Dataset] | None = None) -> Diagnosis:

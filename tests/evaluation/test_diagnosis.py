@@ -427,6 +427,9 @@ def test_more_hidden_states_are_not_advised_after_they_were_tried():
     assert (
         "hidden=1" in said[False] and "more hidden states were no better" in said[True] and "hidden=" not in said[True]
     )
+    flat = {"train": np.zeros_like(predicted)}
+    found = diagnose(Case("converged", STALLED, {"train": data}, flat, enough_hidden=True))
+    assert found.kind == "flat" and "hidden states were tried" in found.sentence and "hidden=" not in found.sentence
 
 
 def pendulum_with(left):
