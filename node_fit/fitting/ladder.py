@@ -467,7 +467,8 @@ def after_past_rows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opti
     models ask for any: as of records that inputs drive."""
     train = fit.data["train"]
     direct = says(options.observation, "is_direct", False) and not train.angles and not train.is_driven
-    if options.hidden != "auto" or options.start != "auto" or not direct or train.events is not None:
+    given = options.hidden != "auto" or options.start != "auto" or train.events is not None
+    if given or not direct or best_of(tried).attempt.verdict in CONTENT:
         return None
     window = next((rows for rows in WINDOWS_AFTER_PAST if train.lengths.max() >= LONG_RECORD * rows), None)
     start = functools.partial(Encoder, rows=ENCODER_ROWS, before=True)
