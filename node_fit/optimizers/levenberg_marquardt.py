@@ -23,6 +23,8 @@ Form = Literal["auto", "dense", "cg"]
 SUFFICIENT = 1e-4
 # The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALLED_CG`.
 STALLED, STALLED_CG = 5, 1e-4
+# Parameters above this count in units of their size: those of networks and most constants are of order one.
+LARGE = 10.0
 # Maximum correction by the curvature, relative to the step (Transtrum and Sethna 2012).
 CURVED = 0.75
 CURVATURE_PROBE = 0.1
@@ -58,8 +60,8 @@ class LevenbergMarquardt(AbstractOptimizer):
     """Levenberg-Marquardt (Nielsen's damping; Madsen, Nielsen and Tingleff, "Methods for non-linear least squares
     problems", 2004, section 3.2), with geodesic acceleration (Transtrum and Sethna, arXiv:1201.5885, 2012).
 
-    A step linearises once and tries dampings until the sum of squares falls. Parameters above 1, such as the start of a
-    hidden state in units that nobody knows, count in units of their size. The linear problem is solved in the smaller
+    A step linearises once and tries dampings until the sum of squares falls. Parameters above 10, such as the start of
+    a hidden state in units that nobody knows, count in units of their size. The linear problem is solved in the smaller
     of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
     `max_bytes`, conjugate gradients solve it with matrix-free products.
 
@@ -207,7 +209,7 @@ class Linearisation(NamedTuple):
 
     - `residuals`, `failed`, `prior`: as in `Linearised`.
     - `slope`: half of the gradient of the sum of squares.
-    - `size`: of each parameter, at least 1.
+    - `size`: of each parameter, a tenth of it or 1.
     - `solve`: maps `(damping, b)` to the `d` with `(J'J + prior + damping/size^2) d = -b`.
     - `push`, `pull`: products with `J` and with its transpose.
     - `largest`: the largest squared column norm of `J` by parameters in units of their size, or an estimate of it.
@@ -225,7 +227,7 @@ class Linearisation(NamedTuple):
 
 
 def size_of(x: Vector) -> Vector:
-    return jnp.maximum(1, jnp.abs(x))
+    return jnp.maximum(1, jnp.abs(x) / LARGE)
 
 
 def dense(at: Linearised, x: Vector) -> Linearisation:

@@ -78,10 +78,11 @@ def test_both_forms_solve_the_damped_equations(rows, columns):
     with scope("x64"):
         rng = np.random.default_rng(1)
         j, r, x = (jnp.asarray(rng.normal(size=s)) for s in ((rows, columns), rows, columns))
+        x = 10 * x
         prior = jnp.asarray(rng.uniform(size=columns) * (rng.uniform(size=columns) > 0.5))
         linear = dense(Linearised(r, jnp.int32(0), j, prior), x)
         step = linear.solve(jnp.asarray(0.1), linear.slope)
-        matrix = j.T @ j + jnp.diag(prior + 0.1 / jnp.maximum(1, jnp.abs(x)) ** 2)
+        matrix = j.T @ j + jnp.diag(prior + 0.1 / jnp.maximum(1, jnp.abs(x) / 10) ** 2)
         np.testing.assert_allclose(matrix @ step, -(j.T @ r + prior * x), rtol=1e-9, atol=1e-10)
 
 
@@ -90,7 +91,7 @@ def test_a_step_does_not_depend_on_the_unit_of_a_large_parameter(rows, columns):
     """Such as the start of a hidden state that counts thousands; in single precision, too."""
     rng = np.random.default_rng(2)
     j, r, x = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((rows, columns), rows, columns))
-    x, unit = x.at[1].set(1.0), jnp.ones(columns).at[1].set(4096.0)
+    x, unit = x.at[1].set(10.0), jnp.ones(columns).at[1].set(4096.0)
 
     def step(j, x):
         linear = dense(Linearised(r, jnp.int32(0), j, jnp.zeros(columns)), x)
