@@ -127,6 +127,27 @@ def chaotic(name: str, noise: float) -> Record:
     return Record(max(0.05, 1.5 * noise), write, read_score("test"), columns("x,y,z"))
 
 
+# Oscillators of which only the position is measured: rates, starts and last time, of 500 rows.
+POSITIONS: Mapping[str, tuple[Rates, Sequence[float], float]] = {
+    "position of a damped spring": (lambda t, y: [y[1], -4 * y[0] - 0.16 * y[1]], (2.0, 0.0), 25.0),
+    "position of van der Pol": (lambda t, y: [y[1], 1.5 * (1 - y[0] ** 2) * y[1] - y[0]], (0.5, 0.0), 50.0),
+}
+POSITION_NOISE = 0.03
+
+
+def position(name: str) -> Record:
+    rates, start, last = POSITIONS[name]
+
+    def write(path: Path, draw: int) -> Words:
+        times = np.linspace(0, last, 500)
+        x = solve(rates, start, times)[:, 0]
+        x += POSITION_NOISE * x.std() * np.random.default_rng(draw).normal(size=x.shape)
+        pd.DataFrame({"t": times, "x": x}).to_csv(path, index=False)
+        return ()
+
+    return Record(0.3, write, read_score("test"), columns("x"))
+
+
 # Standard deviations of the noise. With six numbers fitted to 49 rows, noise alone moves the best fit by 0.35 of them
 # on average, and by over 0.5 in 6 % of the draws. So a fit is found too if its misfit is that of the best one, but for
 # this factor.
@@ -267,6 +288,7 @@ def records(data: Path) -> dict[str, Record]:
         "van der pol, even": few_rows("van_der_pol_regular", 0.40),
         "van der pol, uneven": few_rows("van_der_pol_irregular", 0.25),
         "neuron, gap": few_rows("fitzhugh_nagumo", 0.07),
+        **{name: position(name) for name in POSITIONS},
         **{name: each.record() for name, each in HIDDEN.items()},
         **{f"{name}, {noise:.0%}": chaotic(name, noise) for name in CHAOTIC for noise in (0.0, 0.01, 0.05)},
     }
