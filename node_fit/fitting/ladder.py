@@ -227,7 +227,8 @@ def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
     choices = fit.choices
     if len(tried) > 1 and best is not tried[0]:
         others = "; ".join(str(each.attempt) for each in tried if each is not best)
-        if "hidden" in best.attempt.keys and all(each.key != "hidden" for each in choices):
+        told = {each.key: each.value for each in choices}
+        if "hidden" in best.attempt.keys and told.get("hidden") != count_hidden(fit):
             choices = (*choices, Choice("hidden", count_hidden(fit), "the best of the fits that were tried"))
         choices = (*choices, Choice("attempt", best.attempt.name, f"{best.attempt}; not {others}"))
     return replace(
