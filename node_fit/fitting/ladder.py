@@ -406,7 +406,7 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)
         network = says(options.field, "has_network", True)
-        return [Rung("several starts", ("restarts", "start", "precision"), several, validated=network)]
+        return [Rung("several starts", ("restarts", "start"), several, validated=network)]
     if maker is not MLP or not is_plain(options.field):
         return []
     hidden = [
@@ -585,10 +585,8 @@ def with_ridge(options: Options, weight: float) -> Penalty:
 
 
 def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, effort: Effort) -> Options | None:
-    """Known equations from several constants, and starts that are fitted; in double precision, since valleys between
-    constants and hidden starts are often too flat for single precision."""
+    """Known equations from several constants, and starts that are fitted."""
     if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
     start = fitted_start(fit.data.get("validation")) if options.start == "auto" else options.start
-    restarts, optimizer = KNOWN_STARTS[effort], LevenbergMarquardt()
-    return replace(options, start=start, restarts=restarts, optimizer=optimizer, precision="x64")
+    return replace(options, start=start, restarts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())
