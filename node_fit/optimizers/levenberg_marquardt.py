@@ -24,7 +24,7 @@ SUFFICIENT = 1e-4
 # The optimizer is stuck after this many consecutive steps whose relative decrease is below `STALLED_CG`.
 STALLED, STALLED_CG = 5, 1e-4
 # Parameters above this count in units of their size: those of networks and most constants are of order one.
-LARGE = 10.0
+LARGE_PARAMETER = 10.0
 # Maximum correction by the curvature, relative to the step (Transtrum and Sethna 2012).
 CURVED = 0.75
 CURVATURE_PROBE = 0.1
@@ -227,7 +227,7 @@ class Linearisation(NamedTuple):
 
 
 def size_of(x: Vector) -> Vector:
-    return jnp.maximum(1, jnp.abs(x) / LARGE)
+    return jnp.maximum(1, jnp.abs(x) / LARGE_PARAMETER)
 
 
 def dense(at: Linearised, x: Vector) -> Linearisation:

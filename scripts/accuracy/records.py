@@ -151,7 +151,7 @@ def position(name: str) -> Record:
 # Standard deviations of the noise. With six numbers fitted to 49 rows, noise alone moves the best fit by 0.35 of them
 # on average, and by over 0.5 in 6 % of the draws. So a fit is found too if its misfit is that of the best one, but for
 # this factor.
-NEAR, AS_GOOD = 0.5, 1.01
+NEAR, AS_GOOD, NOT_SOLVED = 0.5, 1.01, 1e3
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,8 @@ class Hidden:
         def residuals(moves: np.ndarray) -> np.ndarray:
             many = len(constants)
             found = self.simulate(constants * np.exp(moves[:many]), start + size * moves[many:], times)
-            return (found / spread - scaled).ravel()
+            # A solve that does not reach the end is far off.
+            return (found / spread - scaled).ravel() if len(found) == len(times) else np.full(scaled.size, NOT_SOLVED)
 
         return float(np.sqrt(np.mean(least_squares(residuals, np.zeros(len(constants) + len(start))).fun ** 2)))
 
