@@ -157,7 +157,7 @@ class Job:
             context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
-                beside = [Rehearsal(self.named)] if options.members.size == 1 else []
+                beside = [Rehearsal(self.named)] if options.members.count == 1 else []
                 fit = self.fit(options, logger, *make_loggers(self.config, self.files), *beside)
             if logger.pruned:  # The training loop only knows that a callback ended the run.
                 fit = replace(fit, status="pruned")

@@ -57,7 +57,7 @@ def prepare_job(job: Job, stack: ExitStack) -> PreparedJob:
     stack.enter_context(job.files.locked())
     with scope(job.config.precision):
         options = job.prepare()
-    if options.members.size > 1:
+    if options.members.count > 1:
         raise ConfigError("sweep=vectorized needs ensemble.size=1, since jobs become members; or use sweep=serial.")
     return job, options
 

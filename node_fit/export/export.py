@@ -65,6 +65,7 @@ class ExportTarget(NamedTuple):
     - `precisions`: in which it computes.
     - `packages`: which it and its check need.
     - `how`: how to use it, for the README.
+    - `bands`: whether it has bands; elsewhere, of an ensemble that was drawn around a fit, that fit is written.
     """
 
     render: Render
@@ -73,6 +74,7 @@ class ExportTarget(NamedTuple):
     precisions: tuple[Precision, ...]
     packages: tuple[str, ...]
     how: str
+    bands: bool = True
 
 
 def nothing_refused(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
@@ -136,7 +138,9 @@ TARGETS: dict[str, ExportTarget] = {
         render_stablehlo, run_stablehlo, refusals_of_stablehlo, BOTH, ("flatbuffers",), HOW_STABLEHLO
     ),
     "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX),
-    "sympy": ExportTarget(render_formulas, run_formulas, refusals_of_formulas, ("double",), ("sympy",), HOW_FORMULAS),
+    "sympy": ExportTarget(
+        render_formulas, run_formulas, refusals_of_formulas, ("double",), ("sympy",), HOW_FORMULAS, bands=False
+    ),
     "numpy": ExportTarget(without_trials(render_numpy), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
 }
 
@@ -225,6 +229,8 @@ def export(
     if isinstance(model, Fit):
         data = model.data.get("train") if data is None else data
         model = model.model
+    if isinstance(model, Ensemble) and model.center is not None and not chosen.bands:
+        model = model.center
     if data is not None:
         check_data(data, "data")
         model.check_channels(data)

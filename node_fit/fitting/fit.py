@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import diffrax
 import jax
+import numpy as np
 import optax
 from jaxtyping import PyTree
 
 from ..data.dataset import Dataset, check_data
+from ..data.facts import noise_share
 from ..model.make_model import MakeField, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..optimizers.optimizer import AbstractOptimizer
@@ -21,15 +23,21 @@ from ..runtime.validation import check_argument, says_where
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
-from .ladder import climb, is_open
+from ..training.task import Members
+from ..uncertainty.linearization import Unsure
+from .ladder import CONTENT, UNFINISHED, climb, has_few_values, is_open
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
 from .result import Fit
 from .train import train as solve
 
-ODDITIES_LOG = logging.getLogger(__name__)
+FIT_LOG = logging.getLogger(__name__)
 
 
+# Members that are drawn around a fit: itself, and pairs on opposite sides of it.
+DRAWN = 33
+# Less noise leaves bands too narrow to see [share of the spread].
+LITTLE_NOISE = 0.01
 # The options that `fit` takes by themselves.
 OWN_OPTIONS = ("field", "hidden", "start", "solver", "optimizer", "training")
 
@@ -106,7 +114,28 @@ def fit(
                 return replace(found, data={**found.data, **({} if parts[1] is None else {"validation": parts[1]})})
 
             result = climb(options, result, again, options.effort, callback)
-        return result.with_laplace(options.members.size) if options.members.vary == "laplace" else result
+        return with_bands(result, options.members)
+
+
+def with_bands(fit: Fit, members: Members) -> Fit:
+    """The fit with an ensemble that is drawn around it, if one is asked for, or rows are few; else, or if none can be
+    drawn, as it is."""
+    asked = members.vary == "laplace"
+    if not (asked or (members.size is None and has_few_noisy_rows(fit))):
+        return fit
+    try:
+        return replace(fit, model=fit.laplace(members.size or DRAWN), optimum=fit.model)
+    except (Unsure, np.linalg.LinAlgError) as error:
+        if asked:
+            FIT_LOG.warning("no ensemble is drawn: %s", error)
+        return fit
+
+
+def has_few_noisy_rows(fit: Fit) -> bool:
+    """Whether a fit describes few noisy values, which leave much of it open."""
+    train: Dataset = fit.data["train"]
+    described = any(each.kept and each.verdict in CONTENT for each in fit.attempts) and fit.status not in UNFINISHED
+    return described and fit.horizon is None and has_few_values(train) and noise_share(train) > LITTLE_NOISE
 
 
 def fit_several(
@@ -143,7 +172,7 @@ def fit_several(
         raise ValueError("options is empty; pass a node_fit.Options for each fit.")
     if len(callbacks) != len(options):
         raise ValueError(f"callbacks must be one for each of the {len(options)} options, got {len(callbacks)}.")
-    if any(each.members.size > 1 for each in options):
+    if any(each.members.count > 1 for each in options):
         raise ValueError("fit_several makes one fit for each of the options; pass ensemble=1, or use fit.")
     if len({each.kind for each in options}) > 1:
         raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
@@ -171,7 +200,7 @@ def fit_several(
 def warn_of_data(problems: Sequence[FitProblem]) -> None:
     """Says once what looks wrong in the data."""
     for odd in dict.fromkeys(odd for problem in problems for odd in problem.warnings):
-        ODDITIES_LOG.warning("%s", odd)
+        FIT_LOG.warning("%s", odd)
 
 
 def with_one_start(options: Options) -> Options:

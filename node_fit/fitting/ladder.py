@@ -40,9 +40,12 @@ from .result import Fit
 LADDER_LOG = logging.getLogger(__name__)
 # Verdicts after which nothing else is tried, unless rows are few.
 CONTENT = ("good", "noise-limited", "unfinished", "coarse")
+# Fits after which no other is made.
+UNFINISHED = ("interrupted", "pruned")
 FIRST_ATTEMPT = "as chosen"
 GROWING = "growing windows"
 SPARSE_EQUATIONS = "equations"
+SPARSE_IN_WINDOWS = f"{SPARSE_EQUATIONS} in windows"
 # Variables up to which equations and polynomials are tried.
 MOST_VARIABLES = 3
 # The prior on nonlinear coefficients, before their own are found.
@@ -76,7 +79,7 @@ BOUNDED = 2.0
 # may be worse by the second factor, or by a standard error (L. Breiman et al., Classification and Regression Trees,
 # 1984, section 3.4.3).
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
-# Other constants beside hidden states are better by this share: some sets of both fit the same.
+# Other constants beside hidden states validate better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
 LEVEL = 0.9
@@ -102,6 +105,11 @@ class Attempt:
     seconds: float
     keys: tuple[str, ...] = ()
     kept: bool = False
+
+    @property
+    def has_equations(self) -> bool:
+        """Whether it has equations of few terms that were found."""
+        return self.name.startswith(SPARSE_EQUATIONS)
 
     @property
     def is_overfitted(self) -> bool:
@@ -148,7 +156,7 @@ class Judged:
         found = self.attempt
         if found.verdict not in CONTENT:
             return 0
-        return 2 if found.name == SPARSE_EQUATIONS else int(found.log_evidence is not None)
+        return 2 if found.has_equations else int(found.log_evidence is not None)
 
     @property
     def is_fitted_as_judged(self) -> bool:
@@ -164,11 +172,11 @@ class Judged:
                 return self.standing > other.standing
             if mine.log_evidence is not None and theirs.log_evidence is not None:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
-        if mine.name == SPARSE_EQUATIONS and self.standing:
+        if mine.has_equations and self.standing:
             return self.error < as_good(self.fit) * other.error
         if has_hidden_starts(self.fit) and mine.train is not None and theirs.train is not None:
             # Training rows alone tell constants apart where what is held out is at rest.
-            nearer = mine.train < OTHER_CONSTANTS * theirs.train and self.error <= other.error
+            nearer = mine.train < BETTER * theirs.train and self.error <= as_good(self.fit) * other.error
             return nearer or self.error < OTHER_CONSTANTS * other.error
         return self.error < BETTER * other.error
 
@@ -193,7 +201,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     while queue:
         rung = queue.pop(0)
         enough = len(tried) > MOST_ATTEMPTS[effort] or not wants_more(tried, options)
-        if enough or best.fit.status in ("interrupted", "pruned"):
+        if enough or best.fit.status in UNFINISHED:
             break
         changed = rung.options(options, first, tried)
         if changed is None:
@@ -204,7 +212,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         except ValueError as error:
             LADDER_LOG.warning("%s: %s", rung.name, error)
             continue
-        if fit.status in ("interrupted", "pruned"):
+        if fit.status in UNFINISHED:
             best = replace(best, fit=replace(best.fit, status=fit.status, reason=fit.reason))
             break
         tried.append(judge_attempt(rung.name, thin_polynomial(fit, LEVEL), horizon, rung.keys))
@@ -257,7 +265,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     judged = best_of(tried)
     found = judged.attempt
     content = found.verdict in CONTENT
-    if content and found.name == SPARSE_EQUATIONS and judged.is_fitted_as_judged:
+    if content and found.has_equations and judged.is_fitted_as_judged:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):
         return True
@@ -354,7 +362,7 @@ def horizon_seen_by(judged: Judged) -> int | None:
     """The horizon, by a fit; of equations that keep a part of the phase, or with the constants that were found, which a
     fit to whole trajectories of chaos may spoil: the errors of its steps grow, and constants make up for them."""
     fit = judged.fit
-    if judged.attempt.name != SPARSE_EQUATIONS:
+    if not judged.attempt.has_equations:
         return horizon_of(fit)
     horizon = horizon_of(fit, POOR)
     if horizon is not None or judged.attempt.verdict in CONTENT or fit.status == "failed":
@@ -423,7 +431,7 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     ]
     chaotic = horizon is not None
     sparse = functools.partial(as_equations, chaotic=chaotic)
-    equations = Rung(SPARSE_EQUATIONS, ("field",), sparse, validated=False)
+    equations = Rung(SPARSE_IN_WINDOWS if chaotic else SPARSE_EQUATIONS, ("field",), sparse, validated=False)
     linear = Rung("linear", ("field",), as_linear)
     polynomials = [
         Rung(name, ("field",), functools.partial(as_polynomial, degree=degree, chaotic=chaotic))

@@ -16,6 +16,7 @@ from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..evaluation.metrics import score_predictions
 from ..model import parameters
+from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
 from ..model.initial_state.trained import Fitted
 from ..model.make_model import MakeStart, keywords, made_of, make_model
@@ -102,7 +103,7 @@ class FitProblem:
     def members(self) -> list[Member]:
         """The members to fit at once: those of an ensemble, or one for each start and weight of the prior."""
         options, ensemble = self.options, self.ensemble
-        if ensemble.size == 1:
+        if ensemble.count == 1:
             assert isinstance(options.restarts, int)
             seeds = [options.seed + SEEDS_APART * start for start in range(options.restarts)]
             return [
@@ -111,7 +112,7 @@ class FitProblem:
                 for ridge in self.ridges
             ]
         stages = self.stages(self.middle)
-        seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.size)]
+        seeds = [ensemble.seed(options.seed, index) for index in range(ensemble.count)]
         return [
             Member(model, stages, seed, ensemble.resample(options.seed, index))
             for index, (model, seed) in enumerate(zip(self.models(seeds), seeds, strict=True))
@@ -256,10 +257,12 @@ OF_THE_MODEL = ("field", "hidden", "start", "observation", "scaling", "predictio
 
 
 def check_model_given(model: object) -> NeuralODE:
-    """The model to continue from.
+    """The model to continue from; of an ensemble that was drawn around a fit, that fit.
 
     **Raises:** `ValueError` if it is not a single model.
     """
+    if isinstance(model, Ensemble):
+        model = model.center or model
     if not isinstance(model, NeuralODE):
         raise ValueError(
             "model must be a NeuralODE to continue from, such as fit.model or node_fit.load(path), got a "

@@ -29,7 +29,8 @@ def equations_of(model: NeuralODE | Ensemble) -> dict[str, str]:
     field = model.typical.field
     if not isinstance(field, AbstractVectorField):
         return {}
-    terms = field.coefficients() if isinstance(model, NeuralODE) else {}
+    trained_apart = isinstance(model, Ensemble) and model.center is None
+    terms = {} if trained_apart else field.coefficients()
     return polynomial_equations(model.typical, terms) if terms else field.texts()
 
 

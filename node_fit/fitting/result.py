@@ -1,8 +1,7 @@
 """The result of a fit."""
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,15 +44,13 @@ from .readable import equations_of, notebook_page
 from .resolve import Choice
 from .selection import Restarts
 
-FIT_LOG = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, repr=False)
 class Fit:
     """A fitted model, and how the fit went.
 
     - `model`: the model with the best parameters on the validation data (on the training data if there are none), or an
-      `Ensemble` of all members that are kept.
+      `Ensemble` of all members that are kept, or of members drawn around that model (`Ensemble.center`).
     - `members`: how each of several members ended; empty for a single fit.
     - `status`: `converged`, `stopped` (on validation data), `completed` (all steps), `interrupted` or `failed`; and the
       `reason` in a sentence.
@@ -266,14 +263,6 @@ class Fit:
         information, validation = Information(self.evidence), self.data.get("validation")
         train, validation = self.marked(self.data["train"]), None if validation is None else self.marked(validation)
         return draw_laplace(information, size, self.options.seed, train, validation)
-
-    def with_laplace(self, size: int) -> "Fit":
-        """The fit with the ensemble of `laplace` as its model, or as it is, with a warning, if it can't be had."""
-        try:
-            return replace(self, model=self.laplace(size), optimum=self.model)
-        except (Unsure, np.linalg.LinAlgError) as error:
-            FIT_LOG.warning("no ensemble is drawn: %s", error)
-            return self
 
     def likelihood(self) -> Likelihood:
         """How probable the training data are; `aic` and `bic` compare models of the same data.

@@ -81,7 +81,7 @@ class Ledger:
         self, problem: FitProblem, loop: Loop, outcomes: Sequence[Outcome], state: RunState, among: range
     ) -> Fit:
         """The fit of a problem, whose members are some of the loop's."""
-        several, keep = problem.ensemble.size > 1, problem.ensemble.keep
+        several, keep = problem.ensemble.count > 1, problem.ensemble.keep
         best = select_member(state, among, outcomes, validated=problem.validation is not None)
         model, outcome = kept_of(problem, loop, outcomes, state, best)
         options, choices = problem.settled(None if several else best - among[0])
@@ -121,7 +121,7 @@ def kept_of(
 ) -> tuple[NeuralODE | Ensemble, Outcome]:
     """The best member, or an ensemble of all that have not failed; and how the run ended."""
     model = functools.partial(select_iterate, problem, loop, state)
-    if problem.ensemble.size == 1:
+    if problem.ensemble.count == 1:
         return model(best), outcomes[best]
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if problem.ensemble.keep == "best" or not alive:

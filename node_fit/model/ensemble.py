@@ -37,9 +37,10 @@ class Ensemble(eqx.Module):
     A band at level `p` is the members' mean plus and minus `factor(p) * sqrt(spread**2 + noise**2)`, in scaled units.
     `spread` is the members' standard deviation at that time, and `noise` that of the training data around the mean.
     With `factor`, the bands cover the share `p` of the validation data (split conformal prediction with normalised
-    residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Without such data, it is that of the
-    normal distribution, and there are no bands beyond the training data's times: noise and spread say nothing of the
-    error of a forecast.
+    residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Of members that are drawn around a fit, it
+    is at least that of the normal distribution: few validation data may lie well by chance. Without such data, it is
+    that of the normal distribution, and there are no bands beyond the training data's times: noise and spread say
+    nothing of the error of a forecast.
 
     **Arguments:**
 
@@ -89,6 +90,7 @@ class Ensemble(eqx.Module):
             mean, width = whole.moments(validation)
             scores = np.abs(scaler.near(scaler.scale_states(validation.ys), mean) - mean) / width
             factors = conformal(np.nan_to_num(scores, nan=np.inf, posinf=np.inf)[validation.mask])
+            factors = np.maximum(factors, blank[1]) if gain > 1 else factors
             return Ensemble(
                 tuple(members), whole.noise, carry(factors, dtype_of(precision)), calibrated=True, gain=gain
             )
@@ -227,6 +229,11 @@ class Ensemble(eqx.Module):
     def typical(self) -> NeuralODE:
         """A member, for what all members share: channels, units, the rule for starts."""
         return self.members[0]
+
+    @property
+    def center(self) -> NeuralODE | None:
+        """The fit around which members were drawn; None where they were trained."""
+        return self.members[0] if self.gain > 1 else None
 
     def check_channels(self, data: Dataset) -> None:
         """Refuses data whose channels are not those of the fit, or not within their bounds."""

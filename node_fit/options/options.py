@@ -197,7 +197,8 @@ class Options:
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
     - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `training`: budget, windows, minibatches, patience.
-    - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ.
+    - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ. `auto` is
+      one, and draws bands around a good fit to few noisy rows.
     - `restarts`: the number of fits from different starts, of which the best is kept; see `Fit.restarts`. The first
       begins at the given constants of equations, the others at those that simulate the data best, of thousands within
       a factor of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short
@@ -232,7 +233,7 @@ class Options:
     penalty: Penalty | Literal["auto"] = "auto"
     loss: AbstractResidualLoss | str = LEAST_SQUARES
     training: Training = Training()
-    ensemble: Members | int = 1
+    ensemble: Members | int | Literal["auto"] = "auto"
     restarts: int | Literal["auto"] = "auto"
     derived: Mapping[str, str | float] | None = None
     precision: Precision | None = None

@@ -427,10 +427,10 @@ def make_index(directory: Path, statuses: Mapping[str, str] | None = None, *, ru
 
 
 def make_member_index(folder: Path) -> Path | None:
-    """Makes the page of an ensemble's members; `None` if the run has a single member."""
+    """Makes the page of an ensemble's members; `None` if the run has trained a single one."""
     ensemble = read_summary(folder).get("ensemble")
     rows = read_losses(folder / "metrics.csv")
-    if not ensemble or not rows:
+    if not ensemble or not ensemble["members"] or not rows:
         return None
     members: list[JobEntry] = []
     for number, end in enumerate(ensemble["members"]):

@@ -114,7 +114,8 @@ class Members:
 
     **Arguments:**
 
-    - `size`: number of fits.
+    - `size`: number of fits; if None, one, and of few noisy rows that it describes members for bands, drawn as
+      with `laplace`; see `Options.effort`.
     - `vary`: with `seeds`, each fit has its own initial parameters and minibatches, as with the next seeds; with
       `data`, each sees trajectories (or windows, if any) that are drawn with replacement (bootstrap: Efron, Ann.
       Statist. 7, 1979); or `both`. With `laplace`, a single fit is made, and the members are drawn from the Laplace
@@ -124,13 +125,13 @@ class Members:
     **Raises:** `ValueError` if an argument has the wrong type or is out of range.
     """
 
-    size: int = 1
+    size: int | None = None
     vary: str = "seeds"
     keep: str = "all"
 
     def __post_init__(self):
-        check_fields(self, {"size": "an integer of at least 1", **dict.fromkeys(("vary", "keep"), "a string")})
-        if self.size < 1:
+        check_fields(self, {"size": "an integer of at least 1 or None", **dict.fromkeys(("vary", "keep"), "a string")})
+        if self.count < 1:
             raise ValueError(f"size of an ensemble must be an integer of at least 1, got {self.size!r}.")
         if self.vary not in VARY:
             raise ValueError(f"vary must be {', '.join(VARY[:-1])} or {VARY[-1]}, got {self.vary!r}.")
@@ -138,16 +139,21 @@ class Members:
             raise ValueError(f"keep must be all or best, got {self.keep!r}.")
 
     @property
+    def count(self) -> int:
+        """Their number, as far as it is given."""
+        return 1 if self.size is None else self.size
+
+    @property
     def trained(self) -> "Members":
         """The members that are trained, from which the others are drawn."""
-        return replace(self, size=1) if self.vary == "laplace" else self
+        return replace(self, size=1 if self.vary == "laplace" else self.count)
 
     def check(self, trajectories: int, window: int | None) -> None:
         """Refuses to draw from a single one of the training trajectories, unless it is cut into windows.
 
         **Raises:** `ValueError` that says what to do.
         """
-        if self.size > 1 and self.vary == "data" and window is None and trajectories == 1:
+        if self.count > 1 and self.vary == "data" and window is None and trajectories == 1:
             raise ValueError(
                 "ensemble.vary=data draws trajectories, and there is one; set training.window, or ensemble.vary=seeds."
             )
@@ -158,16 +164,17 @@ class Members:
 
     def resample(self, seed: int, member: int) -> int | None:
         """The seed by which a member's data are drawn; None if they are not."""
-        return None if self.size == 1 or self.vary == "seeds" else seed + member
+        return None if self.count == 1 or self.vary == "seeds" else seed + member
 
 
 def as_members(given: object) -> Members:
-    """Converts a number of members to `Members`.
+    """Converts a number of members, or `auto`, to `Members`.
 
     **Raises:** `ValueError` that says what to pass.
     """
-    check_argument("ensemble", given, Members | int, "a number of members or a node_fit.Members")
-    return given if isinstance(given, Members) else Members(cast(int, given))
+    known = Members | int | Literal["auto"]
+    check_argument("ensemble", given, known, "a number of members, 'auto' or a node_fit.Members")
+    return given if isinstance(given, Members) else Members(None if given == "auto" else cast(int, given))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
+from ..model.parameters import network_weights
 from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss
 from ..options.options import Devices, Options
 from ..runtime.placement import is_array, scope
@@ -526,14 +527,15 @@ CLOSER = 100.0
 def draw_laplace(
     information: Information, size: int, seed: int, train: Dataset, validation: Dataset | None
 ) -> Ensemble:
-    """An ensemble whose trained parameters are normal around those of the fit, in pairs on opposite sides of it.
+    """An ensemble of the fit, and of members whose trained parameters are normal around it, in pairs on opposite sides.
 
-    Their covariance is the inverse of the linearised sum of squares with the prior, times the variance of the noise
-    (MacKay, Neural Computation 4:448, 1992, in the Gauss-Newton form).
+    Equations have bands in forecasts, too, whose errors come from their constants; networks are wrong where no data
+    have been. The covariance is the inverse of the linearised sum of squares with the prior, times the variance of the
+    noise (MacKay, Neural Computation 4:448, 1992, in the Gauss-Newton form).
 
     **Arguments:**
 
-    - `information`: of the fit. `size`: number of members. `seed`: of the draw.
+    - `information`: of the fit. `size`: number of members, with the fit. `seed`: of the draw.
     - `train`, `validation`: as of `Ensemble.of`.
 
     **Raises:** `Unsure` if the data leave directions open and there is no prior, or too few values to estimate the
@@ -542,11 +544,13 @@ def draw_laplace(
     values, vectors = information.spectrum
     if not information.prior.any() and values.min() < WEAK * values.max():
         raise Unsure("the data leave directions of the parameters open, and no prior bounds them; set penalty.ridge.")
-    half = np.random.default_rng(seed).standard_normal((-(-size // 2), len(values)))
-    sides = np.concatenate([half, -half])[:size]
+    half = np.random.default_rng(seed).standard_normal((size // 2, len(values)))
+    sides = np.concatenate([np.zeros((1, len(values))), half, -half])[:size]
     moves = np.sqrt(information.variance) * ((sides / values) @ vectors) / information.columns
     members = [at(information, information.evidence.x + move / CLOSER) for move in moves]
-    return Ensemble.of(members, train, validation, gain=CLOSER)
+    ensemble = Ensemble.of(members, train, validation, gain=CLOSER)
+    typical = ensemble.typical
+    return ensemble if network_weights((typical.field, typical.start)) else replace(ensemble, horizon=None)
 
 
 def at(information: Information, x: Float[np.ndarray, " parameter"]) -> NeuralODE:

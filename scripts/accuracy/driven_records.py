@@ -84,11 +84,14 @@ def run(record: Record, words: list[str], seed: int, limit: float | None = None)
 
 
 def largest_rise(metrics: Path) -> float:
-    """The largest ratio of a training loss to that of the chunk before, of any member in any stage."""
-    worst, last = 0.0, {}
+    """The largest ratio of a training loss to that of the chunk before, of any member in any stage of a fit."""
+    worst, last, before = 0.0, {}, 0.0
     with open(metrics, newline="") as file:
         for row in csv.DictReader(file):
-            key, loss = (row["stage"], row["member"]), float(row["train_loss"])
+            key, loss, seconds = (row["stage"], row["member"]), float(row["train_loss"]), float(row["seconds"])
+            if seconds < before:  # Another fit begins.
+                last = {}
+            before = seconds
             worst, last[key] = max(worst, loss / last.get(key, np.inf)), loss
     return worst
 

@@ -4,7 +4,8 @@
 
 It runs the whole command on each record and draw (`--draws`), and prints a row for each record: the figure that is
 asked, the figure that was had (median and range, or how many draws were found), the seconds of the command, the
-attempts that were kept, and the verdicts. Known equations begin at random guesses, each constant within a factor of ten
+attempts that were kept, the verdicts, and the shares of training and test measurements that bands cover, if the fit
+has some. Known equations begin at random guesses, each constant within a factor of ten
 of the true one; such a fit is found if it is nearer to the values without noise than half the noise, or as near to the
 noisy ones as the best fit that begins at the true constants (by SciPy). The measured
 records are read from `--data` (docs/recipes.md says where they are published), and left out where they are absent; the
@@ -297,12 +298,14 @@ def records(data: Path) -> dict[str, Record]:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished command: its figure, seconds, the attempt that was kept, and the verdict."""
+    """A finished command: its figure, seconds, the attempt that was kept, the verdict, and the share of each split
+    within the bands."""
 
     figure: float | bool
     seconds: float
     kept: str
     verdict: str
+    covered: Mapping[str, float | None]
 
 
 def run(record: Record, draw: int, words: Words) -> Run:
@@ -318,7 +321,8 @@ def run(record: Record, draw: int, words: Words) -> Run:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         found = read_summary(into)
         kept = next((each["name"] for each in found.get("attempts", ()) if each["kept"]), "as chosen")
-        outcome = Run(record.measure(into, draw), seconds, kept, found["diagnosis"]["kind"])
+        covered = (found.get("ensemble") or {}).get("coverage") or {}
+        outcome = Run(record.measure(into, draw), seconds, kept, found["diagnosis"]["kind"], covered)
         print(f"draw {draw}: {outcome}", file=sys.stderr, flush=True)
         return outcome
 
@@ -335,7 +339,14 @@ def row(name: str, record: Record, found: Sequence[Run]) -> str:
         ", ".join(f"{what} {count}" for what, count in Counter(getattr(each, key) for each in found).most_common())
         for key in ("kept", "verdict")
     )
-    return f"| {name} | {len(found)} | {asked} | {had} | {np.median(seconds):.0f} | {kept} | {verdicts} |"
+    bands = ", ".join(filter(None, [described_coverage(found, split) for split in ("train", "test")])) or "-"
+    return f"| {name} | {len(found)} | {asked} | {had} | {np.median(seconds):.0f} | {kept} | {verdicts} | {bands} |"
+
+
+def described_coverage(found: Sequence[Run], split: str) -> str:
+    """The median share of a split within the bands, of the draws that have some, and how many have."""
+    shares = [share for each in found if (share := each.covered.get(split)) is not None]
+    return f"{np.median(shares):.0%} of {split} ({len(shares)})" if shares else ""
 
 
 def main() -> None:
@@ -350,8 +361,8 @@ def main() -> None:
     chosen = [name for name in known if given.only is None or any(name.startswith(each) for each in given.only)]
     if not chosen:
         parser.error(f"there is no such record; choose from {', '.join(known)}")
-    print("| record | draws | asked | had: median (range) | seconds | kept | verdicts |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| record | draws | asked | had: median (range) | seconds | kept | verdicts | bands at 90 % cover (draws) |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for name in chosen:
         record = known[name]
         if record.needs is not None and not record.needs.is_file():

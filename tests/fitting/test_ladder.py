@@ -109,9 +109,10 @@ def test_few_noisy_rows_get_a_polynomial_that_forecasts(climbed):
 
 def test_coefficients_that_the_data_do_not_ask_for_are_zero(climbed):
     """The equation has two terms beyond the linear ones; a fit with one prior for all has all fourteen."""
-    weight = np.asarray(climbed.model.field.weight)
+    field = climbed.model.typical.field
+    weight = np.asarray(field.weight)
     assert (np.abs(weight) < 1e-6).sum() >= 8
-    kept = dict(zip(climbed.model.field.exponents, weight[1], strict=True))
+    kept = dict(zip(field.exponents, weight[1], strict=True))
     assert abs(kept[2, 1]) == max(abs(each) for each in kept.values())
 
 
@@ -122,7 +123,7 @@ def test_the_choice_is_told(climbed):
 
 def test_equations_of_a_polynomial_are_its_rates(climbed):
     """In the user's units, as text that others can evaluate."""
-    model, y = climbed.model, jnp.array([1.3, -0.4])
+    model, y = climbed.model.typical, jnp.array([1.3, -0.4])
     rates = model.vector_field(0.0, y)
     for rate, text in zip(rates, climbed.equations.values(), strict=True):
         found = eval(text.replace("^", "**"), {"x": 1.3, "y": -0.4})
@@ -296,7 +297,7 @@ def test_equations_of_chaos_end_the_search_once_they_are_fitted_to_windows(first
 
 def test_a_chaotic_record_without_equations_gets_polynomials_and_then_windows(first):
     queue = ladder.rungs(nf.Options(), first, 50, "normal")
-    assert [rung.name for rung in queue] == [ladder.SPARSE_EQUATIONS, "quadratic", "cubic", "windows"]
+    assert [rung.name for rung in queue] == [ladder.SPARSE_IN_WINDOWS, "quadratic", "cubic", "windows"]
     first = replace(first, data={"train": rotation(times=60)})
     quadratic = queue[1].options(nf.Options(), first, [judged(first)])
     assert quadratic.field.keywords == {"degree": 2} and quadratic.recipe == nf.Options().recipe

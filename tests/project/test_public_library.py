@@ -203,7 +203,7 @@ SENTENCES = {
     "model": r"model must be a NeuralODE to continue from, such as fit\.model or .*, got a str; .*\.",
     "scaling": r"scaling must be a node_fit\.Scaling such as Scaling\(log=\['x'\]\), got 5\.",
     "training": r"training must be a node_fit\.Training such as Training\(steps=500\), got 5\.",
-    "ensemble": r"ensemble must be a number of members or a node_fit\.Members, got '3'\.",
+    "ensemble": r"ensemble must be a number of members, 'auto' or a node_fit\.Members, got '3'\.",
     "start": r"start must be one of auto, first, fitted, encoder, .*, got 'furst'; did you mean 'first'\?",
     "start type": r"start must be auto, first, .*, or one of node_fit's such as Fitted\(given=5\), got 3\.",
     "observation": r"observation must be one of measured, linear, network, got 'lnear'; did you mean 'linear'\?",

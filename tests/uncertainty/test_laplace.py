@@ -1,6 +1,7 @@
 """Ensembles drawn from the Laplace approximation: their spread, coverage and refusals, and the command."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,15 @@ from helpers.commands import node_fit, read_summary, read_table
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.fitting.fit import has_few_noisy_rows, with_bands
+from node_fit.fitting.ladder import Attempt
 
 pytestmark = pytest.mark.slow
 
 SMALL = functools.partial(nf.MLP, width=16, depth=2)
+DECAYING = functools.partial(
+    nf.Known, equations={"x": "v", "v": "-a*x - b*x**3 - c*v"}, constants={"a": 1.2, "b": 0.2, "c": 0.1}
+)
 
 
 def oscillations(count: int, seed: int, noise: float = 0.1) -> nf.Dataset:
@@ -59,6 +65,58 @@ def test_a_network_needs_a_prior():
         fit.laplace()
 
 
+def test_the_fit_itself_is_the_first_member():
+    fit = nf.fit(oscillations(1, seed=0), field=DECAYING, options=nf.Options(effort="quick"))
+    ensemble = fit.laplace(5)
+    assert len(ensemble.members) == 5 and ensemble.center is ensemble.members[0]
+    assert ensemble.center.constants() == pytest.approx(fit.model.constants(), rel=1e-6)
+    assert ensemble.members[1].constants() != ensemble.center.constants()
+
+
+def test_few_noisy_rows_have_bands_by_default():
+    """Of equations, in forecasts too; they are found around the single fit that other options leave."""
+    whole = oscillations(1, seed=0)
+    rows = whole.ts[0] <= 6
+    train = nf.Dataset.from_arrays(whole.ts[:, rows], whole.ys[:, rows], states=("x", "v"))
+    fit = nf.fit(train, field=DECAYING, start=nf.Fitted)
+    assert isinstance(fit.model, nf.Ensemble) and fit.model.center is not None
+    bands = fit.bands(whole, level=0.9)
+    later = ~rows
+    inside = (bands.lower <= whole.ys) & (whole.ys <= bands.upper)
+    assert inside[:, rows].mean() > 0.8 and inside[:, later].mean() > 0.8
+    single = nf.fit(train, field=DECAYING, start=nf.Fitted, options=nf.Options(ensemble=1))
+    assert isinstance(single.model, nf.NeuralODE)
+    np.testing.assert_allclose(fit.predict(whole), single.predict(whole), atol=1e-3)
+    assert fit.constants == pytest.approx(single.constants, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "options"), [(0.1, nf.Options(effort="quick")), (0.0, nf.Options())], ids=["quick", "no noise"]
+)
+def test_others_have_no_bands_by_default(noise, options):
+    fit = nf.fit(oscillations(1, seed=0, noise=noise), field=DECAYING, options=options)
+    assert isinstance(fit.model, nf.NeuralODE)
+
+
+def test_bands_that_nobody_asked_for_are_left_out_in_silence(caplog):
+    options = nf.Options(penalty=nf.Penalty(ridge=0.0))
+    fit = nf.fit(oscillations(1, seed=0), field=SMALL, training=nf.Training(steps=5), options=options)
+    good = Attempt("as chosen", "good", 0.1, None, None, None, 1.0, kept=True)
+    fit = replace(fit, status="completed", attempts=(good,))
+    caplog.clear()
+    assert has_few_noisy_rows(fit) and with_bands(fit, nf.Members()) is fit and not caplog.records
+    assert with_bands(fit, nf.Members(vary="laplace")) is fit and "no ensemble is drawn: the data leave" in caplog.text
+
+
+def test_validation_data_do_not_narrow_the_bands_of_a_fit():
+    """Few of them may lie well by chance."""
+    whole = oscillations(1, seed=0)
+    exact = oscillations(1, seed=0, noise=0.0)
+    fit = nf.fit(whole, validation=exact, field=DECAYING, start=nf.Fitted, options=nf.Options(effort="quick"))
+    held = fit.laplace(9)
+    assert held.calibrated and held.factor(0.9) == pytest.approx(1.645, abs=1e-3)
+
+
 @pytest.fixture
 def table(tmp_path):
     data = oscillations(4, seed=0)
@@ -80,12 +138,18 @@ def test_the_command_draws_an_ensemble_and_keeps_the_intervals(table, tmp_path):
     assert ran.code == 0 and "bands of 8 members at 90%" in ran.out, ran
     summary = read_summary(tmp_path / "run")
     assert summary["ensemble"]["kept"] == 8 and summary["ensemble"]["coverage"]["train"] > 0.8
+    # No members were trained, of which a page could tell.
+    assert not (tmp_path / "run" / "index.html").exists()
     interval = summary["confidence"]["constants"]["a"]
     assert interval["lower"] < summary["constants"]["a"] < interval["upper"]
     ran = node_fit(tmp_path, "run", "--data", "x.csv", "--out", "new.csv", module="node_fit.predict")
     assert ran.code == 0, ran
     rows = read_table(tmp_path / "new.csv")
     assert all(float(row["x_lower"]) < float(row["x_predicted"]) < float(row["x_upper"]) for row in rows)
+    ran = node_fit(tmp_path, "run", "--to", "sympy", "--out", "formulas", module="node_fit.export")
+    assert ran.code == 0, ran  # the fit in the middle, since formulas have no bands
+    written = (tmp_path / "formulas" / "formulas.py").read_text()
+    assert f"{summary['constants']['a']:.4g}"[:5] in written
 
 
 def test_a_run_without_a_prior_keeps_its_model(table, tmp_path):

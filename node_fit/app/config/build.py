@@ -266,6 +266,7 @@ WORDS = {
     "field": {"width": "auto", "depth": "auto", "linear": "auto", "rest": "auto", "sees": "all"},
     "start": {"given": "all", "before": "auto"},
     "device": {"count": "all"},
+    "ensemble": {"size": "auto"},
 }
 # Of more trajectories, those that are held out are hardly missed.
 FEW_TO_HOLD_OUT = 50
