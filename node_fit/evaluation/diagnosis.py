@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..model.make_model import says
 from ..training.callback import Record
-from .advice import FLAT, GOOD_R2, POOR, Case, advise_flat, past_predicts
+from .advice import FLAT, GOOD_R2, POOR, WELL, Case, advise_flat, past_predicts
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
@@ -62,7 +62,8 @@ Kind = Literal[
 FALLING = 0.05
 # A held-out error that is larger than that of training by this factor is told.
 FAR_APART = 1.5
-# A simple model is better only if it is ahead by more than this, and by more than that if errors are mere noise.
+# A simple model is better only if it is ahead by more than this and than chance, and by more than that if errors are
+# mere noise.
 CLEARLY_AHEAD, AHEAD_IN_NOISE = 0.99, 0.9
 # A simple model does as well if its error is larger by no more than this factor.
 TIED = 1.1
@@ -199,11 +200,15 @@ def is_unfinished(case: Case) -> Diagnosis | None:
 
 
 def is_beaten(case: Case) -> Diagnosis | None:
-    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more."""
+    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more.
+
+    The error of few values differs by chance: its relative standard error is one over the root of twice their number.
+    """
     for name in case.held:
-        error = case.errors[name]
+        error, values = case.errors[name], max(int(case.splits[name].mask.sum()), 1)
         little = error <= GOOD_R2 < case.scores[name].nrmse
-        better = ahead_of(case.scores[name], case.simple.get(name, {}), AHEAD_IN_NOISE if error == 0 else CLEARLY_AHEAD)
+        ahead = min(AHEAD_IN_NOISE if error == 0 else CLEARLY_AHEAD, 1 - (2 * values) ** -0.5)
+        better = ahead_of(case.scores[name], case.simple.get(name, {}), ahead)
         if better and (error == 0 or not little):
             said = f"beaten: {better} does better on the {name} data; try {case.what(overfits=name in case.far)}."
             return Diagnosis("beaten", said)
@@ -211,10 +216,12 @@ def is_beaten(case: Case) -> Diagnosis | None:
 
 
 def is_tied(case: Case) -> Diagnosis | None:
-    """The mean, or the last known value, that does as well."""
+    """The mean, or the last known value, that does as well. At rest, no right model does better, and its error is small
+    beside what moved before."""
     for name in case.held:
         tied = ties(case, name, ("mean", "persistence"))
-        if tied and case.errors[name] > 0:
+        at_rest = case.errors[name] <= WELL < case.scores[name].nrmse
+        if tied and case.errors[name] > 0 and not at_rest:
             said = f"tied: {tied} does as well on the {name} data; try {case.what(overfits=name in case.far)}."
             return Diagnosis("tied", said)
     return None

@@ -13,7 +13,7 @@ from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from ..training.programs import Found
-from ..uncertainty.linearization import Evidence, Unsure
+from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
 from .result import Fit
 
 Vector = Float[np.ndarray, " parameter"]
@@ -62,6 +62,8 @@ def log_evidence(evidence: Evidence, prior: Vector | None = None, at: FitAtPoint
 
     **Raises:** `Unsure` if the fit is no least-squares optimum.
     """
+    if evidence.too_many is not None:
+        raise Unsure(evidence.too_many)
     found = evidence.best if at is None else at.found
     x, prior = (evidence.x if at is None else at.x), (found.prior if prior is None else prior)
     value = float((found.residuals**2).sum() + (prior * x**2).sum())
@@ -83,6 +85,8 @@ def thin_out(evidence: Evidence) -> Thinned:
 
     **Raises:** `Unsure` if the fit is no least-squares optimum, or none could be found.
     """
+    if evidence.too_many is not None:
+        raise Unsure(evidence.too_many)
     if not getattr(evidence.model.field, "is_polynomial", False):
         raise Unsure("only a polynomial has coefficients to leave out.")
     nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)
@@ -177,6 +181,8 @@ def evidence_of(fit: Fit) -> float | None:
     """The logarithm of the evidence of a fit whose field has a prior; None of others."""
     if fit.log_evidence is not None:
         return fit.log_evidence
+    if fit.parameters > MOST_PARAMETERS:
+        return None
     try:
         found = log_evidence(fit.evidence)
     except (Unsure, np.linalg.LinAlgError):

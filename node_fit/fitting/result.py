@@ -34,11 +34,12 @@ from ..uncertainty.confidence import (
     Confidence,
     ConfidenceInterval,
     Method,
+    draw_laplace,
     find_fisher_intervals,
     profile,
     with_derived,
 )
-from ..uncertainty.linearization import Evidence, Information, Likelihood, Unsure, compute_likelihood, draw_laplace
+from ..uncertainty.linearization import Evidence, Information, Likelihood, Unsure, compute_likelihood
 from .problem import stages_of
 from .readable import equations_of, notebook_page
 from .resolve import Choice

@@ -1,4 +1,4 @@
-"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, covariance, and draws."""
+"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, covariance, likelihood."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol, cast
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -20,11 +19,9 @@ from ..data.scaling import columns_by_name
 from ..evaluation.advice import smaller_network
 from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
 from ..model import parameters
-from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..model.parameters import network_weights
-from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss
+from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss, Penalty
 from ..options.options import Devices, Options
 from ..runtime.placement import is_array, scope
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
@@ -65,6 +62,9 @@ class Evidence:
     - `model`, `options`, `stages`: the fitted model, with which options, and the stages of the fit.
     - `train`: the training data.
 
+    Of more parameters than `MOST_PARAMETERS`, with a prior and few measurements, it has what needs no matrix of their
+    square: predictions' bands and the likelihood.
+
     **Raises:** `Unsure` if the fit is no least-squares optimum, or has too many parameters.
     """
 
@@ -81,7 +81,10 @@ class Evidence:
             placed = place.one(model)
             part = parameters.partition(placed, options.training.freeze)
             count = parameters.count_parameters(part.params)
-            check_problem_size(count, train, smaller_network(options))
+            check_jacobian(count, train)
+            self.too_many = describe_too_many(count, options)
+            if self.too_many is not None and not (has_prior(options) and train.mask.sum() <= MOST_PARAMETERS):
+                raise Unsure(self.too_many)
             member = Member(placed, [with_least_squares(stage)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
             programs = StagePrograms(0, setup)
@@ -237,16 +240,26 @@ def check_stage(stage: Stage) -> None:
         raise Unsure(f"the last stage {reason}.")
 
 
-def check_problem_size(count: int, train: Dataset, fewer: Sequence[str]) -> None:
-    if count > MOST_PARAMETERS:
-        said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
-        raise Unsure("; try ".join([said, *fewer]) + ".")
+def has_prior(options: Options) -> bool:
+    penalty = options.penalty
+    return isinstance(penalty, Penalty) and isinstance(penalty.ridge, float | int) and penalty.ridge > 0
+
+
+def describe_too_many(count: int, options: Options) -> str | None:
+    """Says that a matrix of all parameters would be too large; None if it would not."""
+    said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
+    return None if count <= MOST_PARAMETERS else "; try ".join([said, *smaller_network(options)]) + "."
+
+
+def check_jacobian(count: int, train: Dataset) -> None:
     if (numbers := count * train.mask.size) > MOST_JACOBIAN_NUMBERS:
         raise Unsure(f"its Jacobian would have {numbers:,} numbers, more than {MOST_JACOBIAN_NUMBERS:,}.")
 
 
 # A constant whose share in a direction is larger is moved by it.
 MOVED = 1e-3
+# Without a prior, the weakest direction is as strong as this share of the strongest, or draws would leave the fit.
+WEAK = 1e-3
 # The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
 GROWS, WEAKER = 3.0, 1e-6
 
@@ -304,8 +317,24 @@ class Information:
         return np.where(norms > 0, norms, 1.0)
 
     @cached_property
+    def is_wide(self) -> bool:
+        """Whether there are too many parameters for a matrix of their square, and each has a prior."""
+        return self.evidence.too_many is not None and bool((self.prior > 0).all())
+
+    @cached_property
+    def rows(self) -> tuple[Float[np.ndarray, " rank"], Float[np.ndarray, "rank parameter"]]:
+        """Singular values of the Jacobian in units of the prior's deviations, and its right singular vectors."""
+        _, values, vectors = np.linalg.svd(self.jacobian / np.sqrt(self.prior), full_matrices=False)
+        return values, vectors
+
+    @cached_property
     def root(self) -> Float[np.ndarray, "row parameter"]:
-        """`R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior."""
+        """`R` of the QR decomposition of the scaled Jacobian, with a row for each parameter's prior.
+
+        **Raises:** `Unsure` if it would be too large.
+        """
+        if self.evidence.too_many is not None:
+            raise Unsure(self.evidence.too_many)
         whole = self.jacobian
         if self.prior.any():
             whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
@@ -321,6 +350,9 @@ class Information:
     @cached_property
     def parameters(self) -> float:
         """The effective number of parameters: their number, less what a prior or a penalty determines."""
+        if self.is_wide:
+            squares = self.rows[0] ** 2
+            return float((squares / (1 + squares)).sum())
         found, (values, vectors) = self.evidence.best, self.spectrum
         if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
             return float(len(values))
@@ -345,6 +377,27 @@ class Information:
             count = f"{self.parameters:.3g} parameters were fitted to {self.evidence.values} values"
             raise Unsure(f"{count}, which leaves nothing to estimate the noise from; give data.sigma.")
         return self.evidence.squares(self.evidence.best) / self.degrees_of_freedom
+
+    def draw(self, size: int, rng: np.random.Generator) -> Float[np.ndarray, "member parameter"]:
+        """Moves from the fit by the posterior: none, and pairs on opposite sides.
+
+        **Raises:** `Unsure` if the data leave directions open and there is no prior, or too few values to estimate the
+        noise.
+        """
+        if self.is_wide:
+            half = rng.standard_normal((size // 2, len(self.prior)))
+            values, vectors = self.rows
+            # The prior's draws, narrowed along what the data say.
+            half += ((half @ vectors.T) * (1 / np.sqrt(1 + values**2) - 1)) @ vectors
+            half /= np.sqrt(self.prior)
+        else:
+            values, vectors = self.spectrum
+            if not self.prior.any() and values.min() < WEAK * values.max():
+                raise Unsure(
+                    "the data leave directions of the parameters open, and no prior bounds them; set penalty.ridge."
+                )
+            half = ((rng.standard_normal((size // 2, len(values))) / values) @ vectors) / self.columns
+        return np.sqrt(self.variance) * np.concatenate([np.zeros((1, half.shape[1])), half, -half])[:size]
 
     @cached_property
     def sizes(self) -> Float[np.ndarray, " constant"]:
@@ -514,49 +567,3 @@ def robust(evidence: Evidence, information: Information) -> Likelihood:
         values=count,
         parameters=information.parameters,
     )
-
-
-# Without a prior, the weakest direction is as strong as this share of the strongest, or it would not stay near the fit.
-WEAK = 1e-3
-# Members lie this much closer to the fit than draws of the posterior, where predictions are linear in the parameters:
-# the approximation is the posterior of the linearised model, and whole steps would leave where it holds (A. Immer,
-# M. Korzepa and M. Bauer, "Improving predictions of Bayesian neural nets via local linearization", AISTATS 2021).
-CLOSER = 100.0
-
-
-def draw_laplace(
-    information: Information, size: int, seed: int, train: Dataset, validation: Dataset | None
-) -> Ensemble:
-    """An ensemble of the fit, and of members whose trained parameters are normal around it, in pairs on opposite sides.
-
-    Equations have bands in forecasts, too, whose errors come from their constants; networks are wrong where no data
-    have been. The covariance is the inverse of the linearised sum of squares with the prior, times the variance of the
-    noise (MacKay, Neural Computation 4:448, 1992, in the Gauss-Newton form).
-
-    **Arguments:**
-
-    - `information`: of the fit. `size`: number of members, with the fit. `seed`: of the draw.
-    - `train`, `validation`: as of `Ensemble.of`.
-
-    **Raises:** `Unsure` if the data leave directions open and there is no prior, or too few values to estimate the
-    noise.
-    """
-    values, vectors = information.spectrum
-    if not information.prior.any() and values.min() < WEAK * values.max():
-        raise Unsure("the data leave directions of the parameters open, and no prior bounds them; set penalty.ridge.")
-    half = np.random.default_rng(seed).standard_normal((size // 2, len(values)))
-    sides = np.concatenate([np.zeros((1, len(values))), half, -half])[:size]
-    moves = np.sqrt(information.variance) * ((sides / values) @ vectors) / information.columns
-    members = [at(information, information.evidence.x + move / CLOSER) for move in moves]
-    ensemble = Ensemble.of(members, train, validation, gain=CLOSER)
-    typical = ensemble.typical
-    return ensemble if network_weights((typical.field, typical.start)) else replace(ensemble, horizon=None)
-
-
-def at(information: Information, x: Float[np.ndarray, " parameter"]) -> NeuralODE:
-    """The model with the parameters of a flat vector."""
-    stage = information.evidence.stage
-    setup = stage.programs.setup
-    with scope(information.evidence.kind):
-        part, params = setup.parts[0], stage.params(x)
-        return setup.place.one(eqx.combine(params.model, part.frozen, part.static))

@@ -500,6 +500,33 @@ def test_a_constant_column_is_not_good():
         )
 
 
+def test_a_right_model_is_not_tied_at_rest():
+    """Where nothing moves any more, the last known value is as near as the truth."""
+    ts, rng = np.arange(60.0), np.random.default_rng(0)
+    exact = np.exp(-0.15 * ts)
+    noisy = exact + 0.015 * rng.normal(size=60)
+    train, test = series(noisy[:40], ts[:40]), series(noisy[40:], ts[40:])
+    predicted = exact[:40, None][None], exact[40:, None][None] + 0.015
+    own = score_predictions(test, predicted[1])
+    close = {"test": {"persistence": dataclasses.replace(own, nrmse=1.02 * own.nrmse)}}
+    assert own.nrmse > 1
+    assert held_out(train, predicted[0], test, predicted[1], simple=close).kind in ("good", "noise-limited")
+    off = exact[40:, None][None] + 0.2  # A fifth of what moved before is no small error.
+    own = score_predictions(test, off)
+    close = {"test": {"persistence": dataclasses.replace(own, nrmse=1.02 * own.nrmse)}}
+    assert held_out(train, predicted[0], test, off, simple=close).kind == "tied"
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(12, "good"), (2000, "beaten")])
+def test_a_simple_model_is_ahead_by_more_than_chance(rows, kind):
+    """Errors of 12 values differ by a fifth for no reason, those of 2,000 by 2 %."""
+    data = series(np.sin(0.5 * np.arange(rows)))
+    predicted = data.ys + 0.1
+    own = score_predictions(data, predicted)
+    ahead = {"test": {"linear": dataclasses.replace(own, nrmse=0.95 * own.nrmse)}}
+    assert held_out(data, predicted, data, predicted, simple=ahead).kind == kind
+
+
 def test_what_ties_with_a_simple_model_says_so():
     data = rotation()
     predicted = data.ys + 0.05

@@ -11,6 +11,9 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.fitting.fit import has_few_noisy_rows, with_bands
 from node_fit.fitting.ladder import Attempt
+from node_fit.fitting.relevance import log_evidence
+from node_fit.uncertainty import linearization
+from node_fit.uncertainty.linearization import Information, Unsure
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +55,23 @@ def test_bands_of_a_network_cover_what_was_held_out():
     inside = ((bands.lower <= test.ys) & (test.ys <= bands.upper))[test.mask].mean()
     assert 0.85 <= inside <= 0.97
     assert np.mean(bands.upper - bands.lower) < 1.3 * 2 * 1.645 * 0.1
+
+
+def test_more_parameters_than_a_square_matrix_may_have_get_the_same_bands(monkeypatch):
+    """From the singular values of the Jacobian, which has few rows, instead of those of the whole curvature."""
+    train = oscillations(2, seed=0)
+    fit = nf.fit(train, field=SMALL, options=nf.Options(penalty=nf.Penalty(ridge=0.1), effort="quick"))
+    plain, whole = fit.laplace(401), Information(fit.evidence).parameters
+    monkeypatch.setattr(linearization, "MOST_PARAMETERS", 300)
+    wide = replace(fit)
+    assert Information(wide.evidence).is_wide and not Information(fit.evidence).is_wide
+    assert Information(wide.evidence).parameters == pytest.approx(whole, rel=0.01)
+    spreads = [ensemble.gain * ensemble.simulate(train).std(axis=0) for ensemble in (plain, wide.laplace(401))]
+    np.testing.assert_allclose(spreads[1].mean(axis=1), spreads[0].mean(axis=1), rtol=0.15)
+    with pytest.raises(Unsure, match=r"354 parameters are trained, more than 300"):
+        log_evidence(wide.evidence)
+    with pytest.raises(Unsure, match=r"354 parameters are trained, more than 300"):
+        _ = Information(wide.evidence).root
 
 
 def test_a_network_needs_a_prior():
