@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from ..data.dataset import Dataset, check_data
 from ..data.facts import noise_share
+from ..model.ensemble import Ensemble
 from ..model.make_model import MakeField, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..optimizers.optimizer import AbstractOptimizer
@@ -53,7 +54,7 @@ def fit(
     solver: Solver | diffrax.AbstractSolver[PyTree] | str | None = None,
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None,
     training: Training | None = None,
-    model: NeuralODE | None = None,
+    model: NeuralODE | Ensemble | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     options: Options | None = None,
@@ -72,8 +73,8 @@ def fit(
     - `field`: the right-hand side, such as `MLP(width=32)`. `hidden`: states that nobody measured. `start`: where
       trajectories start, such as `Fitted`. `solver`, `optimizer`, `training`: how to solve and to train. These are the
       options of most fits; each replaces that of `options`, unless it is None. See `Options`.
-    - `model`: an earlier model to continue from; it determines `field`, `hidden`, `start`, `observation`, `scaling` and
-      `prediction_solver`.
+    - `model`: an earlier model to continue from, or an ensemble drawn around one; it determines `field`, `hidden`,
+      `start`, `observation`, `scaling` and `prediction_solver`.
     - `callbacks`: called at the end of every chunk; they may stop the run.
     - `progress`: whether to show the progress; if None, in a terminal and in a notebook.
     - `options`: all other options, such as `Options(penalty=Penalty(ridge=0.1), precision="x64")`.
@@ -91,11 +92,11 @@ def fit(
     words = dict(zip(OWN_OPTIONS, (field, hidden, start, solver, optimizer, training), strict=True))
     options = replace(options or Options(), **{name: word for name, word in words.items() if word is not None})
     options = options if options.members.trained.size == 1 else with_one_start(options)
-    model = model if model is None else check_model_given(model)
+    earlier = None if model is None else check_model_given(model)
     with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
-        problem = build_problem(options, train, validation, earlier=model, callback=callback)
+        problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
         result = solve([problem], [callback])[0]

@@ -288,6 +288,18 @@ def test_a_good_network_of_few_variables_is_compared_with_equations(first):
     assert not wrong.beats(network)
 
 
+def test_starts_beside_hidden_states_that_fit_the_training_data_better_are_kept(first, monkeypatch):
+    """If they validate as well, up to chance; else some sets of constants and starts fit the same."""
+    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
+    held = replace(first, data={**first.data, "validation": rotation(times=12)})
+    given = judged(held, train=0.1, validation=0.2)
+    for train, validation, better in (
+        (0.09, 0.2, True), (0.09, 0.205, True), (0.099, 0.2, False), (0.09, 0.25, False), (0.1, 0.17, True),
+    ):  # fmt: skip
+        found = judged(held, "several starts", train=train, validation=validation)
+        assert found.beats(given) is better, (train, validation)
+
+
 def test_equations_of_chaos_end_the_search_once_they_are_fitted_to_windows(first):
     whole = judged(replace(first, data={"train": rotation(times=60)}), ladder.SPARSE_EQUATIONS)
     whole = replace(whole, attempt=replace(whole.attempt, horizon=20))

@@ -108,6 +108,8 @@ def test_few_noisy_rows_have_bands_by_default():
     assert isinstance(single.model, nf.NeuralODE)
     np.testing.assert_allclose(fit.predict(whole), single.predict(whole), atol=1e-3)
     assert fit.constants == pytest.approx(single.constants, rel=1e-3)
+    again = nf.fit(train, model=fit.model)  # goes on from the fit itself
+    assert again.constants == pytest.approx(fit.constants, rel=1e-2)
 
 
 @pytest.mark.parametrize(
