@@ -25,7 +25,6 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from ..uncertainty.linearization import Unsure
 from .ladder import CONTENT, UNFINISHED, climb, has_few_values, is_open
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
@@ -37,6 +36,8 @@ FIT_LOG = logging.getLogger(__name__)
 
 # Members that are drawn around a fit: itself, and pairs on opposite sides of it.
 DRAWN = 33
+# What can go wrong with them.
+NOT_DRAWN = (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError)
 # Less noise leaves bands too narrow to see [share of the spread].
 LITTLE_NOISE = 0.01
 # The options that `fit` takes by themselves.
@@ -126,7 +127,7 @@ def with_bands(fit: Fit, members: Members) -> Fit:
         return fit
     try:
         return replace(fit, model=fit.laplace(members.size or DRAWN), optimum=fit.model)
-    except (Unsure, np.linalg.LinAlgError) as error:
+    except NOT_DRAWN as error:  # A fit is never lost for its bands.
         if asked:
             FIT_LOG.warning("no ensemble is drawn: %s", error)
         return fit

@@ -274,6 +274,11 @@ def test_wrong_types_are_refused(arguments, sentence):
     assert refusal({"_target_": "house.Thing", **arguments}).startswith(sentence)
 
 
+def test_the_word_that_stands_for_none_is_offered():
+    said = refusal({"_target_": "node_fit.Members", "size": "autoo"}, "ensemble")
+    assert said == "ensemble.size must be an integer or auto, got 'autoo'; did you mean auto?"
+
+
 def test_right_types_are_accepted():
     made = thing(rate="1e-3", kind=None, limit="2.5e1", text="1e-3", label="1e-3", free=object, start=3, parts=[])
     assert (made.rate, made.kind, made.limit, made.text, made.label) == (1e-3, None, 25.0, "1e-3", "1e-3")

@@ -130,6 +130,15 @@ def test_bands_that_nobody_asked_for_are_left_out_in_silence(caplog):
     assert with_bands(fit, nf.Members(vary="laplace")) is fit and "no ensemble is drawn: the data leave" in caplog.text
 
 
+def test_a_fit_is_not_lost_for_its_bands(monkeypatch):
+    def fails(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(nf.Fit, "laplace", fails)
+    fit = nf.fit(oscillations(1, seed=0), field=DECAYING, start=nf.Fitted)
+    assert has_few_noisy_rows(fit) and isinstance(fit.model, nf.NeuralODE)
+
+
 def test_validation_data_do_not_narrow_the_bands_of_a_fit():
     """Few of them may lie well by chance."""
     whole = oscillations(1, seed=0)

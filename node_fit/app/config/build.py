@@ -200,6 +200,10 @@ def check_value(value: object, hint: object, key: str) -> Any:
     except (ValueError, OverflowError):
         hints = members(hint)
         choices = [str(choice) for member in hints if get_origin(member) is Literal for choice in get_args(member)]
+        group, _, name = key.rpartition(".")
+        word = WORDS.get(group, {}).get(name)
+        choices += [] if word is None else [word]
+        known = YAML if word is None else YAML | {type(None): word}
         fix = ""
         if isinstance(value, str) and closest(value, choices):
             fix = f"; {nearest_name(value, choices)}"
@@ -208,7 +212,7 @@ def check_value(value: object, hint: object, key: str) -> Any:
         elif isinstance(value, float) and value.is_integer() and int in hints:
             fix = f"; write {value:.0f}"
         shown = textwrap.shorten(repr(value), 80)
-        raise ConfigError(f"{key} must be {describe_hint(hint, YAML)}, got {shown}{fix}") from None
+        raise ConfigError(f"{key} must be {describe_hint(hint, known)}, got {shown}{fix}") from None
 
 
 def convert(value: object, hint: Any) -> object:
