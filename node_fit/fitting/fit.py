@@ -36,7 +36,7 @@ FIT_LOG = logging.getLogger(__name__)
 
 # Members that are drawn around a fit: itself, and pairs on opposite sides of it.
 DRAWN = 33
-# What can go wrong with them.
+# What may go wrong when they are drawn.
 NOT_DRAWN = (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError)
 # Less noise leaves bands too narrow to see [share of the spread].
 LITTLE_NOISE = 0.01

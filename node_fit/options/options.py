@@ -198,7 +198,7 @@ class Options:
     - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ. `auto` is
-      one, and draws bands around a good fit to few noisy rows.
+      one, and draws bands around a good fit to few noisy rows, unless `effort` is `quick`.
     - `restarts`: the number of fits from different starts, of which the best is kept; see `Fit.restarts`. The first
       begins at the given constants of equations, the others at those that simulate the data best, of thousands within
       a factor of a hundred of them, or between two bounds. Networks begin with other weights. `auto` takes 3 for short

@@ -114,8 +114,8 @@ class Members:
 
     **Arguments:**
 
-    - `size`: number of fits; if None, one, and of few noisy rows that it describes members for bands, drawn as
-      with `laplace`; see `Options.effort`.
+    - `size`: number of fits; if None, one, and where it describes few noisy rows, members that are drawn as with
+      `laplace`, unless `effort` is `quick`.
     - `vary`: with `seeds`, each fit has its own initial parameters and minibatches, as with the next seeds; with
       `data`, each sees trajectories (or windows, if any) that are drawn with replacement (bootstrap: Efron, Ann.
       Statist. 7, 1979); or `both`. With `laplace`, a single fit is made, and the members are drawn from the Laplace
