@@ -4,8 +4,9 @@
 
 It runs the whole command on each record and seed and prints a row for each record: the range of the test scores, those
 of simple models, the seconds of the command, and the factor by which a member's training loss rose most from one chunk
-to the next (1 or less: it never rose). The measured records are read from `--data`, each from a folder of
-its own (docs/recipes.md says where they are published); those that are absent are left out. The others are in `data/`.
+to the next (1 or less: it never rose; a second fit begins above the first, so see it with `-- effort=quick`). The
+measured records are read from `--data`, each from a folder of its own (docs/recipes.md says where they are published);
+those that are absent are left out. The others are in `data/`.
 Nothing looks at the test rows before the end. Further words go to the command: `-- penalty.ridge=0`.
 
 `--ablate` runs each record again without one of the parts that the defaults consist of, with the hidden states that
@@ -84,14 +85,11 @@ def run(record: Record, words: list[str], seed: int, limit: float | None = None)
 
 
 def largest_rise(metrics: Path) -> float:
-    """The largest ratio of a training loss to that of the chunk before, of any member in any stage of a fit."""
-    worst, last, before = 0.0, {}, 0.0
+    """The largest ratio of a training loss to that of the chunk before, of any member in any stage ."""
+    worst, last = 0.0, {}
     with open(metrics, newline="") as file:
         for row in csv.DictReader(file):
-            key, loss, seconds = (row["stage"], row["member"]), float(row["train_loss"]), float(row["seconds"])
-            if seconds < before:  # Another fit begins.
-                last = {}
-            before = seconds
+            key, loss = (row["stage"], row["member"]), float(row["train_loss"])
             worst, last[key] = max(worst, loss / last.get(key, np.inf)), loss
     return worst
 
