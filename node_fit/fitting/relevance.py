@@ -85,8 +85,6 @@ def thin_out(evidence: Evidence) -> Thinned:
 
     **Raises:** `Unsure` if the fit is no least-squares optimum, or none could be found.
     """
-    if evidence.too_many is not None:
-        raise Unsure(evidence.too_many)
     if not getattr(evidence.model.field, "is_polynomial", False):
         raise Unsure("only a polynomial has coefficients to leave out.")
     nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)

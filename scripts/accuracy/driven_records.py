@@ -85,7 +85,7 @@ def run(record: Record, words: list[str], seed: int, limit: float | None = None)
 
 
 def largest_rise(metrics: Path) -> float:
-    """The largest ratio of a training loss to that of the chunk before, of any member in any stage ."""
+    """The largest ratio of a training loss to that of the chunk before, of any member in any stage."""
     worst, last = 0.0, {}
     with open(metrics, newline="") as file:
         for row in csv.DictReader(file):
