@@ -294,7 +294,8 @@ def may_have_equations(tried: Sequence[Judged], options: Options) -> bool:
     """Whether few variables, which the first network has fitted well, may have equations."""
     first = tried[0].fit
     network = callable(options.field) and made_of(options.field) is MLP and not reads_past(first)
-    return len(tried) == 1 and network and has_few_variables(options, tried) and has_enough_rows(first.data["train"])
+    few = has_few_variables(options, tried) and has_enough_rows(first.data["train"])
+    return len(tried) == 1 and options.discover and network and few
 
 
 def may_have_more_states(tried: Sequence[Judged], options: Options) -> bool:
@@ -410,12 +411,11 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     """The rungs for a kind of field, in the order in which they are tried; in windows of a record with a horizon."""
     if not callable(options.field):
         return []
-    maker = made_of(options.field)
     if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)
         network = says(options.field, "has_network", True)
         return [Rung("several starts", ("restarts", "start"), several, validated=network)]
-    if maker is not MLP or not is_plain(options.field):
+    if made_of(options.field) is not MLP or not is_plain(options.field):
         return []
     hidden = [
         Rung(NETWORK_READOUT, ("observation", "hidden"), with_network_readout),
@@ -501,7 +501,7 @@ def with_more_states(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
 def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic: bool) -> Options | None:
     """Equations of few terms in few variables, as `discover` finds them; of chaos, in windows."""
     train = fit.data["train"]
-    if not has_few_variables(options, tried) or not has_enough_rows(train):
+    if not options.discover or not has_few_variables(options, tried) or not has_enough_rows(train):
         return None
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)

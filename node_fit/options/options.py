@@ -212,6 +212,7 @@ class Options:
       polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
       starts; with `quick`, nothing. Where a recipe, an optimizer or `training` is given, nothing else is tried, nor by
       `fit_several`. See `Fit.attempts`.
+    - `discover`: whether those tries include equations of few terms, which are then found in the data.
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `sparse`; `first`, `fitted`, `encoder`, `steady`; `measured`, `linear`,
@@ -240,6 +241,7 @@ class Options:
     device: Devices | str = Devices()
     seed: int = 0
     effort: Effort = "normal"
+    discover: bool = True
 
     def __post_init__(self):
         def put(name: str, value: object) -> None:

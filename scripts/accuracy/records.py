@@ -10,7 +10,7 @@ of the true one; such a fit is found if it is nearer to the values without noise
 noisy ones as the best fit that begins at the true constants (by SciPy). The measured
 records are read from `--data` (docs/recipes.md says where they are published), and left out where they are absent; the
 others are generated. Further words go to the command: `-- effort=quick`. `--from 3` begins with the fourth draw.
-`--no-equations` leaves out the search for equations, so that networks and polynomials have to do.
+With `-- discover=false`, networks and polynomials have to do.
 """
 
 import argparse
@@ -29,13 +29,6 @@ import pandas as pd
 from scipy.integrate import solve_ivp
 from scipy.optimize import least_squares
 
-COMMAND = ("-m", "node_fit")
-# The command, in which the ladder has no equations.
-WITHOUT_EQUATIONS = (
-    "-c",
-    "import runpy; from node_fit.fitting import ladder; ladder.as_equations = lambda *given, **more: None; "
-    "runpy.run_module('node_fit', run_name='__main__')",
-)
 Rates = Callable[[float, np.ndarray], Sequence[float]]
 Words = tuple[str, ...]
 
@@ -293,7 +286,7 @@ def shipped(words: Words, asked: float) -> Record:
 
 def records(data: Path) -> dict[str, Record]:
     return {
-        "first command": shipped((), 0.6),
+        "first command": shipped(("data=pendulum",), 0.6),
         "walking": walking(data / "walking"),
         "van der pol, even": few_rows("van_der_pol_regular", 0.40),
         "van der pol, uneven": few_rows("van_der_pol_irregular", 0.25),
@@ -316,12 +309,12 @@ class Run:
     covered: Mapping[str, float | None]
 
 
-def run(record: Record, draw: int, words: Words, program: Words = COMMAND) -> Run:
+def run(record: Record, draw: int, words: Words) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path, into = Path(folder, "table.csv"), Path(folder, "run")
         more = record.write(path, draw)
         where = (f"data.path={path}",) if path.is_file() else ()
-        command = [sys.executable, *program, *record.words, *more, *where, f"seed={draw}", *words]
+        command = [sys.executable, "-m", "node_fit", *record.words, *more, *where, f"seed={draw}", *words]
         began = time.perf_counter()
         done = subprocess.run([*command, f"hydra.run.dir={into}"], capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - began
@@ -363,10 +356,9 @@ def main() -> None:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first draw")
     parser.add_argument("--only", nargs="+", help="names of records, or their beginnings")
     parser.add_argument("--data", type=Path, default=Path("datasets"), help="folder of the measured records")
-    parser.add_argument("--no-equations", action="store_true", help="without the search for equations")
     parser.add_argument("words", nargs="*", help="further words of each command")
     given = parser.parse_args()
-    known, program = records(given.data), WITHOUT_EQUATIONS if given.no_equations else COMMAND
+    known = records(given.data)
     chosen = [name for name in known if given.only is None or any(name.startswith(each) for each in given.only)]
     if not chosen:
         parser.error(f"there is no such record; choose from {', '.join(known)}")
@@ -377,8 +369,8 @@ def main() -> None:
         if record.needs is not None and not record.needs.is_file():
             print(f"{name}: left out, since {record.needs} is absent", file=sys.stderr)
             continue
-        draws = range(given.first, given.first + (1 if name in ("first command", "walking") else given.draws))
-        print(row(name, record, [run(record, draw, tuple(given.words), program) for draw in draws]), flush=True)
+        draws = range(given.first, given.first + given.draws)
+        print(row(name, record, [run(record, draw, tuple(given.words)) for draw in draws]), flush=True)
 
 
 if __name__ == "__main__":

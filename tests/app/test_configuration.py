@@ -539,7 +539,8 @@ def test_a_run_of_which_nothing_is_said_is_a_fit_of_which_nothing_is_said(shippe
     config = shipped()
     run = build_parts(config).options
     fit = nf.Options()
-    for name in ("hidden", "solver", "penalty", "loss", "training", "scaling", "device", "ensemble", "seed", "effort"):
+    same = ("hidden", "solver", "penalty", "loss", "training", "scaling", "device", "ensemble", "seed", "effort")
+    for name in (*same, "discover"):
         assert getattr(run, name) == getattr(fit, name), name
     for name in ("field", "observation"):
         assert getattr(run, name).func is getattr(fit, name)

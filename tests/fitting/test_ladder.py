@@ -69,6 +69,15 @@ def test_few_noisy_rows_get_equations_that_forecast():
     assert set(fit.equations) == {"x", "y"} and str(fit.choices[0]).startswith("field=sparse: found an equation")
 
 
+def test_no_equations_are_tried_where_a_user_wants_none(monkeypatch):
+    """Neither of few noisy rows nor where the first fit is good."""
+    monkeypatch.setattr(ladder, "Sparse", None)
+    for train, more in ((oscillator()[0], ["cubic"]), (rotation(), [])):
+        fit = nf.fit(train, progress=False, options=nf.Options(discover=False))
+        names = [each.name for each in fit.attempts]
+        assert "equations" not in names and set(more) <= set(names)
+
+
 def test_noisy_trajectories_get_starts_that_are_fitted():
     """Read from single rows, starts bias the constants: their noise would have to be a motion of the system."""
     ts, rng = np.linspace(0, 6, 30), np.random.default_rng(3)

@@ -308,6 +308,7 @@ def build_parts(config: DictConfig) -> Parts:
         derived=derived_quantities(config),
         seed=config.seed,
         effort=config.effort,
+        discover=config.discover,
     )
     check_scaling(data, options)
     return Parts(data, options)
