@@ -21,11 +21,12 @@ from ..evaluation.diagnosis import Assessment
 from ..fitting.fit import fit
 from ..fitting.progress import Display
 from ..fitting.result import Fit
-from ..options.options import Options
+from ..options.options import Devices, Options
 from ..plots.curves import Curves
 from ..plots.figures import phase_points
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
+    Placement,
     exit_distributed,
     explain_lost_process,
     explain_memory,
@@ -144,6 +145,7 @@ class Job:
         self.began, self.imported, self.trial = began, imported, trial
         self.hydra = HydraConfig.get()
         self.splits: Splits
+        self.place: Placement
         # The data by their roles: as they were given, and in windows if the config asks for them.
         self.whole: dict[str, Dataset] = {}
         self.windows: dict[str, Dataset] = {}
@@ -205,7 +207,10 @@ class Job:
             # The record comes first, since it says that the other files are a run's.
             self.files.write_record(command_record(self.hydra), self.splits.named())
             write_file(self.files.config, write_config(self.config).encode())
-        return parts.options
+        options = parts.options.for_data(loaded.train)
+        assert isinstance(options.device, Devices)
+        self.place = replace(placement_of(self.config), device=options.device.kind)
+        return options
 
     def resolve_auto(self) -> None:
         """Resolves `resume=auto`: resumes the run in the directory, or starts a new one."""
@@ -224,7 +229,7 @@ class Job:
 
     def announce_data(self, title: str) -> None:
         splits = self.splits
-        devices = placement_of(self.config).devices
+        devices = self.place.devices
         used = devices[0].platform if len(devices) == 1 else f"{len(devices)} devices ({devices[0].platform})"
         sizes = ", ".join(f"{name} {extent(part)}" for name, part in splits.named().items())
         self.console.print(
@@ -256,7 +261,7 @@ class Job:
         page = self.draw(fit, report)
         # Rows that the run has said it was given.
         given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
-        summary = summarise(fit, report, given, placement_of(self.config), self.config.confidence)
+        summary = summarise(fit, report, given, self.place, self.config.confidence)
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes

@@ -14,7 +14,7 @@ from ..model.fields.equations import normalize
 from ..model.fields.known import Hybrid
 from ..model.neural_ode import NeuralODE
 from ..model.observation import MeasuredStates
-from ..runtime.placement import precision_of, scope
+from ..runtime.placement import scope_of
 from .balance import Balance
 from .candidates import Smoothed, spline_through, spread_of
 
@@ -52,7 +52,7 @@ def read_field(model: NeuralODE, data: Dataset) -> Reading:
     found = model.bands(data)
     values = found.ys if found.hidden is None else np.concatenate([found.ys, found.hidden], axis=2)
     records: list[Smoothed] = []
-    with scope(precision_of(model)):
+    with scope_of(model):
         rates = jax.jit(jax.vmap(read))
         for row, (name, length) in enumerate(zip(data.trajectories, data.lengths, strict=True)):
             known = np.flatnonzero(np.isfinite(values[row, :length].sum(axis=1)))

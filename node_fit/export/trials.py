@@ -23,7 +23,7 @@ from ..model.ensemble import Ensemble
 from ..model.initial_state.rule import AbstractStart, Guess, Simulate, Starts
 from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.placement import carry, dtype_of, precision_of, scope, scope_of
 from ..solver.methods import EXPLICIT
 from ..solver.solver import Solver
 from .c import on_one_line, state_names
@@ -173,7 +173,7 @@ def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE |
         return model
     precision = precision_of(model)
     found: list[NeuralODE] = []
-    with scope(precision):
+    with scope_of(model):
         for member in members:
             batch = carry(member.start.needed(member.batch(data)), dtype_of(precision))
             values = eqx.filter_jit(NeuralODE.estimated_start)(member, batch)

@@ -19,7 +19,6 @@ from ..model.make_model import MakeField, MakeStart
 from ..model.neural_ode import NeuralODE
 from ..optimizers.optimizer import AbstractOptimizer
 from ..options.options import Options, Training, place_of
-from ..runtime.placement import scope
 from ..runtime.validation import check_argument, says_where
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
@@ -94,7 +93,8 @@ def fit(
     options = replace(options or Options(), **{name: word for name, word in words.items() if word is not None})
     options = options if options.members.trained.size == 1 else with_one_start(options)
     earlier = None if model is None else check_model_given(model)
-    with scope(options.kind), progress_bar(progress) as bar, ExitStack() as stack:
+    options = options.for_data(train)
+    with options.place.scope(), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
@@ -180,7 +180,8 @@ def fit_several(
         raise ValueError("fits of different precisions can't run together; pass x32 and x64 separately.")
     if any(each.scaling.turns != options[0].scaling.turns for each in options):
         raise ValueError("fits with different angles can't run together; pass those with the same angles.")
-    with scope(options[0].kind), ExitStack() as stack:
+    options = [each.for_data(train, len(options)) for each in options]
+    with options[0].place.scope(), ExitStack() as stack:
         for each in callbacks:
             stack.callback(each.on_fit_end)
         problems: dict[int, FitProblem] = {}

@@ -30,7 +30,7 @@ from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
 from ..options.recipes import growing_windows, is_default
-from ..runtime.placement import scope
+from ..runtime.placement import scope_of
 from ..training.callback import Callback
 from .problem import fitted_start, has_enough_rows
 from .relevance import evidence_of, thin_polynomial
@@ -369,7 +369,7 @@ def horizon_seen_by(judged: Judged) -> int | None:
     if horizon is not None or judged.attempt.verdict in CONTENT or fit.status == "failed":
         return horizon
     train = fit.data["train"]
-    with scope(fit.options.kind):
+    with scope_of(fit.model):
         found = replace(fit, model=make_model(train, **fit.options.parts))
         lasts = float(np.max(train.ts.max(axis=1) - train.ts.min(axis=1))) / lyapunov_time(found.model.typical, train)
     return horizon_of(found, 1.0 if lasts > LYAPUNOV_TIMES else POOR)

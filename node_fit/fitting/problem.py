@@ -24,7 +24,7 @@ from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Number, Penalty
 from ..options.options import Options
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
-from ..runtime.placement import carry, precision_of, scope
+from ..runtime.placement import carry, scope_of
 from ..sysid.initialize import begin_as_linear, begin_with_filters, has_place
 from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
@@ -308,7 +308,7 @@ def with_estimated_starts(model: NeuralODE, train: Dataset) -> NeuralODE:
     if not isinstance(model.start, Fitted):
         return model
     starts = model.scaler.scale_states(model.predict(train)[:, 0])
-    with scope(precision_of(model)):
+    with scope_of(model):
         values = jnp.where(np.isfinite(starts), carry(starts, model.start.values.dtype), model.start.values)
         return replace(model, start=eqx.tree_at(lambda start: start.values, model.start, values))
 

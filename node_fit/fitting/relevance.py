@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import scope
+from ..runtime.placement import scope_of
 from ..training.programs import Found
 from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
 from .result import Fit
@@ -97,7 +97,7 @@ def thin_out(evidence: Evidence) -> Thinned:
     if not math.isfinite(found):
         raise Unsure("no polynomial with fewer coefficients could be simulated.")
     x = np.where(every & ((prior >= INFINITE) | (np.abs(point.x) < NEGLIGIBLE_COEFFICIENT)), 0.0, point.x)
-    with scope(evidence.kind):
+    with scope_of(evidence.model):
         setup = evidence.stage.programs.setup
         part, params = setup.parts[0], evidence.stage.params(x)
         return Thinned(setup.place.one(eqx.combine(params.model, part.frozen, part.static)), found)
@@ -105,7 +105,7 @@ def thin_out(evidence: Evidence) -> Thinned:
 
 def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
     """Which of the trained parameters are coefficients of the polynomial."""
-    with scope(evidence.kind):
+    with scope_of(evidence.model):
         numbered = evidence.stage.numbered().model.field
     parts = (
         [numbered.weight] if nonlinear_only else [numbered.weight, numbered.path.layer.weight, numbered.path.layer.bias]

@@ -20,7 +20,7 @@ from ..data.dataset import Dataset
 from ..data.domains import Bounds
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..runtime.placement import carry, dtype_of, precision_of, scope
+from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 
 # How many beginnings a generation has at the least, how many generations follow the first, of how many trajectories
 # they are simulated, and over how many solver steps at the most.
@@ -62,7 +62,7 @@ def choose_beginnings(model: NeuralODE, train: Dataset, count: int, seed: int) -
     - `train`: the training data. `count`: number of beginnings wanted. `seed`: of the search.
     """
     part, size, precision = train.sample(TRAJECTORIES), Size.of(train), precision_of(model)
-    with scope(precision):
+    with scope_of(model):
         batch = model.batch(part)
         loose = replace(model.solver, rtol=ROUGH, atol=ROUGH / 100, max_steps=SOLVER_STEPS)
         rough = replace(model, start=model.start.adapted(batch), solver=loose)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates, is_single
-from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
+from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
@@ -71,7 +71,7 @@ class Ensemble(eqx.Module):
         """
         count, scaler = len(train.states), members[0].scaler
         precision = precision_of(members[0])
-        with scope(precision):
+        with scope_of(members[0]):
             blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in BAND_LEVELS]))
             horizon = float(np.max(since_start(train, train.ts), where=train.mask.any(axis=2), initial=0))
             whole = Ensemble(
@@ -206,7 +206,7 @@ class Ensemble(eqx.Module):
         first_model = self.members[0]
         first_model.check_channels(data)
         precision = precision_of(first_model)
-        with scope(precision):
+        with scope_of(first_model):
             arrays, static = zip(*(eqx.partition(member, eqx.is_array) for member in self.members), strict=True)
             stacked = jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs]), *arrays)
             every = carry(stacked, dtype_of(precision))

@@ -19,7 +19,7 @@ from ..data.batch import SLICE, Batch, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.scaling import Scaler
 from ..data.trajectories import cut
-from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope
+from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
 from ..solver.row_by_row import Front
@@ -301,9 +301,8 @@ class NeuralODE(eqx.Module):
 
         **Returns:** time derivatives in the user's units at the first time and mean inputs, shape `(point, state)`.
         """
-        precision = precision_of(self)
-        with scope(precision):
-            zs = carry(self.scaler.scale_states(ys), dtype_of(precision))
+        with scope_of(self):
+            zs = carry(self.scaler.scale_states(ys), dtype_of(precision_of(self)))
             rates = np.asarray(jax.device_get(field_at(self, zs)), dtype=np.float64)
         return self.scaler.unscale_rates(ys, rates)
 
@@ -367,7 +366,7 @@ def earlier_outputs(
     head = replace(model.scaler.marked(cut(data, pieces, data.trajectories)), angles={})
     earlier = Batch.from_dataset(head, model.scaler, jumps=model.system.jumps)
     dtype = dtype_of(precision_of(model))
-    with scope(precision_of(model)):
+    with scope_of(model):
         first = pieces_of(intervals_to(later, wanted, model.solver.interpolation)[0])[0]
         _, there = begin_channels(model, *carry((model.start.needed(later), first), dtype))
         arrival = np.asarray(there.y, np.float64)

@@ -17,7 +17,7 @@ from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates
 from ..data.events import Jumps
 from ..data.trajectories import as_frame, columns_of
-from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope
+from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..solver.problem import InitialValueProblem, Intervals, VectorField, polynomials
 from ..solver.row_by_row import Front
 from ..solver.solver import Solver
@@ -181,13 +181,13 @@ class Model(Protocol):
 
 def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
     """Outputs at the wanted times since the batch's origin, in scaled units."""
-    with scope(precision_of(model)):
+    with scope_of(model):
         return in_slices(at_times(model, channels_at), batch, wanted)
 
 
 def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
     """Compiles `predicted` for such a batch, and for any model of this structure."""
-    with scope(precision_of(model)):
+    with scope_of(model):
         in_slices(at_times(model, compiled_channels), batch, wanted)
 
 

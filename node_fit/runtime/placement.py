@@ -3,7 +3,8 @@
 import os
 import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, DTypeLike, PyTree
 
@@ -27,11 +29,32 @@ Precision = Literal["x32", "x64"]
 DeviceName = Literal["auto", "cpu", "gpu"]
 
 
-def scope(precision: str) -> AbstractContextManager[object]:
-    """The context in which arrays of this precision are made and used; leaves the process's own mode alone."""
+@contextmanager
+def scope(precision: str, device: jax.Device | None = None) -> Generator[None]:  # pyright: ignore[reportInvalidTypeForm]
+    """The context in which arrays of this precision are made and used; leaves the process's own mode alone.
+
+    **Arguments:** `device`: where they are made, if not where JAX makes them anyway.
+    """
     if precision not in ("x32", "x64"):
         raise ValueError(f"precision must be x32 or x64, got {precision!r}.")
-    return jax.enable_x64(precision == "x64")
+    with ExitStack() as stack:
+        stack.enter_context(jax.enable_x64(precision == "x64"))
+        if device is not None and device != default_device():
+            stack.enter_context(jax.default_device(device))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        yield
+
+
+def scope_of(tree: PyTree) -> AbstractContextManager[None]:
+    """The context for computations with a tree's arrays: their precision, and the device that holds them."""
+    placed = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Array) and not isinstance(leaf, Tracer)]
+    mine = [device for leaf in placed[:1] for device in leaf.devices() if device.process_index == jax.process_index()]
+    return scope(precision_of(tree), min(mine, key=lambda device: device.id) if mine else None)
+
+
+def default_device() -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
+    """Where JAX makes arrays."""
+    given: object = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    return given if isinstance(given, jax.Device) else jax.local_devices()[0]
 
 
 def ambient() -> Precision:
@@ -98,11 +121,11 @@ def carry(tree: PyTree, dtype: DTypeLike, device: jax.Device | NamedSharding | N
 
     - `tree`: any pytree; leaves that are not JAX or NumPy arrays pass unchanged.
     - `dtype`: float32 or float64, for the floating leaves.
-    - `device`: where the leaves go; the first local device if absent.
+    - `device`: where the leaves go; the device of the `scope` if absent.
     """
     copied = cast(tree, dtype)
     # All at once, in a fraction of the time of one after the other.
-    placed = jax.device_put(eqx.filter(copied, is_array), device or jax.local_devices()[0])
+    placed = jax.device_put(eqx.filter(copied, is_array), device or default_device())
     return eqx.combine(placed, copied)
 
 
@@ -287,10 +310,19 @@ class Placement:
 
     def one(self, tree: PyTree) -> PyTree:
         """Puts a tree on the first device of this process."""
+        return carry(tree, dtype_of(self.precision), self.own)
+
+    @cached_property
+    def own(self) -> jax.Device:  # pyright: ignore[reportInvalidTypeForm]
+        """The first device of this process."""
         mine = [device for device in self.devices if device.process_index == jax.process_index()]
         if not mine:
             raise ValueError(f"device.count={self.count} leaves a process without a device; use device.count=all.")
-        return carry(tree, dtype_of(self.precision), mine[0])
+        return mine[0]
+
+    def scope(self) -> AbstractContextManager[None]:
+        """The context in which arrays of this precision are made on the first device of this process."""
+        return scope(self.precision, self.own)
 
     def host(self, tree: PyTree) -> PyTree:
         """Copies a tree into NumPy arrays, whichever devices hold it."""

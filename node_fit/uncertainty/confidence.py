@@ -17,7 +17,7 @@ from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants, Quantity, quantities
 from ..model.neural_ode import NeuralODE
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
-from ..runtime.placement import scope
+from ..runtime.placement import scope_of
 from ..runtime.serialization import Json
 from ..training.programs import Found, LinearisedStage
 from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
@@ -492,7 +492,7 @@ def profile(evidence: Evidence, level: float) -> Confidence:
     around = find_fisher_intervals(evidence, level)
     information = Information(evidence)
     wanted = quantile(information, level)
-    with scope(evidence.kind):
+    with scope_of(evidence.model):
         stage = evidence.stage.refined_at(corners(information, wanted))
         fits = Profile(evidence, stage, information.variance, information.tolerance)
         best = fits.minimised(fits.point(evidence.x), np.ones(len(evidence.x), bool))
@@ -587,6 +587,6 @@ def at(information: Information, x: Float[np.ndarray, " parameter"]) -> NeuralOD
     """The model with the parameters of a flat vector."""
     stage = information.evidence.stage
     setup = stage.programs.setup
-    with scope(information.evidence.kind):
+    with scope_of(information.evidence.model):
         part, params = setup.parts[0], stage.params(x)
         return setup.place.one(eqx.combine(params.model, part.frozen, part.static))

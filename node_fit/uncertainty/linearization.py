@@ -23,7 +23,7 @@ from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss, Penalty
 from ..options.options import Devices, Options
-from ..runtime.placement import is_array, scope
+from ..runtime.placement import is_array, scope_of
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
 from ..training.task import Member, Stage
 
@@ -77,7 +77,7 @@ class Evidence:
         check_stage(stage)
         assert isinstance(options.device, Devices)
         place = replace(options, device=Devices(options.device.kind, 1)).place
-        with scope(self.kind):
+        with scope_of(self.model):
             placed = place.one(model)
             part = parameters.partition(placed, options.training.freeze)
             count = parameters.count_parameters(part.params)
@@ -117,7 +117,7 @@ class Evidence:
         return np.broadcast_to(np.tile(found, self.mask.shape[1] // len(found)), self.mask.shape)
 
     def at(self, x: Float[np.ndarray, " parameter"]) -> Found:
-        with scope(self.kind):
+        with scope_of(self.model):
             return self.stage.at(x)
 
     @property
@@ -154,7 +154,7 @@ class Evidence:
             width = leaf.shape[-1] if leaf.ndim else 1
             return rng.normal(scale=SPREAD_OF_NOISE / np.sqrt(width), size=leaf.shape) if np.any(prior) else leaf
 
-        with scope(self.kind):
+        with scope_of(self.model):
             flat = ravel_pytree(jax.tree.map(drawn, self.stage.params(self.x), self.stage.params(self.best.prior)))[0]
         found = self.at(np.asarray(flat, np.float64))
         return None if found.failed or not np.isfinite(found.jacobian).all() else found
@@ -196,7 +196,7 @@ class Evidence:
     @cached_property
     def constants(self) -> list[Place]:
         """The constants that are trained."""
-        with scope(self.kind):
+        with scope_of(self.model):
             numbered = self.stage.numbered()
         places: list[Place] = []
         for _, each in parameters.parameter_nodes(numbered.model, Constants):

@@ -1,18 +1,16 @@
 """Seconds of a solve and of a gradient over the number of trajectories, on a GPU and on the CPU beside it.
 
-    python scripts/speed/gpu.py [--most 1000000] [--devices gpu cpu]
+    python scripts/speed/gpu.py [--trajectories 1 1000 100000] [--devices gpu cpu] [--contenders node_fit]
 
 prints a table in Markdown. The problem is that of `peers.py`: trajectories of the oscillator from starts that are
 drawn, 100 times each, an MLP 2-64-64-2, float32, rtol 1e-3 and atol 1e-6. Contenders: `node_fit`, over held steps that
 meet the tolerances, one row of them for all; `diffrax`, a vmapped solve whose trajectories choose their steps; and
-`torchdiffeq`, if it is installed, whose trajectories share their steps. `node_fit, one kernel` takes node_fit's steps
-in one kernel (`solve_in_one_kernel.py`), to the nodes alone; on a CPU it is interpreted. Where memory does not suffice,
-or a compiler refuses, it says so.
+`torchdiffeq`, if it is installed, whose trajectories share their steps. Where memory does not suffice, it says so.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -20,29 +18,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import peers
-from solve_in_one_kernel import march_in_kernel
 
 import node_fit as nf
 from node_fit.solver.held_steps import settle
 from node_fit.solver.problem import InitialValueProblem
 
 REPEATS = 5
+CONTENDERS = ("node_fit", "diffrax", "torchdiffeq")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, default=1_000_000, help="largest number of trajectories")
+    parser.add_argument("--trajectories", nargs="+", type=int, default=[10**power for power in range(7)])
     parser.add_argument("--devices", nargs="+", choices=("gpu", "cpu"), default=("gpu", "cpu"))
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
     given = parser.parse_args()
     print("| trajectories | device | contender | solve [ms] | gradient [ms] |\n|---|---|---|---|---|")
-    for power in range(int(np.log10(given.most)) + 1):
+    for count in given.trajectories:
         for device in given.devices:
-            for name, solve, gradient in contenders(10**power, device):
-                print(f"| {10**power:,} | {device} | {name} | {timed(solve)} | {timed(gradient)} |", flush=True)
+            for name, solve, gradient in contenders(count, device, given.contenders):
+                print(f"| {count:,} | {device} | {name} | {timed(solve)} | {timed(gradient)} |", flush=True)
 
 
-def contenders(count: int, device: str) -> Iterator[tuple[str, Callable, Callable | None]]:
-    """A name, and functions that wait for a solve and for a gradient, if there is one."""
+def contenders(count: int, device: str, names: Sequence[str]) -> Iterator[tuple[str, Callable, Callable]]:
+    """A name, and functions that wait for a solve and for a gradient."""
     ts, ys = peers.oscillator()
     draws = np.random.default_rng(0).integers(len(ys), size=count)
     starts = ys[draws, 0] * np.linspace(0.9, 1.1, count, dtype=np.float32)[:, None]
@@ -52,28 +51,20 @@ def contenders(count: int, device: str) -> Iterator[tuple[str, Callable, Callabl
     times, y0 = jax.device_put((jnp.asarray(ts), jnp.asarray(starts)), on)
     grid, solve = held(times, y0)
     for name, solver in (("node_fit", solve), ("diffrax", adaptive)):
-        yield name, *compiled(solver, field, times, y0)
-    yield "node_fit, one kernel", in_kernel(field, grid, y0, interpret=device == "cpu"), None
-    if found := torch_functions(ts, starts, device):
+        if name in names:
+            yield name, *compiled(solver, field, times, y0, grid)
+    if "torchdiffeq" in names and (found := torch_functions(ts, starts, device)):
         yield "torchdiffeq", *found
 
 
-def compiled(solve: Callable, field: Any, times: jax.Array, y0: jax.Array) -> tuple[Callable, Callable]:
+def compiled(solve: Callable, *arguments: Any) -> tuple[Callable, Callable]:
     forward = eqx.filter_jit(solve)
-    backward = eqx.filter_jit(eqx.filter_grad(lambda field, times, y0: jnp.mean(solve(field, times, y0) ** 2)))
-    return tuple(lambda f=f: jax.block_until_ready(f(field, times, y0)) for f in (forward, backward))  # pyright: ignore[reportReturnType]
+    backward = eqx.filter_jit(eqx.filter_grad(lambda field, *rest: jnp.mean(solve(field, *rest) ** 2)))
+    return tuple(lambda f=f: jax.block_until_ready(f(*arguments)) for f in (forward, backward))  # pyright: ignore[reportReturnType]
 
 
-def adaptive(field: Any, times: jax.Array, y0: jax.Array) -> jax.Array:
+def adaptive(field: Any, times: jax.Array, y0: jax.Array, grid: jax.Array) -> jax.Array:
     return peers.diffrax_solve(field, times, y0, peers.RTOL, peers.ATOL)
-
-
-def in_kernel(field: Any, grid: jax.Array, y0: jax.Array, *, interpret: bool) -> Callable:
-    @eqx.filter_jit
-    def solve(field: Any, grid: jax.Array, y0: jax.Array) -> jax.Array:
-        return march_in_kernel("tsit5", lambda t, y: jax.vmap(field)(y), grid, y0, interpret=interpret).states
-
-    return lambda: jax.block_until_ready(solve(field, grid, y0))
 
 
 def held(times: jax.Array, y0: jax.Array) -> tuple[jax.Array, Callable]:
@@ -97,8 +88,8 @@ def held(times: jax.Array, y0: jax.Array) -> tuple[jax.Array, Callable]:
     first = np.linspace(0, 1, 9)[None]
     shares = settle(lambda grid: np.asarray(errors(grid[0]))[None], first, solver.error_order, solver.max_steps)[0]
 
-    def solve(field: Any, times: jax.Array, y0: jax.Array) -> jax.Array:
-        return solver.solve_held(problem(field, times, y0), nodes(shares, y0)).ys
+    def solve(field: Any, times: jax.Array, y0: jax.Array, grid: jax.Array) -> jax.Array:
+        return solver.solve_held(problem(field, times, y0), grid).ys
 
     return nodes(shares, y0), solve
 
@@ -139,10 +130,8 @@ def torch_functions(ts: np.ndarray, starts: np.ndarray, device: str) -> tuple[Ca
     return solve, gradient
 
 
-def timed(run: Callable | None) -> str:
+def timed(run: Callable) -> str:
     """Milliseconds of the fastest call after the first, or why there is none."""
-    if run is None:
-        return "-"
     try:
         run()
         seconds = []

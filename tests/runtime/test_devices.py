@@ -55,6 +55,28 @@ def test_eight_devices_give_the_losses_of_one(name):
     """)
 
 
+def test_a_fit_and_its_model_stay_on_a_device_that_is_not_the_first():
+    """As on the CPU of a machine with a GPU: arrays of two devices don't go into one program."""
+    run("""
+    import jax
+
+    asked = jax.devices()[1]
+    Placement.devices = property(lambda self: [asked])
+    ts = np.linspace(0, 8, 40)
+    ys = np.exp(-0.3 * ts[:, None]) * np.stack([np.cos(2 * ts), -np.sin(2 * ts)], axis=1)
+    noisy = ys + 0.05 * np.random.default_rng(0).normal(size=ys.shape)
+    train = nf.Dataset.from_arrays(ts, noisy, states=("x", "y"))
+    fit = nf.fit(train, progress=False)
+    assert {leaf.device for leaf in jax.tree.leaves(fit.model) if isinstance(leaf, jax.Array)} == {asked}
+    assert any(each.kept for each in fit.attempts) and isinstance(fit.model, nf.Ensemble)
+    assert fit.score(train).nrmse < 0.3 and np.isfinite(fit.predict(train)).all()
+    assert np.isfinite(fit.model.derivative(noisy)).all()
+    field = nf.Known(equations={"x": "-a*x + b*y", "y": "-b*x - a*y"}, constants={"a": 1.0, "b": 1.0})
+    known = nf.fit(train, field=field, progress=False)
+    assert known.score(train).nrmse < 0.3 and known.confidence().constants
+    """)
+
+
 def test_gradients_of_all_devices_are_added_once():
     """Added up in every step of a solve, they made gradients on two devices fifteen times slower than on one."""
     run("""

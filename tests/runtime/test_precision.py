@@ -1,10 +1,15 @@
 """Dtypes and devices, and the leaves of a training state."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.problems import rotation
 
+import node_fit as nf
+from node_fit.options import options
 from node_fit.runtime.placement import ambient, carry, dtype_of, find_device, numbers_as_arrays, precision_of, scope
 
 
@@ -17,8 +22,8 @@ def test_the_scope_sets_the_precision_and_puts_it_back(precision):
 
 
 def test_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="precision must be x32 or x64, got 'x16'"):
-        scope("x16")
+    with pytest.raises(ValueError, match="precision must be x32 or x64, got 'x16'"), scope("x16"):
+        pass
 
 
 def test_every_float_gets_the_dtype_and_keeps_its_value(precision):
@@ -98,6 +103,22 @@ def test_devices_by_name():
     assert find_device("cpu").platform == "cpu"
     with pytest.raises(ValueError, match="device must be auto, cpu or gpu, got 'tpu'"):
         find_device("tpu")
+
+
+def test_a_gpu_is_chosen_for_many_trajectories_alone(monkeypatch):
+    """For fewer, the CPU is faster; a device that was asked for stays."""
+    monkeypatch.setattr(options, "find_device", lambda name: SimpleNamespace(platform="gpu"))
+    monkeypatch.setattr(options, "PAYS_ON_GPU", 12)
+    data = rotation(trajectories=4)
+
+    def chosen(fits: int = 1, **given: object) -> str:
+        return nf.Options(**given).for_data(data, fits).device.kind
+
+    assert (chosen(), chosen(ensemble=2), chosen(fits=2)) == ("cpu", "cpu", "cpu")
+    assert (chosen(ensemble=3), chosen(restarts=3), chosen(fits=3)) == ("auto", "auto", "auto")
+    assert chosen(device="gpu") == "gpu" and chosen(device=nf.Devices(count=2)) == "auto"
+    monkeypatch.undo()
+    assert chosen() == "auto" or find_device("auto").platform == "gpu"
 
 
 @pytest.mark.skipif(any(device.platform == "gpu" for device in jax.devices()), reason="a GPU is here")
