@@ -84,8 +84,11 @@ def spline(t: np.ndarray, ys: np.ndarray, penalty: float | None):
 
 
 def choose_penalty(ts: np.ndarray, series: np.ndarray, rows: np.ndarray) -> float:
-    """One penalty for all trajectories of a channel; 0 if the noise is negligible."""
-    chosen, noise = estimate_noise(ts, series, rows)
+    """One penalty for all trajectories of a channel; 0 if the noise is negligible, or times span many decades."""
+    try:
+        chosen, noise = estimate_noise(ts, series, rows)
+    except ValueError:  # SciPy finds no penalty.
+        return 0.0
     return 0.0 if noise < NEGLIGIBLE_NOISE else chosen
 
 

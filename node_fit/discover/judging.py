@@ -19,7 +19,7 @@ System = tuple[Formula, ...]
 # of Roessler's system do where its third state, which is never negative, begins just below 0.
 PROBES, PROBE_REACH, FARTHEST = 8, 0.3, 10.0
 # Rows of the windows that are simulated at once, and the most windows of a record.
-WINDOW, MOST_CUTS = 15, 12
+WINDOW, MOST_CUTS, SHORTER = 15, 12, 4
 # Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
 STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
 # Minus twice the logarithm of the probability of each symbol of a formula, of which one in 4.5 is taken.
@@ -215,6 +215,12 @@ class Judge:
             return fitted, span
         apart = replace(span, follows=(False,) * len(span.follows))
         others = least_squares_of(apart, family, starts, trials)
+        if min(map(error_of, others)) > WHOLE * self.noise**2:
+            # Errors of noisy starts and of first constants grow less in the beginnings of the windows.
+            begun = least_squares_of(apart.begin(max(len(span.raw) // SHORTER, WINDOW)), family, starts, trials)
+            near = replace(family, constants=np.stack([each.values for each in begun]))
+            grown = least_squares_of(apart, near, np.stack([each.starts for each in begun]), trials)
+            others = [min(pair, key=error_of) for pair in zip(others, grown, strict=True)]
         better = min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE
         return (others, apart) if better else (fitted, span)
 

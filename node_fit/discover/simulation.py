@@ -47,7 +47,8 @@ class Span:
 
     def begin(self, rows: int) -> "Span":
         """The first rows of each window."""
-        return replace(self, steps=self.steps[: rows - 1], drivers=self.drivers[: rows - 1], raw=self.raw[:rows])
+        parts = {name: getattr(self, name)[: rows - 1] for name in ("steps", "drivers")}
+        return replace(self, raw=self.raw[:rows], spread=self.spread[:rows], **parts)
 
     def simulate(self, rates: Tape, constants: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """States by a method of Runge and Kutta, or of Rosenbrock, with fixed steps, `(row, state, member, record)`.

@@ -7,7 +7,7 @@ data.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 import equinox as eqx
@@ -17,8 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.dataset import Dataset
+from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
-from .metrics import jsonable, prediction_errors
+from .metrics import jsonable, prediction_errors, score, score_predictions, score_values
 
 # A forecast is valid up to this error [standard deviations] (P. R. Vlachas et al., Neural Networks 126:191, 2020).
 VALID_ERROR = 0.4
@@ -35,6 +36,9 @@ SPECTRAL_WIDTH = 0.01
 # on average (of 28 pairs of orbits of Lorenz's and of Rössler's system, none was at over three times), and their
 # spectrum up to this distance.
 SAME_PLACES, SAME_SPECTRUM = 4.0, 0.3
+# Rows of the windows of which a model of chaos predicts one kind up to this error. Its simulations of a whole record
+# have a spread within this factor of the data's.
+CHAOTIC_WINDOWS, PREDICTED, BOUNDED = (50, 25, 10), 0.3, 2.0
 # Pieces of the data, between which distances are twice those between records as long as the data.
 PIECES = 4
 
@@ -102,6 +106,32 @@ def score_chaos(model: NeuralODE, train: Dataset, held: Dataset) -> ChaosScores:
     distribution, spectrum = (math.inf if lost else measure(train, found) for measure, found in distances)
     valid = valid_time(windows, model.predict(windows))
     return ChaosScores(valid, lyapunov_time(model, train), distribution, expected_distance(train), spectrum)
+
+
+def predicts_windows_alone(model: NeuralODE, data: Mapping[str, Dataset], most: float) -> bool:
+    """Whether data look chaotic to a model: it predicts short windows, and its simulation of the whole training record
+    has the size of the data, but not their phase.
+
+    **Arguments:** `data`: by their roles, such as `train`. `most`: R² of the simulation at the most.
+    """
+    # A window is no forecast if its start was fitted to most of it.
+    start, train = model.start, data["train"]
+    reads = 0 if start.reads_windows else start.given_rows if isinstance(start, Fitted) else None
+    if reads is None:
+        return False
+    predicted, known = model.predict(train), train.mask
+    if score_predictions(score_values(model, train), predicted).r2 > most or not np.isfinite(predicted[known]).all():
+        return False
+    spread, own = (np.std(np.where(known, each, np.nan), axis=(0, 1), where=known) for each in (predicted, train.ys))
+    if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
+        return False
+    for rows in CHAOTIC_WINDOWS:
+        if rows <= 2 * reads:
+            continue
+        windows = [each.windows(rows, rows) for each in data.values() if each.lengths.max() >= 2 * rows]
+        if len(windows) == len(data) and all(score(model, each).nrmse < PREDICTED for each in windows):
+            return True
+    return False
 
 
 def valid_time(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> float:

@@ -16,8 +16,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..evaluation.advice import FLAT, POOR
-from ..evaluation.chaos import lyapunov_time
-from ..evaluation.metrics import score_predictions, score_values
+from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
@@ -55,10 +54,13 @@ POLYNOMIAL_RIDGE = 1.0
 NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 3.0
 # A network needs a stronger prior if its validation error is larger than that of training by this factor.
 MUCH_WORSE_HELD = 1.5
+# The prior on the network where data without noise are fitted well: a linear system gets a linear field.
+BESIDE_RIDGE = 1e-4
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
 MORE_HIDDEN, MOST_ADDED, HIDDEN_BEHIND = 2, 2, 2
+BESIDE_LINEAR = "small network beside a linear path"
 NETWORK_READOUT, MORE_STATES = "readout by a network", "more hidden states"
 # Rows of the windows of records without inputs whose starts are read from past rows: the first there are enough of.
 PAST_ROWS, WINDOWS_AFTER_PAST = "windows after past rows", (64, 32, 16)
@@ -66,19 +68,18 @@ PAST_ROWS, WINDOWS_AFTER_PAST = "windows after past rows", (64, 32, 16)
 MOST_ATTEMPTS = {"quick": 0, "normal": 4, "thorough": 100}
 # Starts of known equations, the first from the constants that were given.
 KNOWN_STARTS = {"normal": 5, "thorough": 32}
-# Rows of the windows into which a chaotic record is cut, and of the windows of which the first fit predicts one kind.
-HORIZON, WINDOWS_OF_CHAOS, PREDICTED = 50, (50, 25, 10), 0.3
+# Rows of the windows into which a chaotic record is cut.
+HORIZON = 50
 # Rows of a window that tell its start: from a noisy first row, errors grow whatever the equations. On training rows of
 # Lorenz's system with 1 % noise, the true equations had an NRMSE of 0.36 from one row, 0.24 from 10 and 0.07 from 20.
 CHAOTIC_START = 20
 # A record of more Lyapunov times is chaotic: small errors have grown a hundredfold by its end.
 LYAPUNOV_TIMES = 5.0
-# A simulation that is bounded as the data are has a spread within this factor of theirs.
-BOUNDED = 2.0
 # A fit is better only by this share of the error, or by so much evidence. Equations, which hold from other starts,
 # may be worse by the second factor, or by a standard error (L. Breiman et al., Classification and Regression Trees,
 # 1984, section 3.4.3).
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
+TINY = 1e-300
 # Other constants beside hidden states validate better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
@@ -178,7 +179,15 @@ class Judged:
             # Training rows alone tell constants apart where what is held out is at rest.
             nearer = mine.train < BETTER * theirs.train and self.error <= as_good(self.fit) * other.error
             return nearer or self.error < OTHER_CONSTANTS * other.error
+        if mine.verdict in CONTENT and theirs.verdict in CONTENT:
+            return self.log_error + math.log(1 / BETTER) < other.log_error
         return self.error < BETTER * other.error
+
+    @property
+    def log_error(self) -> float:
+        """Of the error and, if nothing was held out, of all that was fitted (BIC: G. Schwarz, Ann. Stat. 6, 1978)."""
+        values = 1 if "validation" in self.fit.data else int(self.fit.data["train"].mask.sum())
+        return math.log(max(self.error, TINY)) + self.fit.parameters * math.log(values) / (2 * values)
 
 
 # Fits with other options to the data, cut into windows of so many rows if a number is given; validated or not.
@@ -269,7 +278,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):
         return True
-    if may_have_more_states(tried, options) or may_have_equations(tried, options):
+    if may_have_more_states(tried, options) or may_hold_elsewhere(tried, options):
         return True
     return found.name == FIRST_ATTEMPT and has_hidden_starts(judged.fit)
 
@@ -290,12 +299,12 @@ def why_more(judged: Judged) -> str:
     return "they hold from other starts, too"
 
 
-def may_have_equations(tried: Sequence[Judged], options: Options) -> bool:
-    """Whether few variables, which the first network has fitted well, may have equations."""
+def may_hold_elsewhere(tried: Sequence[Judged], options: Options) -> bool:
+    """Whether few variables, which the first network has fitted well, may have a model that holds from other starts."""
     first = tried[0].fit
     network = callable(options.field) and made_of(options.field) is MLP and not reads_past(first)
     few = has_few_variables(options, tried) and has_enough_rows(first.data["train"])
-    return len(tried) == 1 and options.discover and network and few
+    return tried[-1].attempt.name in (FIRST_ATTEMPT, SPARSE_EQUATIONS) and network and few
 
 
 def may_have_more_states(tried: Sequence[Judged], options: Options) -> bool:
@@ -376,35 +385,9 @@ def horizon_seen_by(judged: Judged) -> int | None:
 
 
 def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
-    """The rows of the windows to fit and to forecast, if the data look chaotic to a fit; None elsewhere.
-
-    Of chaos, a model that is right predicts short windows, and its simulation of the whole record has the size of the
-    data, but neither their phase: its R² is at most `most`.
-    """
-    train = fit.data["train"]
-    start = fit.model.typical.start
-    if isinstance(fit.model, Ensemble) or fit.status == "failed":
-        return None
-    # A window is no forecast if its start was fitted to most of it.
-    reads = 0 if start.reads_windows else start.given_rows if isinstance(start, Fitted) else None
-    if reads is None:
-        return None
-    predicted, known = fit.predict(train), train.mask
-    if (
-        score_predictions(score_values(fit.model, train), predicted).r2 > most
-        or not np.isfinite(predicted[known]).all()
-    ):
-        return None
-    spread, own = (np.std(np.where(known, each, np.nan), axis=(0, 1), where=known) for each in (predicted, train.ys))
-    if not ((spread < BOUNDED * own) & (own < BOUNDED * spread)).all():
-        return None
-    for rows in WINDOWS_OF_CHAOS:
-        if rows <= 2 * reads:
-            continue
-        windows = {part: data.windows(rows, rows) for part, data in fit.data.items() if data.lengths.max() >= 2 * rows}
-        if len(windows) == len(fit.data) and all(fit.score(each).nrmse < PREDICTED for each in windows.values()):
-            return HORIZON
-    return None
+    """The rows of the windows to fit and to forecast, if the data look chaotic to a fit; None elsewhere."""
+    simulates = fit.status != "failed" and not isinstance(fit.model, Ensemble)
+    return HORIZON if simulates and predicts_windows_alone(fit.model.typical, fit.data, most) else None
 
 
 def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> list[Rung]:
@@ -445,7 +428,8 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     if has_few_values(first.data["train"]):
         return [equations, *past, *polynomials, *growing, linear]
     if len(first.data["train"].states) <= MOST_VARIABLES:
-        return [equations, *past, linear, *growing, *polynomials]
+        beside = Rung(BESIDE_LINEAR, ("field.linear", "penalty.ridge"), beside_linear)
+        return [equations, beside, *past, linear, *growing, *polynomials]
     return [equations, linear, *growing, *past, *polynomials]
 
 
@@ -506,6 +490,14 @@ def as_equations(options: Options, fit: Fit, tried: Sequence[Judged], *, chaotic
     start = functools.partial(Fitted, given=CHAOTIC_START) if options.start == "auto" and chaotic else options.start
     changed = replace(options, field=Sparse, start=start, optimizer=LevenbergMarquardt(), restarts=1)
     return replace(changed, training=Training(window=None))
+
+
+def beside_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """A small network beside a linear path, which goes on beyond the data, where the first, large one fits well."""
+    if not may_hold_elsewhere(tried, options) or best_of(tried).attempt.verdict not in CONTENT:
+        return None
+    field = functools.partial(MLP, linear=True)
+    return replace(options, field=field, penalty=with_ridge(options, BESIDE_RIDGE), restarts=1)
 
 
 def as_polynomial(options: Options, fit: Fit, tried: Sequence[Judged], *, degree: int, chaotic: bool) -> Options | None:

@@ -1,9 +1,11 @@
 """Derivatives from samples: convergence on clean data, robustness to noise and gaps."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from node_fit.data.interpolation import FEWEST_SMOOTHED, noise_levels, smooth
+from node_fit.data.interpolation import FEWEST_SMOOTHED, estimate_noise, noise_levels, smooth
 
 
 def waves(times: int, noise: float = 0.0, seed: int = 0, trajectories: int = 4) -> tuple[np.ndarray, ...]:
@@ -29,6 +31,16 @@ def test_on_clean_data_the_error_falls_with_the_spacing():
     assert errors[0] < 0.02
     # The derivative of an interpolating cubic spline is of third order.
     assert errors[1] < errors[0] / 6 and errors[2] < errors[1] / 6
+
+
+def test_where_times_span_many_decades_samples_are_interpolated():
+    """There, SciPy finds no penalty, and says that the problem is ill-posed."""
+    table = np.loadtxt(Path(__file__).parents[2] / "data" / "robertson.csv", delimiter=",", skiprows=1)
+    ts, ys = table[None, :, 1] / table[-1, 1], table[None, :, 2:] / table[:, 2:].std(axis=0)
+    with pytest.raises(ValueError, match="ill-posed"):
+        estimate_noise(ts, ys[..., 0], np.array([0]))
+    values, rates = smooth(ts, ys)
+    assert np.allclose(values, ys, atol=1e-9) and np.isfinite(rates).all()
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])

@@ -258,6 +258,35 @@ def test_of_few_rows_a_good_fit_with_an_evidence_is_better_than_one_without(firs
     assert not flat.beats(replace(wide, error=0.5))
 
 
+def test_weights_count_where_nothing_is_held_out(first):
+    """Of two good fits, the one with few weights is kept, unless the other has a much smaller error."""
+    few = judged(replace(first, parameters=10), train=0.004)
+    values = first.data["train"].mask.sum()
+    # Of n values, each weight has to lower the error by the factor n^(1 / 2n).
+    worth = 0.004 * values ** (-100 / (2 * values))
+    for factor, beats in ((0.9, True), (1.1, False)):
+        many = judged(replace(first, parameters=110), train=factor * worth)
+        assert many.beats(few) == beats and few.beats(many) != beats
+    poor = judged(replace(first, parameters=10), train=0.4, verdict="poor")
+    assert judged(replace(first, parameters=110), train=0.39).beats(poor)
+    held = {"train": first.data["train"], "validation": first.data["train"]}
+    few, many = (judged(replace(first, parameters=n, data=held), train=e) for n, e in ((10, 0.004), (110, 0.003)))
+    assert many.beats(few) and not few.beats(many)
+
+
+def test_a_network_that_fits_well_is_tried_small_beside_a_linear_path():
+    """A damped oscillation from a larger start, of which the large network has seen nothing."""
+    ts = np.linspace(0, 12, 160)
+    rates = lambda t, y: [y[1], -1.4 * y[0] - 0.25 * y[1]]  # noqa: E731
+    near, far = (solved(rates, start, ts) for start in ((1.0, 0.0), (2.0, -1.5)))
+    train, other = (nf.Dataset.from_arrays(ts, ys, states=("x", "v")) for ys in (near, far))
+    fit = nf.fit(train, progress=False, options=nf.Options(discover=False))
+    assert [(each.name, each.kept) for each in fit.attempts] == [("as chosen", False), (ladder.BESIDE_LINEAR, True)]
+    quick = nf.fit(train, progress=False, options=nf.Options(effort="quick"))
+    assert fit.parameters < quick.parameters / 20
+    assert fit.score(other).r2 > 0.999 and quick.score(other).r2 < 0.9
+
+
 @pytest.mark.parametrize(
     ("errors", "stronger"), [([(0.1, 0.5)], True), ([(0.1, 0.12)], False), ([(0.1, 0.5), (0.3, 0.4)], None)]
 )
