@@ -51,7 +51,7 @@ MOST_VARIABLES = 3
 POLYNOMIAL_RIDGE = 1.0
 # The prior on a network beside a linear path: its weight for each fitted value, and at the most; and the factors of a
 # weaker and of a stronger one.
-NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 1.5), 0.15, 3.0
+NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 4.5), 0.15, 3.0
 # A network needs a stronger prior if its validation error is larger than that of training by this factor.
 MUCH_WORSE_HELD = 1.5
 # The prior on the network where data without noise are fitted well: a linear system gets a linear field.
