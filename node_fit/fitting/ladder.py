@@ -296,7 +296,7 @@ def why_more(judged: Judged) -> str:
         return f"it has {count_hidden(judged.fit)} hidden states and leaves more than noise"
     if has_hidden_starts(judged.fit):
         return "other constants may fit as well where states are hidden"
-    return "they hold from other starts, too"
+    return "a model with few constants holds from other starts, too"
 
 
 def may_hold_elsewhere(tried: Sequence[Judged], options: Options) -> bool:

@@ -549,7 +549,7 @@ def check_known_keys(config: DictConfig) -> None:
     """Refuses keys that nothing reads: no constructor takes them, no command, and no other key refers to them."""
     text = OmegaConf.to_yaml(config)
     for group, known in known_keys().items():
-        node = config[group] if group else config
+        node = OmegaConf.select(config, group) if group else config
         for key in node if OmegaConf.is_dict(node) else ():
             if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(str(key))}\b", text):
                 prefix = group and f"{group}."
