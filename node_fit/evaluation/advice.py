@@ -229,10 +229,14 @@ def advise(
     if says(options.field, "is_linear", False) and "field" not in chosen:
         found.append("field=mlp, since this field is linear")
     shares = explain_by_past(data, predicted)
-    if overfits:
+    # Equations without a network overfit little: where they leave more than noise, they are wrong.
+    wrong = says(options.field, "has_equations", False) and not penalised and not independent
+    if overfits and not wrong:
         found.append(advise_against_overfitting(options, chosen) if penalised else MORE)
     elif (shares > EXPLAINED).any():
         found.append(more_states(options, chosen, enough_hidden=enough_hidden, lost=r2 < LOST))
+    elif wrong:
+        found.append(f"{other_equations(options, chosen)}: neighbouring residuals depend on each other")
     elif not r2 >= POOR:
         found.append(advise_flat(options, (), chosen, enough_hidden=enough_hidden))
     else:

@@ -79,6 +79,7 @@ LYAPUNOV_TIMES = 5.0
 # may be worse by the second factor, or by a standard error (L. Breiman et al., Classification and Regression Trees,
 # 1984, section 3.4.3).
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
+# Stands for an error of zero, which has no logarithm.
 TINY = 1e-300
 # Other constants beside hidden states validate better by this share: some sets of both fit the same.
 OTHER_CONSTANTS = 0.9

@@ -361,6 +361,17 @@ def test_three_constants_do_not_overfit():
     assert held_out(data, data.ys + 1e-2, data, tested).kind == "overfitted"
 
 
+def test_equations_that_leave_smooth_residuals_are_wrong_and_do_not_lack_rows():
+    """A linear spring fitted to a pendulum of 48 rows without noise."""
+    data = rotation(1, 48)
+    smooth = 0.1 * data.ys.std(axis=(0, 1)) * np.sin(3 * data.ts)[..., None]
+    arguments = (data, data.ys + smooth, data, data.ys + 1.2)
+    scaler = nf.make_model(data, field=nf.Linear, key=jax.random.key(0)).scaler
+    equations = held_out(*arguments, options=nf.Options(field=known()), penalised=False, scaler=scaler)
+    assert equations.kind in ("poor", "beaten") and "the equations may be wrong" in equations.sentence
+    assert "longer record" not in equations.sentence
+
+
 @pytest.mark.parametrize(("times", "kind"), [(1.5, "noise-limited"), (5.0, "overfitted")])
 def test_a_tail_is_judged_by_the_noise(times, kind):
     """The end of a decay hardly varies, so its own spread is about the noise."""
