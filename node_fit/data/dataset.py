@@ -1,7 +1,7 @@
 """Data: trajectories that are read from tables, and split into training, validation and held-out test data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -201,6 +201,8 @@ class Dataset(Trajectories):
 By = Literal["auto", "trajectory", "time"]
 # With fewer trajectories, whole ones would be too much to leave out.
 FEW_TRAJECTORIES = 5
+# The share of the data in each part that is held out, where none is given.
+HELD_OUT = 0.2
 
 
 class How(NamedTuple):
@@ -242,7 +244,7 @@ class Split:
     - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time. There, trajectories
       that have no time in common are each cut at the same share of their own time.
     - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
-      validation part before it; 0 for none.
+      validation part before it; 0 for none. `auto` is 0.2; a command with equations alone (`field=known`) fits all rows.
     - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
     - `validation_trajectories`, `test_trajectories`: names of that part's trajectories, in place of a fraction.
     - `restart`: by time, whether validation and test parts are separate records, simulated from where they begin,
@@ -253,8 +255,8 @@ class Split:
     """
 
     by: By = "auto"
-    validation: float = 0.2
-    test: float = 0.2
+    validation: float | Literal["auto"] = "auto"
+    test: float | Literal["auto"] = "auto"
     validation_from: float | None = None
     test_from: float | None = None
     validation_trajectories: Sequence[str | int] | None = None
@@ -265,15 +267,17 @@ class Split:
     def __post_init__(self):
         if self.by not in ("auto", "trajectory", "time"):
             raise ValueError(f"by must be auto, trajectory or time, got {self.by!r}.")
-        numbers = {"validation": float, "test": float, "validation_from": float | None, "test_from": float | None}
+        share = float | Literal["auto"]
+        numbers = {"validation": share, "test": share, "validation_from": float | None, "test_from": float | None}
         for key, kind in {**numbers, "restart": bool, "seed": int}.items():
             check_argument(key, getattr(self, key), kind)
         for key in ("validation", "test"):
-            if not 0 <= getattr(self, key) < 1:
+            if not 0 <= self.share(key) < 1:
                 raise ValueError(f"{key} must be a fraction from 0 to below 1, got {getattr(self, key)}.")
-        if self.validation + self.test >= 1:
+        if self.share("validation") + self.share("test") >= 1:
             raise ValueError(
-                f"validation and test leave nothing to fit: {self.validation} + {self.test} must be below 1."
+                f"validation and test leave nothing to fit: {self.share('validation')} + {self.share('test')} must be "
+                "below 1."
             )
         if self.by == "trajectory" and self.timed:
             raise ValueError("validation_from and test_from are times; they need by=time.")
@@ -293,6 +297,15 @@ class Split:
     def named(self) -> bool:
         """Whether a part is given by the names of its trajectories."""
         return self.validation_trajectories is not None or self.test_trajectories is not None
+
+    def share(self, part: str, automatic: float = HELD_OUT) -> float:
+        """The fraction of the part `validation` or `test`; `automatic` where it is `auto`."""
+        given = {"validation": self.validation, "test": self.test}[part]
+        return automatic if isinstance(given, str) else given
+
+    def with_shares(self, automatic: float) -> "Split":
+        """The split with a fraction in the place of each `auto`."""
+        return replace(self, validation=self.share("validation", automatic), test=self.share("test", automatic))
 
     def __call__(self, data: Dataset) -> Splits:
         """Splits `data`."""
@@ -328,10 +341,10 @@ class Split:
         taken = {*(test or ()), *(validation or ())}
         free = [row for row in np.random.default_rng(self.seed).permutation(count).tolist() if row not in taken]
         if test is None:
-            size = round(self.test * count)
+            size = round(self.share("test") * count)
             test, free = free[:size], free[size:]
         if validation is None:
-            size = round(self.validation * count)
+            size = round(self.share("validation") * count)
             validation, free = free[:size], free[size:]
         if not free:
             raise ValueError(
@@ -346,25 +359,27 @@ class Split:
 
     def by_time(self, data: Dataset) -> Splits:
         start, end = float(data.ts.min()), float(data.ts.max())
+        validation, test = self.share("validation"), self.share("test")
         # Cuts lie between rows: a part includes its first time, and a part of length 0 is None.
-        test_from = self.test_from if self.test_from is not None else end - self.test * (end - start)
-        rest = keep_before(data, test_from) if self.test_from is not None or self.test else end
+        test_from = self.test_from if self.test_from is not None else end - test * (end - start)
+        rest = keep_before(data, test_from) if self.test_from is not None or test else end
         validation_from = (
-            self.validation_from if self.validation_from is not None else test_from - self.validation * (end - start)
+            self.validation_from if self.validation_from is not None else test_from - validation * (end - start)
         )
         if self.validation_from is not None and validation_from > test_from:
             raise ValueError(
                 f"validation_from {validation_from:g} is later than the test part, which begins at {test_from:g}."
             )
-        fitted = keep_before(data, validation_from) if self.validation_from is not None or self.validation else rest
+        fitted = keep_before(data, validation_from) if self.validation_from is not None or validation else rest
         return self.cut_at(data, fitted, rest, end)
 
     def by_own_time(self, data: Dataset) -> Splits:
         begin, end = data.ts[:, 0], data.ts.max(axis=1)
+        validation, test = self.share("validation"), self.share("test")
         span = end - begin
-        rest = last_before(data, end - self.test * span) if self.test else end
-        held = self.test + self.validation
-        fitted = last_before(data, end - held * span) if self.validation else rest
+        rest = last_before(data, end - test * span) if test else end
+        held = test + validation
+        fitted = last_before(data, end - held * span) if validation else rest
         return self.cut_at(data, fitted, rest, end)
 
     def cut_at(self, data: Dataset, fitted: Cut, rest: Cut, end: Cut) -> Splits:
@@ -407,24 +422,6 @@ def count_trajectories(parts: Splits) -> str:
         texts.append(f"{name} {rows} {'row' if rows == 1 else 'rows'} of {of} {whole}")
     missing = [name for name, part in parts._asdict().items() if part is None]
     return ", ".join(texts) + (f"; no {' and no '.join(missing)} data" if missing else "")
-
-
-def held_out(parts: Splits) -> str:
-    """What is not fitted, of how many trajectories or rows; empty if everything is."""
-    held = {name: part for name, part in parts.named().items() if name != "train"}
-    fitted = parts.train
-    if not held:
-        return ""
-    if any(set(part.trajectories) <= set(fitted.trajectories) for part in held.values()):
-        rows = {name: int(part.scored.sum()) for name, part in held.items()}
-        left, what = sum(rows.values()), "rows"
-        whole = left + int(fitted.scored.sum())
-        said = [f"{count} later rows for {name}" for name, count in rows.items()]
-    else:
-        left, what = sum(len(part.trajectories) for part in held.values()), "trajectories"
-        whole = left + len(fitted.trajectories)
-        said = [f"{', '.join(part.trajectories)} for {name}" for name, part in held.items()]
-    return f"{' and '.join(said)}: {left} of {whole} {what}"
 
 
 def keep_before(data: Dataset, time: float) -> float:

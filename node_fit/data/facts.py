@@ -32,7 +32,8 @@ class Facts:
       `hold` or `linear`, and why.
     - `events`, `angles`: whether states jump at events, and whether some are angles.
     - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
-    - `validated`: whether there are validation data.
+    - `validated`: whether there are validation data. `restarted`: whether their trajectories begin with rows that count,
+      so that their starts are new.
     - `noise`: standard deviation of the noise over that of the measured values, both of a typical state.
     """
 
@@ -47,6 +48,7 @@ class Facts:
     angles: bool = False
     smoothable: bool = True
     validated: bool = False
+    restarted: bool = False
     noise: float = 0.0
 
     @staticmethod
@@ -65,6 +67,7 @@ class Facts:
             angles=bool(train.angles),
             smoothable=bool((train.mask.sum(axis=1) >= FEWEST_SMOOTHED).all(axis=1).any()),
             validated=validation is not None,
+            restarted=validation is not None and bool((validation.scored & validation.valid)[:, 0].any()),
             noise=noise_share(train),
         )
 

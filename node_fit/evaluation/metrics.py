@@ -265,10 +265,15 @@ def score(model: NeuralODE | Ensemble, data: Dataset) -> Score:
     return score_predictions(score_values(model, data), model.predict(data))
 
 
-def score_values(model: NeuralODE | Ensemble, data: Dataset) -> Dataset:
-    """The data, of which the rows that starts are read from do not count."""
+def score_values(model: NeuralODE | Ensemble, data: Dataset, *, trained: bool = False) -> Dataset:
+    """The data, of which the rows that starts are read from do not count.
+
+    **Arguments:** `trained`: whether the model was trained on the data. Then starts that are fitted are parameters like
+    others, and all rows count.
+    """
     check_data(data, "data")
-    return score_rows(model.typical.start, model.typical.scaler.marked(data))
+    marked = model.typical.scaler.marked(data)
+    return marked if trained and model.typical.start.is_fitted else score_rows(model.typical.start, marked)
 
 
 def score_rows(start: AbstractStart, data: Dataset) -> Dataset:

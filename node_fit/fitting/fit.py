@@ -105,15 +105,14 @@ def fit(
         if alone and is_open(options, options.effort):
             steps = [result.steps]
 
-            def again(changed: Options, rows: int | None, validated: bool) -> Fit:
+            def again(changed: Options, rows: int | None) -> Fit:
                 parts = [
                     part if rows is None or part is None else part.windows(rows, rows)
                     for part in (problem.train, problem.validation)
                 ]
-                held = parts[1] if validated else None
-                other = build_problem(changed, parts[0] or train, held, callback=callback, offset=steps[-1])
+                other = build_problem(changed, parts[0] or train, parts[1], callback=callback, offset=steps[-1])
                 steps.append((found := solve([other], [callback])[0]).steps)
-                return replace(found, data={**found.data, **({} if parts[1] is None else {"validation": parts[1]})})
+                return found
 
             result = climb(options, result, again, options.effort, callback)
         return with_bands(result, options.members)

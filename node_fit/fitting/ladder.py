@@ -15,6 +15,7 @@ import equinox as eqx
 import numpy as np
 
 from ..data.dataset import Dataset
+from ..data.facts import Facts
 from ..evaluation.advice import FLAT, POOR
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
 from ..model.ensemble import Ensemble
@@ -22,18 +23,19 @@ from ..model.fields.known import Sparse
 from ..model.fields.network import MLP, Linear, Polynomial
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
-from ..model.make_model import is_plain, keyword, made_of, make_model, says
+from ..model.make_model import is_equations_alone, is_plain, keyword, made_of, make_model, says
 from ..model.observation import NetworkReadout
 from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Effort, Options, Training
-from ..options.recipes import growing_windows, is_default
+from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows, is_default
 from ..runtime.placement import scope_of
 from ..training.callback import Callback
-from .problem import fitted_start, has_enough_rows
+from ..uncertainty.linearization import Unsure
+from .problem import has_enough_rows
 from .relevance import evidence_of, thin_polynomial
-from .resolve import ENCODER_ROWS, LONG_RECORD, SHORT, Choice
+from .resolve import ENCODER_ROWS, LONG_RECORD, SHORT, Choice, fitted_start
 from .result import Fit
 
 LADDER_LOG = logging.getLogger(__name__)
@@ -81,8 +83,8 @@ LYAPUNOV_TIMES = 5.0
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Stands for an error of zero, which has no logarithm.
 TINY = 1e-300
-# Other constants beside hidden states validate better by this share: some sets of both fit the same.
-OTHER_CONSTANTS = 0.9
+# Misfits of the same equations that differ by less are of the same optimum.
+SAME_MISFIT = 1e-6
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
 LEVEL = 0.9
 
@@ -130,14 +132,11 @@ class Rung:
     """A way to fit: its name, the keys of the config that it changes, and the options, or None where it does not apply.
 
     - `options`: from those that were given, the fit that they lead to, and what has been tried.
-    - `validated`: whether validation data choose its iterate and end it. They would mislead equations without a
-      network, which overfit nothing: at an epidemic's end, where no one is infected, any that die out validate well.
     """
 
     name: str
     keys: tuple[str, ...]
     options: "Callable[[Options, Fit, Sequence[Judged]], Options | None]"
-    validated: bool = True
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,8 @@ class Judged:
     def beats(self, other: "Judged") -> bool:
         """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
         mine, theirs = self.attempt, other.attempt
+        if is_equations_alone(self.fit.options.field) and is_equations_alone(other.fit.options.field):
+            return self.misfit < (1 - SAME_MISFIT) * other.misfit
         if "validation" not in self.fit.data:
             if self.standing != other.standing:
                 return self.standing > other.standing
@@ -176,13 +177,22 @@ class Judged:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
         if mine.has_equations and self.standing:
             return self.error < as_good(self.fit) * other.error
-        if has_hidden_starts(self.fit) and mine.train is not None and theirs.train is not None:
-            # Training rows alone tell constants apart where what is held out is at rest.
-            nearer = mine.train < BETTER * theirs.train and self.error <= as_good(self.fit) * other.error
-            return nearer or self.error < OTHER_CONSTANTS * other.error
         if mine.verdict in CONTENT and theirs.verdict in CONTENT:
             return self.log_error + math.log(1 / BETTER) < other.log_error
         return self.error < BETTER * other.error
+
+    @property
+    def misfit(self) -> float:
+        """What training has minimised, of equations alone: the likelihood of training rows tells their constants.
+
+        Validation rows would mislead: at an epidemic's end, where no one is infected, any that die out validate well.
+        """
+        if self.fit.status == "failed":
+            return math.inf
+        try:
+            return self.fit.evidence.misfit
+        except Unsure:
+            return math.inf if self.attempt.train is None else self.attempt.train
 
     @property
     def log_error(self) -> float:
@@ -191,8 +201,8 @@ class Judged:
         return math.log(max(self.error, TINY)) + self.fit.parameters * math.log(values) / (2 * values)
 
 
-# Fits with other options to the data, cut into windows of so many rows if a number is given; validated or not.
-Again = Callable[[Options, int | None, bool], Fit]
+# Fits with other options to the data, cut into windows of so many rows if a number is given.
+Again = Callable[[Options, int | None], Fit]
 
 
 def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: Callback) -> Fit:
@@ -218,8 +228,8 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
             continue
         callback.on_attempt(rung.name, why_more(best))
         try:
-            fit = again(changed, horizon, rung.validated)
-        except ValueError as error:
+            fit = again(changed, horizon)
+        except Exception as error:  # A fit that is there is never lost to a later attempt.
             LADDER_LOG.warning("%s: %s", rung.name, error)
             continue
         if fit.status in UNFINISHED:
@@ -397,8 +407,10 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
         return []
     if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)
-        network = says(options.field, "has_network", True)
-        return [Rung("several starts", ("restarts", "start"), several, validated=network)]
+        return [
+            Rung("derivatives first", ("recipe",), after_derivatives),
+            Rung("several starts", ("restarts", "start"), several),
+        ]
     if made_of(options.field) is not MLP or not is_plain(options.field):
         return []
     hidden = [
@@ -415,7 +427,7 @@ def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> 
     ]
     chaotic = horizon is not None
     sparse = functools.partial(as_equations, chaotic=chaotic)
-    equations = Rung(SPARSE_IN_WINDOWS if chaotic else SPARSE_EQUATIONS, ("field",), sparse, validated=False)
+    equations = Rung(SPARSE_IN_WINDOWS if chaotic else SPARSE_EQUATIONS, ("field",), sparse)
     linear = Rung("linear", ("field",), as_linear)
     polynomials = [
         Rung(name, ("field",), functools.partial(as_polynomial, degree=degree, chaotic=chaotic))
@@ -585,9 +597,19 @@ def with_ridge(options: Options, weight: float) -> Penalty:
     return replace(options.penalty, ridge=weight if isinstance(given, str) else given)
 
 
+def after_derivatives(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
+    """Equations alone from constants that fit the derivatives of the data, where all states are measured."""
+    alone = is_equations_alone(options.field) and made_of(options.field) is not Sparse
+    if not alone or count_hidden(fit) or best_of(tried).attempt.verdict in CONTENT:
+        return None
+    optimizer = options.optimizer or LevenbergMarquardt()
+    return replace(options, recipe=Recipe({**DEFAULT_RECIPE.stages, "main": Plan(optimizer=optimizer)}))
+
+
 def with_several_starts(options: Options, fit: Fit, tried: Sequence[Judged], *, effort: Effort) -> Options | None:
     """Known equations from several constants, and starts that are fitted."""
     if options.restarts not in ("auto", 1) or isinstance(fit.model, Ensemble) or not fit.model.constants():
         return None
-    start = fitted_start(fit.data.get("validation")) if options.start == "auto" else options.start
+    start = fitted_start(Facts.of(fit.data["train"], fit.data.get("validation")))
+    start = start if options.start == "auto" else options.start
     return replace(options, start=start, restarts=KNOWN_STARTS[effort], optimizer=LevenbergMarquardt())

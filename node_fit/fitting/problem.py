@@ -18,8 +18,9 @@ from ..evaluation.metrics import score_predictions
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
+from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import MakeStart, keywords, made_of, make_model
+from ..model.make_model import is_equations_alone, keywords, made_of, make_model
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Number, Penalty
 from ..options.options import Options
@@ -30,7 +31,7 @@ from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
 from ..training.task import Member, Members, Stage
-from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, resolve
+from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, fitted_start, resolve
 from .screening import choose_beginnings, has_beginnings
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
@@ -71,6 +72,12 @@ class FitProblem:
     def ensemble(self) -> Members:
         """The members that are fitted at once."""
         return self.options.members.trained
+
+    @property
+    def picking(self) -> Dataset | None:
+        """The data that pick iterates, members and restarts: none for equations alone, whose constants are those of the
+        optimum of the training likelihood. Validation data only judge them."""
+        return None if is_equations_alone(self.model.field) else self.validation
 
     @property
     def said(self) -> list[str]:
@@ -139,7 +146,7 @@ class FitProblem:
             self.options,
             members,
             self.train,
-            self.validation,
+            self.picking,
             starts_well=self.linear is not None,
             offset=self.offset,
         )
@@ -430,7 +437,7 @@ def find_equations(
     best = found.ranked[0]
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
     few = options.start == "auto" and int(train.mask.sum()) < SHORT
-    start = fitted_start(validation) if few else options.start
+    start = fitted_start(Facts.of(train, validation)) if few else First if options.start == "auto" else options.start
     told = Choice("field", "sparse", found.verdict)
     return replace(options, field=field, start=start, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
 
@@ -438,9 +445,3 @@ def find_equations(
 def has_enough_rows(train: Dataset) -> bool:
     """Whether equations can be looked for: of data without events, with enough measurements of each state."""
     return train.events is None and int(train.mask.sum(axis=1).min()) >= FEWEST_ROWS
-
-
-def fitted_start(validation: Dataset | None) -> MakeStart:
-    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
-    others = validation is not None and bool((validation.scored & validation.valid)[:, 0].any())
-    return Fitted if others else functools.partial(Fitted, given=None)

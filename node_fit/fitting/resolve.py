@@ -15,10 +15,12 @@ import numpy as np
 from ..data.facts import Facts
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
-from ..model.make_model import keyword, says
+from ..model.make_model import MakeStart, is_equations_alone, keyword, says
 from ..objectives.objective import Number, Penalty
+from ..optimizers.gradient import LBFGS
+from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import TIGHT, Options, Training, with_tolerance
-from ..options.recipes import Recipe
+from ..options.recipes import DIRECT_RECIPE, Recipe, is_default
 from ..sysid.linear_model import LinearModel
 
 # Rows of a window: the first of these of which the longest record holds at least `LONG_RECORD`.
@@ -44,6 +46,8 @@ SHORT = 200
 # Noise, as a share of the spread, of which a single row has too much for a start, where there are so many trajectories
 # of so many rows each.
 NOISY, SEVERAL, ROWS_OF_EACH = 0.03, range(4, 201), 30
+# More starts are not fitted beside constants, which would take long [trajectories].
+MAX_FITTED_STARTS = 100
 # Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
 RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
 
@@ -111,6 +115,9 @@ def resolve(
     if inputs == "auto":
         inputs = facts.inputs
         choices += [Choice("solver.inputs", inputs, facts.inputs_reason)] if facts.driven else []
+    if is_equations_alone(options.field) and not continued:
+        options, more = for_equations(options, facts)
+        return with_ridges(with_solvers(options, inputs, facts), [*choices, *more], facts)
     # A linear model of the whole record knows no jumps.
     window, looks = window_of(options, facts), is_identified(options, facts) and not continued
     if not looks or window is None or facts.longest < LONG_RECORD * window:
@@ -148,6 +155,28 @@ def resolve(
         assert callable(options.field)
         options = replace(options, field=functools.partial(options.field, linear=True))
     return with_ridges(options, choices, facts, begun=identified is not None and identified.model is not None)
+
+
+def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]]:
+    """The defaults of equations alone: least squares over whole trajectories, from the values that were given.
+
+    A first row is as noisy as any other, so that starts are fitted beside the constants.
+    """
+    choices: list[Choice] = []
+    if options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS:
+        options = replace(options, start=fitted_start(facts))
+        choices.append(Choice("start", "fitted", "a first row is as noisy as any other"))
+    if options.optimizer in (None, LBFGS()) and options.training.batch_size is None:
+        options = replace(options, optimizer=LevenbergMarquardt())
+        choices.append(Choice("optimizer", "lm", "few constants, by least squares"))
+    if is_default(options.recipe):
+        options = replace(options, recipe=DIRECT_RECIPE)
+    return with_plain_defaults(options), choices
+
+
+def fitted_start(facts: Facts) -> MakeStart:
+    """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
+    return Fitted if facts.restarted else functools.partial(Fitted, given=None)
 
 
 def has_noisy_starts(options: Options, facts: Facts) -> bool:

@@ -129,24 +129,26 @@ class Fit:
         """
         return score(self.model, data)
 
-    def scored(self, data: Dataset) -> Dataset:
-        """The data, of which the rows that starts are read from do not count."""
-        return score_values(self.model, data)
+    def scored(self, data: Dataset, *, trained: bool = False) -> Dataset:
+        """The data, of which the rows that starts are read from do not count; see `score_values`."""
+        return score_values(self.model, data, trained=trained)
 
     def marked(self, data: Dataset) -> Dataset:
         """The data with the angles of the fit named."""
         check_data(data, "data")
         return self.model.typical.scaler.marked(data)
 
-    def simple_scores(self, train: Dataset, data: Dataset) -> dict[str, Score]:
+    def simple_scores(self, train: Dataset, data: Dataset, *, trained: bool = False) -> dict[str, Score]:
         """Scores of simple models on the rows that count: the mean, the last known value, a linear ODE, and the linear
         state-space model that the fit began with, if any.
 
-        **Arguments:** `train`: the data that they are fitted to. `data`: the data that they predict.
+        **Arguments:** `train`: the data that they are fitted to. `data`: the data that they predict. `trained`: as of
+        `score_values`.
         """
-        found = baselines(self.marked(train), self.scored(data))
+        scored = self.scored(data, trained=trained)
+        found = baselines(self.marked(train), scored)
         if self.linear is not None:
-            found["state-space"] = metrics.score_predictions(self.scored(data), self.linear.predict(data))
+            found["state-space"] = metrics.score_predictions(scored, self.linear.predict(data))
         return found
 
     @property
@@ -185,9 +187,9 @@ class Fit:
         case = Case(
             self.status,
             self.history,
-            {name: self.scored(part) for name, part in given.items()},
+            {name: self.scored(part, trained=name == "train") for name, part in given.items()},
             {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows,
-            {name: self.simple_scores(given["train"], part) for name, part in given.items()},
+            {name: self.simple_scores(given["train"], part, trained=name == "train") for name, part in given.items()},
             self.options,
             self.step_excess,
             {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
@@ -279,7 +281,7 @@ class Fit:
 
         **Arguments:** `data`: the training data by default.
         """
-        scored = self.scored(self.data["train"] if data is None else data)
+        scored = self.scored(self.data["train"] if data is None else data, trained=data is None)
         return check_residuals(scored, self.predict(scored), self.model.typical.scaler)
 
     @cached_property

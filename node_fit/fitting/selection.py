@@ -89,7 +89,7 @@ def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int
     **Arguments:** `problem`: that was solved. `loop`, `state`, `member`: a loop at its end.
     """
     best, chosen = loop.fitted(state, member), state.members[member].chosen
-    if problem.validation is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
+    if problem.picking is None or not is_earlier(loop, state, member) or not np.isfinite(chosen.loss):
         return best
     last = loop.fitted(state, member, chosen)
     train, held = problem.errors(best)
@@ -122,7 +122,7 @@ def restarts_of(problem: FitProblem, loop: Loop, state: RunState, among: range) 
 
     **Arguments:** `among`: the problem's members, one for each restart and each weight of the prior.
     """
-    validated, outcomes = problem.validation is not None, loop.outcomes(state)
+    validated, outcomes = problem.picking is not None, loop.outcomes(state)
     fits: list[Restart] = []
     weights = len(problem.ridges)
     for first in among[::weights]:

@@ -15,6 +15,7 @@ from ..training.decisions import Outcome
 from ..training.loop import Loop
 from ..training.step import TrainState
 from ..training.task import Member, kind_of
+from .optimum import bring_to_optimum
 from .problem import FitProblem
 from .result import Fit
 from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member
@@ -43,7 +44,7 @@ def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overvie
         parts = CallbackParts([callbacks[index] for index in group], own, overview or Callback())
         outcomes, state = run_until_interrupted(loop, callbacks[0] if alone else parts, alone=alone)
         for index, among in zip(group, own, strict=True):
-            fits[index] = ledger.result(problems[index], loop, outcomes, state, among)
+            fits[index] = bring_to_optimum(ledger.result(problems[index], loop, outcomes, state, among))
     return [fits[index] for index in range(len(problems))]
 
 
@@ -82,7 +83,7 @@ class Ledger:
     ) -> Fit:
         """The fit of a problem, whose members are some of the loop's."""
         several, keep = problem.ensemble.count > 1, problem.ensemble.keep
-        best = select_member(state, among, outcomes, validated=problem.validation is not None)
+        best = select_member(state, among, outcomes, validated=problem.picking is not None)
         model, outcome = kept_of(problem, loop, outcomes, state, best)
         options, choices = problem.settled(None if several else best - among[0])
         excess = loop.step_excess(state)

@@ -204,6 +204,12 @@ def says(maker: Any, name: str, default: Any) -> Any:
     return getattr(found, name, default) if isinstance(found, type) else default
 
 
+def is_equations_alone(field: Any) -> bool:
+    """Whether a field, or what makes one, has right-hand sides as equations and no network beside them."""
+    kind = type(field) if isinstance(field, eqx.Module) else made_of(field) if callable(field) else None
+    return bool(getattr(kind, "has_equations", False)) and not getattr(kind, "has_network", True)
+
+
 def keywords(maker: Any) -> dict[str, Any]:
     """The keyword arguments of a partial; none of a class or function."""
     return maker.keywords if isinstance(maker, functools.partial) else {}

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal, Protocol, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
@@ -210,6 +211,25 @@ class Evidence:
     def values(self) -> int:
         """Number of measurements."""
         return int(self.informative.sum())
+
+    def minimised(self, found: Found) -> Found:
+        """The residuals whose squares the fit minimises, with their Jacobian: of a robust loss, those of large
+        measurements are smaller (`AbstractResidualLoss`)."""
+        if self.spread is None:
+            return found
+        width = self.mask.shape[1]
+        z = found.residuals[:, :width] / self.spread
+        factor = np.ones_like(found.residuals)
+        factor[:, :width] = np.asarray(self.loss.factor(jnp.asarray(z)), np.float64)
+        slope = np.ones_like(factor)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope[:, :width] = np.where(z == 0, 1.0, self.loss.influence(z)[0] / (factor[:, :width] * z))
+        return found._replace(residuals=found.residuals * factor, jacobian=found.jacobian * slope.reshape(-1, 1))
+
+    @cached_property
+    def misfit(self) -> float:
+        """Twice the negative logarithm of likelihood and priors at the fit's parameters, times the noise's variance."""
+        return self.objective(self.minimised(self.at(self.x)), self.x)
 
     def squares(self, found: Found) -> float:
         """The sum of squared weighted residuals of the measurements."""

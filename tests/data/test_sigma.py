@@ -45,15 +45,15 @@ def test_the_optimum_is_that_of_weighted_least_squares(sigma):
 
 
 def test_validation_losses_are_weighted_too():
-    data = two_lines([0.01, 1.0])
-    fit = fit_to(data, field=RATE, validation=two_lines([1e3, 1.0]), **OPTIONS)
-    unsure = fit_to(data, field=RATE, validation=two_lines([1.0, 1.0]), **OPTIONS)
+    data, options = two_lines([0.01, 1.0]), {**OPTIONS, "field": "linear"}
+    fit = fit_to(data, validation=two_lines([1e3, 1.0]), **options)
+    unsure = fit_to(data, validation=two_lines([1.0, 1.0]), **options)
     assert fit.history[-1].validation_loss > 1.1 * unsure.history[-1].validation_loss
 
 
 def test_the_likelihood_of_estimated_noise_is_that_of_a_regression():
     data = two_lines()
-    fit = fit_to(data, field=RATE, **OPTIONS)
+    fit = fit_to(data, field=RATE, start="first", **OPTIONS)
     scale = Scaler.from_dataset(data).state_scale
     off = ((data.ys[0] - fit.model.constants()["k"] * TS[:, None]) / scale)[1:]
     deviation = np.sqrt((off**2).mean()) * np.broadcast_to(scale, off.shape)

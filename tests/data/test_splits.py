@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.data.dataset import count_trajectories, held_out
+from node_fit.data.dataset import count_trajectories
 
 SMALL = settings(max_examples=60, deadline=None)
 
@@ -305,12 +305,10 @@ def test_what_is_said_of_a_split_counts_rows_and_trajectories():
     assert nf.Split(by="time").how(five).reason == "by time, as split.by says"
 
 
-def test_what_is_held_out_is_named_of_how_many():
+def test_shares_that_are_left_open_are_a_fifth_or_what_the_caller_says():
     twelve = records([(5, 0.0)] * 12)
-    parts = nf.Split()(twelve)
-    left = [*parts.validation.trajectories, *parts.test.trajectories]
-    assert len(left) == 4 and held_out(parts).endswith("for test: 4 of 12 trajectories")
-    assert held_out(parts).startswith(f"{left[0]}, {left[1]} for validation and {left[2]}, {left[3]} for test")
-    assert held_out(nf.Split(validation=0.0, test=0.25)(years())) == "6 later rows for test: 6 of 21 rows"
-    assert held_out(nf.Split(validation=0.2, test=0.0)(twelve)).endswith("for validation: 2 of 12 trajectories")
-    assert held_out(nf.Split(validation=0.0, test=0.0)(twelve)) == ""
+    assert len(nf.Split()(twelve).train) == len(nf.Split(validation=0.2, test=0.2)(twelve).train) == 8
+    whole = nf.Split().with_shares(0.0)(twelve)
+    assert len(whole.train) == 12 and whole.validation is None and whole.test is None
+    given = nf.Split(test=0.25).with_shares(0.0)(years())
+    assert given.validation is None and len(scored_times(given.test)) == 6

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
-import equinox as eqx
 import jax
 import numpy as np
 from beartype import BeartypeConf
@@ -20,12 +19,12 @@ from beartype.roar import BeartypeException, BeartypeWarning
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf import errors as omegaconf
 
-from ...data.dataset import Split, Splits, held_out
+from ...data.dataset import Split, Splits
 from ...data.table_source import Table
 from ...data.tables.reading import ESTIMATE
 from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
-from ...model.fields.known import Known
-from ...model.make_model import made_of
+from ...model.fields.known import Known, Sparse
+from ...model.make_model import is_equations_alone, made_of
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
 from ...runtime.serialization import is_json, is_list
@@ -272,8 +271,6 @@ WORDS = {
     "device": {"count": "all"},
     "ensemble": {"size": "auto"},
 }
-# Of more trajectories, those that are held out are hardly missed.
-FEW_TO_HOLD_OUT = 50
 
 
 class Parts(NamedTuple):
@@ -283,9 +280,11 @@ class Parts(NamedTuple):
     options: Options
 
     def load_and_tell(self) -> tuple[Splits, list[str]]:
-        """As `Table.load_and_tell`, and what known equations lose by it, of which few trajectories tell much."""
-        splits, notes = self.data.load_and_tell()
-        return splits, notes + notes_of_known(self, splits)
+        """As `Table.load_and_tell`; of equations alone, all rows are fitted where the split does not say otherwise."""
+        if not is_equations_alone(self.options.field) or made_of(self.options.field) is Sparse:
+            return self.data.load_and_tell()
+        splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_and_tell()
+        return splits, notes + notes_of_equations(self.data, splits)
 
 
 def build_parts(config: DictConfig) -> Parts:
@@ -324,7 +323,8 @@ def without_words(node: Any, group: str) -> Any:
 
 
 def start_of(config: DictConfig) -> object:
-    """The config's rule for starts; keys without the name of a rule are those of `start=first`, which knows starts.
+    """The config's rule for starts; keys without the name of a rule, which say where states start, are those of the
+    default rule: `start=fitted` of equations alone, else `start=first`.
 
     **Raises:** `ConfigError` if a key is that of another rule.
     """
@@ -334,6 +334,9 @@ def start_of(config: DictConfig) -> object:
     for key in start:
         if key != "absent":
             raise ConfigError(f"start.{key} needs the name of a rule; write it before, such as start=encoder.")
+    target = str(OmegaConf.select(config, "field._target_", default=""))
+    if target == f"node_fit.{Known.__name__}":
+        return {"_target_": "node_fit.Fitted", "_partial_": True, "given": None, "absent": start.absent}
     return {"_target_": "node_fit.First", "_partial_": True, "absent": start.absent}
 
 
@@ -383,23 +386,17 @@ def as_list(names: object) -> list[object]:
     return list(names) if is_list(names) or is_json(names) else [names]
 
 
-def notes_of_known(parts: Parts, splits: Splits) -> list[str]:
-    """What known equations, which few data determine, are not fitted to, and what the noise would change."""
-    if isinstance(parts.options.field, eqx.Module) or made_of(parts.options.field) is not Known:
-        return []
-    split, held = parts.data.split, held_out(splits)
-    chosen = split.named or split.timed or parts.data.test_path is not None
-    count = len({name for part in splits.named().values() for name in part.trajectories})
-    if not held or chosen or count >= FEW_TO_HOLD_OUT:
-        return []
-    notes = [
-        f"held out: {held}. Known equations seldom need it, and constants are surer from all data: "
-        "data.split.validation=0 data.split.test=0 fits everything."
-    ]
-    if parts.data.sigma == ESTIMATE:
+def notes_of_equations(data: Table, splits: Splits) -> list[str]:
+    """What equations alone are fitted to, and what the noise would change."""
+    notes: list[str] = []
+    if len(splits.named()) == 1:
+        notes.append(
+            "all rows are fitted, since few constants need no data held out; data.split.test=0.2 holds a fifth out."
+        )
+    if data.sigma == ESTIMATE:
         notes.append(
             "data.sigma is not given: all values of a state weigh the same, and the noise is taken from the residuals. "
-            f"With it, such as 'data.sigma={{{parts.data.states[0]}: {{relative: 0.1, absolute: 0.01}}}}', precise "
+            f"With it, such as 'data.sigma={{{data.states[0]}: {{relative: 0.1, absolute: 0.01}}}}', precise "
             "values weigh more, and chi2 says whether the equations fit."
         )
     return notes
