@@ -223,7 +223,10 @@ class Simulation:
 
     def modes(self, time: Float[Array, ""], state: Float[Array, " state"]) -> Bool[Array, " comparison"]:
         """The outcomes of comparisons just after a moment."""
-        scope = self.system.scope(jnp.nextafter(jax.lax.stop_gradient(time), jnp.inf), state, self.constants)
+        still = jax.lax.stop_gradient(time)
+        # The number after zero is subnormal, and XLA rounds it to zero in some programs and not in others.
+        later = jnp.where(still == 0, jnp.finfo(still.dtype).tiny, jnp.nextafter(still, jnp.inf))
+        scope = self.system.scope(later, state, self.constants)
         return stack_outcomes([evaluate(formula, scope) for formula in self.system.comparisons])
 
     @property
@@ -382,7 +385,9 @@ class Simulation:
             new = jnp.where(happens, settled, new)
             memory = jax.tree.map(lambda a, b: jnp.where(happens, a, b), remembered, memory)
         growth = jnp.clip(SAFETY * jnp.maximum(error, 1e-12) ** (-1 / ERROR_ORDER), MIN_GROWTH, MAX_GROWTH)
-        proposed = jnp.where(is_good & reaches, jnp.maximum(step * growth, wanted), step * growth)
+        # A step that ends at a stop, or at an event that has been located, says little about the length of the next.
+        is_cut = is_good & (reaches | jnp.isfinite(progress.upper))
+        proposed = jnp.where(is_cut, jnp.maximum(step * growth, progress.step), step * growth)
         next_step = jnp.where(is_good & ~is_taken, progress.step, jax.lax.stop_gradient(proposed))
         state, time = jnp.where(is_taken, new, progress.state), jnp.where(is_taken, after, time)
         moved = progress._replace(

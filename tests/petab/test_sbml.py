@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.petab import NAMESPACE, TIME, mathml, sbml
+from helpers.petab import NAMESPACE, TIME, mathml, quantities, sbml
 
 import node_fit
 from node_fit.petab.sbml import read_sbml
@@ -147,3 +147,46 @@ def test_a_package_that_changes_the_mathematics_is_refused(tmp_path):
     path.write_text(text)
     with pytest.raises(ValueError, match="arrays"):
         read_sbml(path)
+
+
+def simulate_with_rule(tmp_path, rate: str, start: float, event: str = ""):
+    """The objective of three rows of `x`, whose rate is a formula of `k` and the time."""
+    triggered = (
+        f"<listOfEvents><event id='e' useValuesFromTriggerTime='true'><trigger initialValue='false' persistent='true'>"
+        f"{mathml(event)}</trigger><listOfEventAssignments><eventAssignment variable='x'>{mathml('<cn>9</cn>')}"
+        "</eventAssignment></listOfEventAssignments></event></listOfEvents>"
+    )
+    content = quantities(x=start, k=K) + f"<listOfRules><rateRule variable='x'>{mathml(rate)}</rateRule></listOfRules>"
+    (tmp_path / "model.xml").write_text(sbml(content + (triggered if event else "")))
+    (tmp_path / "table.csv").write_text("time,x\n0,1\n0.9,1\n2,1\n")
+    return node_fit.objective(
+        node_fit.SBML(str(tmp_path / "model.xml"), str(tmp_path / "table.csv"), parameters=["k"]).read()
+    )
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        apply("gt", TIME, "0.9"),
+        apply("lt", "0.9", TIME),
+        apply("not", apply("leq", TIME, "0.9")),
+        apply("gt", apply("times", "0.7", TIME), "0.63"),
+    ],
+)
+def test_a_strict_trigger_acts_just_after_its_time_and_the_simulation_goes_on(trigger, tmp_path):
+    decays = apply("minus", apply("times", "k", "x"))
+    objective = simulate_with_rule(tmp_path, decays, 2.0, trigger)
+    expected = [2, 2 * np.exp(-K * 0.9), 9 * np.exp(-K * 1.1)]
+    np.testing.assert_allclose(objective.simulate(objective.nominal), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("comparison", ["gt", "neq"])
+def test_a_comparison_that_switches_at_the_start_has_a_gradient(comparison, tmp_path):
+    during = apply("and", apply(comparison, TIME, "0"), apply("lt", TIME, "1.5"))
+    switched = f"<piecewise><piece><ci>k</ci>{during}</piece><otherwise><cn>0</cn></otherwise></piecewise>"
+    objective = simulate_with_rule(tmp_path, apply("minus", switched, apply("times", "k", "x")), 0.0)
+    values, slope = objective.simulate(objective.nominal), np.asarray(objective.gradient(objective.nominal))
+    filled = 1 - np.exp(-K * np.array([0, 0.9, 1.5]))
+    np.testing.assert_allclose(values, [*filled[:2], filled[2] * np.exp(-K * 0.5)], rtol=1e-6)
+    assert np.isfinite(slope).all()
+    assert slope[0] != 0
