@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..model.fields import operations
+
 Value = float | bool | Float[Array, "..."] | Bool[Array, "..."]
 
 
@@ -48,14 +50,16 @@ class FormulaError(ValueError):
 def divide(numerator: Value, denominator: Value) -> Value:
     """A quotient; numbers divided by zero are infinite or not a number, as in JAX."""
     if isinstance(denominator, float) and denominator == 0.0:
-        return jnp.divide(jnp.asarray(numerator, float), jnp.asarray(denominator, float))
-    return numerator / denominator
+        return operations.divide(jnp.asarray(numerator, float), jnp.asarray(denominator, float))
+    if isinstance(denominator, float | bool):
+        return numerator / denominator
+    return operations.divide(jnp.asarray(numerator, float), jnp.asarray(denominator, float))
 
 
 def power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, float) and exponent.is_integer() and abs(exponent) <= MAX_INTEGER_POWER:
-        return jax.lax.integer_pow(jnp.asarray(base, float), int(exponent))
-    return jnp.power(jnp.asarray(base, float), jnp.asarray(exponent, float))
+        return operations.integer_power(jnp.asarray(base, float), int(exponent))
+    return operations.power(jnp.asarray(base, float), jnp.asarray(exponent, float))
 
 
 def piecewise(*pieces: Value) -> Value:
@@ -67,13 +71,15 @@ def piecewise(*pieces: Value) -> Value:
 
 
 def logarithm(value: Value, base: Value | None = None) -> Value:
-    natural = jnp.log(jnp.asarray(value, float))
-    return natural if base is None else natural / jnp.log(jnp.asarray(base, float))
+    natural = operations.log(jnp.asarray(value, float))
+    return natural if base is None else divide(natural, operations.log(jnp.asarray(base, float)))
 
 
 def root(degree: Value, value: Value) -> Value:
     number = jnp.asarray(value, float)
-    return jnp.sqrt(number) if isinstance(degree, float) and degree == 2.0 else power(number, divide(1.0, degree))
+    return (
+        operations.sqrt(number) if isinstance(degree, float) and degree == 2.0 else power(number, divide(1.0, degree))
+    )
 
 
 def whole_quotient(a: Value, b: Value) -> Array:
@@ -104,7 +110,8 @@ def reduce_by(combine: Callable[[Value, Value], Value], empty: Value | None = No
 
 
 def of_float(function: Callable[[Array], Array]) -> Callable[[Value], Value]:
-    return lambda value: function(jnp.asarray(value, float))
+    guarded = operations.with_finite_slopes(function)
+    return lambda value: guarded(jnp.asarray(value, float))
 
 
 def inverted(function: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -115,6 +115,44 @@ def test_whole_powers_have_a_derivative_at_zero_and_below(text, at, slope, preci
         assert float(jax.grad(lambda x: equations({"x": x})["x"])(jnp.array(at))) == slope
 
 
+# Expressions at the edge of where they have a slope, and their derivatives by x there.
+EDGES = [
+    ("sqrt(maximum(x, 0))", 0.0, 0.0),
+    ("sqrt(maximum(x, 0))", -1.0, 0.0),
+    ("maximum(x, 0)^n", 0.0, 0.0),
+    ("abs(x)^0.5", 0.0, 0.0),
+    ("sqrt(abs(x))*sign(x)", 0.0, 0.0),
+    ("sqrt(x^2 + 0*n)", 0.0, 0.0),
+    ("maximum(log(x), -3)", 0.0, 0.0),
+    ("maximum(log10(x), -3)", 0.0, 0.0),
+    ("minimum(n/x, 5)", 0.0, 0.0),
+    ("minimum(x^(-2), 5)", 0.0, 0.0),
+    ("1/(1 + exp(1000*n + x))", 0.0, 0.0),
+    ("x/sqrt(maximum(x, 4))", 1.0, 0.5),
+]
+
+
+@pytest.mark.parametrize(("text", "at", "slope"), EDGES)
+@pytest.mark.parametrize("differentiate", [jax.jacrev, jax.jacfwd])
+def test_derivatives_are_finite_at_the_edge_of_a_domain(text, at, slope, differentiate):
+    equations = Equations.of({"z": text})
+    with scope("x64"):
+        by_x, by_n = differentiate(lambda x, n: equations({"x": x, "n": n})["z"], (0, 1))(jnp.array(at), jnp.array(0.7))
+    assert float(by_x) == pytest.approx(slope)
+    assert np.isfinite(float(by_n))
+
+
+@pytest.mark.parametrize("text", ["sqrt(maximum(x, 0))", "maximum(x, 0)^n", "minimum(1/x, 5)", "maximum(log(x), -3)"])
+def test_second_derivatives_are_finite_at_the_edge_and_right_inside(text):
+    equations = Equations.of({"z": text})
+    with scope("x64"):
+        second = jax.hessian(lambda x: equations({"x": x, "n": jnp.array(0.5)})["z"])
+        assert np.isfinite(second(jnp.array(0.0)))
+    inside = {"sqrt(maximum(x, 0))": -1 / 32, "maximum(x, 0)^n": -1 / 32, "minimum(1/x, 5)": 1 / 32}
+    with scope("x64"):
+        assert float(second(jnp.array(4.0))) == pytest.approx(inside.get(text, -1 / 16))
+
+
 def test_every_equation_gets_its_value_in_the_dtype_of_the_names(precision):
     with scope(precision):
         equations = Equations.of({"hare": "a*hare - b*hare*lynx", "lynx": "-lynx/2", "level": 0, "drift": "-1.5"})

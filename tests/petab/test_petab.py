@@ -11,7 +11,7 @@ from helpers.commands import node_fit as run_node_fit
 from helpers.petab import FILES, TIME, mathml, quantities, sbml, write_problem
 
 import node_fit
-from node_fit.petab.formulas import evaluate, parse_formula
+from node_fit.petab.formulas import as_float, evaluate, parse_formula
 from node_fit.petab.sbml import read_sbml
 from node_fit.petab.simulation import take_step
 
@@ -106,6 +106,20 @@ def test_the_step_has_order_five():
 )  # fmt: skip
 def test_a_formula_is_evaluated_by_its_precedence(text, value):
     assert float(evaluate(parse_formula(text, "here"), {"a": 1.0})) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sqrt(max(a, 0))", "max(a, 0)^b", "piecewise(b / a, a > 0, 0)", "max(log(a), -3)", "max(log(a, 2), -3)",
+     "max(log10(a), -3)", "abs(a)^0.5", "min(a^-2, 5)", "arcsin(1 + max(a, 0))", "piecewise(a / a, a > 0, 1)"],
+)  # fmt: skip
+def test_the_gradient_of_a_guarded_formula_is_finite_at_the_edge(text):
+    formula = parse_formula(text, "here")
+    with jax.enable_x64(True):
+        at = {"a": jax.numpy.asarray(0.0), "b": jax.numpy.asarray(0.5)}
+        for differentiate in (jax.grad, jax.jacfwd):
+            slopes = differentiate(lambda scope: as_float(evaluate(formula, scope)))(at)
+            assert all(np.isfinite(float(slope)) for slope in slopes.values())
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,19 @@ from jaxtyping import Array, DTypeLike, Float
 from ...data.domains import LARGEST_BOUND
 from ...data.tables.reading import missing
 from ...runtime.serialization import stored_as
+from . import operations
 
 # The functions that an equation may call, and how many arguments each takes.
 FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
-    "exp": (jnp.exp, 1),
-    "log": (jnp.log, 1),
-    "log10": (jnp.log10, 1),
-    "sqrt": (jnp.sqrt, 1),
+    "exp": (operations.exp, 1),
+    "log": (operations.log, 1),
+    "log10": (operations.log10, 1),
+    "sqrt": (operations.sqrt, 1),
     "sin": (jnp.sin, 1),
     "cos": (jnp.cos, 1),
-    "tan": (jnp.tan, 1),
-    "sinh": (jnp.sinh, 1),
-    "cosh": (jnp.cosh, 1),
+    "tan": (operations.tan, 1),
+    "sinh": (operations.sinh, 1),
+    "cosh": (operations.cosh, 1),
     "tanh": (jnp.tanh, 1),
     "sigmoid": (jax.nn.sigmoid, 1),
     "abs": (jnp.abs, 1),
@@ -51,8 +52,8 @@ OPERATORS: dict[type[ast.operator], Callable[[Array, Array], Array]] = {
     ast.Add: jnp.add,
     ast.Sub: jnp.subtract,
     ast.Mult: jnp.multiply,
-    ast.Div: jnp.divide,
-    ast.Pow: jnp.power,
+    ast.Div: operations.divide,
+    ast.Pow: operations.power,
 }
 SIGNS: dict[type[ast.unaryop], Callable[[Array], Array]] = {ast.UAdd: jnp.positive, ast.USub: jnp.negative}
 # Python syntax that equations do not allow, described for error messages.
@@ -221,7 +222,7 @@ def evaluate_term(node: ast.expr, values: Mapping[str, Array], dtype: DTypeLike)
         case ast.UnaryOp(op=sign, operand=operand):
             return SIGNS[type(sign)](evaluate_term(operand, values, dtype))
         case ast.BinOp(op=ast.Pow(), left=left, right=right) if (exponent := integer(right)) is not None:
-            return jax.lax.integer_pow(evaluate_term(left, values, dtype), exponent)
+            return operations.integer_power(evaluate_term(left, values, dtype), exponent)
         case ast.BinOp(op=operator, left=left, right=right):
             return OPERATORS[type(operator)](evaluate_term(left, values, dtype), evaluate_term(right, values, dtype))
         case ast.Call(func=ast.Name(id=name), args=arguments):

@@ -1,0 +1,63 @@
+"""Operations of equations whose derivatives are finite at the edge of where they have one.
+
+In `sqrt(maximum(h, 0))` the chain rule multiplies the slope of the root at 0, which is infinite, by that of the
+maximum, which is 0, and the product is not a number. Here a slope that is not finite counts as 0: values stay what they
+are, and a guarded expression has the derivative of its guard.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array
+
+Operation = Callable[..., Array]
+
+
+def with_finite_slopes(function: Operation) -> Operation:
+    """The function of single numbers, or of arrays of them, with derivatives of any order that are finite."""
+    guarded = jax.custom_jvp(function)
+
+    def differentiate(primals: tuple[Array, ...], tangents: tuple[Array | SymbolicZero, ...]) -> tuple[Array, Array]:
+        value = guarded(*primals)
+        changes = [
+            with_finite_slopes(slope_of(function, place))(*primals) * tangent
+            for place, tangent in enumerate(tangents)
+            if not isinstance(tangent, SymbolicZero)
+        ]
+        return value, sum(changes, jnp.zeros_like(value))
+
+    guarded.defjvp(differentiate, symbolic_zeros=True)
+    return guarded
+
+
+def slope_of(function: Operation, place: int) -> Operation:
+    """The derivative of a function by the argument at this place; 0 where it is not finite."""
+
+    def slope(*values: Array) -> Array:
+        def of_one(value: Array) -> Array:
+            return function(*values[:place], value, *values[place + 1 :])
+
+        found = jax.jvp(of_one, (values[place],), (jnp.ones_like(values[place]),))[1]
+        return jnp.where(jnp.isfinite(found), found, jnp.zeros_like(found))
+
+    return slope
+
+
+def integer_power(base: Array, exponent: int) -> Array:
+    """A product, or one over it."""
+    if exponent >= 0:
+        return jax.lax.integer_pow(base, exponent)
+    return with_finite_slopes(lambda value: jax.lax.integer_pow(value, exponent))(base)
+
+
+divide = with_finite_slopes(jnp.divide)
+power = with_finite_slopes(jnp.power)
+exp = with_finite_slopes(jnp.exp)
+log = with_finite_slopes(jnp.log)
+log10 = with_finite_slopes(jnp.log10)
+sqrt = with_finite_slopes(jnp.sqrt)
+sinh = with_finite_slopes(jnp.sinh)
+cosh = with_finite_slopes(jnp.cosh)
+tan = with_finite_slopes(jnp.tan)
