@@ -113,8 +113,22 @@ class NeuralODE(eqx.Module):
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
         """The initial value problem of all states, hidden ones included, in scaled units."""
-        bound = bound_of(batch, start)
+        bound = self.bound(batch, start)
         return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
+
+    def bound(self, batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
+        """A bound far above all that a state can be; a solution beyond it has run away.
+
+        A hidden state of equations has units of its own, of which measurements of others say nothing: a population may
+        well grow by ten orders of magnitude.
+        """
+        largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
+        bound = jnp.full(start.shape[1], BEYOND * (1 + largest))
+        if not self.field.has_equations:
+            return bound
+        # Products of three such states are still finite numbers, and so is a gradient.
+        free = jnp.arange(start.shape[1]) >= self.system.measured
+        return jnp.where(free, jnp.maximum(bound, float(jnp.finfo(bound.dtype).max) ** (1 / 3)), bound)
 
     def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
         """The measured channels at some states, in scaled units."""
@@ -305,12 +319,6 @@ class NeuralODE(eqx.Module):
             zs = carry(self.scaler.scale_states(ys), dtype_of(precision_of(self)))
             rates = np.asarray(jax.device_get(field_at(self, zs)), dtype=np.float64)
         return self.scaler.unscale_rates(ys, rates)
-
-
-def bound_of(batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
-    """A bound far above all measurements; a state beyond it has run away."""
-    largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
-    return jnp.full(start.shape[1], BEYOND * (1 + largest))
 
 
 @eqx.filter_jit

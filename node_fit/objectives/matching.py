@@ -19,7 +19,7 @@ from ..data.interpolation import FEWEST_SMOOTHED, smooth
 from ..data.noise import typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
 from ..data.trajectories import cut
-from ..model.neural_ode import NeuralODE, bound_of
+from ..model.neural_ode import NeuralODE
 from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
@@ -182,7 +182,7 @@ class AbstractSimulation(AbstractLeastSquares):
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
         jumps = batch.jumps and batch.jumps.with_sensitivities(x.size)
-        bound = jnp.concatenate([bound_of(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
+        bound = jnp.concatenate([build(x)[0].bound(batch, y0), jnp.full(s0.shape[1], jnp.inf, y0.dtype)])
         problem = replace(
             build(x)[0].problem(batch, y0),
             field=sensitive(lambda x: build(x)[0].field, x, count),
