@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from ..data.dataset import Dataset, check_data
 from ..data.facts import noise_share
 from ..model.ensemble import Ensemble
-from ..model.make_model import MakeField, MakeStart
+from ..model.make_model import MakeField, MakeStart, needs_double
 from ..model.neural_ode import NeuralODE
 from ..optimizers.optimizer import AbstractOptimizer
 from ..options.options import Options, Training, place_of
@@ -93,7 +93,7 @@ def fit(
     options = replace(options or Options(), **{name: word for name, word in words.items() if word is not None})
     options = options if options.members.trained.size == 1 else with_one_start(options)
     earlier = None if model is None else check_model_given(model)
-    options = options.for_data(train)
+    options = with_precision(options.for_data(train), options.field if earlier is None else earlier.field, train)
     with options.place.scope(), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
@@ -116,6 +116,18 @@ def fit(
 
             result = climb(options, result, again, options.effort, callback)
         return with_bands(result, options.members)
+
+
+def with_precision(options: Options, field: object, train: Dataset) -> Options:
+    """The options, in double precision if equations read a time that single precision can't tell."""
+    if options.kind == "x64" or not needs_double(field, train):
+        return options
+    largest = float(np.abs(train.ts).max())
+    FIT_LOG.warning(
+        "precision=x64: the equations read the time %s, of which x32 tells only multiples of %.2g at %.3g",
+        *(train.time, np.spacing(np.float32(largest)), largest),
+    )
+    return replace(options, precision="x64")
 
 
 def with_bands(fit: Fit, members: Members) -> Fit:
@@ -180,6 +192,8 @@ def fit_several(
     if any(each.scaling.turns != options[0].scaling.turns for each in options):
         raise ValueError("fits with different angles can't run together; pass those with the same angles.")
     options = [each.for_data(train, len(options)) for each in options]
+    if any(needs_double(each.field, train) for each in options):  # They share a precision.
+        options = [replace(each, precision="x64") for each in options]
     with options[0].place.scope(), ExitStack() as stack:
         for each in callbacks:
             stack.callback(each.on_fit_end)

@@ -2,24 +2,26 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
 from ..data.scaling import Scaler, Scaling
-from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of
+from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
 from ..runtime.validation import by_name, check_argument
 from ..solver.methods import EXPLICIT
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
-from .fields.known import Constants, Hybrid, Known, Sparse
+from .fields.equations import Equations, as_mapping, normalize
+from .fields.known import WHEN, Constants, Hybrid, Known, Sparse
 from .fields.network import MLP, Linear, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
@@ -46,6 +48,8 @@ OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": 
 # What to pass for these.
 START_HINT = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
 OBSERVATION_HINT = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
+# The most that a time is rounded by, as a share of the mean spacing of rows, where equations read it.
+MOST_ROUNDING = 1e-3
 
 
 def make_model(
@@ -72,12 +76,17 @@ def make_model(
     - `key`: a JAX random key for the initial parameters.
     - `field`, `hidden`, `start`, `observation`, `scaling`: as in `fit`.
 
-    **Returns:** the model, with all arrays in the process's precision.
+    **Returns:** the model, with all arrays in the process's precision; or in double, if its equations read a time that
+    single precision can't tell (`needs_double`).
 
     **Raises:** `ValueError` if an argument has the wrong type or does not fit the data.
     """
     check_data(train, "train")
     field = as_field(field)
+    if ambient() == "x32" and needs_double(field, train):
+        given = {"hidden": hidden, "start": start, "observation": observation, "solver": solver, "scaling": scaling}
+        with scope("x64"):
+            return make_model(train, field=field, key=key, **given)
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     for name, value, hint, text in (
@@ -123,6 +132,33 @@ def make_model(
     )
     check_constants(model)
     return carry(model, dtype_of(ambient()))
+
+
+def needs_double(field: object, train: Dataset) -> bool:
+    """Whether equations read the time, and single precision rounds it by a share of the rows' mean spacing that shows.
+
+    **Arguments:** `field`: a field, or what makes one.
+    """
+    gaps = np.diff(train.ts, axis=1)
+    if not (gaps > 0).any():
+        return False
+    rounding = float(np.spacing(np.abs(train.ts).max().astype(np.float32)))
+    return rounding > MOST_ROUNDING * float(gaps[gaps > 0].mean()) and normalize(train.time) in names_read(field)
+
+
+def names_read(field: object) -> frozenset[str]:
+    """The names in the equations and triggers of a field, or of what makes one; none if they are wrong."""
+    given = field.known if isinstance(field, Hybrid) else field
+    if isinstance(given, Known):
+        parts = [given.equations, *(each for trigger in given.triggers for each in (trigger.level, trigger.jumps))]
+        return frozenset().union(*(part.names_used() for part in parts))
+    try:
+        texts: list[Mapping[Any, object]] = [as_mapping(keyword(field, "equations") or {})]
+        for trigger in keyword(field, "triggers") or ():
+            texts += [{WHEN: trigger[WHEN]}, trigger["set"]]
+        return frozenset().union(*(Equations.of(text).names_used() for text in texts if text))
+    except (OSError, ValueError, TypeError, KeyError):  # Said where the field is made.
+        return frozenset()
 
 
 def check_constants(model: NeuralODE) -> None:
