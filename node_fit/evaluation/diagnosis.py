@@ -1,15 +1,20 @@
 """The verdict on a fit, in a sentence that says what to try next, and where predictions end early."""
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
-from ..model.make_model import says
+from ..model.fields.equations import Equations, as_mapping, evaluate_term, variables
+from ..model.make_model import keyword, says
+from ..runtime.validation import is_mapping
 from ..training.callback import Record
 from .advice import FLAT, GOOD_R2, POOR, WELL, Case, advise_flat, past_predicts
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 MOST_NAMED = 4
 # Values that leave the range of the training data by more than this share of it are told, of so many channels.
 BEYOND_RANGE, MOST_TOLD = 0.1, 3
+# An argument below this share of its largest value is near 0.
+NEAR_EDGE = 0.1
 # A simulation that moves by no more than this stands still [standard deviations of the data].
 STILL = 1e-6
 
@@ -42,6 +49,44 @@ def describe_divergence(data: Dataset, gone: Sequence[Divergence], *, triggers: 
     others = ", ".join(repr(each.name) for each in gone[1 : MOST_NAMED + 1])
     more = ", ..." if len(gone) > MOST_NAMED + 1 else ""
     return f"{text} ({len(gone)} of {len(data.trajectories)} can't; the others: {others}{more})"
+
+
+def describe_edge(
+    data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], end: Divergence, equations: object
+) -> str | None:
+    """Which root, logarithm or power of known equations ends a simulation, since its argument comes to 0.
+
+    **Arguments:** `end`: where the simulation ends. `equations`: those of the field, None if it has none.
+    """
+    if not (is_mapping(equations) or isinstance(equations, str | Path)):
+        return None
+    row = data.trajectories.index(end.name)
+    last = int(np.searchsorted(data.ts[row], end.time))
+    columns = np.concatenate([predicted[row, : last + 1], data.us[row, : last + 1]], axis=1).T
+    values = dict(zip((*data.states, *data.inputs), map(jnp.asarray, columns), strict=True))
+    for state, operation, argument in Equations.of(as_mapping(equations)).edges():
+        if not {node.id for node in variables(argument)} <= set(values):
+            continue
+        past = np.atleast_1d(np.asarray(evaluate_term(argument, values, float)))
+        ahead = 2 * past[-1] - past[-2] if len(past) > 1 else past[-1]
+        if min(past[-1], ahead) < NEAR_EDGE * np.abs(past).max():
+            inside = ast.unparse(argument)
+            return (
+                f"{ast.unparse(operation)} in the equation of {state} has no value where {inside} is below 0, and it "
+                f"has come to {past[-1]:.2g}: write {guard(operation, inside)}"
+            )
+    return None
+
+
+def guard(operation: ast.expr, inside: str) -> str:
+    """A root, logarithm or power whose argument, the text `inside`, can't fall below its domain."""
+    match operation:
+        case ast.Call(func=ast.Name(id=name)):
+            return f"{name}(maximum({inside}, {'0' if name == 'sqrt' else '1e-6'}))"
+        case ast.BinOp(right=exponent):
+            return f"maximum({inside}, 0)**{ast.unparse(exponent)}"
+        case _:
+            return ast.unparse(operation)
 
 
 Kind = Literal[
@@ -159,7 +204,13 @@ def diagnose(case: Case) -> Diagnosis:
 def is_failed(case: Case) -> Diagnosis | None:
     if case.status != "failed":
         return None
-    return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+    data, predicted = case.splits["train"], case.predicted["train"]
+    gone = where_not_finite(data, predicted)
+    if not gone:
+        return Diagnosis("failed", "failed: no loss was finite; check the scale of the data and the solver.")
+    edge = describe_edge(data, predicted, gone[0], keyword(case.options.field, "equations"))
+    helps = edge or "check the scale of the data and the solver"
+    return Diagnosis("failed", f"failed: no loss was finite; {describe_divergence(data, gone)}; {helps}.")
 
 
 def is_unstable(case: Case) -> Diagnosis | None:

@@ -41,6 +41,29 @@ def test_good():
     assert said(data.ys + 1e-3).kind == "good"
 
 
+@pytest.mark.parametrize(
+    ("equation", "sentence"),
+    [
+        ("-k*sqrt(x)", "sqrt(x) in the equation of x has no value where x is below 0, and it has come to 0.2: write "
+         "sqrt(maximum(x, 0))"),
+        ("-k*x^0.5", "x ** 0.5 in the equation of x has no value where x is below 0, and it has come to 0.2: write "
+         "maximum(x, 0)**0.5"),
+        ("k*log(x)", "write log(maximum(x, 1e-6))"),
+        ("-k*x^2", "check the scale of the data and the solver"),
+        ("-k*sqrt(x + 5)", "check the scale of the data and the solver"),
+    ],
+)  # fmt: skip
+def test_a_failed_fit_says_when_and_at_which_root(equation, sentence):
+    ts = np.arange(8.0)
+    data = nf.Dataset.from_arrays(ts, np.maximum(1.0 - 0.2 * ts, 0)[:, None], states=["x"])
+    predicted = np.where(ts < 5, 1.0 - 0.2 * ts, np.nan)[None, :, None]
+    options = nf.Options(field=functools.partial(nf.Known, equations={"x": equation}, constants={"k": 0.2}))
+    found = diagnose(Case("failed", STALLED, {"train": data}, {"train": predicted}, options=options))
+    assert found.kind == "failed"
+    assert "trajectory '0' can't be simulated beyond t = 4" in found.sentence
+    assert sentence in found.sentence
+
+
 @pytest.mark.parametrize(("distribution", "helps"), [(0.1, False), (2.0, True), (np.inf, True)])
 def test_chaos_has_a_verdict_of_its_own(distribution, helps):
     data = rotation()

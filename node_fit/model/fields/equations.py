@@ -326,6 +326,24 @@ class Equations(eqx.Module):
         """All names in the right-hand sides except functions, normalised like Python identifiers (Unicode NFKC)."""
         return frozenset(node.id for state, text in self.texts for node in variables(parse(state, text)))
 
+    def edges(self) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+        """Roots, logarithms and powers that have no value where their argument is below 0.
+
+        **Returns:** for each the state of its equation, the operation and its argument.
+        """
+        for state, text in self.texts:
+            level = [parse(state, text)]
+            while level:
+                for node in level:
+                    match node:
+                        case ast.Call(func=ast.Name(id="sqrt" | "log" | "log10"), args=[argument]):
+                            yield state, node, argument
+                        case ast.BinOp(op=ast.Pow(), left=argument, right=exponent) if integer(exponent) is None:
+                            yield state, node, argument
+                        case _:
+                            pass
+                level = [child for node in level for child in operands(node)]
+
     def check(self, known: Collection[str]) -> None:
         """Checks that the equations use only known names.
 
