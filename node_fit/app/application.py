@@ -194,6 +194,8 @@ class Job:
         parts = build_parts(self.config)
         with errors_of_data():
             loaded, self.notes = parts.load_and_tell()
+            for part in loaded.named().values():  # Of the test data, too, which a fit does not see.
+                parts.options.scaling.check(part)
         longest = max(int(part.lengths.max()) for part in loaded.named().values())
         if (window := self.config.evaluation.window) and window > longest:
             self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")

@@ -6,7 +6,7 @@ a record.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TypeGuard, TypeVar, cast
 
@@ -186,7 +186,12 @@ def check_bounds(bounds: Sequence[object], name: str) -> Bounds:
     return lower, upper
 
 
-def check_inside(values: Float[np.ndarray, "..."], bounds: Bounds, name: str) -> None:
+def check_inside(
+    values: Float[np.ndarray, "..."],
+    bounds: Bounds,
+    name: str,
+    place: Callable[[tuple[int, ...]], str] = lambda index: f"at {list(index)}",
+) -> None:
     """Rejects values on or beyond a bound, which the line can't represent; NaN means missing and passes.
 
     **Arguments:**
@@ -194,15 +199,16 @@ def check_inside(values: Float[np.ndarray, "..."], bounds: Bounds, name: str) ->
     - `values`: any shape.
     - `bounds`: lower and upper bound, `None` for no bound.
     - `name`: what has these values, for the error message: `state 'hare'`.
+    - `place`: says where the value of an index is, if there are several.
 
-    **Raises:** `ValueError` that names the first such value and, if there are several values, its index.
+    **Raises:** `ValueError` that names the first such value and its place.
     """
     lower, upper = bounds
     outside = np.argwhere(~is_inside(values, bounds))
     if not len(outside):
         return
     index = tuple(outside[0].tolist())
-    where = f" at {list(index)}" if values.size > 1 else ""
+    where = f" {place(index)}" if values.size > 1 else ""
     rules = [f"{word} {bound:g}" for word, bound in (("above", lower), ("below", upper)) if bound is not None]
     raise ValueError(
         f"{name} is {float(values[index]):g}{where}, but its bounds ask for values {' and '.join(rules)}; "

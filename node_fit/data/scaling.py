@@ -75,6 +75,16 @@ class Scaling:
             raise ValueError(f"angles names {twice[0]!r}, which log or bounds names too; an angle has no bounds.")
         return limits
 
+    def check(self, data: Dataset) -> None:
+        """Refuses values of the data that are on or beyond their bounds; bounds of hidden states have none here.
+
+        **Raises:** `ValueError` that names the state or input, the trajectory and the time.
+        """
+        known = (*data.states, *data.inputs)
+        log, bounds = [name for name in self.log if name in known], self.bounds.items()
+        named = {name: pair for name, pair in bounds if name in known}
+        check_values(data, gather_bounds(log, named, data.states, data.inputs))
+
     @property
     def turns(self) -> dict[str, float]:
         """The turn of each angle, in its unit."""
@@ -177,12 +187,11 @@ class Scaler(eqx.Module):
 
     def check(self, data: Dataset) -> None:
         """Rejects measured states outside their bounds, and numbers that floats can't hold."""
+        limits = dict(zip(data.states, self.bounds, strict=True))
+        check_values(data, limits | dict(zip(data.inputs, self.input_bounds, strict=bool(self.input_bounds))))
         for index, name in enumerate(data.states):
-            check_inside(data.ys[..., index], self.bounds[index], f"state {name!r}")
             check_columns(data.ys[..., index][data.mask[..., index]], f"state {name!r}")
         for index, name in enumerate(data.inputs):
-            if self.input_bounds:
-                check_inside(data.us[..., index], self.input_bounds[index], f"input {name!r}")
             check_columns(data.us[..., index][data.valid], f"input {name!r}")
         gaps = np.diff(data.ts, axis=1)
         check_columns(gaps[gaps > 0].min(initial=np.inf, keepdims=True), f"the time {data.time!r}, between two rows,")
@@ -214,6 +223,21 @@ class Scaler(eqx.Module):
 
 def host(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.float64)
+
+
+def check_values(data: Dataset, limits: Mapping[str, Bounds]) -> None:
+    """Refuses values of states and inputs on or beyond their bounds.
+
+    **Raises:** `ValueError` that names the state or input, the trajectory and the time.
+    """
+
+    def place(index: tuple[int, ...]) -> str:
+        row, time = index
+        return f"at {data.time} = {data.ts[row, time]:g} of trajectory {data.trajectories[row]!r}"
+
+    for kind, names, values in (("state", data.states, data.ys), ("input", data.inputs, data.us)):
+        for index, name in enumerate(names):
+            check_inside(values[..., index], limits.get(name, UNBOUNDED), f"{kind} {name!r}", place)
 
 
 def check_columns(values: Float[np.ndarray, " value"], what: str) -> None:

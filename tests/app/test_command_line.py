@@ -239,3 +239,13 @@ def test_a_fault_in_equations_is_told_before_a_folder_is_made(folder, words, sen
     ran = node_fit(folder, "mine.csv", "field=known", *words)
     assert ran.code == 1 and ran.sentence.startswith(sentence)
     assert not (folder / "outputs").exists()
+
+
+def test_a_zero_of_a_logarithmic_state_is_told_before_the_fit(folder):
+    """It is in the test data, which the fit does not see."""
+    rows = "\n".join(f"{t},{max(8 - t, 0)}" for t in range(12))
+    (folder / "dilution.csv").write_text(f"t,c\n{rows}\n")
+    ran = node_fit(folder, "dilution.csv", "data.time=t", "data.states=[c]", "data.log=[c]", *FAST)
+    assert ran.code == 1
+    assert "state 'c' is 0 at t = 8 of trajectory" in ran.sentence
+    assert "compiling" not in ran.out

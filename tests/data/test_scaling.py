@@ -71,10 +71,22 @@ def test_the_logarithm_is_taken_of_the_named_state_alone():
 def test_states_that_are_not_positive_have_no_logarithm():
     ys = weather().ys.copy()
     ys[1, 2, 1] = 0.0
-    with pytest.raises(ValueError, match=r"state 'rain' is 0 at \[1, 2\], but its bounds ask for values above 0"):
+    with pytest.raises(
+        ValueError, match=r"state 'rain' is 0 at t = 101 of trajectory '1', but its bounds ask for values above 0"
+    ):
         Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
     ys[1, 2, 1] = np.nan
     Scaler.from_dataset(weather(ys=ys), bounds={"rain": POSITIVE})
+
+
+def test_data_of_any_split_are_checked_before_a_fit():
+    ys = weather().ys.copy()
+    ys[2, 4, 1] = 0.0
+    with pytest.raises(ValueError, match="state 'rain' is 0 at t = 102 of trajectory '2'"):
+        nf.Scaling(log=["rain"]).check(weather(ys=ys))
+    with pytest.raises(ValueError, match=r"input 'sun' is .* values below 20"):
+        nf.Scaling(bounds={"sun": [None, 20.0]}).check(weather())
+    nf.Scaling(log=["level"]).check(weather(ys=ys))  # Of a hidden state.
 
 
 def test_bounds_are_gathered_by_name():
@@ -194,7 +206,9 @@ def test_inputs_may_be_logarithmic():
     scaled = Scaler.from_dataset(weather(us=dose), bounds={"sun": POSITIVE})
     plain = Scaler.from_dataset(data)
     assert np.allclose(scaled.scale_inputs(dose), plain.scale_inputs(data.us))
-    with pytest.raises(ValueError, match=r"input 'sun' is 0 at \[0, 0\], but its bounds ask for values above 0"):
+    with pytest.raises(
+        ValueError, match=r"input 'sun' is 0 at t = 100 of trajectory '0', but its bounds ask for values above 0"
+    ):
         Scaler.from_dataset(weather(us=0 * dose), bounds={"sun": POSITIVE})
 
 
