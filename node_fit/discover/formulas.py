@@ -25,6 +25,11 @@ LIBRARIES = (
 HALVES, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 
 
+def pass_where(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """A value where its gate is not 0; a product with 0 would let infinite values through, as NaN."""
+    return np.where(gate, value, 0.0)
+
+
 def logistic(x: np.ndarray) -> np.ndarray:
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
@@ -238,21 +243,22 @@ class Tape:
     """Expressions as one list of operations on arrays, in which whatever they share is computed once.
 
     **Arguments:** `texts`: in the grammar of equations. `names`: of the values that a call is given. `sums`: by further
-    names, the summands of what these stand for; they may be more than one text can hold.
+    names, the summands of what these stand for, each with the name of its gate or None; they may be more than one text
+    can hold.
     """
 
     def __init__(
         self,
         texts: Sequence[str],
         names: Sequence[str],
-        sums: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        sums: Mapping[str, Sequence[tuple[str, str | None]]] = MappingProxyType({}),
     ):
         self.places = {name: at for at, name in enumerate(names)}
         self.steps: list[tuple[Callable[..., Value], tuple[int, ...]]] = []
         self.known: dict[tuple[object, ...], int] = {}
         self.first = self.free = len(names)
         for name, summands in sums.items():
-            places = [self.place(read_term(text)) for text in summands] or [self.number(0.0)]
+            places = [self.place_behind(gate, text) for text, gate in summands] or [self.number(0.0)]
             self.places[name] = functools.reduce(lambda left, right: self.add(np.add, left, right), places)
         self.results = [self.place(read_term(text)) for text in texts]
 
@@ -273,6 +279,11 @@ class Tape:
             self.known[key] = self.free
             self.free += 1
         return self.known[key]
+
+    def place_behind(self, gate: str | None, text: str) -> int:
+        """The place of a text's value where its gate is open, and of 0 elsewhere."""
+        place = self.place(read_term(text))
+        return place if gate is None else self.add(pass_where, self.places[gate], place)
 
     def number(self, value: float) -> int:
         """The place of a number, which an operation without operands yields."""

@@ -137,6 +137,8 @@ class Judge:
             nodes = t[:-1, None, None] + np.diff(t)[:, None, None] * shares
             for place, other in enumerate(others):
                 drivers[: len(t) - 1, :, :, place, at] = each.value_at(other, nodes)
+            # Steps of no length repeat the last values: at 0, a term such as 1/x would be infinite.
+            drivers[len(t) - 1 :, ..., at] = drivers[len(t) - 2, -1, -1, :, at]
             repeated = int(piece.start > 0)  # The window before has this row.
             raw[repeated : len(t), :, at] = each.raw[piece][repeated:, states]
             spread[: len(t), :, at] = each.spread[piece][:, states] * self.scale[states]
@@ -169,20 +171,24 @@ class Judge:
         found: list[tuple[float, Formula]] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             (formula,) = family.formulas(at, each.values, system)
-            found.append((self.evidence([formula], [state], each), formula))
+            found.append((self.evidence([formula], [state], each, family.owners[at]), formula))
         return sorted(found, key=lambda pair: pair[0])
 
-    def evidence(self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitting) -> float:
+    def evidence(
+        self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitting, owners: Sequence[Sequence[int]]
+    ) -> float:
         """Minus twice the logarithm of the records' probability, and the size.
 
-        **Arguments:** `formulas`: of all functions, or of the rates of some states.
+        **Arguments:** `formulas`: of all functions, or of the rates of some states. `owners`: the places of their
+        constants in the family, by which columns of the Jacobian are ordered.
         """
         places = states if len(formulas) == len(states) else range(len(formulas))
         widths = [self.widths(formula, place) for formula, place in zip(formulas, places, strict=True)]
         own = np.concatenate([np.array(formula.constants) for formula in formulas])
         records = (fitted.jacobian.shape[1] - len(own)) // len(states)
-        units = np.concatenate([np.tile(self.scale[list(states)], records), *widths])
-        shares = own / units[len(units) - len(own) :]
+        order = np.argsort(np.concatenate([np.array(each, int) for each in owners]))
+        units = np.concatenate([np.tile(self.scale[list(states)], records), np.concatenate(widths)[order]])
+        shares = own[order] / units[len(units) - len(own) :]
         found = minus_log_evidence(fitted.left, fitted.jacobian * units, shares)
         return found + SYMBOL * sum(formula.size for formula in formulas)
 
@@ -234,7 +240,7 @@ class Judge:
             formulas = family.formulas(at, each.values, system)
             if not self.balance.accepts(formulas) or not all(map(is_writable, formulas)):
                 continue
-            evidence = self.evidence(formulas, range(len(self.states)), each)
+            evidence = self.evidence(formulas, range(len(self.states)), each, family.owners[at])
             left: np.ndarray = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
             left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
             left = left.transpose(1, 2, 0) * span.spread / self.scale[:, None]

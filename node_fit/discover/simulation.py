@@ -191,11 +191,10 @@ class Family:
         named = [*names, *[f"c{at}_" for at in range(total)], *gates.values()]
 
         def rates(members: np.ndarray) -> Tape:
-            sums: dict[str, list[str]] = {unknown: [] for unknown in balance.unknowns}
+            sums: dict[str, list[tuple[str, str | None]]] = {unknown: [] for unknown in balance.unknowns}
             for each in summands:
                 if each.has[members].any():
-                    shown = each.text if each.has[members].all() else f"{gates[each]}*({each.text})"
-                    sums[each.unknown].append(shown)
+                    sums[each.unknown].append((each.text, None if each.has[members].all() else gates[each]))
             return Tape(balance.rates, named, sums)
 
         shut = np.array([each.has for each in gates], float).reshape(len(gates), len(systems)).T

@@ -12,7 +12,7 @@ import node_fit as nf
 from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import find_subsets, goes_over_decades, smooth
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, sum_of
-from node_fit.discover.judging import Judge, minus_log_evidence
+from node_fit.discover.judging import Judge, cut, minus_log_evidence
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
 from node_fit.discover.simulation import Family, Span, least_squares_of
 
@@ -235,6 +235,38 @@ def test_members_of_a_family_have_their_own_parts():
     (found,) = family.rates([np.array([1.5, 1.5]), *family.constants.T])
     assert found == pytest.approx([4.5 + 4 * 1.5 / 3.5, 7.5])
     assert [list(each) for each in family.free[:, :3]] == [[True] * 3, [True, False, False]]
+
+
+def test_the_evidence_of_a_system_is_the_same_in_any_company():
+    """Also after one that has its terms in another order; their constants differ by a factor of 1e4."""
+    rates = lambda t, y: [0.4 * y[0] - 0.02 * y[0] * y[1], 1e-4 * y[0] * y[1] - 0.8 * y[1]]  # noqa: E731
+    data = record(rates, (9e3, 9.0), noise=0.03)
+    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], [])
+    judge.steps, (x, v, xv) = 2, (Term("x", 1), Term("v", 1), Term("x*v", 3))
+    system = (sum_of([x, xv], [0.4, -0.02]), sum_of([xv, v], [1e-4, -0.8]))
+    other = (sum_of([xv, x], [-0.01, 0.3]), sum_of([x, v, xv], [0.0, -0.8, 1e-4]))
+    (alone,) = judge.judge([system])
+    for company in ([system, other], [other, system]):
+        (same,) = [each for each in judge.judge(company) if each.formulas[0].terms == ("x", "x*v")]
+        assert same.error == pytest.approx(alone.error, rel=1e-6)
+        assert same.evidence == pytest.approx(alone.evidence, abs=1e-3)
+
+
+def test_a_term_that_is_not_finite_spoils_no_other_system():
+    """Neither beyond the end of a shorter window, nor where another system's state leaves the term's domain."""
+    data = record(lambda t, y: [y[1], -1.3 * y[0]], (1.0, 0.5), us=2 + np.cos(TS)[:, None])
+    data = replace(data, ys=data.ys + 0.03 * np.random.default_rng(0).standard_normal(data.ys.shape))
+    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x", "v"], ["u"])
+    judge.steps, v, wild = 4, sum_of([Term("v", 1)], [0.9]), sum_of([Term("v", 1), Term("x/u", 3)], [0.9, 0.1])
+    assert len({piece.stop - piece.start for piece in cut(len(TS))}) > 1
+    alone, both = judge.screen([v], 0), judge.screen([v, wild], 0)
+    assert both[0][1].terms == ("v",) and both[0][0] == pytest.approx(alone[0][0])
+    assert both[1][1].constants == pytest.approx([1.0, 0.0], abs=0.05) and both[1][0] < both[0][0] + 50
+    roots = [(sum_of([Term(text, 4)], [1.0]),) for text in ("sqrt(x)", "sqrt(v)")]
+    family = Family.of(roots, ["x", "v"])
+    with np.errstate(invalid="ignore"):
+        (rates,) = family.rates_of[0]([np.array([4.0, 4.0]), np.array([-1.0, 9.0]), *family.constants.T])
+    assert rates == pytest.approx([2.0, 3.0])
 
 
 def test_members_of_a_kind_have_the_rates_of_the_whole_family():
