@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
-from ..data.domains import Bounds, from_line, slope, to_line
+from ..data.domains import Bounds, from_line, slope
 from ..evaluation.residuals import neighbours_in_words
 from ..model import parameters
 from ..model.ensemble import Ensemble
@@ -20,7 +20,8 @@ from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..runtime.placement import scope_of
 from ..runtime.serialization import Json
 from ..training.programs import Found, LinearisedStage
-from .linearization import MOVED, Evidence, Information, Noise, Place, Unsure
+from .derived import ENDLESS, Range, Region, find_error, find_range, is_undetermined
+from .linearization import Evidence, Information, Noise, Place, Unsure
 
 # A direction of which less is known is not determined: a standard error of the constants' own size.
 VAGUE = 1.0
@@ -120,10 +121,6 @@ Method = Literal["fisher", "profile"]
 STRONG = 0.95
 # A fit further from its optimum than this, in standard errors, is not where its interval is.
 FAR_FROM_NORMAL = 0.2
-# An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
-ENDLESS = 30.0
-# Points of a constant's interval at which a quantity that follows from it is looked at.
-POINTS = 2001
 READS_FIRST_ROW = (
     "The first row of each trajectory counts as exact (start=first); start=fitted start.given=all lets its noise into "
     "the intervals."
@@ -259,70 +256,53 @@ def at_line(z: float, bounds: Bounds) -> float:
 def with_derived(found: Confidence, evidence: Evidence, texts: Mapping[str, str | float] | None) -> Confidence:
     """The confidence with intervals of quantities that follow from the constants; as it is if there are none.
 
-    Of one constant, the interval is what its own interval is mapped to, so it is as exact. Of several, it is that of
-    the linearised model (the delta method), in the logarithm of a quantity that can't be negative.
+    An interval is what a quantity can be where the data leave its constants: within the interval of a single one, so
+    it is as exact as that; or within the ellipsoid of several, by the linearised model.
     """
     if not texts:
         return found
     information, values = Information(evidence), evidence.model.constants()
     parts = [each for _, each in parameters.parameter_nodes(evidence.model, Constants)]
     bounds = {name: pair for each in parts for name, pair in zip(each.names, each.bounds, strict=True)}
+    reach = quantile(information, found.level)
     derived: dict[str, ConfidenceInterval] = {}
     notes: list[str] = []
     for quantity in quantities(texts, tuple(values)):
-        error, estimate = error_of(quantity, information, values), float(quantity.of(values))
-        among = [place for place in information.places if quantity.uses(place.name)]
-        if len(among) == 1:
-            ends = image(quantity, among[0], found.constants[among[0].name], values)
+        estimate = float(quantity.of(values))
+        positive = quantity.is_positive(bounds) and estimate > 0
+        error = find_error(quantity, information, values, positive=positive)
+        places = [place for place in information.places if quantity.uses(place.name)]
+        if len(places) == 1:
+            ends = find_image(quantity, places[0], found.constants[places[0].name], values, positive)
+        elif not places:
+            ends = Range(estimate, estimate)
+        elif math.isinf(error) and is_undetermined(quantity, information, values):
+            ends = Range(0.0 if positive else -math.inf, math.inf)
         else:
-            ends = around(estimate, quantile(information, found.level) * error, quantity.is_positive(bounds))
-            if found.method == "profile" and among:
+            ends = find_range(quantity, Region.around(information, places, reach), values, positive=positive)
+            if found.method == "profile":
                 notes.append(f"{quantity.name} is of several constants: its interval is that of the linearised model.")
-        derived[quantity.name] = ConfidenceInterval(estimate, error, *ends)
+        if ends.why:
+            notes.append(f"{quantity.name} {ends.why}, so its own has no {name_open_ends(ends)}.")
+        derived[quantity.name] = ConfidenceInterval(estimate, error, ends.lower, ends.upper)
     return replace(found, derived=derived, notes=(*found.notes, *notes))
 
 
-def error_of(quantity: Quantity, information: Information, values: Mapping[str, float]) -> float:
-    """The standard error of a quantity by the delta method; infinite if the data do not determine it.
-
-    They may determine a product of constants and none of these.
-    """
-    gradient = quantity.gradient(values)
-    slopes = [float(slope(np.asarray(values[each.name]), each.bounds)) / each.scale for each in information.places]
-    each = np.array([gradient[place.name] for place in information.places]) / slopes * information.sizes
-    errors, vectors = information.directions
-    along, known = vectors @ each, np.isfinite(errors)
-    lost = np.abs(along[~known]) > MOVED * np.linalg.norm(each)
-    if lost.any() or (information.penalised & (each != 0)).any() or not np.isfinite(each).all():
-        return math.inf
-    return float(np.linalg.norm(along[known] * errors[known]))
+def name_open_ends(ends: Range) -> str:
+    if math.isinf(ends.lower) and math.isinf(ends.upper):
+        return "ends"
+    return "upper end" if math.isinf(ends.upper) else "lower end"
 
 
-def image(
-    quantity: Quantity, place: Place, own: ConfidenceInterval, values: Mapping[str, float]
-) -> tuple[float, float]:
-    """The least and the largest value of a quantity within the interval of its only constant."""
-    middle = float(to_line(np.asarray(own.estimate), place.bounds))
-    with np.errstate(divide="ignore"):
-        ends = [float(to_line(np.asarray(end), place.bounds)) for end in (own.lower, own.upper)]
-    far = ENDLESS * max(1.0, abs(middle))
-    low, high = np.clip(ends, middle - far, middle + far).tolist()
-    inside = np.linspace(low, high, POINTS)
-    points = from_line(inside, place.bounds)
-    found = np.broadcast_to(quantity.of({**values, place.name: points}), POINTS)
+def find_image(
+    quantity: Quantity, place: Place, own: ConfidenceInterval, values: Mapping[str, float], positive: bool
+) -> Range:
+    """What a quantity can be within the interval of its only constant, whose ends may be infinite."""
+    region = Region.between(place, own.lower, own.upper, own.estimate)
+    within = find_range(quantity, region, values, positive=positive)
     outer = np.broadcast_to(quantity.of({**values, place.name: np.array([own.lower, own.upper])}), 2)
-    if np.isnan(found).any():
-        return -math.inf, math.inf
-    found = np.concatenate([found[1:-1], np.where(np.isnan(outer), found[[0, -1]], outer)])
-    return float(found.min()), float(found.max())
-
-
-def around(estimate: float, reach: float, positive: bool) -> tuple[float, float]:
-    """The ends of an interval that is symmetric, in the logarithm of what is positive."""
-    if not (positive and estimate > 0):
-        return (estimate - reach, estimate + reach) if math.isfinite(reach + estimate) else (-math.inf, math.inf)
-    far = reach / estimate
-    return (estimate * math.exp(-far), estimate * math.exp(far)) if far < ENDLESS else (0.0, math.inf)
+    limits = outer[~np.isnan(outer)].tolist()
+    return within._replace(lower=min([within.lower, *limits]), upper=max([within.upper, *limits]))
 
 
 def strong_correlations(information: Information) -> tuple[tuple[str, str, float], ...]:

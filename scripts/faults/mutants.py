@@ -512,10 +512,24 @@ MUTANTS = (
     ),
     Mutant(
         "derived: directions that the data do not determine",
-        "node_fit/uncertainty/confidence.py",
-        "    if lost.any() or (information",
-        "    if (information",
-        ("tests/model/test_derived.py::test_a_product_is_determined_where_its_factors_are_not",),
+        "node_fit/uncertainty/derived.py",
+        "    return not change(lost) <= MOVED * change(",
+        "    return False and MOVED * change(",
+        ("tests/uncertainty/test_derived_range.py::test_what_the_data_leave_open_has_no_ends",),
+    ),
+    Mutant(
+        "derived: poles within the interval",
+        "node_fit/uncertainty/derived.py",
+        "if abs(later) > abs(earlier) / 2:",
+        "if False:",
+        ("tests/uncertainty/test_derived_range.py::test_a_quantity_of_one_constant_has_the_range_of_its_interval",),
+    ),
+    Mutant(
+        "derived: the second order at an extreme",
+        "node_fit/uncertainty/derived.py",
+        " + (bend**2).sum() / 2)",
+        ")",
+        ("tests/uncertainty/test_derived_range.py::test_a_square_at_its_minimum_has_the_interval_of_its_root",),
     ),
     Mutant(
         "derived: a logarithm where it may be negative",

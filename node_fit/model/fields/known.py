@@ -337,16 +337,13 @@ class Quantity:
     def of(self, values: Mapping[str, float | AnyArray]) -> float | AnyArray:
         """Its value in double precision; an array of them if a constant has an array of values."""
         with scope("x64"), np.errstate(all="ignore"):
-            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
-            found = np.asarray(evaluate_term(self.tree, known, jnp.float64))
+            found = np.asarray(self.evaluate(values))
         return found if found.ndim else float(found)
 
-    def gradient(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Its derivative by each constant."""
-        with scope("x64"):
-            known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
-            found = jax.grad(lambda at: evaluate_term(self.tree, at, jnp.float64))(known)
-            return {name: float(found[normalize(name)]) for name in values}
+    def evaluate(self, values: Mapping[str, float | AnyArray]) -> Array:
+        """Its value as an array of JAX, which can be differentiated; in the scope of double precision."""
+        known = {normalize(name): jnp.asarray(value, jnp.float64) for name, value in values.items()}
+        return evaluate_term(self.tree, known, jnp.float64)
 
     def is_positive(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether it is positive for all values of the constants within their bounds, as its form shows."""

@@ -1,0 +1,271 @@
+"""Intervals of quantities that follow from constants: what they can be where the data leave the constants."""
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.domains import from_line, to_line
+from ..model.fields.equations import operands
+from ..model.fields.known import Quantity
+from ..runtime.placement import scope
+from .linearization import MOVED, Information, Place
+
+# Points of a region at which a quantity is evaluated before its extremes are searched.
+POINTS = 2001
+# Step of the differences by which an extreme is searched [the region's radius].
+PROBE = 1e-5
+# Times that the way between two sides of a zero is narrowed, each by the number of points; and shares of that way at
+# which a pole is looked for.
+ZOOMS, APPROACH = 4, (1e-2, 1e-4, 1e-6)
+# A divisor that comes as near to zero as this touches it [share of its range].
+TOUCHING = 1e-12
+# An interval that reaches further on the real line ends at the constant's bounds: a factor of 1e13.
+ENDLESS = 30.0
+
+Points = Float[np.ndarray, "point axis"]
+Values = Float[np.ndarray, " point"]
+# A quantity at points of the unit ball, which stand for constants.
+Level = Callable[[Points], Values]
+
+
+class Range(NamedTuple):
+    """What a quantity can be: its least and its largest value, infinite without an end, and why it has none."""
+
+    lower: float
+    upper: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The values of constants that the data leave possible, as an image of the unit ball.
+
+    - `places`: the constants. `center`: on the real line, shape `(constant,)`.
+    - `axes`: how far each axis of the ball moves them there, shape `(axis, constant)`.
+    """
+
+    places: Sequence[Place]
+    center: Float[np.ndarray, " constant"]
+    axes: Float[np.ndarray, "axis constant"]
+
+    @staticmethod
+    def between(place: Place, lower: float, upper: float, estimate: float) -> "Region":
+        """The interval of one constant."""
+        middle = float(to_line(np.asarray(estimate), place.bounds))
+        with np.errstate(divide="ignore"):
+            ends = [float(to_line(np.asarray(end), place.bounds)) for end in (lower, upper)]
+        far = ENDLESS * max(1.0, abs(middle))
+        low, high = np.clip(ends, middle - far, middle + far).tolist()
+        return Region([place], np.array([(low + high) / 2]), np.array([[(high - low) / 2]]))
+
+    @staticmethod
+    def around(information: Information, places: Sequence[Place], reach: float) -> "Region":
+        """The ellipsoid in which the linearised sum of squares rises by up to `reach` squared, in variances.
+
+        The extremes of a quantity there are the ends of its profile likelihood (J. S. Chen and R. I. Jennrich, J.
+        Amer. Statist. Assoc. 91, 1996).
+        """
+        index = [information.places.index(place) for place in places]
+        errors, vectors = information.directions
+        known = np.isfinite(errors)
+        root = (vectors[known] * errors[known, None])[:, index] * line_units(information)[index]
+        _, sizes, axes = np.linalg.svd(root, full_matrices=False)
+        return Region(places, find_center(information, places), reach * sizes[:, None] * axes)
+
+    def constants(self, points: Points) -> dict[str, Values]:
+        """The constants by name at points of the ball, in the user's units."""
+        line = self.center + points @ self.axes
+        return {place.name: from_line(line[:, at], place.bounds) for at, place in enumerate(self.places)}
+
+    def evaluate(self, quantity: Quantity, values: Mapping[str, float], points: Points) -> Values:
+        """A quantity at points of the ball, from these and the values of other constants."""
+        return np.broadcast_to(quantity.of({**values, **self.constants(points)}), len(points))
+
+
+def find_center(information: Information, places: Sequence[Place]) -> Float[np.ndarray, " constant"]:
+    """The fitted constants on the real line."""
+    return np.array([information.evidence.x[place.index] * place.scale for place in places])
+
+
+def line_units(information: Information) -> Float[np.ndarray, " constant"]:
+    """How far each constant moves on the real line when it moves by its own size."""
+    return information.sizes * np.array([place.scale for place in information.places])
+
+
+def is_undetermined(quantity: Quantity, information: Information, values: Mapping[str, float]) -> bool:
+    """Whether a quantity changes along what the data do not determine.
+
+    They may determine a product of constants and none of these.
+    """
+    used = np.array([quantity.uses(place.name) for place in information.places], bool)
+    if (information.penalised & used).any():
+        return True
+    errors, vectors = information.directions
+    lost = vectors[~np.isfinite(errors)]
+    if not information.moved(lost[:, used]).any():
+        return False
+    places = information.places
+    own = Region(places, find_center(information, places), np.diag(line_units(information)))
+
+    def change(moves: Points) -> float:
+        found = own.evaluate(quantity, values, np.concatenate([np.zeros((1, len(used))), moves, -moves]))
+        return float(np.abs(found - found[0]).max())
+
+    return not change(lost) <= MOVED * change(np.eye(len(used))[used])
+
+
+def find_error(quantity: Quantity, information: Information, values: Mapping[str, float], *, positive: bool) -> float:
+    """The standard error of a quantity; infinite if the data do not determine it.
+
+    By the delta method, in the logarithm of a positive quantity. It goes to second order, since at an extreme the first
+    vanishes (G. Casella and R. L. Berger, Statistical Inference, 2002, section 5.5.4).
+    """
+    places = [place for place in information.places if quantity.uses(place.name)]
+    if is_undetermined(quantity, information, values):
+        return math.inf
+    if not places:
+        return 0.0
+    region = Region.around(information, places, 1.0)
+
+    def along(shares: Float[Array, " axis"]) -> Float[Array, ""]:
+        line = jnp.asarray(region.center) + shares @ jnp.asarray(region.axes)
+        own = {place.name: from_line(line[at], place.bounds) for at, place in enumerate(places)}
+        level = quantity.evaluate({**values, **own})
+        return jnp.log(level) if positive else level
+
+    with scope("x64"):
+        still = jnp.zeros(len(region.axes))
+        slope, bend = np.asarray(jax.grad(along)(still)), np.asarray(jax.hessian(along)(still))
+    variance = float((slope**2).sum() + (bend**2).sum() / 2)
+    size = float(quantity.of(values)) if positive else 1.0
+    return size * math.sqrt(variance) if math.isfinite(variance) else math.inf
+
+
+@np.errstate(all="ignore")
+def find_range(quantity: Quantity, region: Region, values: Mapping[str, float], *, positive: bool) -> Range:
+    """The least and the largest value of a quantity in a region; no end on the side to which a pole leads.
+
+    **Arguments:** `values`: of all constants. `positive`: whether the quantity is positive by its form.
+    """
+
+    def level(points: Points) -> Values:
+        return region.evaluate(quantity, values, points)
+
+    points = spread_points(len(region.axes))
+    found = level(points)
+    if np.isnan(found).any():
+        return Range(-math.inf, math.inf, "is not defined everywhere within the interval")
+    lower, upper, why = float(found.min()), float(found.max()), ""
+    for divisor in find_divisors(quantity, values):
+        near = approach_zero(lambda at, part=divisor: region.evaluate(part, values, at), points)
+        for side in near:
+            earlier, later = np.diff(level(side))
+            if abs(later) > abs(earlier) / 2:  # What is finite at the zero changes less and less.
+                lower, upper = (lower, math.inf) if later > 0 else (-math.inf, upper)
+                why = f"has a pole within the interval, where {divisor.text} is zero"
+    if positive:  # A factor changes as much downwards as upwards, and the search is for both.
+        shape, back = (lambda at: np.log(level(at))), math.exp
+    else:
+        shape, back = level, float
+    lower = lower if math.isinf(lower) else back(-find_highest(lambda at: -shape(at), points)[0])
+    upper = upper if math.isinf(upper) else back(find_highest(shape, points)[0])
+    if not positive:
+        # Zero where it is reached, but for rounding.
+        lower, upper = (0.0 if abs(end) < TOUCHING * (upper - lower) < math.inf else end for end in (lower, upper))
+    return Range(lower, upper, why)
+
+
+def spread_points(axes: int) -> Points:
+    """Points of the unit ball, its middle and its poles among them."""
+    if axes == 1:
+        return np.linspace(-1.0, 1.0, POINTS)[:, None]
+    rng = np.random.default_rng(0)
+    directions = rng.standard_normal((POINTS, axes))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    radii = np.where(np.arange(POINTS) % 2, 1.0, rng.uniform(size=POINTS) ** (1 / axes))
+    return np.concatenate([np.zeros((1, axes)), np.eye(axes), -np.eye(axes), directions * radii[:, None]])
+
+
+def find_divisors(quantity: Quantity, values: Mapping[str, float]) -> list[Quantity]:
+    """What an expression divides by, or takes the logarithm of, factor by factor."""
+
+    def number(node: ast.expr) -> float:
+        return float(Quantity(quantity.name, ast.unparse(node)).of(values))
+
+    def factors(node: ast.expr) -> Iterator[ast.expr]:
+        match node:
+            case ast.BinOp(op=ast.Mult(), left=left, right=right):
+                yield from (*factors(left), *factors(right))
+            case ast.BinOp(op=ast.Div() | ast.Pow(), left=inner) | ast.UnaryOp(operand=inner):
+                yield from factors(inner)
+            case ast.Call(func=ast.Name(id="abs" | "sqrt"), args=[inner]):
+                yield from factors(inner)
+            case ast.Constant() | ast.Call(func=ast.Name(id="exp" | "cosh" | "sigmoid")):
+                return
+            case _:
+                yield node
+
+    def poles(node: ast.expr) -> Iterator[ast.expr]:
+        for operand in operands(node):
+            yield from poles(operand)
+        match node:
+            case ast.BinOp(op=ast.Div(), right=divisor):
+                yield from factors(divisor)
+            case ast.BinOp(op=ast.Pow(), left=base, right=power) if number(power) < 0:
+                yield from factors(base)
+            case ast.Call(func=ast.Name(id="log" | "log10"), args=[inner]):
+                yield from factors(inner)
+            case ast.Call(func=ast.Name(id="tan"), args=[angle]):
+                yield ast.Call(ast.Name("cos"), [angle], [])
+            case _:
+                return
+
+    texts = dict.fromkeys(ast.unparse(node) for node in poles(quantity.tree))
+    return [Quantity(quantity.name, text) for text in texts]
+
+
+def approach_zero(level: Level, points: Points) -> Float[np.ndarray, "side step axis"]:
+    """Points that come near a zero of a function from two sides; no side if it has none."""
+    found = level(points)
+    if found.min() < 0 < found.max():
+        sides = ends = points[[int(found.argmax()), int(found.argmin())]]
+        for _ in range(ZOOMS):
+            way = ends[0] + np.linspace(0, 1, POINTS)[:, None] * (ends[1] - ends[0])
+            last = int((level(way) > 0).nonzero()[0][-1])
+            ends = way[[last, min(last + 1, POINTS - 1)]]
+        zero = ends[0]
+    else:
+        depth, zero = find_highest(lambda at: -np.abs(level(at)), points)
+        sides = points[[0, -1]] if -depth <= TOUCHING * np.ptp(found) else points[:0]
+    return zero + np.array(APPROACH)[:, None] * (sides - zero)[:, None]
+
+
+def find_highest(level: Level, points: Points) -> tuple[float, Float[np.ndarray, " axis"]]:
+    """The largest value of a function in the unit ball and where it is, searched from the highest of some points."""
+    from scipy.optimize import minimize
+
+    found = level(points)
+    best = int(found.argmax())
+    highest, first = float(found[best]), points[best]
+    scale = float(np.ptp(found[np.isfinite(found)]))
+    if not (math.isfinite(highest) and scale > 0):
+        return highest, first
+    steps = PROBE * np.eye(len(first))
+
+    def depth(at: Float[np.ndarray, " axis"]) -> tuple[float, Float[np.ndarray, " axis"]]:
+        near = (highest - level(np.concatenate([at[None], at + steps, at - steps]))) / scale
+        ahead, behind = np.split(near[1:], 2)
+        return float(near[0]), (ahead - behind) / (2 * PROBE)
+
+    inside = {"type": "ineq", "fun": lambda at: 1 - at @ at, "jac": lambda at: -2 * at}
+    end = minimize(depth, first, jac=True, method="SLSQP", constraints=[inside], options={"ftol": 1e-12}).x
+    end = end / max(1.0, float(np.linalg.norm(end)))
+    gain = -depth(end)[0] * scale
+    return (highest + gain, end) if gain > 0 else (highest, first)
