@@ -27,9 +27,14 @@ VALID_ERROR = 0.4
 LARGEST_ERROR = 1e3
 # Forecasts begin in so many rows of a record, and go on for this share of it.
 FORECASTS, FORECAST_SHARE = 16, 0.5
-# Steps between two rows, and rows, over which the growth of a small error is measured, the first part to forget its
-# direction; from so many rows of the data, since the growth along one orbit varies.
-STEPS_PER_ROW, GROWTH_ROWS, FORGOTTEN, ORBITS = 4, 4000, 0.25, 8
+# Steps over which the growth of a small error is measured, the first part to forget its direction; from so many rows of
+# the data, since the growth along one orbit varies.
+GROWTH_STEPS, FORGOTTEN, ORBITS = 16_000, 0.25, 8
+# The longest step: between two rows, and times the largest rate of the linearised model at so many rows of the data.
+# With longer ones Runge and Kutta's method leaves the orbit, or makes it stable.
+STEPS_PER_ROW, LONGEST_ANGLE, SAMPLED_ROWS = 4, 0.2, 512
+# Over so many Lyapunov times of all orbits together, growth is no chance.
+FEWEST_TIMES = 10.0
 # The width of the window that smooths a spectrum [share of its frequencies].
 SPECTRAL_WIDTH = 0.01
 # A simulation has the distribution of the data up to this many times the distance that two records of the system have
@@ -145,21 +150,41 @@ def valid_time(data: Dataset, predicted: Float[np.ndarray, "trajectory time stat
 
 
 def lyapunov_time(model: NeuralODE, data: Dataset) -> float:
-    """The inverse of the model's largest Lyapunov exponent [unit of time]; NaN of a driven model, or one that is lost.
+    """The inverse of the model's largest Lyapunov exponent [unit of time]; NaN of a driven model, or where
+    it is lost or too stiff to be followed for long.
 
     It is the mean growth of a small difference along an orbit (G. Benettin et al., Meccanica 15:9, 1980).
     """
     if model.inputs or model.hidden:
         return math.nan
     rows = np.argwhere(data.mask.all(axis=2))
-    rows = rows[np.linspace(0, len(rows) - 1, min(ORBITS, len(rows))).astype(int)]
-    first = jnp.asarray(data.ys[rows[:, 0], rows[:, 1]])
-    exponent = float(growth_of_errors(model, first, data.median_step / STEPS_PER_ROW))
-    return math.nan if not math.isfinite(exponent) else math.inf if exponent <= 0 else 1 / exponent
+    if not len(rows):
+        return math.nan
+
+    def spread(count: int) -> Float[Array, "row state"]:
+        trajectory, time = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)].T
+        return jnp.asarray(data.ys[trajectory, time])
+
+    fastest = float(largest_rate(model, spread(SAMPLED_ROWS)))
+    longest = data.median_step / STEPS_PER_ROW
+    step = min(longest, LONGEST_ANGLE / fastest) if fastest > 0 else longest
+    first = spread(ORBITS)
+    exponent = float(growth_of_errors(model, first, jnp.asarray(step, first.dtype)))
+    measured = exponent * step * GROWTH_STEPS * (1 - FORGOTTEN) * len(first)
+    if not math.isfinite(exponent) or 0 < measured < FEWEST_TIMES:
+        return math.nan
+    return math.inf if exponent <= 0 else 1 / exponent
 
 
 @eqx.filter_jit
-def growth_of_errors(model: NeuralODE, first: Float[Array, "orbit state"], step: float) -> Float[Array, ""]:
+def largest_rate(model: NeuralODE, points: Float[Array, "row state"]) -> Float[Array, ""]:
+    """The largest norm of the field's derivative at some points [per unit of time]."""
+    slopes = jax.vmap(jax.jacfwd(lambda y: model.vector_field(0.0, y)))(points)
+    return jnp.linalg.norm(slopes, axis=(1, 2)).max()
+
+
+@eqx.filter_jit
+def growth_of_errors(model: NeuralODE, first: Float[Array, "orbit state"], step: Float[Array, ""]) -> Float[Array, ""]:
     """The rate at which a small difference grows along orbits, the mean over them, by Runge and Kutta's steps."""
 
     def advance(now: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
@@ -167,13 +192,12 @@ def growth_of_errors(model: NeuralODE, first: Float[Array, "orbit state"], step:
         size = jnp.linalg.norm(off)
         return (y, off / size), jnp.log(size)
 
-    count = STEPS_PER_ROW * GROWTH_ROWS
     begin = jnp.ones_like(first) / math.sqrt(first.shape[1])
-    _, logs = jax.lax.scan(jax.vmap(advance, in_axes=(0, None)), (first, begin), length=count)
-    return logs[int(FORGOTTEN * count) :].mean() / step
+    _, logs = jax.lax.scan(jax.vmap(advance, in_axes=(0, None)), (first, begin), length=GROWTH_STEPS)
+    return logs[int(FORGOTTEN * GROWTH_STEPS) :].mean() / step
 
 
-def runge_kutta(rates: Callable[[Array], Array], y: Array, step: float) -> Array:
+def runge_kutta(rates: Callable[[Array], Array], y: Array, step: Array) -> Array:
     """A step of the classical method of the fourth order."""
     one = rates(y)
     two = rates(y + step / 2 * one)

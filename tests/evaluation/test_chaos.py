@@ -8,10 +8,12 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
+from node_fit.evaluation import chaos
 from node_fit.evaluation.chaos import (
     distance_of_spectra,
     distance_of_values,
     expected_distance,
+    lyapunov_time,
     score_chaos,
     valid_time,
 )
@@ -44,6 +46,18 @@ def test_errors_of_lorenz_grow_by_its_published_exponent(record):
     assert scores.lyapunov_time == pytest.approx(1 / 0.906, rel=0.07)
     assert scores.valid_lyapunov_times > 5 and scores.stays
     assert "Lyapunov times" in str(scores)
+
+
+@pytest.mark.parametrize("every", [10, 50])
+def test_the_growth_of_errors_does_not_depend_on_how_far_rows_are_apart(record, every):
+    """Half a row is longer than Runge and Kutta's steps may be."""
+    coarse = nf.Dataset.from_arrays(record.ts[0, ::every], record.ys[0, ::every], states=("x", "y", "z"))
+    assert lyapunov_time(model_of(record), coarse) == pytest.approx(1 / 0.906, rel=0.1)
+
+
+def test_growth_that_is_no_more_than_chance_has_no_time(record, monkeypatch):
+    monkeypatch.setattr(chaos, "GROWTH_STEPS", 200)
+    assert np.isnan(lyapunov_time(model_of(record), record))
 
 
 @pytest.mark.slow
