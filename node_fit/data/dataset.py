@@ -20,7 +20,8 @@ from .tables.layout import (
     with_covariates,
 )
 from .tables.reading import ESTIMATE, MOST_BYTES, Sigma, make_roles, read_files, sigma_columns, with_columns, with_sigma
-from .tables.table import RawTable, check_unit, hint, list_names
+from .tables.table import RawTable, hint, list_names
+from .tables.times import check_unit
 from .trajectories import Cut, Trajectories
 
 if TYPE_CHECKING:

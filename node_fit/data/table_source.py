@@ -24,7 +24,7 @@ from .tables.reading import (
     with_columns,
     with_sigma,
 )
-from .tables.table import SECONDS
+from .tables.times import SECONDS, read_digit_dates
 from .trajectories import pad
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Table:
         data = add_noise(data, self.noise, self.noise_seed)
         split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
         parts = split(data) if test is None else split(data)._replace(test=test)
-        notes = [] if data.dates is None else [data.dates.told(data.time, chosen=self.time_unit is None)]
+        notes = tell_time(data, chosen=self.time_unit is None)
         notes += [] if data.events is None else [data.events.told]
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
@@ -155,7 +155,8 @@ class Table:
 
         **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
         """
-        data = read_files(Dataset, path, self.roles, self.time_unit, self.units, self.day_first, self.max_bytes)
+        limits = (self.day_first, self.max_bytes)
+        data = read_files(Dataset, path, self.roles, self.time_unit, self.units, *limits, is_dated=unit is not None)
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         data = with_sigma(data, self.sigma, self.states)
         data = with_covariates(data, self.covariate_numbers, self.units)
@@ -167,6 +168,21 @@ class Table:
     def event_rows(self) -> list[dict[str, object]]:
         """The events as they are written."""
         return read_events(self.events, self.trajectory, self.max_bytes)
+
+
+def tell_time(data: Dataset, *, chosen: bool) -> list[str]:
+    """A sentence on times that are dates, or may be.
+
+    **Arguments:** `chosen`: whether their unit was chosen by their spacing.
+    """
+    import pandas as pd
+
+    if data.dates is not None:
+        return [data.dates.told(data.time, chosen=chosen)]
+    dates = read_digit_dates(pd.Series(data.ts[data.valid]))
+    if dates is None:
+        return []
+    return [f"time: {data.time} is a number; if {dates.first} is a date, set data.time_unit=d"]
 
 
 def check_rows(data: Dataset) -> None:

@@ -17,7 +17,7 @@ from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
 from .interpolation import detect_input_hold, is_even, resample
-from .tables.table import Dates
+from .tables.times import Dates
 
 if TYPE_CHECKING:
     import pandas

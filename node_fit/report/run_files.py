@@ -18,7 +18,7 @@ import yaml
 from jaxtyping import Bool, Float, Int
 
 from ..data.dataset import Dataset
-from ..data.tables.table import SECONDS, unit_for
+from ..data.tables.times import SECONDS, unit_for
 from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.figures import SIDE, phase_points

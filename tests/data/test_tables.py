@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.io import savemat
 
 from node_fit.data.dataset import Dataset, from_frame, read_table
+from node_fit.data.table_source import Table
 
 T = np.array([0.0, 0.5, 2.0])
 X = np.array([1.0, np.nan, -3e-5])
@@ -416,3 +418,107 @@ def test_malformed_frames(columns, words):
 def test_time_in_the_index_of_a_frame():
     with pytest.raises(ValueError, match="reset_index"):
         from_frame(pd.DataFrame({"t": T, "x": X}).set_index("t"), time="t", states=["x"])
+
+
+def times_of(texts, name="t", **options):
+    return from_frame(pd.DataFrame({name: texts, "x": 1.0}), time=name, states=["x"], **options)
+
+
+@pytest.mark.parametrize(
+    ("texts", "steps", "unit"),
+    [
+        (["20240130", "20240131", "20240201"], [1, 1], "d"),
+        ([20231231, 20240101, 20240229, 20240301], [1, 59, 1], "d"),
+        ([20240130.0, 20240131.0, 20240202.0], [1, 2], "d"),
+        (["2024013122", "2024013123", "2024020100"], [1, 1], "h"),
+        (["202401312358", "202401312359", "202402010000"], [1, 1], "min"),
+        (["20240131120000", "20240131120001", "20240131120003"], [1, 2], "s"),
+        ([20240131115950, 20240131120000, 20240131120010], [10, 10], "s"),
+    ],
+)
+def test_dates_may_be_written_as_numbers(texts, steps, unit):
+    data = times_of(texts)
+    assert data.units == {"t": unit} and np.diff(data.ts[0]).tolist() == steps and data.ts[0, 0] == 0
+    assert str(texts[0]).removesuffix(".0") in data.dates.told("t", chosen=True)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [20240129, 20240130, 20240131],  # Steps of a count are the same.
+        [20240131, 20240132, 20240133],
+        [20240229, 20240331, 20240431],
+        [18991231, 19000101, 19000301],
+        [19700101, 1, 2],
+        [20240131, 20240201.5, 20240202],
+        [1704067200, 1704067260, 1704067380],
+        [1704067200000, 1704067260000],
+        [2024, 2025, 2026],
+        [0, 1, 2],
+    ],
+)
+def test_numbers_that_are_no_dates_stay_numbers(numbers):
+    for texts in (sorted(numbers), [str(each) for each in sorted(numbers)]):
+        data = times_of(texts)
+        assert data.dates is None and data.ts[0].tolist() == sorted(numbers)
+
+
+def test_days_that_may_be_a_count_are_dates_if_they_are_said_to_be():
+    days = [20240129, 20240130, 20240131]
+    for data in (times_of(days, time_unit="d"), times_of(days, name="Datum"), times_of(days, name="sampling_date")):
+        assert data.dates is not None and data.ts[0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="holds numbers, but time_unit='h' is for timestamps"):
+        times_of([20240131, 20240132], time_unit="h")
+
+
+def test_files_with_dates_as_numbers_are_read_in_one_way(tmp_path):
+    one = write(tmp_path, "one.csv", "t,x\n20240129,1\n20240130,1\n")
+    two = write(tmp_path, "two.csv", "t,x\n20240131,1\n20240201,1\n")
+    data = read_table([one, two], time="t", states=["x"])
+    assert data.ts.tolist() == [[0, 1], [0, 1]] and data.dates.zero[0] == np.datetime64("2024-01-29")
+    other = write(tmp_path, "other.csv", "t,x\n0,1\n1,1\n")
+    assert read_table([two, other], time="t", states=["x"]).dates is None
+
+
+def test_a_run_says_that_numbers_are_dates_or_may_be(tmp_path):
+    def told(text, **options):
+        return Table(str(write(tmp_path, "a.csv", text)), "t", ["x"], **options).load_and_tell()[1][0]
+
+    rows = "".join(f"{20240120 + day},1\n" for day in range(9))
+    assert told(f"t,x\n{rows}20240201,1\n") == (
+        "time: t counts in d from 2024-01-20, chosen by its rows' spacing (data.time_unit=d); its numbers, such as "
+        "20240120, are dates"
+    )
+    assert told(f"t,x\n{rows}") == "time: t is a number; if 20240120 is a date, set data.time_unit=d"
+    assert told("t,x\n" + "".join(f"{row},1\n" for row in range(9))).startswith("split")
+
+
+def test_new_rows_of_dated_data_are_dates(tmp_path):
+    table = Table(str(write(tmp_path, "a.csv", "t,x\n20240120,1\n20240121,2\n")), "t", ["x"])
+    assert table.read(table.path).dates is None
+    assert table.read(table.path, "h").ts.tolist() == [[0, 24]]
+
+
+@pytest.mark.parametrize("second", ["a ", "a\t ", "a\u00a0"])
+def test_names_that_differ_by_blanks_are_not_merged(tmp_path, second):
+    path = write(tmp_path, "a.csv", f"id,t,x\na,0,1\na,1,1\n{second},2,1\n")
+    there = rf"a\.csv, line 4, column 'id': {re.escape(repr(second))} differs from 'a' in line 2 of .*a\.csv by blanks"
+    with pytest.raises(ValueError, match=there):
+        read_table(path, time="t", states=["x"], trajectory="id")
+    frame = pd.DataFrame({"id": ["a", " a"], "t": [0, 1], "x": 1.0})
+    with pytest.raises(ValueError, match=r"row 1 .*' a' differs from 'a' in row 0"):
+        from_frame(frame, time="t", states=["x"], trajectory="id")
+
+
+def test_names_that_differ_by_blanks_are_not_merged_across_files_or_observables(tmp_path):
+    one, two = write(tmp_path, "one.csv", "id,t,x\na,0,1\n"), write(tmp_path, "two.csv", "id,t,x\na ,1,1\n")
+    with pytest.raises(ValueError, match="by blanks alone; write both alike if they are one trajectory"):
+        read_table([one, two], time="t", states=["x"], trajectory="id")
+    tidy = write(tmp_path, "tidy.csv", "t,what,value\n0,x,1\n1,x ,1\n")
+    with pytest.raises(ValueError, match="by blanks alone; write both alike if they are one observable"):
+        read_table(tidy, time="t", states=["x"], observable="what", value="value")
+
+
+def test_names_that_are_padded_alike_are_one(tmp_path):
+    path = write(tmp_path, "a.csv", "id,t,x\na ,0,1\na ,1,1\nbb,0,1\nbb,1,1\n")
+    assert read_table(path, time="t", states=["x"], trajectory="id").trajectories == ("a", "bb")

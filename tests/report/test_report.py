@@ -22,7 +22,7 @@ from helpers.reports import by_time, by_trajectory, curves_of, model_of, spirals
 import node_fit as nf
 from node_fit.app.background import Drawing, Page
 from node_fit.app.leaderboard import row
-from node_fit.data.tables.table import Dates
+from node_fit.data.tables.times import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
 from node_fit.plots.figures import SIDE, phase_points

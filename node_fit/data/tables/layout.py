@@ -17,19 +17,14 @@ from ..trajectories import Data
 from .table import (
     INPUT_FIX,
     UNKNOWN_FIX,
-    Dates,
     RawTable,
-    Stamps,
     as_numbers_of_column,
     choose_columns,
-    count_time,
     hint,
     list_names,
     read_names,
-    read_times,
-    unit_for,
-    zone_name,
 )
+from .times import Dates, Stamps, count_time, read_times, spacing, unit_for, utc, with_digit_dates, zone_name
 
 if TYPE_CHECKING:
     import pandas
@@ -210,7 +205,7 @@ def melt(table: RawTable, roles: Roles) -> RawTable:
 
 def spread_columns(tables: Sequence[RawTable], roles: Roles, observable: str, value: str) -> list[RawTable]:
     """Gives each wanted observable of tidy tables a column of its own, and drops the rows of others."""
-    observed = [read_names(table, observable, "observable") for table in tables]
+    observed = read_names(tables, observable, "observable")
     found = list(dict.fromkeys(name for each in observed for name in each))
     columns = set[str]().union(*(table.columns for table in tables))
     wanted = [*roles.states, *(name for name in roles.inputs if name not in columns)]
@@ -437,16 +432,18 @@ def assemble(
     time_unit: str | None,
     units: dict[str, str],
     day_first: bool | None = None,
+    is_dated: bool = False,
 ) -> Data:
     """Assembles tables to trajectories of a kind; each table is one unless a column tells trajectories apart.
 
     **Arguments:** `kind`: such as `Dataset`. `own_names`: a name for each table, used if there is no such column.
-    `time_unit`: of timestamps, chosen by their spacing if None. `day_first`: as of `Dataset.from_file`.
+    `time_unit`: of timestamps, chosen by their spacing if None. `day_first`: as of `Dataset.from_file`. `is_dated`:
+    whether numbers that can be dates, such as 20240131, are known to be.
 
     **Raises:** `ValueError` at the first invalid value, with its table, row and column.
     """
     codes, trajectories = number_trajectories(tables, own_names, roles)
-    t, dates = clock(tables, codes, roles, time_unit, day_first)
+    t, dates = clock(tables, codes, roles, time_unit, day_first, is_dated)
     tidy = roles.observable is not None
     y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
     u = np.concatenate([block(table, roles.inputs, INPUT_FIX, may_miss=tidy) for table in tables])
@@ -483,12 +480,14 @@ def clock(
     roles: Roles,
     unit: str | None,
     day_first: bool | None,
+    is_dated: bool,
 ) -> tuple[Float[np.ndarray, " row"], Dates | None]:
     """The time of each row, and the dates of the trajectories if they come from timestamps."""
     import pandas as pd
 
     if roles.step is not None:
         return roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64), None
+    tables, digits = with_digit_dates(tables, roles.clock, is_dated=is_dated or unit is not None)
     times = [read_times(table, roles.clock, unit, day_first) for table in tables]
     stamps = [each for each in times if isinstance(each, Stamps)]
     numbers = [each for each in times if not isinstance(each, Stamps)]
@@ -507,25 +506,7 @@ def clock(
     )
     zero = zeros[np.unique(codes, return_index=True)[1]]
     times = [count_time(each, first, unit) for each, first in zip(stamps, firsts, strict=True)]
-    return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone))
-
-
-def utc(instant: "pandas.Timestamp") -> np.datetime64:
-    return np.datetime64(instant.tz_convert(None), "us")
-
-
-def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
-    """The median time between two rows of a trajectory [s]; 1 if there is none."""
-    begins = [each.instants[0] for each in stamps]
-    seconds = np.concatenate(
-        [
-            (each.instants - begin).total_seconds().to_numpy() + (begin - begins[0]).total_seconds()
-            for each, begin in zip(stamps, begins, strict=True)
-        ]
-    )
-    order = np.lexsort((seconds, codes))
-    steps = np.diff(seconds[order])[np.diff(codes[order]) == 0]
-    return float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+    return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone), digits)
 
 
 def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> "list[pandas.Timestamp]":
@@ -557,7 +538,7 @@ def number_trajectories(
         several = len(tables) > 1
         labels = [own_labels(table, name, several) for table, name in zip(tables, own_names, strict=True)]
     else:
-        labels = [read_names(table, roles.trajectory, "trajectory") for table in tables]
+        labels = read_names(tables, roles.trajectory, "trajectory")
     codes, found = pd.factorize(np.concatenate(labels))
     return codes, [str(each) for each in found]
 

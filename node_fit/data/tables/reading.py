@@ -19,7 +19,8 @@ from ..domains import is_real
 from ..trajectories import Data, Trajectories, check_known_values
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
 from .layout import CovariateNumbers, Roles, as_names, as_rows, assemble
-from .table import RawTable, check_unit
+from .table import RawTable
+from .times import check_unit
 
 
 def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -222,12 +223,17 @@ def read_files(
     units: dict[str, str],
     day_first: bool | None = None,
     max_bytes: float = MOST_BYTES,
+    *,
+    is_dated: bool = False,
 ) -> Data:
-    """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers."""
+    """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
+
+    **Arguments:** `is_dated`: as of `assemble`.
+    """
     check_unit(time_unit, roles.time is not None)
     files = find_files(path)
     tables = as_rows([read_file(file, roles, max_bytes) for file in files], roles)
-    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first)
+    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first, is_dated)
 
 
 class ColumnsFound(Exception):

@@ -1,25 +1,15 @@
-"""A table as columns of texts or numbers, and what its texts say: numbers, names and timestamps."""
+"""A table as columns of texts or numbers, and what its texts say: numbers and names."""
 
-import functools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 if TYPE_CHECKING:
     import pandas
-
-TIME_UNITS: dict[str, Literal["s", "min", "h", "D"]] = {
-    "s": "s",
-    "min": "min",
-    "h": "h",
-    "d": "D",
-}  # our names to those of pandas
-SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
@@ -196,19 +186,33 @@ def is_absent(value: object) -> bool:
     return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
 
 
-def read_names(table: RawTable, name: str, what: str) -> np.ndarray:
-    """A column of names as an array of text.
+def read_names(tables: Sequence[RawTable], name: str, what: str) -> list[np.ndarray]:
+    """A column of names as an array of text for each table; `what` is the thing that they name.
 
-    **Raises:** `ValueError` at the first missing name; `what` is the thing that it names.
+    **Raises:** `ValueError` at the first missing name, and at the first that differs from another by blanks alone.
     """
     import pandas as pd
 
-    column: np.ndarray = table.columns[name].to_numpy(dtype=object)
-    codes, found = pd.factorize(column)
-    # A missing value has the code -1, which selects the last name.
-    result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
-    raise_at_first(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
-    return result
+    written: dict[str, tuple[str, str]] = {}
+    columns: list[np.ndarray] = []
+    for table in tables:
+        column: np.ndarray = table.columns[name].to_numpy(dtype=object)
+        codes, found = pd.factorize(column)
+        # A missing value has the code -1, which selects the last name.
+        result = np.array([*(label(value) for value in found), ""], dtype=object)[codes]
+        raise_at_first(table, name, result == "", f"the row names no {what}; fill it in, or remove the row.")
+        for code, value in enumerate(found):
+            if not isinstance(value, str):
+                continue
+            row = int((codes == code).argmax())
+            other, there = written.setdefault(label(value), (value, f"{table.row(row)} of {table.origin}"))
+            if other != value:
+                raise ValueError(
+                    f"{table.at(row, name)}: {value!r} differs from {other!r} in {there} by blanks alone; write both "
+                    f"alike if they are one {what}, else rename one."
+                )
+        columns.append(result)
+    return columns
 
 
 def label(value: object) -> str:
@@ -225,180 +229,6 @@ def quote(value: object, most: int = 40) -> str:
     """A value for a message, truncated if it is long."""
     text = repr(value.strip()) if isinstance(value, str) else str(value)
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-class Dates(NamedTuple):
-    """When trajectories took place.
-
-    - `zero`: the instant of time 0 of each trajectory, UTC, shape `(trajectory,)`, `datetime64[us]`.
-    - `unit`: of times: `s`, `min`, `h` or `d`.
-    - `zone`: in which timestamps were written; None if they named none.
-    """
-
-    zero: np.ndarray
-    unit: str
-    zone: str | None
-
-    def of(self, trajectories: np.ndarray) -> "Dates":
-        """The dates of some trajectories, by index."""
-        return self._replace(zero=self.zero[trajectories])
-
-    def told(self, name: str, *, chosen: bool) -> str:
-        """A sentence on the unit of a column of timestamps, and whether it was chosen by their spacing."""
-        why = f", chosen by its rows' spacing (data.time_unit={self.unit})" if chosen else ""
-        return f"time: {name} counts in {self.unit} from {self.first}{why}"
-
-    @property
-    def first(self) -> str:
-        """The first instant of all, without a time of day if that is midnight."""
-        zero: np.datetime64 = self.zero.min()
-        found = np.datetime_as_string(zero, "s").replace("T", " ").removesuffix(" 00:00:00")
-        return f"{found} UTC" if self.zone else found
-
-    def stamps(self, trajectories: np.ndarray, times: Float[np.ndarray, " row"]) -> "pandas.DatetimeIndex":
-        """The timestamps of times, a `pandas.DatetimeIndex` to the microsecond, in the zone that they came in.
-
-        **Arguments:** `trajectories`: index of each time's trajectory.
-        """
-        import pandas as pd
-
-        since = np.round(times * SECONDS[self.unit] * 1e6).astype("timedelta64[us]")
-        found = pd.DatetimeIndex(self.zero[trajectories] + since)
-        return found if self.zone is None else found.tz_localize("UTC").tz_convert(self.zone)
-
-
-def unit_for(seconds: float) -> str:
-    """The largest unit that is not longer than a step of so many seconds; seconds at the least."""
-    return next((unit for unit in ("d", "h", "min") if seconds >= SECONDS[unit]), "s")
-
-
-TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 or 2020-12-31T23:59:00."
-NO_ZONE = "not given"
-DATE = re.compile(r"\s*\d{4}-\d{2}")
-YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?!\d)")
-ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})?)\s*$")
-
-
-class Stamps(NamedTuple):
-    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, and the zone in which they were written."""
-
-    instants: "pandas.DatetimeIndex"
-    zone: str
-
-    @property
-    def first(self) -> "pandas.Timestamp":
-        return self.instants.min()
-
-
-def read_times(
-    table: RawTable, name: str, unit: str | None, day_first: bool | None
-) -> Float[np.ndarray, " row"] | Stamps:
-    """The times of a table, as numbers or as timestamps that are not yet converted.
-
-    **Arguments:** `day_first`: whether 01.03.2024 is in March (or in January); None if no date is written like that.
-
-    **Raises:** `ValueError` at the first invalid or missing time, or if `unit` does not fit the kind of time.
-    """
-    if not holds_stamps(table.columns[name]):
-        values = as_numbers_of_column(table, name, TIME_FIX, may_miss=False)
-        if unit is not None:
-            raise ValueError(
-                f"{table.origin}, column {name!r} holds numbers, but time_unit={unit!r} is for timestamps; leave it "
-                "out, and give the unit of the numbers in units."
-            )
-        return values
-    return read_stamps(table, name, day_first)
-
-
-def check_unit(unit: str | None, has_column: bool) -> None:
-    """Rejects an unknown unit, or one given without a column of times."""
-    if unit is not None and unit not in TIME_UNITS:
-        raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {unit!r}.")
-    if unit is not None and not has_column:
-        raise ValueError(f"time_unit={unit!r} is for a column of timestamps; with step, give the unit in units.")
-
-
-def count_time(stamps: Stamps, first: "pandas.Timestamp", unit: str) -> Float[np.ndarray, " row"]:
-    """Time since the instant `first`, in `unit`."""
-    import pandas as pd
-
-    return ((stamps.instants - first) / pd.Timedelta(1, TIME_UNITS[unit])).to_numpy(dtype=np.float64)
-
-
-def holds_stamps(column: "pandas.Series") -> bool:
-    """Whether the first value of a column is a date; all others must then be dates too."""
-    import datetime
-
-    if column.dtype.kind == "M":
-        return True
-    first = next((value for value in column.to_numpy(dtype=object) if not is_blank(value)), None)
-    dated = isinstance(first, str) and (DATE.match(first) or YEAR_LAST.match(first))
-    return isinstance(first, datetime.date) or bool(dated)
-
-
-def year_first(value: object, day_first: bool | None) -> object:
-    """A timestamp whose year comes last, as ISO 8601; any other value as it is."""
-    found = YEAR_LAST.match(value) if isinstance(value, str) and day_first is not None else None
-    if found is None:
-        return value
-    day, month = found[1 if day_first else 2], found[2 if day_first else 1]
-    return f"{found[3]}-{month:0>2}-{day:0>2}{found.string[found.end() :]}"
-
-
-def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
-    import pandas as pd
-
-    column = table.columns[name]
-    if column.dtype.kind == "M":
-        zones = np.array([str(getattr(column.dtype, "tz", None) or NO_ZONE)] * len(column))
-        values = column
-    else:
-        values = column.astype(object).map(functools.partial(year_first, day_first=day_first))
-        zones = np.array([zone(value) for value in values])
-    # Only ISO 8601 is accepted by itself: 03/04/2020 may be a day in March or in April.
-    instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))
-    wrong = np.flatnonzero(instants.isna())
-    if wrong.size:
-        row = int(wrong[0])
-        value = column.iloc[row]
-        if day_first is None and isinstance(value, str) and YEAR_LAST.match(value):
-            raise ValueError(
-                f"{table.at(row, name)}: {quote(value)} begins with a day or with a month; say which, day_first=true "
-                "or day_first=false, or write the year first, as in 2020-12-31."
-            )
-        fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
-        raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
-    other = np.flatnonzero(zones != zones[0])
-    if other.size:
-        row = int(other[0])
-        raise ValueError(
-            f"{table.at(row, name)}: the time zone is {zones[row]}, but in {table.row(0)} it is {zones[0]}; "
-            "write all times in one zone, such as UTC."
-        )
-    return Stamps(instants, str(zones[0]))
-
-
-def zone(value: object) -> str:
-    """The time zone in which a timestamp was written."""
-    if isinstance(value, str):
-        found = ZONE.search(value)
-        return found[1] if found else NO_ZONE
-    return str(getattr(value, "tzinfo", None) or NO_ZONE)
-
-
-def zone_name(zone: str) -> str | None:
-    """The name that pandas has for a zone as it was written; None if none was given, UTC if pandas knows it not."""
-    import pandas as pd
-
-    if zone == NO_ZONE:
-        return None
-    offset = re.fullmatch(r"([+-]\d{2}):?(\d{2})?", zone)
-    name = f"{offset[1]}:{offset[2] or '00'}" if offset else zone
-    try:
-        pd.Timestamp(0, tz=name)
-    except (KeyError, ValueError):
-        return "UTC"
-    return name
 
 
 def is_blank(value: object) -> bool:
