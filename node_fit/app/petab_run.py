@@ -83,6 +83,7 @@ class PEtabRun:
                 seed=self.config.seed,
                 known=tuple(self.fits),
                 on_fit=partial(self.keep, interruption),
+                on_failure=self.report_failure,
             )
         is_interrupted = interruption.number is not None
         end = "converged" if fit.attempts[0].has_converged else "stopped"
@@ -137,14 +138,19 @@ class PEtabRun:
         """Tells and keeps a fit from a start; returns whether a signal ends the run."""
         self.fits.append(fit)
         write_starts(self.files.starts, self.fits)
-        origin = "the stored parameters" if fit.number == 0 else f"start {fit.number} of {self.restarts}"
         end = "" if fit.has_converged else ", not converged"
         seconds = time.perf_counter() - self.began
         self.say(
-            f"{origin}: log-likelihood {fit.log_likelihood:.4f} after {fit.evaluations} evaluations{end} "
-            f"({seconds:.0f} s)"
+            f"{self.origin(fit.number)}: log-likelihood {fit.log_likelihood:.4f} after {fit.evaluations} "
+            f"evaluations{end} ({seconds:.0f} s)"
         )
         return interruption.number is not None
+
+    def report_failure(self, number: int) -> None:
+        self.say(f"{self.origin(number)}: nothing can be simulated there, so it does not count")
+
+    def origin(self, number: int) -> str:
+        return "the stored parameters" if number == 0 else f"start {number} of {self.restarts}"
 
     def finish(self, fit: PEtabFit, status: str) -> None:
         """Writes, draws and prints the results."""
@@ -195,6 +201,7 @@ def summarise_petab(
     """The content of `summary.json`, with the words of other runs."""
     problem, best = fit.objective.problem, fit.attempts[0]
     count, data = len(fit.objective.names), len(problem.measurements)
+    lost = f" At {len(fit.failed)} more starts nothing could be simulated." if fit.failed else ""
     reason = "its last steps gain nothing" if best.has_converged else f"{best.evaluations} evaluations were not enough"
     confidence = {
         "method": method,
@@ -219,7 +226,7 @@ def summarise_petab(
         "metrics": {} if drawn is None else {TRAIN: score_predictions(drawn.data, drawn.predicted).as_dict()},
         "diagnosis": {"kind": "converged" if best.has_converged else "unfinished", "sentence": fit.sentence},
         "starts": {
-            "sentence": f"{fit.near} of {len(fit.attempts)} fits came to the best log-likelihood, within 0.1.",
+            "sentence": f"{fit.near} of {len(fit.attempts)} fits came to the best log-likelihood, within 0.1.{lost}",
             "table": [
                 {
                     "start": each.number,

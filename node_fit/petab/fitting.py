@@ -241,16 +241,18 @@ def draw_points(objective: Objective, count: int, seed: int) -> list[Float[np.nd
 
 def fit_from_starts(
     objective: Objective, count: int, seed: int, nominal: bool, evaluations: int, known: Collection[int] = ()
-) -> Iterator[FitFromStart]:
-    """Fits from the stored parameters, if wanted and complete, and from drawn starts, except those of known numbers."""
+) -> Iterator[tuple[int, FitFromStart | None]]:
+    """Fits from the stored parameters, if wanted and complete, and from drawn starts, except those of known numbers.
+
+    **Returns:** the number of each start and its fit, or `None` where nothing can be simulated.
+    """
     optimizer = Optimizer(objective)
     if nominal and np.isfinite(objective.nominal).all() and 0 not in known:
-        yield from filter(None, [optimizer.maximise(objective.nominal, evaluations=evaluations)])
+        yield 0, optimizer.maximise(objective.nominal, evaluations=evaluations)
     screen = Screen(objective)
     for number, points in enumerate(draw_points(objective, count, seed) if count else (), start=1):
         if number not in known:
-            start = screen.choose(points)
-            yield from filter(None, [optimizer.maximise(start, evaluations=evaluations, number=number)])
+            yield number, optimizer.maximise(screen.choose(points), evaluations=evaluations, number=number)
 
 
 @dataclass
@@ -361,10 +363,12 @@ class PEtabFit:
     """A fitted PEtab problem.
 
     - `objective`: the log-likelihood. `attempts`: the fits from all starts, the best one first.
+    - `failed`: the numbers of the starts at which nothing could be simulated.
     """
 
     objective: Objective
     attempts: tuple[FitFromStart, ...]
+    failed: tuple[int, ...] = ()
 
     @property
     def x(self) -> Vector:
@@ -464,6 +468,7 @@ class PEtabFit:
         """How good the fit is, how sure it is the best, and what to try next."""
         best, count = self.attempts[0], len(self.attempts)
         near = f"to which {self.near} of {count} fits came within {SAME_LOG_LIKELIHOOD}"
+        near += f" (at {len(self.failed)} more starts nothing could be simulated)" if self.failed else ""
         text = f"log-likelihood {self.log_likelihood:.4f}, {near}"
         if not best.has_converged:
             return f"{text}; the best had not converged after {best.evaluations} evaluations."
@@ -532,6 +537,7 @@ def fit_petab(
     evaluations: int = MAX_EVALUATIONS,
     known: Sequence[FitFromStart] = (),
     on_fit: Callable[[FitFromStart], bool] = lambda _: False,
+    on_failure: Callable[[int], None] = lambda _: None,
 ) -> PEtabFit:
     """Fits a PEtab problem from several starts.
 
@@ -543,6 +549,7 @@ def fit_petab(
     - `evaluations`: the most evaluations of a fit.
     - `known`: fits of an earlier call with the same arguments, which are not repeated.
     - `on_fit`: is told of each fit from a start, and ends the search by a true answer.
+    - `on_failure`: is told the number of each start at which nothing can be simulated.
 
     **Raises:** `ValueError` if the problem can be simulated from none of the starts.
     """
@@ -556,14 +563,19 @@ def fit_petab(
         raise ValueError(
             f"restarts=0 fits from the stored parameters, of which {lacking[0]!r} has no value; try restarts=10."
         )
-    attempts = list(known)
-    for each in fit_from_starts(objective, restarts, seed, nominal, evaluations, {each.number for each in known}):
-        attempts.append(each)
-        if on_fit(each):
+    attempts, failed = list(known), list[int]()
+    numbers = {each.number for each in known}
+    for number, found in fit_from_starts(objective, restarts, seed, nominal, evaluations, numbers):
+        if found is None:
+            failed.append(number)
+            on_failure(number)
+            continue
+        attempts.append(found)
+        if on_fit(found):
             break
     if not attempts:
         raise ValueError(f"{objective.problem.path.name} can be simulated from none of the starts; look at its bounds.")
-    return PEtabFit(objective, tuple(sorted(attempts, key=lambda each: -each.log_likelihood)))
+    return PEtabFit(objective, tuple(sorted(attempts, key=lambda each: -each.log_likelihood)), tuple(failed))
 
 
 def profile_end(fit: PEtabFit, at: int, side: int, level: float) -> float:

@@ -39,6 +39,8 @@ Formula = Number | Symbol | Application
 TIME = "time"
 # Formulas come from files of others. These limits bound the time to parse and to trace them.
 MAX_DEPTH, MAX_NODES = 100, 200_000
+# The same of a formula of a table or a rule with all that it names written out: `evaluate` calls itself for each level.
+MAX_DEPTH_WRITTEN_OUT, MAX_NODES_OF_TEXT = 250, 10_000
 # Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
 MAX_INTEGER_POWER = 64
 
@@ -181,6 +183,8 @@ BINDING = {
     "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "^": 8,
 }  # fmt: skip
 NAMES = {"||": "or", "&&": "and"}
+# Operators of which a chain is one call with many arguments, not calls nested in each other.
+CHAINED = ("+", "*", "and", "or")
 SIGN = 7
 TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|"
@@ -217,18 +221,24 @@ class Parser:
         formula = self.expression(0)
         if self.kind != "end":
             raise self.refusal(f"{self.token!r} is not expected here")
+        refuse_large(measure_formula(formula), self.place)
         return formula
 
     def expression(self, binding: int) -> Formula:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.refusal(f"it is nested more than {MAX_DEPTH} deep")
-        left = self.operand()
+        left, joined = self.operand(), ""
         while self.kind == "operator" and BINDING.get(self.token, -1) > binding:
             name = self.token
             self.advance()
             right = self.expression(BINDING[name] - (name == "^"))
-            left = Application(NAMES.get(name, name), (left, right))
+            function = NAMES.get(name, name)
+            terms = left.arguments if isinstance(left, Application) and joined == function else (left,)
+            if len(terms) == ANY:
+                raise self.refusal(f"over {ANY} values are joined by {name!r}; group them in parentheses")
+            left = Application(function, (*terms, right))
+            joined = function if function in CHAINED else ""
         self.depth -= 1
         return left
 
@@ -307,6 +317,35 @@ def calls(formula: Formula) -> Iterator[Application]:
         if isinstance(node, Application):
             yield node
             stack.extend(reversed(node.arguments))
+
+
+class FormulaSize(NamedTuple):
+    """How many parts a formula has, and how deep they are nested."""
+
+    nodes: int
+    depth: int
+
+
+def measure_formula(formula: Formula, names: Mapping[str, FormulaSize] = MappingProxyType({})) -> FormulaSize:
+    """The size of a formula once names are replaced by formulas of known sizes."""
+    nodes, deepest, stack = 0, 0, [(formula, 1)]
+    while stack:
+        node, depth = stack.pop()
+        inside = names.get(node.name) if isinstance(node, Symbol) else None
+        nodes += 1 if inside is None else inside.nodes
+        deepest = max(deepest, depth if inside is None else depth - 1 + inside.depth)
+        if isinstance(node, Application):
+            stack.extend((each, depth + 1) for each in node.arguments)
+    return FormulaSize(nodes, deepest)
+
+
+def refuse_large(size: FormulaSize, place: str) -> None:
+    """Refuses a formula that takes too long to trace, or too many calls of `evaluate` within each other."""
+    if size.depth > MAX_DEPTH_WRITTEN_OUT or size.nodes > MAX_NODES_OF_TEXT:
+        raise FormulaError(
+            f"{place}: with what it names written out, the formula is nested over {MAX_DEPTH_WRITTEN_OUT} deep or has "
+            f"over {MAX_NODES_OF_TEXT:,} parts; write it shorter."
+        )
 
 
 def substitute(formula: Formula, replacements: Mapping[str, Formula]) -> Formula:

@@ -525,7 +525,7 @@ class Screen:
 
     def choose(self, points: Float[np.ndarray, "point parameter"]) -> Float[np.ndarray, " parameter"]:
         """The best of some points, with scales, offsets and noise fitted."""
-        return max(map(self.adapt, points), key=lambda found: found[0])[1]
+        return max(map(self.adapt, points), key=lambda found: found[0] if np.isfinite(found[0]) else -np.inf)[1]
 
     def adapt(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
         """The log-likelihood of a point whose scales, offsets and noise are fitted, and the point."""

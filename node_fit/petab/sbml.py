@@ -7,7 +7,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
-from .formulas import MAX_DEPTH, MAX_NODES, OPERATIONS, TIME, Application, Formula, Number, Symbol, substitute
+from ..runtime.validation import is_file
+from .formulas import (
+    MAX_DEPTH,
+    MAX_DEPTH_WRITTEN_OUT,
+    MAX_NODES,
+    OPERATIONS,
+    TIME,
+    Application,
+    Formula,
+    Number,
+    Symbol,
+    measure_formula,
+    substitute,
+)
 from .system import Event, Model
 
 if TYPE_CHECKING:
@@ -29,6 +42,12 @@ MATHML = {
     for name in OPERATIONS
     if name.isidentifier() and name not in ("piecewise", "pow", "root", "and", "or", "xor", "not", "log", "log10")
 }  # fmt: skip
+
+# Names of libSBML's errors: of two elements with one name, and of two rules or assignments of one quantity.
+REPEATED = (
+    "DuplicateComponentId", "DuplicateLocalParameterId", "MultipleAssignmentOrRateRules",
+    "MultipleEventAssignmentsForId", "EventAndAssignmentRuleForId",
+)  # fmt: skip
 
 
 class SBMLError(ValueError):
@@ -59,13 +78,27 @@ def read_sbml(path: str | Path) -> Model:
             raise SBMLError(f"{path.name}, line {error.getLine()}: {reason[:300]}")
     if document.getModel() is None:
         raise SBMLError(f"{path.name} holds no SBML model.")
+    refuse_repeated_names(libsbml, document, path.name)
     return SBMLReader(libsbml, document, path.name).read()
+
+
+def refuse_repeated_names(library: ModuleType, document: "libsbml.SBMLDocument", place: str) -> None:
+    """Refuses two elements with one name, and two rules or assignments of one quantity: the later one would win."""
+    document.getErrorLog().clearLog()  # After a fault of reading, even of no weight, nothing would be checked.
+    for category in (name for name in vars(library) if name.startswith("LIBSBML_CAT_")):
+        document.setConsistencyChecks(getattr(library, category), category == "LIBSBML_CAT_IDENTIFIER_CONSISTENCY")
+    document.checkConsistency()
+    for at in range(document.getNumErrors()):
+        error = document.getError(at)
+        if error.getErrorId() in [getattr(library, name) for name in REPEATED]:
+            reason = " ".join(error.getMessage().strip().splitlines()[-1].split())
+            raise SBMLError(f"{place}, line {error.getLine()}: {reason.rstrip('.')}; remove or rename one.")
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of an XML file, after a look at its size, its depth and its document type."""
-    if not path.is_file():
-        raise SBMLError(f"{path} does not exist or is not a file.")
+    if not is_file(path):
+        raise SBMLError(f"{str(path)!r:.200} does not exist or is not a file.")
     if path.stat().st_size > MAX_SBML_BYTES:
         raise SBMLError(f"{path.name} has over {MAX_SBML_BYTES:,} bytes, the most for a model.")
     content, depth = path.read_bytes(), 0
@@ -209,9 +242,12 @@ class SBMLReader:
         names, body = self.functions[name]
         if len(names) != len(arguments):
             self.refuse(element, f"the function {name!r} takes {len(names)} arguments, not {len(arguments)}")
-        self.nodes += count_nodes(body) + sum(count_nodes(each) for each in arguments)
-        if self.nodes > MAX_NODES:
-            self.refuse(element, f"its functions expand to over {MAX_NODES:,} parts")
+        size = measure_formula(body, {name: measure_formula(each) for name, each in zip(names, arguments, strict=True)})
+        self.nodes += size.nodes
+        if self.nodes > MAX_NODES or size.depth > MAX_DEPTH_WRITTEN_OUT:
+            self.refuse(
+                element, f"its functions expand to over {MAX_NODES:,} parts, or over {MAX_DEPTH_WRITTEN_OUT} deep"
+            )
         return substitute(body, dict(zip(names, arguments, strict=True)))
 
     # Quantities
@@ -242,7 +278,11 @@ class SBMLReader:
             self.initial[name] = Number(math.nan)
 
     def read_starts(self) -> None:
+        assigned: set[str] = set()
         for assignment in self.model.getListOfInitialAssignments():
+            if assignment.getSymbol() in assigned:
+                self.refuse(assignment, f"the start of {assignment.getSymbol()!r} is assigned twice; remove one")
+            assigned.add(assignment.getSymbol())
             self.initial[assignment.getSymbol()] = self.formula(assignment)
 
     def read_rules(self) -> None:
@@ -333,8 +373,3 @@ class SBMLReader:
 
 def is_sum(formula: Formula) -> TypeGuard[Application]:
     return isinstance(formula, Application) and formula.function == "+"
-
-
-def count_nodes(formula: Formula) -> int:
-    """The number of parts of a formula."""
-    return 1 + sum(count_nodes(each) for each in formula.arguments) if isinstance(formula, Application) else 1

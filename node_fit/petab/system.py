@@ -11,15 +11,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .formulas import (
+    MAX_DEPTH_WRITTEN_OUT,
     TIME,
     Application,
     Formula,
+    FormulaSize,
     Number,
     Value,
     as_float,
     comparisons,
     evaluate,
     is_affine_in_time,
+    measure_formula,
     stack_scalars,
     symbols,
 )
@@ -97,7 +100,7 @@ class Model:
         return [name for name, value in numbers.items() if value != value and name in used]
 
     def check(self, known: Iterable[str] = ()) -> None:
-        """Refuses unknown names, and rules that refer to each other in a circle."""
+        """Refuses unknown names, and rules that refer to each other in a circle or in a chain that is too long."""
         names = self.names().union(known)
         for owner, formula in self.formulas():
             unknown = next((name for name in symbols(formula) if name not in names), None)
@@ -107,10 +110,18 @@ class Model:
         for graph, kind in ((always, "rules"), ({**self.initial, **always}, "starts")):
             edges = {name: set(symbols(formula)) & graph.keys() for name, formula in graph.items()}
             try:
-                TopologicalSorter(edges).prepare()
+                order = tuple(TopologicalSorter(edges).static_order())
             except CycleError as error:
                 circle = " -> ".join(map(repr, error.args[1]))
                 raise ValueError(f"{self.place}: {kind} refer to each other in a circle: {circle}.") from None
+            sizes: dict[str, FormulaSize] = {}
+            for name in order:
+                sizes[name] = measure_formula(graph[name], sizes)
+                if sizes[name].depth > MAX_DEPTH_WRITTEN_OUT:
+                    raise ValueError(
+                        f"{self.place}: {kind} refer to each other in a long chain that ends at {name!r}: written out, "
+                        f"it is nested over {MAX_DEPTH_WRITTEN_OUT} deep; write the chain shorter."
+                    )
 
 
 class Change(NamedTuple):

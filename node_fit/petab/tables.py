@@ -2,22 +2,39 @@
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import jax.scipy.stats as densities
 import yaml
 from jaxtyping import Array, Float
 
-from ..runtime.serialization import is_json, is_list
-from .formulas import Formula, FormulaError, Symbol, Value, parse_formula, substitute, symbols
+from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
+from ..runtime.validation import is_file
+from .formulas import (
+    MAX_NODES,
+    Formula,
+    FormulaError,
+    FormulaSize,
+    Symbol,
+    Value,
+    as_float,
+    evaluate,
+    measure_formula,
+    parse_formula,
+    refuse_large,
+    substitute,
+    symbols,
+)
 from .sbml import read_sbml
 from .system import Model
 
-MAX_YAML_BYTES, MAX_TABLE_BYTES = 1_000_000, 200_000_000
+MAX_YAML_BYTES, MAX_TABLE_BYTES = 100_000, 200_000_000
 LOG_10 = math.log(10.0)
 SCALES = ("lin", "log", "log10")
 # The distributions of PEtab 2, and of the priors and transformations of PEtab 1: kind and scale of the values.
@@ -135,7 +152,7 @@ class Row(NamedTuple):
     def number(self, column: str, default: float | None = None) -> float:
         text = self.text(column, None if default is None else repr(default))
         try:
-            return float(text)
+            return parse_number(text)
         except ValueError:
             raise PEtabError(f"{self.place}, column {column!r}: {text!r:.60} is not a number.") from None
 
@@ -159,13 +176,13 @@ def read_petab(path: str | Path) -> Problem:
     **Raises:** `PEtabError`, `SBMLError` or `FormulaError`, with file, line and column.
     """
     path = Path(path)
-    if not path.is_file():
-        raise PEtabError(f"{path} does not exist or is not a file; give the YAML file of a PEtab problem.")
+    if not is_file(path):
+        raise PEtabError(f"{str(path)!r:.200} does not exist or is not a file; give the YAML file of a PEtab problem.")
     if path.stat().st_size > MAX_YAML_BYTES:
         raise PEtabError(f"{path.name} has over {MAX_YAML_BYTES:,} bytes, the most for a list of files.")
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = parse_plain_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
         raise PEtabError(f"{path.name} is not YAML: {' '.join(str(error).split())[:200]}.") from None
     version = str(content.get("format_version", "")) if is_json(content) else ""
     if not is_json(content) or version.split(".")[0] not in ("1", "2"):
@@ -181,21 +198,37 @@ class PEtabReader:
     def __init__(self, path: Path, content: Mapping[str, object]):
         self.path, self.content = path, content
         self.aliases: dict[str, Formula] = {}
+        self.places: dict[tuple[str, str], str] = {}
 
     def read(self, version: int) -> Problem:
         content = self.content if version == 2 else self.only_problem()
         model = read_sbml(self.model_path(content, version))
         for row in self.rows(content, "mapping_files"):
+            self.note("entity", row.text("petabEntityId"), row)
             if row.text("modelEntityId", ""):
                 self.aliases[row.text("petabEntityId")] = Symbol(row.text("modelEntityId"))
         parameters = {each.name: each for each in self.parameters(version)}
-        observables = {row.text("observableId"): self.observable(row) for row in self.rows(content, "observable_files")}
-        observables = {name: self.expand(each, observables) for name, each in observables.items()}
+        observables = {
+            self.note("observable", row.text("observableId"), row): self.observable(row)
+            for row in self.rows(content, "observable_files")
+        }
+        observables = self.expand(observables)
         rows = [*self.rows(content, "measurement_files")]
         experiments = self.experiments(content) if version == 2 else self.pairs_of_conditions(content, rows)
         measurements = tuple(self.measurement(row, version, observables, experiments) for row in rows)
         used = {measurement.experiment: experiments[measurement.experiment] for measurement in measurements}
         return Problem(self.path, version, model, parameters, observables, used, measurements)
+
+    def note(self, kind: str, name: str, row: Row) -> str:
+        """Notes which row defines a name, and gives the name.
+
+        **Raises:** `PEtabError` if an earlier row defines it.
+        """
+        if (kind, name) in self.places:
+            before = self.places[kind, name]
+            raise PEtabError(f"{row.place}: the {kind} {name!r} is in {before} already; remove or rename one.")
+        self.places[kind, name] = row.place
+        return name
 
     # Files
 
@@ -208,12 +241,12 @@ class PEtabReader:
     def file(self, name: object) -> Path:
         """A file of the problem, which must not lie outside its folder."""
         folder = self.path.parent.resolve()
-        if not isinstance(name, str) or "://" in name:
+        if not isinstance(name, str) or "://" in name or "\0" in name:
             raise PEtabError(f"{self.path.name}: {name!r:.80} is not the path of a file.")
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise PEtabError(f"{self.path.name}: {name!r:.80} lies outside the problem's folder; move it there.")
-        if not path.is_file():
+        if not is_file(path):
             raise PEtabError(f"{self.path.name} names {name!r:.80}, which does not exist.")
         return path
 
@@ -234,14 +267,17 @@ class PEtabReader:
 
     def rows(self, content: Mapping[str, object], key: str) -> Iterator[Row]:
         """The rows of all tables of a kind."""
-        files = content.get(key) or list[object]()
-        for name in files if is_list(files) else [files]:
-            path = self.file(name)
+        given = content.get(key) or list[object]()
+        paths = [self.file(name) for name in (given if is_list(given) else [given])]
+        for at, path in enumerate(paths):
+            if path in paths[:at]:
+                raise PEtabError(f"{self.path.name}: `{key}` names {path.name!r:.80} twice; remove one.")
             if path.stat().st_size > MAX_TABLE_BYTES:
                 raise PEtabError(f"{path.name} has over {MAX_TABLE_BYTES:,} bytes, the most for a table.")
             with path.open(newline="", encoding="utf-8-sig") as file:
                 try:
                     reader = csv.DictReader(file, delimiter="\t")
+                    refuse_repeated_columns(reader.fieldnames or (), path.name)
                     for cells in reader:
                         place = f"{path.name}, line {reader.line_num}"
                         if None in cells:
@@ -274,7 +310,8 @@ class PEtabReader:
                 raise PEtabError(f"{row.place}: lowerBound must be positive on the scale {scale}, got {lower:g}.")
             nominal = row.number("nominalValue", math.nan if is_estimated else None)
             prior = prior_of_version_2(row) if version == 2 else prior_of_version_1(row)
-            yield TableParameter(row.text("parameterId"), scale, lower, upper, nominal, is_estimated, prior, row.cells)
+            name = self.note("parameter", row.text("parameterId"), row)
+            yield TableParameter(name, scale, lower, upper, nominal, is_estimated, prior, row.cells)
 
     # Observables and measurements
 
@@ -297,15 +334,31 @@ class PEtabReader:
         noisy = row.names("noisePlaceholders") or numbered_placeholders(f"noiseParameter{{}}_{name}", used)
         return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
 
-    def expand(self, observable: Observable, observables: Mapping[str, Observable]) -> Observable:
-        """An observable in whose formulas the names of others are replaced by their formulas."""
-        names = {name: each.formula for name, each in observables.items()}
-        formulas = [observable.formula, observable.noise]
-        for _ in range(len(names) + 1):
-            formulas = [substitute(formula, names) for formula in formulas]
-        if any(name in names for formula in formulas for name in symbols(formula)):
-            raise FormulaError(f"{self.path.name}: the observable {observable.name!r} refers to itself in a circle.")
-        return observable._replace(formula=formulas[0], noise=formulas[1])
+    def expand(self, observables: Mapping[str, Observable]) -> dict[str, Observable]:
+        """The observables, in whose formulas the names of others are replaced by their formulas."""
+        edges = {name: observables.keys() & symbols(each.formula) for name, each in observables.items()}
+        try:
+            order = tuple(TopologicalSorter(edges).static_order())
+        except CycleError as error:
+            name = error.args[1][0]
+            raise FormulaError(f"{self.path.name}: the observable {name!r} refers to itself in a circle.") from None
+        # The sizes are known before anything is replaced: each of a few observables may name the one before twice.
+        sizes: dict[str, FormulaSize] = {}
+        for name in order:
+            sizes[name] = measure_formula(observables[name].formula, sizes)
+            refuse_large(sizes[name], f"{self.path.name}: the observable {name!r}")
+        noises = {name: measure_formula(each.noise, sizes) for name, each in observables.items()}
+        for name, size in noises.items():
+            refuse_large(size, f"{self.path.name}: the noise of the observable {name!r}")
+        if sum(size.nodes for size in (*sizes.values(), *noises.values())) > MAX_NODES:
+            raise FormulaError(f"{self.path.name}: written out, the observables have over {MAX_NODES:,} parts.")
+        formulas: dict[str, Formula] = {}
+        for name in order:
+            formulas[name] = substitute(observables[name].formula, formulas)
+        return {
+            name: each._replace(formula=formulas[name], noise=substitute(each.noise, formulas))
+            for name, each in observables.items()
+        }
 
     def measurement(
         self,
@@ -340,15 +393,18 @@ class PEtabReader:
         for row in self.rows(content, "condition_files"):
             target = self.rename(Symbol(row.text("targetId")))
             assert isinstance(target, Symbol)
-            changes = conditions.setdefault(row.text("conditionId"), {})
-            changes[target.name] = self.rename(row.formula("targetValue"))
+            name = row.text("conditionId")
+            self.note(f"target of the condition {name!r},", target.name, row)
+            conditions.setdefault(name, {})[target.name] = self.rename(row.formula("targetValue"))
         found: dict[str, dict[float, dict[str, Formula]]] = {}
         for row in self.rows(content, "experiment_files"):
             condition = row.text("conditionId", "")
             if condition and condition not in conditions:
                 raise PEtabError(f"{row.place}: the condition {condition!r} is not in the table of conditions.")
-            times = found.setdefault(row.text("experimentId"), {})
-            times.setdefault(row.number("time"), {}).update(conditions.get(condition, {}))
+            name, time = row.text("experimentId"), row.number("time")
+            for target in conditions.get(condition, {}):
+                self.note(f"change at the time {time:g} of the experiment {name!r} of", target, row)
+            found.setdefault(name, {}).setdefault(time, {}).update(conditions.get(condition, {}))
         experiments = {
             name: tuple(Condition(time, changes) for time, changes in sorted(times.items()))
             for name, times in found.items()
@@ -365,7 +421,7 @@ class PEtabReader:
         conditions: dict[str, dict[str, Formula]] = {}
         for row in self.rows(content, "condition_files"):
             given = {name: text for name, text in row.cells.items() if name not in ("conditionId", "conditionName")}
-            conditions[row.text("conditionId")] = {
+            conditions[self.note("condition", row.text("conditionId"), row)] = {
                 name: self.rename(row.formula(name))
                 for name, text in given.items()
                 if text.strip() and text.strip().lower() != "nan"
@@ -379,6 +435,12 @@ class PEtabReader:
             first = (Condition(-math.inf, conditions[before]),) if before else ()
             experiments[pair_of_conditions(row)] = (*first, Condition(0.0, conditions[during]))
         return experiments
+
+
+def refuse_repeated_columns(names: Sequence[str], file: str) -> None:
+    repeated = next((name for at, name in enumerate(names) if name.strip() in {n.strip() for n in names[:at]}), None)
+    if repeated is not None:
+        raise PEtabError(f"{file}, line 1: the column {repeated.strip()!r} is given twice; remove or rename one.")
 
 
 def pair_of_conditions(row: Row) -> str:
@@ -416,7 +478,7 @@ def checked_prior(row: Row, name: str, column: str, is_on_scale: bool, is_trunca
     if name not in PRIORS:
         raise PEtabError(f"{row.place}: the prior must be one of {', '.join(PRIORS)}, got {name!r:.30}.")
     try:
-        numbers = tuple(float(text) for text in row.text(column).split(";"))
+        numbers = tuple(parse_number(text) for text in row.text(column).split(";"))
     except ValueError:
         raise PEtabError(f"{row.place}, column {column!r}: {row.text(column)!r:.60} is not numbers.") from None
     if len(numbers) != PRIORS[name]:
@@ -445,6 +507,28 @@ def check_problem(problem: Problem) -> None:
             refuse_unknown(formula, known, f"{file}: a measurement of {measurement.observable!r}")
     if not problem.measurements:
         raise PEtabError(f"{file} has no measurements.")
+    refuse_useless_noise(problem, targets)
+
+
+def refuse_useless_noise(problem: Problem, targets: Collection[str]) -> None:
+    """Refuses noise whose scale is a number that is not positive, of which no measurement has a likelihood."""
+    fixed: dict[str, Value] = {
+        name: each.nominal for name, each in problem.parameters.items() if not each.is_estimated and name not in targets
+    }
+    for observable, overrides in dict.fromkeys(
+        (each.observable, each.noise_overrides) for each in problem.measurements
+    ):
+        placeholders = problem.observables[observable].noise_placeholders
+        noise = substitute(problem.observables[observable].noise, dict(zip(placeholders, overrides, strict=True)))
+        if not fixed.keys() >= set(symbols(noise)):
+            continue
+        with jax.enable_x64(True):
+            scale = float(as_float(evaluate(noise, fixed)))
+        if not 0 < scale < math.inf:
+            raise PEtabError(
+                f"{problem.path.name}: the noise of the observable {observable!r} is {scale:g}; its noiseFormula must "
+                "be positive and finite, for a measurement without noise has no likelihood."
+            )
 
 
 def refuse_unknown(formula: Formula, known: set[str] | frozenset[str], owner: str) -> None:

@@ -1,7 +1,9 @@
-"""What files say of the code: the version that wrote them, and short names of classes, wherever a class is."""
+"""What files say: numbers and YAML of strangers, the version that wrote them, and short names of classes."""
 
 from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
+
+import yaml
 
 __version__ = "0.2.0"
 # A JSON object; what is in it is checked where it is read.
@@ -19,6 +21,57 @@ def is_json(value: object) -> TypeGuard[Json]:
 def is_list(value: object) -> TypeGuard[list[object]]:
     """Whether a value that was read from JSON or YAML is a list."""
     return isinstance(value, list)
+
+
+def parse_number(text: str) -> float:
+    """A number that is written as text.
+
+    **Raises:** `ValueError` if it is not one, or has underscores: Python reads `0_5` as 5.
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r:.60} is not a number.")
+    return float(text)
+
+
+# libYAML's loader, where PyYAML has it, is ten times as fast.
+FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# No file that node_fit reads nests its YAML deeper.
+MAX_YAML_DEPTH = 50
+
+
+def check_yaml(text: str) -> None:
+    """Refuses YAML whose reading may never end: a few aliases stand for gigabytes, and each level is a call.
+
+    **Raises:** `ValueError`, or `yaml.YAMLError` if it is not YAML.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=FAST_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"line {event.start_mark.line + 1} has an alias; write out what it stands for")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_YAML_DEPTH:
+            raise ValueError(f"line {event.start_mark.line + 1} is nested over {MAX_YAML_DEPTH} deep")
+
+
+def parse_plain_yaml(text: str) -> object:
+    """YAML as mappings, lists and text: a long number or a date is never computed.
+
+    **Raises:** `ValueError` as `check_yaml`, or for a key that a mapping has twice; `yaml.YAMLError`.
+    """
+    check_yaml(text)
+    return yaml.load(text, Loader=PlainLoader)
+
+
+class PlainLoader(yaml.BaseLoader):
+    """YAML's values as text, without repeated keys, of which the last would win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in keys:
+                raise ValueError(f"line {key.start_mark.line + 1} repeats the key {key.value!r:.60}; remove one")
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def stored_as(name: str) -> Callable[[Class], Class]:

@@ -7,6 +7,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import (
     Any,
     Literal,
@@ -43,6 +44,14 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Made = TypeVar("Made")
 # Arguments of the parts of a model that the data give, and `fit` passes.
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path names a file; not where the name is none that a system takes, as one that is too long."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def check_argument(name: str, value: object, hint: object, text: str | None = None) -> None:

@@ -194,14 +194,20 @@ def test_a_wrong_problem_is_refused_with_a_sentence(changed, reason, tmp_path):
 
 
 def test_delays_and_priorities_of_events(tmp_path):
-    """At t = 1 two events act on x, doubling it first by priority; a third adds its value of t = 1 at t = 1.5."""
+    """At t = 1 two events act on x, doubling it first by priority; a third gives it its value of t = 1 at t = 1.5.
 
-    def event(name: str, formula: str, priority: int, delay: str = "") -> str:
+    A fourth never acts: its condition ceases to hold during its delay, and it is not persistent.
+    """
+    reached = f"<apply><geq/>{TIME}<cn>1</cn></apply>"
+    briefly = f"<apply><and/>{reached}<apply><lt/>{TIME}<cn>1.2</cn></apply></apply>"
+
+    def event(
+        name: str, formula: str, priority: int, delay: str = "", trigger: str = reached, persistent: str = "true"
+    ) -> str:
         assignment = f"<eventAssignment variable='x'>{mathml(formula)}</eventAssignment>"
         return (
             f"<event id='{name}' useValuesFromTriggerTime='{'true' if delay else 'false'}'>"
-            "<trigger initialValue='true' persistent='true'>"
-            f"{mathml(f'<apply><geq/>{TIME}<cn>1</cn></apply>')}</trigger>"
+            f"<trigger initialValue='true' persistent='{persistent}'>{mathml(trigger)}</trigger>"
             f"{delay}<priority>{mathml(f'<cn>{priority}</cn>')}</priority>"
             f"<listOfEventAssignments>{assignment}</listOfEventAssignments></event>"
         )
@@ -213,6 +219,7 @@ def test_delays_and_priorities_of_events(tmp_path):
         + event("add", "<apply><plus/><ci>x</ci><cn>1</cn></apply>", 1)
         + event("double", "<apply><times/><cn>2</cn><ci>x</ci></apply>", 2)
         + event("later", "<ci>x</ci>", 3, f"<delay>{mathml('<cn>0.5</cn>')}</delay>")
+        + event("never", "<cn>100</cn>", 0, f"<delay>{mathml('<cn>0.3</cn>')}</delay>", briefly, "false")
         + "</listOfEvents>"
     )
     path = write_problem(

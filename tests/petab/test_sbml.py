@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers.petab import NAMESPACE, TIME, mathml, quantities, sbml
+from helpers.petab import DECAY, NAMESPACE, TIME, mathml, quantities, sbml
 
 import node_fit
+from node_fit.petab.formulas import evaluate
 from node_fit.petab.sbml import read_sbml
 
 
@@ -45,6 +46,8 @@ LEVEL_3 = sbml(
     + species("converted", "c", 'initialAmount="4"', hasOnlySubstanceUnits="true", conversionFactor="three")
     + species("bounded", "c", 'initialConcentration="5"', boundaryCondition="true")
     + species("diluted", "v", 'initialConcentration="6"')
+    + species("fixed", "c", 'initialConcentration="7"', constant="true")
+    + species("risen", "v", 'initialConcentration="8"')
     + f"</listOfSpecies><listOfParameters><parameter id='k' value='{K}' constant='true'/>"
     "<parameter id='three' value='3' constant='true'/><parameter id='twice' constant='false'/>"
     "<parameter id='squared' constant='false'/><parameter id='ramp' value='0' constant='false'/></listOfParameters>"
@@ -56,11 +59,13 @@ LEVEL_3 = sbml(
     + mathml(
         f"<piecewise><piece><cn>1</cn>{apply('lt', TIME, '1')}</piece><otherwise><cn>0</cn></otherwise></piecewise>"
     )
-    + f"</rateRule><rateRule variable='v'>{mathml(f'<cn>{GROWTH}</cn>')}</rateRule></listOfRules><listOfReactions>"
+    + f"</rateRule><rateRule variable='v'>{mathml(f'<cn>{GROWTH}</cn>')}</rateRule>"
+    + f"<rateRule variable='risen'>{mathml('<cn>0.5</cn>')}</rateRule></listOfRules><listOfReactions>"
     + decay("r1", apply("times", "c", "k", "contained"), "contained")
     + decay("r2", apply("times", "k", "amount"), "amount")
     + decay("r3", apply("times", "k", "converted"), "converted")
     + decay("r4", apply("times", "k", "bounded"), "bounded")
+    + decay("r5", apply("times", "k", "fixed"), "fixed")
     + "</listOfReactions>"
 )
 EXACT = {
@@ -69,6 +74,8 @@ EXACT = {
     "converted": lambda t: 4 * np.exp(-3 * K * t),
     "bounded": lambda t: 5 + 0 * t,
     "diluted": lambda t: 6 / (1 + GROWTH * t),
+    "fixed": lambda t: 7 + 0 * t,
+    "risen": lambda t: 8 + 0.5 * t,
     "twice": lambda t: 2 * K + 0 * t,
     "squared": lambda t: 9 * np.exp(-2 * K * t),
     "ramp": lambda t: np.minimum(t, 1),
@@ -109,6 +116,23 @@ def test_constructs_have_their_exact_solutions(model, exact, tmp_path):
     simulated = objective.simulate(objective.nominal)
     for each, value in zip(problem.measurements, simulated, strict=True):
         assert value == pytest.approx(float(exact[each.observable](each.time)), rel=1e-6, abs=1e-9), each.observable
+
+
+def test_the_conversion_factor_of_a_model_is_that_of_species_without_one(tmp_path):
+    path = tmp_path / "model.xml"
+    path.write_text(LEVEL_3.replace('<model id="m">', '<model id="m" conversionFactor="k">'))
+    model = read_sbml(path)
+    reaction, values = {"r1": 5.0, "r3": 5.0, "r2": 5.0}, {"k": K, "three": 3.0}
+    for name, factor in {"contained": K, "amount": K, "converted": 3.0}.items():
+        assert evaluate(model.rates[name], reaction | values) == pytest.approx(-5 * factor)
+
+
+def test_a_trigger_that_need_not_persist(tmp_path):
+    path = tmp_path / "model.xml"
+    for persistent in (True, False):
+        path.write_text(DECAY.replace("persistent='true'", f"persistent='{str(persistent).lower()}'"))
+        (event,) = read_sbml(path).events
+        assert event.is_persistent is persistent
 
 
 def with_reaction(words: str) -> str:

@@ -38,7 +38,7 @@ LIBRARY = [
 APPLICATION = ["startup", "report", "app", "predict", "tune", "benchmark", "__main__"]
 FOLDERS = LIBRARY + APPLICATION
 FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
-MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 600, 60
+MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 900, 60
 # A file is an idea: few are fragments, and their number does not grow unnoticed.
 MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 130, 45, 12, 10
 # `Any` hides what is passed; where nothing better can be said, it is counted.
