@@ -26,11 +26,12 @@ from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
 from .runtime.compilation import keep_programs
 from .runtime.serialization import Json, __version__, is_json, is_list
+from .runtime.validation import check_path
 from .solver.triggers import has_triggers
-from .storage.files import is_stream, write_output
+from .storage.files import LEAST_ROOM, check_room, explain_disk, is_stream, write_output
 from .storage.model_file import load
 
-TABLE = "node_fit.Table"
+TABLE, OUT = "node_fit.Table", "--out"
 
 
 def main() -> None:
@@ -65,7 +66,10 @@ def main() -> None:
             overwrite=given.overwrite,
             extensions=given.extensions,
         )
-    except (ValueError, OSError, MemoryError) as error:
+    except OSError as error:
+        print(f"error: {explain_disk(error, given.out, OUT)}", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -127,6 +131,7 @@ def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
 
     **Raises:** `ValueError` if it is one of the data files, or exists; `FileNotFoundError` if its folder does not.
     """
+    check_path(out)
     if is_stream(out):
         return
     folder = Path(os.path.realpath(out)).parent
@@ -138,6 +143,7 @@ def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
         raise ValueError(f"--out {out} is also one of the files of --data; choose another name.")
     if out.exists() and not overwrite:
         raise ValueError(f"--out {out} exists; choose another name, or add --overwrite to replace it.")
+    check_room(folder, LEAST_ROOM, f"{OUT} FILE")
 
 
 def stored_table(config: Json, path: Path) -> Table:

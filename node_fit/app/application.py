@@ -288,7 +288,7 @@ class Job:
         **Returns:** what the run's page shows, or `None` if it can't be had.
         """
         page = None
-        with warn_on_error(f"the plots in {self.files.plots} were"):
+        with warn_on_error(f"the plots in {self.files.plots} were", self.files.plots):
             assert report.simulated is not None
             curves = Curves.of(report.simulated)
             typical, slopes = fit.model.typical, None
@@ -301,7 +301,7 @@ class Job:
         return page
 
     def draw_page(self, page: Page) -> None:
-        with warn_on_error(page.title):
+        with warn_on_error(page.title, page.folder):
             self.beside(page)
             self.console.print(f"report: {page.path}", soft_wrap=True, markup=False)
 

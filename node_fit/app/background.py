@@ -22,6 +22,7 @@ from ..plots.curves import Curves
 from ..plots.figures import plot_fit, plot_loss, plot_phase, plot_starts
 from ..report.pages import PAGE_NAME, make_member_index, make_run_page, refresh_index
 from ..runtime.serialization import Json
+from ..storage.files import explain_disk
 from ..training.callback import Callback, Record, RunState
 
 BACKGROUND_LOG = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Drawing:
         """Draws here what no process has begun, waits for the others, and warns about what failed."""
         while self.under_way:
             drawn, future = self.under_way.pop()
-            with warn_on_error(drawn.title):
+            with warn_on_error(drawn.title, drawn.folder):
                 if future.cancel():
                     drawn.draw()
                 else:
@@ -156,10 +157,15 @@ def load_plots() -> None:
 
 
 @contextmanager
-def warn_on_error(title: str):
-    """Turns an exception into a warning, since a run is worth keeping without plots or its page."""
+def warn_on_error(title: str, folder: Path):
+    """Turns an exception into a warning, since a run is worth keeping without plots or its page.
+
+    **Arguments:** `title`: what is drawn, `folder`: where.
+    """
     try:
         yield
+    except OSError as error:
+        BACKGROUND_LOG.warning("%s not drawn: %s", title, explain_disk(error, folder))
     except Exception as error:
         BACKGROUND_LOG.warning("%s not drawn: %s: %s", title, type(error).__name__, error)
 

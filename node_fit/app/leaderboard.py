@@ -123,7 +123,7 @@ def publish(directory: Path, rows: Iterable[JobRow], *, report: bool) -> None:
     make_console().print(f"leaderboard: {directory / 'leaderboard.csv'}", soft_wrap=True, markup=False)
     if report:
         DRAWING.finish()  # The page links to the pages of the jobs.
-        with warn_on_error(f"the page of the jobs in {directory} was"):
+        with warn_on_error(f"the page of the jobs in {directory} was", directory):
             path = make_index(directory, {entry["job"]: entry["status"] for entry in ranked})
             make_console().print(f"report: {path}", soft_wrap=True, markup=False)
 

@@ -183,7 +183,7 @@ class PEtabRun:
     def draw(self, fit: PEtabFit, drawn: Drawn | None) -> None:
         """Draws the fit, the log-likelihoods of all starts, and the page."""
         files = self.files
-        with warn_on_error(f"the plots in {files.plots} were"):
+        with warn_on_error(f"the plots in {files.plots} were", files.plots):
             files.plots.mkdir(exist_ok=True)
             if drawn is not None:
                 plot_fit(drawn.curves, files.plots / "fit.png")
@@ -191,7 +191,7 @@ class PEtabRun:
                 losses = [-each.log_likelihood for each in fit.attempts]
                 plot_starts(losses, files.plots / "starts.png", is_likelihood=True)
         if self.config.report:
-            with warn_on_error(f"{files.path / 'report.html'} was"):
+            with warn_on_error(f"{files.path / 'report.html'} was", files.path):
                 make_run_page(files.path, None if drawn is None else drawn.curves)
 
 

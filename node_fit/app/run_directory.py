@@ -162,6 +162,13 @@ class RunDirectory:
         """What the run's checkpoints carry; `None` for a run of an earlier version."""
         return json.loads(self.record.read_text()).get("run") if self.record.is_file() else None
 
+    def was_fitted_to(self, data: Dataset) -> bool:
+        """Whether the record says that these are the training data; a config may name any file of this machine."""
+        try:
+            return json.loads(self.record.read_text())["data"]["train"] == fingerprint_data(data)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+
     def check_data(self, data: Mapping[str, Dataset]) -> None:
         """Checks that the training and validation data are those of the record; test data may change.
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..runtime.placement import AnyArray
+from ..runtime.serialization import parse_number
 
 # What selects rows of arrays: numbers, a mask or slices, of one axis or of several.
 Index = int | slice | AnyArray | Sequence[int] | tuple[int | slice | AnyArray, ...]
@@ -174,7 +175,7 @@ def is_empty(value: object) -> bool:
 
 def as_number(value: object, name: str, where: str) -> float:
     try:
-        found = float(value.replace(",", ".") if isinstance(value, str) else cast(float, value))
+        found = parse_number(value.replace(",", ".")) if isinstance(value, str) else float(cast(float, value))
     except (TypeError, ValueError):
         found = float("nan")
     if isinstance(value, bool) or not np.isfinite(found):

@@ -21,6 +21,7 @@ from ..model.neural_ode import NeuralODE
 from ..predict import holds_target, stored_level, stored_table, with_own_events
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json, __version__, is_json
+from ..storage.files import explain_disk
 from ..storage.model_file import load
 from .export import TARGETS, export
 from .functions import PRECISIONS
@@ -60,7 +61,10 @@ def main() -> None:
             level=level,
             overwrite=given.overwrite,
         )
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+    except OSError as error:
+        print(f"error: {explain_disk(error, given.out, '--out')}", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, MemoryError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     print(done)
@@ -89,18 +93,29 @@ def model_and_data(
     table = stored_table(config, config_file)
     with errors_of_data():
         if files is None:
-            return model, training_data(config, table), stored_level(config)
+            return model, training_data(run, config, table), stored_level(config)
         table = with_own_events(table, events)
         unit = dict(model.typical.units).get(model.typical.system.time)
         return model, table.read(list(files) if len(files) > 1 else files[0], unit), stored_level(config)
 
 
-def training_data(config: Json, table: Table) -> Dataset:
-    """The rows that a run was fitted to; all rows if its split is not that of node_fit."""
+def training_data(run: Path, config: Json, table: Table) -> Dataset:
+    """The rows that a run was fitted to.
+
+    An export holds rows of them, and a stranger's config may name any file of this machine.
+
+    **Raises:** `ValueError` unless they are those of the run's record.
+    """
     data = config.get("data")
     split = data.get("split") if is_json(data) else None
     own = is_json(split) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
-    return replace(table, split=build(split, "data.split") if own else Split(validation=0, test=0)).load().train
+    train = replace(table, split=build(split, "data.split") if own else Split(validation=0.0, test=0.0)).load().train
+    if not RunDirectory(run).was_fitted_to(train):
+        raise ValueError(
+            f"what data.path of {run / 'config.yaml'} names is not what the model was fitted to, by the run's record; "
+            "name the files to check the export on with --data FILE."
+        )
+    return train
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..runtime.serialization import __version__
-from ..runtime.validation import check_argument, check_choice
+from ..runtime.validation import check_argument, check_choice, check_path
 from ..solver.methods import EXPLICIT
 from ..solver.solver import Solver
-from ..storage.files import write_file
+from ..storage.files import LEAST_ROOM, check_room, write_file
 from .c import COMPILE, render_c, state_names, templates_with
 from .fmu import refusals_of_fmu, render_fmu, run_fmu
 from .formulas import refusals_of_formulas, render_formulas, run_formulas
@@ -291,11 +291,14 @@ def check_free(folder: Path, names: Sequence[str], overwrite: bool) -> None:
 
     **Raises:** `ValueError` that names the first.
     """
+    check_path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder.")
     taken = [name for name in names if (folder / name).exists()]
     if taken and not overwrite:
         raise ValueError(f"{folder / taken[0]} exists; choose another folder, or replace it with overwrite.")
+    there = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+    check_room(there, LEAST_ROOM, "--out FOLDER")
 
 
 def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:

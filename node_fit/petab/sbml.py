@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
-from ..runtime.validation import is_file
+from ..runtime.validation import check_path
 from .formulas import (
     MAX_DEPTH,
     MAX_DEPTH_WRITTEN_OUT,
@@ -97,8 +97,9 @@ def refuse_repeated_names(library: ModuleType, document: "libsbml.SBMLDocument",
 
 def read_bytes(path: Path) -> bytes:
     """The content of an XML file, after a look at its size, its depth and its document type."""
-    if not is_file(path):
-        raise SBMLError(f"{str(path)!r:.200} does not exist or is not a file.")
+    check_path(path)
+    if not path.is_file():
+        raise SBMLError(f"{path} does not exist or is not a file.")
     if path.stat().st_size > MAX_SBML_BYTES:
         raise SBMLError(f"{path.name} has over {MAX_SBML_BYTES:,} bytes, the most for a model.")
     content, depth = path.read_bytes(), 0

@@ -15,7 +15,7 @@ import yaml
 from jaxtyping import Array, Float
 
 from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
-from ..runtime.validation import is_file
+from ..runtime.validation import check_path
 from .formulas import (
     MAX_NODES,
     Formula,
@@ -176,8 +176,9 @@ def read_petab(path: str | Path) -> Problem:
     **Raises:** `PEtabError`, `SBMLError` or `FormulaError`, with file, line and column.
     """
     path = Path(path)
-    if not is_file(path):
-        raise PEtabError(f"{str(path)!r:.200} does not exist or is not a file; give the YAML file of a PEtab problem.")
+    check_path(path)
+    if not path.is_file():
+        raise PEtabError(f"{path} does not exist or is not a file; give the YAML file of a PEtab problem.")
     if path.stat().st_size > MAX_YAML_BYTES:
         raise PEtabError(f"{path.name} has over {MAX_YAML_BYTES:,} bytes, the most for a list of files.")
     try:
@@ -241,12 +242,13 @@ class PEtabReader:
     def file(self, name: object) -> Path:
         """A file of the problem, which must not lie outside its folder."""
         folder = self.path.parent.resolve()
-        if not isinstance(name, str) or "://" in name or "\0" in name:
+        if not isinstance(name, str) or "://" in name:
             raise PEtabError(f"{self.path.name}: {name!r:.80} is not the path of a file.")
+        check_path(folder / name)
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise PEtabError(f"{self.path.name}: {name!r:.80} lies outside the problem's folder; move it there.")
-        if not is_file(path):
+        if not path.is_file():
             raise PEtabError(f"{self.path.name} names {name!r:.80}, which does not exist.")
         return path
 

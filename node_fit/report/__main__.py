@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..runtime.serialization import __version__
+from ..storage.files import explain_disk
 from .pages import INDEX_NAME as INDEX
 from .pages import PAGE_NAME, is_run, make_index, make_member_index, make_run_page
 
@@ -45,7 +46,10 @@ def main(arguments: list[str] | None = None, command: str = "python -m node_fit.
     given = parser.parse_args(arguments)
     try:
         path = make(given.run.absolute(), given.extensions)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        print(f"error: {explain_disk(error, given.run, 'folder, to which you copy the run')}", file=sys.stderr)
+        sys.exit(1)
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except DAMAGE as error:

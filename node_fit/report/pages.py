@@ -23,7 +23,7 @@ from ..evaluation.residuals import (
     neighbours_in_words,
 )
 from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
-from ..runtime.serialization import Json, is_list
+from ..runtime.serialization import Json, check_yaml, is_list
 from ..training.callback import ENDED
 from .page import jsonable_numbers, jsonable_times, write_page
 from .run_files import (
@@ -505,8 +505,10 @@ def read_job(folder: Path, status: str | None, missing: str) -> JobEntry:
 
 def read_overrides(folder: Path) -> list[str]:
     try:
-        words = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
-    except (OSError, yaml.YAMLError):
+        text = (folder / ".hydra" / "overrides.yaml").read_text()
+        check_yaml(text)
+        words = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError):
         return []
     return [str(word) for word in words] if is_list(words) else []
 

@@ -22,7 +22,7 @@ from ..data.tables.times import SECONDS, unit_for
 from ..evaluation.metrics import SplitFigures
 from ..plots.curves import Curve, Curves, Segment, Trajectory, join_segments
 from ..plots.figures import SIDE, phase_points
-from ..runtime.serialization import Json, is_json, is_list
+from ..runtime.serialization import Json, check_yaml, is_json, is_list
 from ..storage.files import BadFile, peek, write_file
 
 
@@ -168,9 +168,7 @@ def read_config_text(path: Path) -> tuple[Json, str]:
         if path.stat().st_size > LARGEST_CONFIG_TEXT:
             return {}, ""
         text = path.read_text()
-        # A few nested aliases stand for gigabytes, and node_fit writes none.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            return {}, ""
+        check_yaml(text)
         content = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}, ""

@@ -37,6 +37,8 @@ def parse_number(text: str) -> float:
 FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # No file that node_fit reads nests its YAML deeper.
 MAX_YAML_DEPTH = 50
+# Of a value: YAML reads one such as 1:59:59 as a number to base 60, in a time that grows with the square of its length.
+MAX_YAML_VALUE = 10_000
 
 
 def check_yaml(text: str) -> None:
@@ -48,6 +50,8 @@ def check_yaml(text: str) -> None:
     for event in yaml.parse(text, Loader=FAST_LOADER):
         if isinstance(event, yaml.AliasEvent):
             raise ValueError(f"line {event.start_mark.line + 1} has an alias; write out what it stands for")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_YAML_VALUE:
+            raise ValueError(f"line {event.start_mark.line + 1} has a value of over {MAX_YAML_VALUE:,} characters")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_YAML_DEPTH:
             raise ValueError(f"line {event.start_mark.line + 1} is nested over {MAX_YAML_DEPTH} deep")

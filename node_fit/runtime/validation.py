@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
@@ -46,12 +47,24 @@ Made = TypeVar("Made")
 FROM_DATA = ("system", "batch", "states", "inputs", "key")
 
 
-def is_file(path: Path) -> bool:
-    """Whether a path names a file; not where the name is none that a system takes, as one that is too long."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+# The longest name of a file or folder, and the longest path, on Linux.
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
+
+
+def check_path(path: str | Path) -> None:
+    """Refuses a path that no system takes.
+
+    **Raises:** `ValueError`.
+    """
+    text = str(path)
+    if "\0" in text:
+        raise ValueError(f"the path {text!r:.80} holds a NUL byte; remove it.")
+    sizes = [len(os.fsencode(part)) for part in Path(text).parts]
+    if max(sizes, default=0) > MAX_NAME_BYTES or sum(sizes) > MAX_PATH_BYTES:
+        raise ValueError(
+            f"the path '{text[:60]}...' has {len(text)} characters; a name in it has at most {MAX_NAME_BYTES} bytes, "
+            f"and the whole {MAX_PATH_BYTES}."
+        )
 
 
 def check_argument(name: str, value: object, hint: object, text: str | None = None) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.serialization import Json, is_json, is_list
+from ..runtime.validation import MAX_NAME_BYTES
 
 DISK_LOG = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ PROBE_BYTES = ".room."
 OPEN_FILE = re.compile(r"/dev/(fd/\d+|stdout|stderr)|/proc/[^/]+/fd/\d+")
 # Writing a larger probe would make the user wait [bytes].
 MOST_WRITTEN = 64 << 20
+# What a command that writes a few files asks for before it computes them [bytes].
+LEAST_ROOM = 1 << 16
 # No header of ours comes near this [bytes]; reading one takes many times its size.
 LARGEST_HEADER = 16 << 20
 
@@ -43,24 +46,35 @@ def write_file(path: Path, content: bytes) -> None:
     A new file has the permissions that the user's umask gives; another keeps its own.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with errors_of(path):
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(OSError):  # no such file yet
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+@contextmanager
+def errors_of(path: Path) -> Generator[None]:
+    """Makes the errors of a block that writes a file name that file, and no other that it writes on the way."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(OSError):  # no such file yet
-            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
         raise
 
 
 def write_output(path: Path, content: bytes) -> None:
     """Writes a file that the user has named: through a symbolic link to its target, and straight into a device."""
     if is_stream(path):
-        with open(path, "wb") as file:
+        with errors_of(path), open(path, "wb") as file:
             file.write(content)
     else:
         write_file(Path(os.path.realpath(path)), content)
@@ -108,7 +122,11 @@ def lock(path: Path, *, wait: bool = False) -> Generator[bool]:
         yield held
 
 
-def check_room(directory: Path, needed: int) -> None:
+# What says where a run writes, and where a multirun does.
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+
+
+def check_room(directory: Path, needed: int, key: str = f"{RUN_FOLDER}=FOLDER") -> None:
     """Checks that a directory has room for what a run will write.
 
     The free space that the system reports ignores quotas and other limits, so a part of it is actually written.
@@ -117,6 +135,7 @@ def check_room(directory: Path, needed: int) -> None:
 
     - `directory`: where the run will write.
     - `needed`: how much [bytes].
+    - `key`: what says that it shall write there.
 
     **Raises:** `OSError` with a sentence that says how much is missing where, or that nothing can be written.
     """
@@ -124,7 +143,7 @@ def check_room(directory: Path, needed: int) -> None:
     if free < needed:
         raise OSError(
             f"{directory} has room for {megabytes(free)}, but this run needs about {megabytes(needed)} there; free "
-            "some space, or write elsewhere with hydra.run.dir=FOLDER."
+            f"some space, or write elsewhere with {key}."
         )
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=PROBE_BYTES) as file:
@@ -133,48 +152,53 @@ def check_room(directory: Path, needed: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = None  # the probe, which means nothing to the user
-        raise OSError(explain_disk(error, directory)) from None
+        raise OSError(explain_disk(error, directory, key.partition("=")[0])) from None
 
 
-FOLDERS = "hydra.run.dir (hydra.sweep.dir with -m)"
+FOLDERS = f"{RUN_FOLDER} ({SWEEP_FOLDER} with -m)"
 
 
-def explain_disk(error: OSError, place: str | Path) -> str:
+def explain_disk(error: OSError, place: str | Path, key: str = FOLDERS) -> str:
     """Explains a failed write, or a directory that can't be created, in one sentence.
 
     **Arguments:**
 
     - `error`: the error of the operating system.
     - `place`: where the run writes; a file that `error` names takes precedence.
+    - `key`: what says that it shall write there.
     """
     if error.errno == errno.ENOENT and error.filename and not (folder := Path(error.filename).parent).is_dir():
-        return f"{folder} is gone ({error.strerror}); {advice(error)}."
+        return f"{folder} is gone ({error.strerror}); {advice(error, key)}."
     place = error.filename or place
     reason = f"({error.strerror})"
     if error.errno in NO_SPACE:
-        return f"{place} can't be written: the disk or a quota is full {reason}; {advice(error)}."
+        return f"{place} can't be written: the disk or a quota is full {reason}; {advice(error, key)}."
     if error.errno in NO_ACCESS:
-        return f"{place} can't be opened {reason}; {advice(error)}."
+        return f"{place} can't be opened {reason}; {advice(error, key)}."
     if error.errno in OCCUPIED:
-        return f"{place} can't be created, since a file is in the way {reason}; {advice(error)}."
+        return f"{place} can't be created, since a file is in the way {reason}; {advice(error, key)}."
     if error.errno == errno.ENOENT and error.filename:
-        return f"{place} can't be created {reason}; choose another {FOLDERS}."
+        return f"{place} can't be created {reason}; choose another {key}."
     if error.errno == errno.EIO:
-        return f"{place} can't be read or written {reason}; {advice(error)}."
+        return f"{place} can't be read or written {reason}; {advice(error, key)}."
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{str(place)[:80]}... can't be a path {reason}; {advice(error, key)}."
     return str(error)
 
 
-def advice(error: OSError) -> str:
+def advice(error: OSError, key: str = FOLDERS) -> str:
     """What to do about a failed write."""
     if error.errno in NO_SPACE:
         return "free some space there"
     if error.errno in NO_ACCESS:
-        return f"fix its permissions, or write to another {FOLDERS}"
+        return f"fix its permissions, or write to another {key}"
     if error.errno in OCCUPIED:
-        return f"choose another {FOLDERS}"
+        return f"choose another {key}"
     if error.errno == errno.ENOENT:
         return "it was removed or renamed while the run wrote there, so put it back, or start the run again"
-    return f"check the disk and its connection, or write to another {FOLDERS}"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"a file or folder may have a name of at most {MAX_NAME_BYTES} bytes"
+    return f"check the disk and its connection, or write to another {key}"
 
 
 def megabytes(size: int) -> str:

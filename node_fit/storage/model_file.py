@@ -38,7 +38,7 @@ from ..model.neural_ode import NeuralODE
 from ..model.system import System
 from ..runtime.placement import carry, dtype_of, precision_of, scope
 from ..runtime.serialization import CLASSES, Json, __version__, is_json, stored_name
-from ..runtime.validation import check_argument, is_list_or_tuple
+from ..runtime.validation import check_argument, check_path, is_list_or_tuple
 from ..solver.methods import ByState
 from ..solver.solver import Solver
 from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
@@ -102,6 +102,7 @@ def load(path: str | Path, *, extensions: Sequence[str] = ()) -> NeuralODE | Ens
     """
     check_argument("path", path, str | Path, "the name of a file that a model was saved to")
     path = Path(path)
+    check_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file {path}.")
     try:
@@ -184,11 +185,16 @@ def assemble_part(
 
 
 def check_floats(part: eqx.Module) -> None:
-    """Rejects weights of integers or booleans, with which a solve would compute something else."""
+    """Rejects weights of integers or booleans, with which a solve would compute something else, and infinite ones."""
     for each in dataclasses.fields(part):
         for leaf in jax.tree.leaves(getattr(part, each.name), is_leaf=lambda node: isinstance(node, eqx.Module)):
             if isinstance(leaf, Array) and not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise ModelFileError(f"its {type(part).__name__} has {each.name} of {leaf.dtype}; weights are floats.")
+            if isinstance(leaf, Array) and not np.isfinite(leaf).all():
+                raise ModelFileError(
+                    f"its {type(part).__name__} has {each.name} with values that are not finite, of which all "
+                    "predictions would be empty; fit again, or restore the file."
+                )
 
 
 def name_stored(cls: type) -> str:

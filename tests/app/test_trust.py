@@ -1,5 +1,6 @@
 """Files of strangers and files of the user's own: nothing in a run directory is run, and no file is lost."""
 
+import errno
 import functools
 import json
 import os
@@ -21,10 +22,13 @@ from omegaconf import OmegaConf
 import node_fit as nf
 from node_fit.app.config.composition import CALLBACKS, ConfigError, check_hydra
 from node_fit.app.run_directory import RunDirectory, RunExists, with_resumed
+from node_fit.data.table_source import Table
+from node_fit.export.__main__ import main as export
+from node_fit.export.__main__ import training_data
 from node_fit.predict import main as predict
 from node_fit.report.__main__ import main as report
 from node_fit.runtime.placement import carry
-from node_fit.storage.files import pack, unpack, write_file
+from node_fit.storage.files import explain_disk, pack, unpack, write_file
 from node_fit.storage.model_file import save
 
 TABLE = {"_target_": "node_fit.Table", "path": "mine.csv", "time": "t", "states": ["x"], "trajectory": "id"}
@@ -324,3 +328,48 @@ def test_a_run_among_the_users_files_is_refused_before_work(folder):
     assert ran.code == 1 and "leaderboard.csv is not written" in ran.err, ran
     assert {name: (folder / name).read_text() for name in mine} == mine
     assert not (folder / "metrics.csv").exists()
+
+
+def test_an_export_uses_the_data_of_a_run_only_if_they_are_those_of_its_record(folder):
+    """A stranger's config may name any file of this machine, and the export would hold rows of it."""
+    words = "run", "--to", "numpy", "--out", "exported"
+    ran = in_process(export, folder, *words)
+    assert ran.code == 1 and "is not what the model was fitted to, by the run's record; name the files" in ran.err
+    assert not (folder / "exported").exists()
+    split = nf.Split(validation=0.0, test=0.0)
+    table = Table(path=str(folder / "mine.csv"), time="t", states=["x"], trajectory="id", split=split)
+    config = {"data": TABLE}
+    RunDirectory(folder / "run").write_record({}, table.load().named())
+    np.testing.assert_array_equal(training_data(folder / "run", config, table).ys, table.load().train.ys)
+    (folder / "mine.csv").write_text((folder / "mine.csv").read_text().replace("1.0", "1.5"))
+    with pytest.raises(ValueError, match="is not what the model was fitted to"):
+        training_data(folder / "run", config, table)
+
+
+@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "free some space there"), (errno.EROFS, "write to another")])
+@pytest.mark.parametrize("command", [predict, export, report])
+def test_a_disk_that_can_t_be_written_is_named_with_a_fix(folder, monkeypatch, command, code, says):
+    def fails(handle):
+        raise OSError(code, os.strerror(code))
+
+    words = {
+        predict: ("run", "--data", "mine.csv", "--out", "out.csv"),
+        export: ("run/model.safetensors", "--to", "numpy", "--out", "exported"),
+        report: ("run",),
+    }[command]
+    monkeypatch.setattr(os, "fsync", fails)
+    ran = in_process(command, folder, *words)
+    assert ran.code == 1 and ran.err.startswith(f"error: {folder}") and ran.err.count("\n") == 1
+    assert says in ran.err and os.strerror(code) in ran.err and "Errno" not in ran.err
+    assert code == errno.ENOSPC or {report: "folder, to which you copy the run"}.get(command, "--out") in ran.err
+
+
+def test_an_error_of_a_write_names_the_file_and_not_the_one_on_the_way_to_it(tmp_path):
+    for path in (tmp_path / "absent" / "p.csv", tmp_path / ("n" * 300)):
+        with pytest.raises(OSError) as caught:
+            write_file(path, b"")
+        assert caught.value.filename == str(path)
+    assert (
+        "can't be a path (File name too long); a file or folder may have a name of at most 255 bytes"
+        in explain_disk(caught.value, tmp_path)
+    )

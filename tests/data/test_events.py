@@ -215,6 +215,7 @@ WRONG = {
     "event 1 needs one of add, set, multiply, got add, set": {"time": 1, "state": "x", "add": 1, "set": 2},
     "event 1 names no state": {"time": 1, "add": 1},
     "event 1 needs a number as its time, got 'noon'": {"time": "noon", "state": "x", "add": 1},
+    "event 1 needs a number as its time, got '0_5'": {"time": "0_5", "state": "x", "add": 1},
     "event 1 needs a number as its add, got nan|got none": {"time": 1, "state": "x", "add": float("nan")},
     "event 1 is of trajectory 'Z'": {"time": 1, "state": "x", "add": 1, "trajectory": "Z"},
     r"event 1, at -1, comes before the first row of trajectory '0', at 0; add a row": {

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
+from node_fit.data.tables.reading import size_of_mat
 from node_fit.objectives.objective import masked_mean
 
 
@@ -206,3 +207,12 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_it_is_read(t
     asked = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert asked < 8e6
+
+
+def test_a_packed_variable_of_matlab_takes_its_size_twice(tmp_path):
+    """SciPy holds what it has unpacked, and the array that it makes of it."""
+    path = tmp_path / "packed.mat"
+    scipy.io.savemat(path, {"t": np.arange(1000.0), "x": np.ones(1000)}, do_compression=True)
+    assert 32_000 <= size_of_mat(path, 1e9) < 34_000
+    scipy.io.savemat(path, {"t": np.arange(1000.0), "x": np.ones(1000)})
+    assert 16_000 <= size_of_mat(path, 1e9) < 17_000

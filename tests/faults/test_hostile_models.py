@@ -88,6 +88,8 @@ FORGED = {
     "weights of int8": with_weights_of("int8"),
     "weights of bool": with_weights_of("bool"),
     "weights of int64": with_weights_of("int64"),
+    "weights of nan": lambda _, tensors: tensors.update({WEIGHT: np.full_like(tensors[WEIGHT], np.nan)}),
+    "weights of inf": lambda _, tensors: tensors.update({WEIGHT: np.full_like(tensors[WEIGHT], np.inf)}),
     "names": lambda header, _: header["model"]["fields"].update(states={"tuple": [1, 2]}),
     "layers": many_layers,
     "shell": calls("os:system"),

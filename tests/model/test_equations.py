@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 import math
+import time
 
 import equinox as eqx
 import jax
@@ -266,6 +267,8 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("None", "None is not a real number"),
         ("...", "Ellipsis is not a real number"),
         ("2j*x", "2j is not a real number"),
+        ("x + 1_5*y", r"a number has no underscore \(column 6 of 'x \+ 1_5\*y'\)"),
+        ("1.2_5", r"a number has no underscore \(column 4 of"),
         ("1e999", "a number is too large"),
         ("1" + "0" * 500, "a number is too large"),
         ("await x", "this is not allowed|can't|invalid|await"),
@@ -357,9 +360,22 @@ def test_a_text_file_holds_an_equation_a_line(tmp_path):
     path = tmp_path / "model.txt"
     path.write_text(VAN_DER_POL)
     assert read_equation_lines(path) == {"x": "v", "v": "m*(1-x^2)*v - x"}
-    for line in ("v: -x", "v = -x", "v' = -x", "dv/dt = -x", "  dv / dt:-x"):
+    for line in ("v: -x", "v = -x", "v' = -x", "dv/dt = -x", "  dv / dt:-x", "\tv '  : -x"):
         path.write_text(line)
         assert read_equation_lines(str(path)) == {"v": "-x"}
+    path.write_text("x_1: 2*x_1")
+    assert read_equation_lines(path) == {"x_1": "2*x_1"}
+
+
+@pytest.mark.parametrize(
+    "line", [" " * 900_000 + "x", "dx" + " " * 400_000 + "/" + " " * 400_000 + "dt", "$" * 900_000 + ":1"]
+)
+def test_a_long_line_is_refused_soon_and_in_few_words(line, tmp_path):
+    (tmp_path / "model.txt").write_text(line)
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="line 1: ") as error:
+        read_equation_lines(tmp_path / "model.txt")
+    assert time.perf_counter() - began < 1 and len(str(error.value)) < 1000
 
 
 @pytest.mark.parametrize(

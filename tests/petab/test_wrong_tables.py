@@ -214,12 +214,14 @@ SLOW = {
     "aliases of YAML": ({"problem_yaml": BOMB}, "line 3 has an alias; write out what it stands for"),
     "deep YAML": ({"problem_yaml": "- " * 10_000}, "line 1 is nested over 50 deep"),
     "deeper YAML": ({"problem_yaml": "[" * 50_000}, "is not YAML"),
-    "a number of many digits": ({"problem_yaml": "format_version: " + "9" * 90_000}, "format_version must be 1 or 2"),
+    "a number of many digits": (
+        {"problem_yaml": "format_version: " + "9" * 90_000}, "has a value of over 10,000 characters"
+    ),
     "a file with a long name": (
-        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", 5000 * "n")}, "which does not exist"
+        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", 5000 * "n")}, "a name in it has at most 255 bytes"
     ),
     "a file with a NUL": (
-        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", '"a\\0b"')}, "is not the path of a file"
+        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", '"a\\0b"')}, "holds a NUL byte"
     ),
 }  # fmt: skip
 
@@ -233,7 +235,7 @@ def test_what_would_take_long_is_refused_soon(what, tmp_path):
 @pytest.mark.parametrize("name", ["n" * 5000, "a\0b"])
 def test_a_path_that_no_system_takes(name, tmp_path):
     for read in (node_fit.read_petab, read_sbml):
-        with pytest.raises(ValueError, match="does not exist or is not a file") as caught:
+        with pytest.raises(ValueError, match=r"a name in it has at most 255 bytes|holds a NUL byte") as caught:
             read(tmp_path / name)
         assert len(str(caught.value)) < 500
 

@@ -27,7 +27,7 @@ from ...model.fields.known import Known, Sparse
 from ...model.make_model import is_equations_alone, made_of
 from ...options.options import LARGEST_SEED, TIGHT, Devices, Options, Training, with_tolerance
 from ...runtime.placement import Placement
-from ...runtime.serialization import is_json, is_list
+from ...runtime.serialization import is_json, is_list, parse_number
 from ...runtime.validation import (
     HINT_WORDS,
     LISTS,
@@ -221,7 +221,7 @@ def convert(value: object, hint: Any) -> object:
     if kind in (Union, types.UnionType):
         return convert_to_one(value, inner)
     if kind is float and isinstance(value, (int, float, str)) and not flag:
-        return float(value)  # YAML 1.1 reads 1e-3 as a string.
+        return parse_number(value) if isinstance(value, str) else float(value)  # YAML 1.1 reads 1e-3 as a string.
     if kind in LISTS and is_list_or_tuple(value):
         return convert_list(value, kind, inner)
     if kind is Literal:

@@ -23,7 +23,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf import errors as omegaconf
 
-from ...runtime.serialization import Json, is_json, is_list
+from ...runtime.serialization import Json, check_yaml, is_json, is_list
 
 # Callbacks of Hydra that conf/config.yaml names.
 CALLBACKS = ("node_fit.app.leaderboard.Leaderboard", "node_fit.app.vectorized.Vectorized")
@@ -267,13 +267,9 @@ def read_config(path: Path) -> Json:
         raise ConfigError(f"{path} is larger than {LARGEST_CONFIG >> 20} MB, so it is not the config of a run.")
     try:
         text = path.read_text(encoding="utf-8")
-        # A few nested aliases stand for gigabytes, and node_fit writes none.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ConfigError(f"{path} has YAML aliases, which the config of a run never has; restore the file.")
+        check_yaml(text)
         content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except (yaml.YAMLError, ValueError, RecursionError, omegaconf.OmegaConfBaseException) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(f"{path} can't be read as YAML ({str(error).splitlines()[0]}); restore the file.") from None
     if not is_json(content):
         raise ConfigError(f"{path} is not the config of a run: it holds no keys.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from ...runtime.serialization import parse_number
 from .layout import Roles
 from .table import RawTable
 
@@ -404,7 +405,7 @@ def ragged_row(
 
 def reads_as_number(text: str) -> bool:
     try:
-        float(text.replace(",", "."))
+        parse_number(text.replace(",", "."))
     except ValueError:
         return False
     return True

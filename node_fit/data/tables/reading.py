@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from ...runtime.validation import check_argument, is_mapping
+from ...runtime.validation import check_argument, check_path, is_mapping
 from ..domains import is_real
 from ..trajectories import Data, Trajectories, check_known_values
 from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
@@ -40,6 +40,7 @@ def find_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def expand(path: Path) -> list[Path]:
+    check_path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file; name a file in it, or use a glob: {path / '*.csv'}.")
     if path.exists():
@@ -76,6 +77,8 @@ TEXT = 4
 PIECE_BYTES = 1 << 20
 # The type of a packed variable in a MATLAB file.
 COMPRESSED = 15
+# Of a packed variable, SciPy holds the bytes and the array that it makes of them.
+UNPACKED_COPIES = 2
 # What a number or a reference to a text takes [bytes].
 POINTER = 8
 
@@ -126,7 +129,7 @@ def size_of_npy(path: Path, most: float) -> int:
 
 
 def size_of_mat(path: Path, most: float) -> int:
-    """The size of the variables of a MATLAB file of level 5; SciPy unpacks a whole variable to say its shape."""
+    """The memory of a MATLAB file of level 5: SciPy unpacks every variable, and copies what it has unpacked."""
     size, stored = 0, path.stat().st_size
     with open(path, "rb") as file:
         order = "<" if file.read(128).endswith(b"IM") else ">"
@@ -141,7 +144,7 @@ def size_of_mat(path: Path, most: float) -> int:
             end, unpacker = file.tell() + length, zlib.decompressobj()
             packed = file.read(PIECE_BYTES)
             while packed and not unpacker.eof and size <= most:
-                size += len(unpacker.decompress(packed, PIECE_BYTES))
+                size += UNPACKED_COPIES * len(unpacker.decompress(packed, PIECE_BYTES))
                 packed = unpacker.unconsumed_tail or file.read(PIECE_BYTES)
             file.seek(end)
     return size

@@ -19,6 +19,7 @@ from jaxtyping import Array, DTypeLike, Float
 from ...data.domains import LARGEST_BOUND
 from ...data.tables.reading import missing
 from ...runtime.serialization import stored_as
+from ...runtime.validation import check_path
 from . import operations
 
 # The functions that an equation may call, and how many arguments each takes.
@@ -74,6 +75,8 @@ LONGEST_EQUATION = 2000
 DEEPEST = 100
 # Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
 PRODUCT_POWER = 64
+# A number with an underscore, which Python reads without it.
+GROUPED = re.compile(r"(?<![\w.])[\d.]*\d_")
 
 # What a text is, in the sentence about one that is wrong.
 EQUATION = "equation of"
@@ -119,6 +122,8 @@ def parse(state: str, text: str, kind: str = EQUATION) -> ast.expr:
 
     if "#" in source:  # Python would silently drop the rest.
         raise refusal("a comment is not allowed in an equation", source.index("#") + 1)
+    if underscore := GROUPED.search(source):
+        raise refusal("a number has no underscore", underscore.end())
     try:
         with warnings.catch_warnings(action="ignore"):  # Python's warnings about text that is refused below.
             tree = ast.parse(source, mode="eval").body
@@ -267,7 +272,7 @@ def nearest_symbol(name: str, names: Collection[str]) -> str:
 
 
 # A line of a file of equations.
-LINE = re.compile(r"\s*(?:d(?P<derived>\w+)\s*/\s*dt|(?P<state>[^:=]*?)'?)\s*[:=](?P<text>.*)")
+LINE, DERIVATIVE = re.compile(r"(?P<state>[^:=]*)[:=](?P<text>.*)"), re.compile(r"d(\w+)\s*/\s*dt")
 # A file of equations is not larger [bytes].
 MOST_EQUATION_BYTES = 1_000_000
 # What to write for numbers that have a name elsewhere.
@@ -376,6 +381,7 @@ def read_equation_lines(path: str | Path) -> EquationFile:
     **Raises:** `FileNotFoundError`, or `ValueError` that names the file, the line and the column.
     """
     path = Path(path).expanduser()
+    check_path(path)
     if not path.exists():
         raise FileNotFoundError(f"equations: {missing(path)}")
     if not path.is_file() or path.stat().st_size > MOST_EQUATION_BYTES:
@@ -396,7 +402,9 @@ def read_equation_lines(path: str | Path) -> EquationFile:
             raise ValueError(
                 f"{place}: write a state and its equation, such as v: m*(1 - x^2)*v - x; got {line!r:.80}."
             )
-        state = (parts["derived"] or parts["state"]).strip()
+        state = parts["state"].strip().removesuffix("'").strip()
+        if derivative := DERIVATIVE.fullmatch(state):
+            state = derivative[1]
         try:
             check_symbol(state, "state")
             parse(state, parts["text"])
@@ -437,13 +445,13 @@ def check_symbol(name: object, kind: str) -> None:
     **Raises:** `ValueError` that says why the name is not valid.
     """
     if not isinstance(name, str):
-        raise ValueError(f"{kind} {name!r} has a name that is not a string; in YAML, put quotes around it.")
+        raise ValueError(f"{kind} {name!r:.80} has a name that is not a string; in YAML, put quotes around it.")
     if name in FUNCTIONS:
-        raise ValueError(f"{kind} {name!r} has the name of a function; rename it.")
+        raise ValueError(f"{kind} {name!r:.80} has the name of a function; rename it.")
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
         raise ValueError(
-            f"{kind} {name!r} has a name that is not valid in an equation; rename it: use letters, digits and single "
-            "underscores, do not start with a digit, and avoid Python keywords."
+            f"{kind} {name!r:.80} has a name that is not valid in an equation; rename it: use letters, digits and "
+            "single underscores, do not start with a digit, and avoid Python keywords."
         )
 
 
