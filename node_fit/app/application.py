@@ -56,7 +56,10 @@ from .run_directory import (
 )
 from .run_logger import Interruption, Pruner, RunLogger, StopOnSignal, make_loggers
 
-LINEAR_IS_BEST = "the linear state-space model is returned: no network did better on the validation data"
+LINEAR_IS_BEST = (
+    "the linear state-space model that the fit began with is returned: training found none that describes training and "
+    "validation data better"
+)
 EXIT = {**dict.fromkeys(ENDED, 0), "pruned": 0, "failed": 1}
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, fields, replace
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
 from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
-from ..evaluation.metrics import score_predictions
+from ..evaluation.metrics import root_mean, score_predictions, score_values
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
@@ -137,8 +138,13 @@ class FitProblem:
     def errors(self, model: NeuralODE) -> tuple[float, float]:
         """The errors of a model on samples of the training and the validation data, in scaled units."""
         assert self.validation is not None
-        train, held = (scaled_error(model, part.sample(MOST_COMPARED)) for part in (self.train, self.validation))
+        train, held = (root_mean(scaled_squares(model, part.sample(MOST_COMPARED))) for part in self.data.values())
         return train, held
+
+    def pooled_error(self, model: NeuralODE) -> float:
+        """The error of a model on samples of all data together, every value counted alike, in scaled units."""
+        squares = [scaled_squares(model, part.sample(MOST_COMPARED)) for part in self.data.values()]
+        return root_mean(np.concatenate(squares))
 
     def loop(self, members: Sequence[Member]) -> Loop:
         """The training loop of members of this problem, or of others that share its programs."""
@@ -409,12 +415,11 @@ class Trials:
         return loop.fitted(loop.run(Callback())[1]).predict(part)
 
 
-def scaled_error(model: NeuralODE, data: Dataset) -> float:
-    """The root of the mean squared error in scaled units; infinite where a prediction is not finite."""
+def scaled_squares(model: NeuralODE, data: Dataset) -> Float[np.ndarray, " value"]:
+    """The squared errors of the values that count, in scaled units; infinite where a prediction is not finite."""
     predicted, scaler = model.scaler.scale_states(model.predict(data)), model.scaler
-    off = (predicted - scaler.near(scaler.scale_states(data.ys), predicted))[data.mask]
-    found = float(np.sqrt(np.mean(off**2))) if off.size else 0.0
-    return found if np.isfinite(found) else np.inf
+    off = predicted - scaler.near(scaler.scale_states(data.ys), predicted)
+    return np.nan_to_num(off[score_values(model, data).mask] ** 2, nan=np.inf)
 
 
 def find_equations(

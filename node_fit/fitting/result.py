@@ -153,7 +153,7 @@ class Fit:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the result is the linear model that the fit began with, since nothing validated better."""
+        """Whether the result is the linear model that the fit began with, since training has found no better one."""
         return self.linear is not None and bool(eqx.tree_equal(self.model, self.linear))
 
     def score_chaos(self, train: Dataset, data: Dataset | None = None) -> ChaosScores | None:
@@ -186,7 +186,7 @@ class Fit:
         typical = self.model.typical
         case = Case(
             self.status,
-            self.history,
+            [] if self.is_linear else self.history,  # The losses of a model that was not kept say nothing of it.
             {name: self.scored(part, trained=name == "train") for name, part in given.items()},
             {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows,
             {name: self.simple_scores(given["train"], part, trained=name == "train") for name, part in given.items()},

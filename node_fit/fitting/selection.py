@@ -100,6 +100,15 @@ def select_iterate(problem: FitProblem, loop: Loop, state: RunState, member: int
     return last if max(last_held, last_train / FLATTERED) < flattered else best
 
 
+def keeps_beginning(problem: FitProblem, model: NeuralODE) -> bool:
+    """Whether the linear model that a fit began with describes all its data better than the model it has ended at.
+
+    Training sees windows, and validation data may be few and from one regime: both may prefer a model that drifts away
+    over whole records.
+    """
+    return problem.linear is not None and problem.pooled_error(problem.model) < problem.pooled_error(model)
+
+
 def is_earlier(loop: Loop, state: RunState, member: int) -> bool:
     """Whether a member's best iterate is of an earlier stage, since no chunk of the last one has improved on it."""
     last, length = state.members[member], loop.programs(state.stage).length

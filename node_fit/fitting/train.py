@@ -18,7 +18,7 @@ from ..training.task import Member, kind_of
 from .optimum import bring_to_optimum
 from .problem import FitProblem
 from .result import Fit
-from .selection import Restarts, merge_outcomes, restarts_of, select_iterate, select_member
+from .selection import Restarts, keeps_beginning, merge_outcomes, restarts_of, select_iterate, select_member
 
 TRAIN_LOG = logging.getLogger(__name__)
 
@@ -123,7 +123,8 @@ def kept_of(
     """The best member, or an ensemble of all that have not failed; and how the run ended."""
     model = functools.partial(select_iterate, problem, loop, state)
     if problem.ensemble.count == 1:
-        return model(best), outcomes[best]
+        kept = model(best)
+        return problem.options.place.one(problem.model) if keeps_beginning(problem, kept) else kept, outcomes[best]
     alive = [index for index, outcome in enumerate(outcomes) if outcome.status != "failed"]
     if problem.ensemble.keep == "best" or not alive:
         return model(best), merge_outcomes(outcomes)
