@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .model.ensemble import Ensemble
     from .model.fields.field import AbstractVectorField, Physical
     from .model.fields.known import Hybrid, Known, Sparse
-    from .model.fields.network import MLP, Linear, Polynomial, SecondOrder
+    from .model.fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
     from .model.initial_state.rule import First, Stated, Steady
     from .model.initial_state.trained import Encoder, Fitted
     from .model.make_model import make_model
@@ -73,6 +73,7 @@ __all__ = [
     "LevenbergMarquardt",
     "Linear",
     "LinearReadout",
+    "LogTimeMLP",
     "Loss",
     "MLflow",
     "MeasuredStates",
@@ -170,6 +171,7 @@ _HOMES = {
     "LBFGS": "optimizers.gradient",
     "LevenbergMarquardt": "optimizers.levenberg_marquardt",
     "Linear": "model.fields.network",
+    "LogTimeMLP": "model.fields.network",
     "LinearReadout": "model.observation",
     "Loss": "objectives.objective",
     "MLP": "model.fields.network",

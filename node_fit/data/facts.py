@@ -18,6 +18,9 @@ HUGE = 1e18
 LONELY, FAR_AWAY = 3, 10.0
 # Fewer pairs of neighbouring rows do not show whether a state jumps between levels.
 FEWEST_PAIRS = 20
+# Rows span decades of time if their long intervals (the upper decile) are longer than their short ones (the lower one)
+# by more than this factor; a gap or two rows at nearly the same time are neither.
+DECILES, MUCH_LONGER = (0.1, 0.9), 1e3
 # Trajectories that tell the noise; each takes a moment.
 ENOUGH_FOR_NOISE = 200
 
@@ -32,9 +35,11 @@ class Facts:
       `hold` or `linear`, and why.
     - `events`, `angles`: whether states jump at events, and whether some are angles.
     - `smoothable`: whether a trajectory has enough measurements of every state for a smoothing spline.
-    - `validated`: whether there are validation data. `restarted`: whether their trajectories begin with rows that count,
-      so that their starts are new.
+    - `validated`: whether there are validation data. `restarted`: whether their first rows count, so that their starts
+      are new.
     - `noise`: standard deviation of the noise over that of the measured values, both of a typical state.
+    - `decades`: decades of time from the shortest interval to the whole record where rows span many of them, else 0.
+    - `shortest`: the shortest interval between two rows [unit of time].
     """
 
     trajectories: int
@@ -50,6 +55,8 @@ class Facts:
     validated: bool = False
     restarted: bool = False
     noise: float = 0.0
+    decades: float = 0.0
+    shortest: float = 0.0
 
     @staticmethod
     def of(train: Dataset, validation: Dataset | None = None) -> "Facts":
@@ -69,7 +76,26 @@ class Facts:
             validated=validation is not None,
             restarted=validation is not None and bool((validation.scored & validation.valid)[:, 0].any()),
             noise=noise_share(train),
+            decades=max(map(decades_of, train.ts)),
+            shortest=shortest_interval(train.ts),
         )
+
+
+def shortest_interval(ts: Float[np.ndarray, "trajectory time"]) -> float:
+    """The shortest interval between two rows; 0 if there are no two."""
+    intervals = np.diff(ts, axis=1)
+    return float(intervals[intervals > 0].min()) if (intervals > 0).any() else 0.0
+
+
+def decades_of(ts: Float[np.ndarray, " time"]) -> float:
+    """Decades of time from the shortest interval between rows to the whole record, where these are many; else 0.
+
+    **Arguments:** `ts`: increasing times, shape `(time,)`; padding repeats the last one.
+    """
+    intervals = np.diff(ts)
+    intervals = intervals[intervals > 0]
+    short, long = np.quantile(intervals, DECILES) if intervals.size else (1.0, 1.0)
+    return math.log10(intervals.sum() / intervals.min()) if long > MUCH_LONGER * short else 0.0
 
 
 @np.errstate(over="ignore", invalid="ignore")

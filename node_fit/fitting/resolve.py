@@ -10,17 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
+import equinox as eqx
 import numpy as np
 
 from ..data.facts import Facts
+from ..model.fields.network import MLP, LogTimeMLP
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
-from ..model.make_model import MakeStart, is_equations_alone, keyword, says
+from ..model.make_model import MakeStart, is_equations_alone, is_plain, keyword, made_of, says
 from ..objectives.objective import Number, Penalty
 from ..optimizers.gradient import LBFGS
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import TIGHT, Options, Training, with_tolerance
-from ..options.recipes import DIRECT_RECIPE, Recipe, is_default
+from ..options.recipes import DIRECT_RECIPE, Recipe, is_default, is_direct
+from ..solver.solver import Solver
 from ..sysid.linear_model import LinearModel
 
 # Rows of a window: the first of these of which the longest record holds at least `LONG_RECORD`.
@@ -50,6 +53,10 @@ NOISY, SEVERAL, ROWS_OF_EACH = 0.03, range(4, 201), 30
 MAX_FITTED_STARTS = 100
 # Weights of the prior beside a linear model, per fitted value up to so many values: more data need no stronger prior.
 RIDGES, MOST_PRIOR_VALUES = (3e-5, 2e-4, 1.5e-3, 1e-2), 1_000
+
+
+# The default method, and that of stiff systems.
+USUAL_METHOD, STIFF_METHOD = "tsit5", "kvaerno5"
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,9 @@ def resolve(
     if inputs == "auto":
         inputs = facts.inputs
         choices += [Choice("solver.inputs", inputs, facts.inputs_reason)] if facts.driven else []
+    if facts.decades and not continued:
+        options, more = over_decades(options, facts)
+        choices += more
     if is_equations_alone(options.field) and not continued:
         options, more = for_equations(options, facts)
         return with_ridges(with_solvers(options, inputs, facts), [*choices, *more], facts)
@@ -166,7 +176,8 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
     if options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS:
         options = replace(options, start=fitted_start(facts))
         choices.append(Choice("start", "fitted", "a first row is as noisy as any other"))
-    if options.optimizer in (None, LBFGS()) and options.training.batch_size is None:
+    default = options.optimizer is None or bool(eqx.tree_equal(options.optimizer, LBFGS()))
+    if default and options.training.batch_size is None and (is_default(options.recipe) or is_direct(options.recipe)):
         options = replace(options, optimizer=LevenbergMarquardt())
         choices.append(Choice("optimizer", "lm", "few constants, by least squares"))
     if is_default(options.recipe):
@@ -177,6 +188,24 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
 def fitted_start(facts: Facts) -> MakeStart:
     """A fitted start: to all rows, unless those of new trajectories are to be predicted from a few."""
     return Fitted if facts.restarted else functools.partial(Fitted, given=None)
+
+
+def over_decades(options: Options, facts: Facts) -> tuple[Options, list[Choice]]:
+    """The options for rows that span decades of time: a network sees the logarithm of time, in which nothing is stiff;
+    any other field is solved by an implicit method. Both choose their steps, since equal ones resolve no such record.
+    """
+    choices: list[Choice] = []
+    why = f"the rows span {facts.decades:.0f} decades of time"
+    if options.field is MLP or (is_plain(options.field) and made_of(options.field) is MLP):
+        options = replace(options, field=functools.partial(LogTimeMLP, shortest=facts.shortest))
+        choices.append(Choice("field", "log_time", f"{why}, in whose logarithm its rates are of order one"))
+    solver = options.solver
+    if isinstance(solver, Solver) and (solver.method, solver.stepping) == (USUAL_METHOD, "held"):
+        method = USUAL_METHOD if made_of(options.field) is LogTimeMLP else STIFF_METHOD
+        options = replace(options, solver=replace(solver, method=method, stepping="adaptive"))
+        changed = ("solver.method", method) if method == STIFF_METHOD else ("solver.stepping", "adaptive")
+        choices.append(Choice(*changed, why))
+    return options, choices
 
 
 def has_noisy_starts(options: Options, facts: Facts) -> bool:

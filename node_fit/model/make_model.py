@@ -22,7 +22,7 @@ from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from .fields.equations import Equations, as_mapping, normalize
 from .fields.known import WHEN, Constants, Hybrid, Known, Sparse
-from .fields.network import MLP, Linear, Polynomial, SecondOrder
+from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
@@ -42,6 +42,7 @@ FIELDS = {
     "hybrid": Hybrid,
     "sparse": Sparse,
     "second_order": SecondOrder,
+    "log_time": LogTimeMLP,
 }
 STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
 OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": NetworkReadout}

@@ -88,6 +88,8 @@ class DerivativeMatching(AbstractLeastSquares):
             return "no derivative stage, since the derivatives of states that are not measured are unknown"
         if facts.events or has_triggers(model.field):
             return "no derivative stage, since splines do not jump at events"
+        if facts.decades:
+            return "no derivative stage, since splines resolve little where rows span decades of time"
         if not facts.smoothable:
             return f"no derivative stage, since no trajectory has {FEWEST_SMOOTHED} measurements of every state"
         return None

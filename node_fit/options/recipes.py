@@ -216,9 +216,19 @@ def some(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 def is_default(recipe: Any) -> bool:
     """Whether a recipe is the default one, perhaps written out."""
-    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(DEFAULT_RECIPE.stages):
+    return is_same(recipe, DEFAULT_RECIPE)
+
+
+def is_direct(recipe: Any) -> bool:
+    """Whether a recipe is the one without derivatives, perhaps written out."""
+    return is_same(recipe, DIRECT_RECIPE)
+
+
+def is_same(recipe: Any, known: Recipe) -> bool:
+    """Whether a recipe has the stages of a known one, whose objectives are plain classes."""
+    if not isinstance(recipe, Recipe) or list(recipe.stages) != list(known.stages):
         return False
-    pairs = zip(recipe.stages.values(), DEFAULT_RECIPE.stages.values(), strict=True)
+    pairs = zip(recipe.stages.values(), known.stages.values(), strict=True)
     return all(
         not isinstance(given.objective, AbstractObjective)
         and is_plain(given.objective)

@@ -233,6 +233,64 @@ class MLP(AbstractVectorField):
         return self.path
 
 
+# The unit of `LogTimeMLP`'s time, in logarithms: over many decades, its network sees numbers of order one.
+LOG_TIMES = 4.0
+
+
+@stored_as("LogTimeMLP")
+class LogTimeMLP(AbstractVectorField):
+    """`dy/ds = MLP(s, y, u)`, where `s` is the logarithm of time: of records whose rows span decades of time.
+
+    Rates that differ by decades are of order one in `s = log(1 + t / shortest)`, whatever the stiffness, so that
+    explicit steps suffice. The field depends on the time since the beginning of the training data.
+
+    **Arguments:**
+
+    - `system`: scales of the time, states and inputs.
+    - `shortest`: the shortest interval that matters [unit of time], such as the shortest between two rows.
+    - `width`, `depth`, `activation`: network options, as in `MLP`.
+    - `key`: PRNG key of the initial weights.
+
+    **Raises:** `ValueError` if `shortest` is not positive.
+    """
+
+    network: Layers
+    shortest: float = eqx.field(static=True)
+
+    @checks_arguments
+    def __init__(
+        self,
+        system: System,
+        *,
+        shortest: float,
+        width: int = 32,
+        depth: int = 2,
+        activation: Activation = "tanh",
+        key: PRNGKeyArray,
+    ):
+        if not (math.isfinite(shortest) and shortest > 0):
+            raise ValueError(f"shortest must be positive, the shortest interval that matters, got {shortest}.")
+        states = len(system.states)
+        self.network = make_layers(
+            1 + states + len(system.inputs),
+            states,
+            system.scaler,
+            angles_after(1, system.scaler),
+            width=width,
+            depth=depth,
+            activation=activation,
+            key=key,
+        )
+        self.shortest = shortest / float(system.scaler.time_scale)
+
+    def __call__(
+        self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " state"]:
+        since = jnp.maximum(t, 0)
+        s = jnp.log1p(since / self.shortest) / LOG_TIMES
+        return self.network(jnp.concatenate([jnp.atleast_1d(s), y, u])) / (LOG_TIMES * (since + self.shortest))
+
+
 @stored_as("SecondOrder")
 class SecondOrder(AbstractVectorField):
     """`dq/dt = v`, `dv/dt = MLP(q, v, u)`: the first half of the states are positions, the second half velocities.
