@@ -245,7 +245,7 @@ class Split:
     - `by`: `trajectory`, `time`, or `auto`: by trajectory if there are at least five, else by time. There, trajectories
       that have no time in common are each cut at the same share of their own time.
     - `validation`, `test`: fractions of the trajectories, or of the time span, with the test part at its end and the
-      validation part before it; 0 for none. `auto` is 0.2; a command with equations alone (`field=known`) holds none out.
+      validation part before it; 0 for none. `auto` is 0.2; a command with equations alone holds none out.
     - `validation_from`, `test_from`: first time of that part [unit of time], in place of a fraction.
     - `validation_trajectories`, `test_trajectories`: names of that part's trajectories, in place of a fraction.
     - `restart`: by time, whether validation and test parts are separate records, simulated from where they begin,

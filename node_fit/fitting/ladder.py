@@ -7,8 +7,8 @@ them; where there are none and rows are few, the evidence does (`fitting/relevan
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import equinox as eqx
@@ -33,6 +33,7 @@ from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows, is_
 from ..runtime.placement import scope_of
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
+from .comparison import Errors, Misfit, errors_in_common
 from .problem import has_enough_rows
 from .relevance import evidence_of, thin_polynomial
 from .resolve import ENCODER_ROWS, LONG_RECORD, SHORT, Choice, fitted_start
@@ -58,6 +59,8 @@ NETWORK_RIDGE, WEAKER_PRIOR, STRONGER_PRIOR = (3e-4, 4.5), 0.15, 3.0
 MUCH_WORSE_HELD = 1.5
 # The prior on the network where data without noise are fitted well: a linear system gets a linear field.
 BESIDE_RIDGE = 1e-4
+# The share of a trajectory's rows that its start may be fitted to, and the most rows.
+GIVEN_SHARE, GIVEN_ROWS = 0.25, 10
 # Units of the network beside a linear path.
 NARROW_WIDTH = 16
 # Hidden states that are added at a time to a driven record's model, how often, and those behind a readout by a network.
@@ -83,8 +86,8 @@ LYAPUNOV_TIMES = 5.0
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Stands for an error of zero, which has no logarithm.
 TINY = 1e-300
-# Misfits of the same equations that differ by less are of the same optimum.
-SAME_MISFIT = 1e-6
+# Objectives of the same equations that differ by less are of the same optimum.
+SAME_OBJECTIVE = 1e-6
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
 LEVEL = 0.9
 
@@ -94,7 +97,7 @@ class Attempt:
     """One of the fits that were tried.
 
     - `name`: what it was. `verdict`: the kind of outcome, on training and validation data.
-    - `train`, `validation`: NRMSE; None without such data.
+    - `train`, `validation`: errors over the spread of the training data; None without such data.
     - `log_evidence`: of the training data, where rows are few.
     - `horizon`: rows of the windows that it predicts, where it does not predict whole trajectories.
     - `keys`: the keys of the config that it tried other values of. `kept`: whether it is the result.
@@ -141,11 +144,17 @@ class Rung:
 
 @dataclass(frozen=True)
 class Judged:
-    """A fit with what it is compared by."""
+    """A fit with what it is compared by.
+
+    - `error`: the largest on data that it saw or was chosen by. `misfits`: the errors of each value that it is made of.
+    - `is_worse_than_mean`: whether the mean of the training data is far better.
+    """
 
     fit: Fit
     attempt: Attempt
     error: float
+    misfits: Mapping[str, Misfit] = field(default_factory=dict[str, Misfit])
+    is_worse_than_mean: bool = False
 
     @property
     def standing(self) -> int:
@@ -168,8 +177,10 @@ class Judged:
     def beats(self, other: "Judged") -> bool:
         """Whether it is better: by evidence where both have one and nothing was held out, else by its error."""
         mine, theirs = self.attempt, other.attempt
-        if is_equations_alone(self.fit.options.field) and is_equations_alone(other.fit.options.field):
-            return self.misfit < (1 - SAME_MISFIT) * other.misfit
+        if has_same_equations(self.fit, other.fit):
+            return self.objective < (1 - SAME_OBJECTIVE) * other.objective
+        if self.is_worse_than_mean != other.is_worse_than_mean:
+            return other.is_worse_than_mean
         if "validation" not in self.fit.data:
             if self.standing != other.standing:
                 return self.standing > other.standing
@@ -182,7 +193,7 @@ class Judged:
         return self.error < BETTER * other.error
 
     @property
-    def misfit(self) -> float:
+    def objective(self) -> float:
         """What training has minimised, of equations alone: the likelihood of training rows tells their constants.
 
         Validation rows would mislead: at an epidemic's end, where no one is infected, any that die out validate well.
@@ -199,6 +210,14 @@ class Judged:
         """Of the error and, if nothing was held out, of all that was fitted (BIC: G. Schwarz, Ann. Stat. 6, 1978)."""
         values = 1 if "validation" in self.fit.data else int(self.fit.data["train"].mask.sum())
         return math.log(max(self.error, TINY)) + self.fit.parameters * math.log(values) / (2 * values)
+
+
+def has_same_equations(one: Fit, other: Fit) -> bool:
+    """Whether two fits to the same rows differ in constants and starts alone."""
+    fields = [fit.model.typical.field for fit in (one, other)]
+    rows = [fit.data["train"].ys.shape for fit in (one, other)]
+    alone = all(is_equations_alone(each) for each in fields)
+    return alone and fields[0].texts() == fields[1].texts() and rows[0] == rows[1]
 
 
 # Fits with other options to the data, cut into windows of so many rows if a number is given.
@@ -220,7 +239,8 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     tried, queue = [best], rungs(options, first, horizon, effort)
     while queue:
         rung = queue.pop(0)
-        enough = len(tried) > MOST_ATTEMPTS[effort] or not wants_more(tried, options)
+        enough = len(tried) > MOST_ATTEMPTS[effort] and not best.is_worse_than_mean
+        enough = enough or not wants_more(tried, options)
         if enough or best.fit.status in UNFINISHED:
             break
         changed = rung.options(options, first, tried)
@@ -245,8 +265,24 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
 
 
 def best_of(tried: Sequence[Judged]) -> Judged:
-    """The first that no later one beats."""
-    return functools.reduce(lambda best, found: found if found.beats(best) else best, tried)
+    """The first that no later one beats, where all are compared on the same rows."""
+    compared, best = on_same_rows(tried), 0
+    for later in range(1, len(tried)):
+        best = later if compared[later].beats(compared[best]) else best
+    return tried[best]
+
+
+def on_same_rows(tried: Sequence[Judged]) -> list[Judged]:
+    """The attempts with their errors on the rows that count for all of them; those that have failed as they are."""
+    known = [each for each in tried if each.misfits]
+    errors = iter(errors_in_common([each.misfits for each in known]))
+    return [with_errors(each, next(errors)) if each.misfits else each for each in tried]
+
+
+def with_errors(judged: Judged, errors: Errors) -> Judged:
+    train, validation = (finite_or_none(errors.by_role.get(role, math.nan)) for role in ("train", "validation"))
+    attempt = replace(judged.attempt, train=train, validation=validation)
+    return replace(judged, attempt=attempt, error=errors.worst, is_worse_than_mean=errors.is_worse_than_mean)
 
 
 def result_of(best: Judged, tried: Sequence[Judged]) -> Fit:
@@ -361,12 +397,11 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
     assessed = replace(fit, history=[]).assess(splits, LEVEL)
-    errors = {part: found.nrmse for part, found in assessed.scores.items()}
-    train, validation = finite_or_none(errors["train"]), finite_or_none(errors.get("validation", math.nan))
+    case, train = assessed.case, fit.marked(splits["train"])
+    misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
     evidence = evidence_of(fit) if is_few(fit) else None
-    attempt = Attempt(name, assessed.verdict.kind, train, validation, evidence, horizon, seconds, keys)
-    worst = max(errors.values())
-    return Judged(fit, attempt, worst if math.isfinite(worst) else math.inf)
+    attempt = Attempt(name, assessed.verdict.kind, None, None, evidence, horizon, seconds, keys)
+    return with_errors(Judged(fit, attempt, math.inf, misfits), Errors.of(misfits))
 
 
 def as_good(fit: Fit) -> float:
@@ -569,8 +604,9 @@ def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | 
     """A linear field, which is quick, where the first fit is not good."""
     if not is_measured(options, tried) or fit.diagnose().kind in CONTENT:
         return None
-    few = options.start == "auto" and has_few_values(fit.data["train"])
-    return replace(options, field=Linear, start=Fitted if few else options.start, restarts=1)
+    train = fit.data["train"]
+    start = start_for(options, train) if has_few_values(train) else options.start
+    return replace(options, field=Linear, start=start, restarts=1)
 
 
 def with_grown_windows(options: Options, train: Dataset, *, derivatives: bool, chaotic: bool = False) -> Options:
@@ -588,7 +624,12 @@ def start_for(options: Options, train: Dataset) -> Any:
     elsewhere one that windows may begin with."""
     if options.start != "auto":
         return options.start
-    return Fitted if has_few_values(train) else First
+    return functools.partial(Fitted, given=given_rows(train)) if has_few_values(train) else First
+
+
+def given_rows(train: Dataset) -> int:
+    """Rows of a new trajectory to which its start is fitted: they do not count, so that most of a short one do."""
+    return int(np.clip(np.median(train.lengths) * GIVEN_SHARE, 1, GIVEN_ROWS))
 
 
 def with_ridge(options: Options, weight: float) -> Penalty:
