@@ -259,9 +259,9 @@ def print_residuals(console: Console, summary: Summary) -> None:
     """Prints what the residuals of the training data depend on, unless the diagnosis or an interval's note says it."""
     if summary["diagnosis"]["kind"] in SAYS_ENOUGH:
         return
-    noted = summary["confidence"].get("notes", ())
+    told = [*summary["confidence"].get("notes", ()), summary["diagnosis"]["sentence"]]
     for sentence in summary["residuals"]["train"]["says"]:
-        if not any(note.startswith("Neighbouring") and sentence.startswith("Neighbouring") for note in noted):
+        if not (sentence.startswith("Neighbouring") and any("eighbouring residuals" in each for each in told)):
             console.print(sentence, soft_wrap=True, markup=False)
 
 

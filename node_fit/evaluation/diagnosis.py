@@ -15,9 +15,10 @@ from ..data.dataset import Dataset
 from ..model.fields.equations import Equations, as_mapping, evaluate_term, variables
 from ..model.make_model import keyword, says
 from ..runtime.validation import is_mapping
-from ..training.callback import Record
-from .advice import FLAT, GOOD_R2, POOR, WELL, Case, advise_flat, past_predicts
+from .advice import LONGER_WINDOW, POOR, Untried, advise_flat, join_alternatives, more_training, past_predicts
+from .case import FALLING, FLAT, GOOD_R2, LAST_CHUNK, MOST_OF_STAGE, WELL, Case, best_records, is_falling
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
+from .outliers import describe_outliers
 from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
 
@@ -94,6 +95,7 @@ Kind = Literal[
     "unstable",
     "coarse",
     "flat",
+    "worsened",
     "unfinished",
     "beaten",
     "tied",
@@ -101,15 +103,14 @@ Kind = Literal[
     "chaotic",
     "noise-limited",
     "poor",
+    "misfit",
+    "close",
     "good",
 ]
-# The relative fall of the loss in the last chunk of a fit that more steps would improve.
-FALLING = 0.05
+# Verdicts on models that follow their data, which hold only if simulations stay near the data for longer.
+FITS: tuple[Kind, ...] = ("noise-limited", "misfit", "close", "good")
 # A held-out error that is larger than that of training by this factor is told.
 FAR_APART = 1.5
-# A simple model is better only if it is ahead by more than this and than chance, and by more than that if errors are
-# mere noise.
-CLEARLY_AHEAD, AHEAD_IN_NOISE = 0.99, 0.9
 # A simple model does as well if its error is larger by no more than this factor.
 TIED = 1.1
 KIND_WORDS = {
@@ -148,7 +149,7 @@ class Assessment:
 
     @property
     def scores(self) -> Mapping[str, Score]:
-        """The scores of the fit by roles of data."""
+        """The scores of the fit by roles of data, weighed as its loss weighs errors."""
         return self.case.scores
 
     @property
@@ -188,17 +189,21 @@ class Assessment:
 
 def assess(case: Case, simulated: Simulated | None = None) -> Assessment:
     """Judges a fit, and keeps what it was judged by."""
-    found = diagnose(case)
+    verdict = diagnose(case)
     if case.status in ("interrupted", "pruned"):
-        found = Diagnosis(found.kind, f"so far {found.sentence}")
-    return Assessment(case, found, simulated)
+        verdict = Diagnosis(verdict.kind, f"so far {verdict.sentence}")
+    return Assessment(case, verdict, simulated)
 
 
 def diagnose(case: Case) -> Diagnosis:
     """Judges a fit: the first rule that says something decides."""
-    found = next(filter(None, (rule(case) for rule in RULES)))
-    outside = None if found.kind == "failed" else outside_in_words(case.splits)
-    return found if outside is None else Diagnosis(found.kind, f"{found.sentence} {outside}")
+    verdict = next(filter(None, (rule(case) for rule in RULES)))
+    if verdict.kind in FITS:
+        verdict = is_runaway(case) or verdict
+    if verdict.kind == "failed":
+        return verdict
+    more = filter(None, (describe_outliers(case.splits["train"], case.outliers), outside_in_words(case.splits)))
+    return Diagnosis(verdict.kind, " ".join([verdict.sentence, *more]))
 
 
 def is_failed(case: Case) -> Diagnosis | None:
@@ -217,52 +222,84 @@ def is_unstable(case: Case) -> Diagnosis | None:
     for name, data in case.splits.items():
         gone = where_not_finite(data, case.predicted[name])
         if gone:
-            prior = "a prior (penalty.ridge=0.1), " if case.penalised else ""
-            tries = f"{prior}shorter windows first (training.window=50), or solver=kvaerno5"
-            helps = case.coarse or f"try {tries} if it is stiff"
             jumps = bool(getattr(case.options.field, "keywords", {}).get("triggers"))
             said = describe_divergence(data, gone, triggers=jumps)
-            return Diagnosis("unstable", f"unstable: {name} {said}; {helps}.")
+            return Diagnosis("unstable", f"unstable: {name} {said}; {case.coarse or steady_in_words(case)}.")
     return None
+
+
+def steady_in_words(case: Case) -> str:
+    """What keeps simulations from running away, of what the fit has not got."""
+    untried = Untried(case.options, case.chosen)
+    prior = untried.prior() if case.penalised else None
+    stiff = None if case.options.solver.method == "kvaerno5" else "solver=kvaerno5 if it is stiff"
+    return f"try {join_alternatives([prior, untried.shorter_windows(LONGER_WINDOW), stiff])}"
 
 
 def is_coarse(case: Case) -> Diagnosis | None:
     return Diagnosis("coarse", f"coarse: {case.coarse}.") if case.coarse and not case.train.nrmse <= GOOD_R2 else None
 
 
+def is_constant(case: Case) -> Diagnosis | None:
+    data = case.splits["train"]
+    if prediction_errors(data).any():
+        return None
+    are = f"{data.states[0]} is" if len(data.states) == 1 else f"{' and '.join(data.states)} are"
+    return Diagnosis("flat", f"flat: {are} constant in the training data, so there is no motion to learn.")
+
+
 def is_flat(case: Case) -> Diagnosis | None:
-    data, predicted = case.splits["train"], case.predicted["train"]
-    if not prediction_errors(data).any():
-        are = f"{data.states[0]} is" if len(data.states) == 1 else f"{' and '.join(data.states)} are"
-        return Diagnosis("flat", f"flat: {are} constant in the training data, so there is no motion to learn.")
     if not case.train.r2 <= FLAT:
         return None
     said = f"R² {case.train.r2:.2f} on the training data, no better than a constant"
-    if stands_still(data, predicted):
+    if stands_still(case.splits["train"], case.predicted["train"]):
         said += ", since the simulation stands still: where it starts, the equations have a steady state"
-    advice = advise_flat(case.options, case.history, case.chosen, enough_hidden=case.enough_hidden)
+    one_stage = len({record.stage for record in case.history}) == 1
+    advice = advise_flat(Untried(case.options, case.chosen, case.enough_hidden), one_stage=one_stage)
     return Diagnosis("flat", f"flat: {said}; try {advice}.")
 
 
-def is_unfinished(case: Case) -> Diagnosis | None:
-    if not (is_falling(case.history) and case.status == "completed" and case.train.nrmse > GOOD_R2):
+def is_worsened(case: Case) -> Diagnosis | None:
+    """Training that only raised the validation loss, so that its beginning is what is kept."""
+    records = best_records(case.history)
+    if len(records) < 2 or case.train.nrmse <= GOOD_R2:
         return None
-    return Diagnosis("unfinished", "unfinished: the loss was still falling at the last step; raise training.steps.")
+    begin, end = records[0].validation_loss, records[-1].validation_loss
+    if begin is None or end is None or any(record.judged_loss < records[0].judged_loss for record in records):
+        return None
+    if not end > (1 + FALLING) * begin:
+        return None
+    untried = Untried(case.options, case.chosen)
+    prior, lower = untried.prior() if case.penalised else None, lower_rate(case)
+    said = f"worsened: training raised the validation loss from {begin:.2g} to {end:.2g}, so that its beginning is kept"
+    return Diagnosis("worsened", f"{said}; try {join_alternatives([*lower, prior, 'more data'])}.")
+
+
+def lower_rate(case: Case) -> list[str]:
+    """What makes smaller steps than an optimizer with a learning rate, if the fit has one."""
+    rate = getattr(case.options.optimizer, "learning_rate", None)
+    return [f"optimizer.learning_rate={float(rate) / 10:.1g}", "optimizer=lbfgs"] if isinstance(rate, float) else []
+
+
+def is_unfinished(case: Case) -> Diagnosis | None:
+    """A fit that took all of its steps, the last of which were of use: they may be why it is not good."""
+    if case.status != "completed" or case.train.nrmse <= GOOD_R2:
+        return None
+    lacks = bool(poor_of(case)) or case.misfit is not None
+    if not (is_falling(case.history, LAST_CHUNK) or (lacks and is_falling(case.history, MOST_OF_STAGE))):
+        return None
+    advice = more_training(case.options)
+    return Diagnosis("unfinished", f"unfinished: the loss was still falling at the last step; {advice}.")
 
 
 def is_beaten(case: Case) -> Diagnosis | None:
-    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more.
-
-    The error of few values differs by chance: its relative standard error is one over the root of twice their number.
-    """
+    """A simple model that is clearly ahead on held-out data; where errors are noise, it must be so by more."""
     for name in case.held:
-        error, values = case.errors[name], max(int(case.splits[name].mask.sum()), 1)
-        little = error <= GOOD_R2 < case.scores[name].nrmse
-        ahead = min(AHEAD_IN_NOISE if error == 0 else CLEARLY_AHEAD, 1 - (2 * values) ** -0.5)
-        better = ahead_of(case.scores[name], case.simple.get(name, {}), ahead)
-        if better and (error == 0 or not little):
-            said = f"beaten: {better} does better on the {name} data; try {case.what(overfits=name in case.far)}."
-            return Diagnosis("beaten", said)
+        little = 0 < case.errors[name] <= GOOD_R2 < case.scores[name].nrmse
+        better = None if little else case.find_better(name)
+        if better is not None:
+            said = f"{against(better, case, name)} does better on the {name} data"
+            return Diagnosis("beaten", f"beaten: {said}; try {case.what(overfits=name in case.far)}.")
     return None
 
 
@@ -283,7 +320,7 @@ def is_overfitted(case: Case) -> Diagnosis | None:
     if not (case.far and case.penalised):
         return None
     name = max(case.far, key=lambda each: case.far[each])
-    said = f"NRMSE {case.scores[name].nrmse:.2g} on {name} data against {case.train.nrmse:.2g} on those of training"
+    said = f"NRMSE {case.nrmse[name]:.2g} on {name} data against {case.nrmse['train']:.2g} on those of training"
     return Diagnosis("overfitted", f"overfitted: {said}; try {case.what(overfits=True)}.")
 
 
@@ -292,15 +329,12 @@ def is_chaotic(case: Case) -> Diagnosis | None:
     if case.chaos is None or poor_of(case):
         return None
     helps = "" if case.chaos.stays else "; a longer record would help"
-    return Diagnosis("chaotic", f"chaotic: NRMSE {describe_lead(case.scores)}, in windows; {case.chaos}{helps}.")
-
-
-def is_close(case: Case) -> Diagnosis | None:
-    return is_good(case) if case.train.nrmse <= GOOD_R2 and not poor_of(case) else None
+    return Diagnosis("chaotic", f"chaotic: NRMSE {describe_lead(case)}, in windows; {case.chaos}{helps}.")
 
 
 def is_noise_limited(case: Case) -> Diagnosis | None:
-    if not case.is_all_noise:
+    """Residuals that are noise, whatever they leave of a variance: no model does better."""
+    if case.chaos is not None or case.train.nrmse <= GOOD_R2 or not case.is_all_noise or is_beaten(case):
         return None
     said = "noise-limited: the residuals are about as large as the noise of the data; only more data would help"
     return Diagnosis("noise-limited", f"{said}{linear_does_as_well(case)}.")
@@ -314,55 +348,63 @@ def is_poor(case: Case) -> Diagnosis | None:
     overfits = "train" not in poor and not past_predicts(case.splits["train"], case.predicted["train"])
     where = "training" if name == "train" else name
     plain = np.isclose(poor[name], case.scores[name].r2)
-    beside = "" if plain else " (of the variance of the training data)"
+    beside = "" if plain else " (of the variance of all data)"
     return Diagnosis(
         "poor", f"poor: R² {poor[name]:.2f} on the {where} data{beside}; try {case.what(overfits=overfits)}."
     )
 
 
+def is_misfit(case: Case) -> Diagnosis | None:
+    """Residuals that are no noise: equations that were given are wrong then, and other models are merely close."""
+    if case.misfit is None:
+        return None
+    said = f"{describe_lead(case)}, but what is left is no noise, so the model misses something: {case.misfit}"
+    if case.is_law and not case.is_outlying:
+        advice = Untried(case.options, case.chosen).other_equations()
+    else:
+        advice = None if case.train.nrmse <= GOOD_R2 else case.what(overfits=False)
+    said += "." if advice is None else f"; try {advice}."
+    return Diagnosis("misfit", f"misfit: NRMSE {said}") if case.is_law else Diagnosis("close", f"close: NRMSE {said}")
+
+
+def is_runaway(case: Case) -> Diagnosis | None:
+    """A model that fits the record, and runs away elsewhere."""
+    escape = case.escape() if case.escape is not None and case.chaos is None else None
+    if escape is None:
+        return None
+    said = f"simulated three times longer, from other starts and inputs within the data, {escape}"
+    return Diagnosis("unstable", f"unstable: {said}; {steady_in_words(case)}.")
+
+
 def is_good(case: Case) -> Diagnosis:
-    return Diagnosis("good", f"good: NRMSE {describe_lead(case.scores)}{beside(case)}.")
+    return Diagnosis("good", f"good: NRMSE {describe_lead(case)}{beside(case)}.")
 
 
 RULES: tuple[Callable[[Case], Diagnosis | None], ...] = (
-    *(
-        is_failed,
-        is_unstable,
-        is_coarse,
-        is_flat,
-        is_unfinished,
-        is_beaten,
-        is_tied,
-        is_overfitted,
-        is_chaotic,
-        is_close,
-    ),
-    *(is_noise_limited, is_poor, is_good),
+    *(is_failed, is_unstable, is_constant, is_noise_limited, is_coarse, is_worsened, is_unfinished),
+    *(is_flat, is_beaten, is_tied, is_overfitted, is_chaotic, is_poor, is_misfit, is_good),
 )
 
 
 def poor_of(case: Case) -> dict[str, float]:
     """The R² of splits that are explained poorly; one that is not a number decides nothing."""
-    found = {name: 1 - case.errors[name] ** 2 for name in case.splits}
-    return {name: r2 for name, r2 in found.items() if r2 < POOR}
+    shares = {name: 1 - case.errors[name] ** 2 for name in case.splits}
+    return {name: r2 for name, r2 in shares.items() if r2 < POOR}
 
 
-def ahead_of(own: Score, simple: Mapping[str, Score], ahead: float = CLEARLY_AHEAD) -> str | None:
-    """The simple model that is clearly better than a fit, with its score, in words."""
-    name = min(simple, key=lambda each: simple[each].nrmse, default=None)
-    return against(name, own, simple) if name is not None and simple[name].nrmse < ahead * own.nrmse else None
-
-
-def against(name: str, own: Score, simple: Mapping[str, Score]) -> str:
-    return f"{KIND_WORDS.get(name, name)} (NRMSE {simple[name].nrmse:.2g} against {own.nrmse:.2g})"
+def against(kind: str, case: Case, name: str) -> str:
+    """A simple model and its score on a split, beside that of the fit."""
+    own, other = case.nrmse[name], case.overall(case.simple[name][kind])
+    return f"{KIND_WORDS.get(kind, kind)} (NRMSE {other:.2g} against {own:.2g})"
 
 
 def ties(case: Case, name: str, kinds: Sequence[str]) -> str | None:
     """The best of some simple models, if it does as well on a split as the fit, with its score, in words."""
-    own = case.scores[name]
-    simple = {kind: each for kind, each in case.simple.get(name, {}).items() if kind in kinds}
-    best = min(simple, key=lambda each: simple[each].nrmse, default=None)
-    return against(best, own, simple) if best is not None and simple[best].nrmse <= TIED * own.nrmse else None
+    simple = {kind: score for kind, score in case.simple.get(name, {}).items() if kind in kinds}
+    best = min(simple, key=lambda kind: simple[kind].nrmse, default=None)
+    if best is None or not simple[best].nrmse <= TIED * case.scores[name].nrmse:
+        return None
+    return against(best, case, name)
 
 
 def linear_does_as_well(case: Case) -> str:
@@ -376,42 +418,31 @@ def linear_does_as_well(case: Case) -> str:
     return f"; {tied} does as well on {where} data, so field=linear, which is simpler, may be enough"
 
 
-def describe_lead(scores: Mapping[str, Score]) -> str:
-    """The scores of all splits that have one."""
-    known = {name: each for name, each in scores.items() if not np.isnan(each.nrmse)}
+def describe_lead(case: Case) -> str:
+    """The scores of all splits that have one, in the spread of all data."""
+    known = {name: error for name, error in case.nrmse.items() if not np.isnan(error)}
     names = ["training" if name == "train" else name for name in known]
-    figures = [f"{each.nrmse:.2g} on {name}" for name, each in zip(names, known.values(), strict=True)]
+    figures = [f"{error:.2g} on {name}" for name, error in zip(names, known.values(), strict=True)]
     return f"{', '.join(figures[:-1])} and {figures[-1]} data" if len(figures) > 1 else f"{figures[0]} data"
 
 
 def beside(case: Case) -> str:
     """How the error held out compares with that of training, and with that of the best simple model, in words."""
-    scores = case.scores
-    held = [name for name in case.held if not np.isnan(scores[name].nrmse)]
+    own = case.nrmse
+    held = [name for name in case.held if not np.isnan(own[name])]
     said, last = "", (held or ["train"])[-1]
-    worst = max(held, key=lambda name: scores[name].nrmse, default="train")
-    if scores[worst].nrmse > max(FAR_APART * case.train.nrmse, GOOD_R2):
-        times = scores[worst].nrmse / case.train.nrmse
+    worst = max(held, key=lambda name: own[name], default="train")
+    if own[worst] > max(FAR_APART * own["train"], GOOD_R2):
+        times = own[worst] / own["train"]
         noise = ", but no more than noise" if case.errors[worst] == 0 else ""
         said = f"; that on {worst} data is {times:.1f} times that on training data{noise}"
     if as_well := linear_does_as_well(case):
         return said + as_well
-    simple = case.simple.get(last, {})
-    name = min(simple, key=lambda each: simple[each].nrmse, default=None) if held else None
+    simple = {kind: case.overall(score) for kind, score in case.simple.get(last, {}).items()}
+    name = min(simple, key=lambda kind: simple[kind], default=None) if held else None
     if name is not None:
-        said += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name].nrmse:.2g} on {last} data"
+        said += f"; the best simple model, {KIND_WORDS.get(name, name)}, has {simple[name]:.2g} on {last} data"
     return said
-
-
-def is_falling(history: Sequence[Record]) -> bool:
-    """Whether the best member's loss fell clearly in the last chunk."""
-    if not history:
-        return False
-    # Losses of two stages, or of two members, do not compare.
-    stage = [record for record in history if record.stage == history[-1].stage]
-    best = min(stage, key=lambda record: record.judged_loss).member
-    last = [record.train_loss for record in stage if record.member == best][-2:]
-    return len(last) == 2 and last[1] < (1 - FALLING) * last[0]
 
 
 def stands_still(data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> bool:

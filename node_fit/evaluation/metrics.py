@@ -316,15 +316,20 @@ def where_not_finite(data: Dataset, predicted: Float[np.ndarray, "trajectory tim
     return found
 
 
-def baselines(train: Dataset, target: Dataset) -> dict[str, Score]:
-    """Scores of three baselines on `target`, fitted to `train`: `mean`, `persistence` and `linear`.
+def predict_baselines(train: Dataset, target: Dataset) -> dict[str, Predicted]:
+    """Predictions of `target` by three baselines, fitted to `train`: `mean`, `persistence` and `linear`.
 
     `linear` is left out where states jump at events, of which it knows nothing.
     """
     models = {"mean": mean, "persistence": persistence}
     if train.events is None and target.events is None:
         models["linear"] = fit_linear_ode
-    return {name: score_predictions(target, predict(train, target)) for name, predict in models.items()}
+    return {name: predict(train, target) for name, predict in models.items()}
+
+
+def baselines(train: Dataset, target: Dataset) -> dict[str, Score]:
+    """Scores of the three baselines on `target`, fitted to `train`; see `predict_baselines`."""
+    return {name: score_predictions(target, ys) for name, ys in predict_baselines(train, target).items()}
 
 
 def mean(train: Dataset, target: Dataset) -> Predicted:

@@ -1,5 +1,6 @@
 """Checks of residuals: whether what a model leaves of its data is independent noise, or past rows predict it."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
@@ -63,8 +64,9 @@ def past_and_residuals(
     return past.reshape(len(steps), PAST * whole.shape[2]), residuals
 
 
-# Fewer residuals tell nothing; more than so many tell nothing new, and take seconds.
-FEW_VALUES, MOST_VALUES = 20, 200_000
+# Fewer residuals have no correlations at several lags, fewer than the least no neighbours to compare; more than the
+# most tell nothing new, and take seconds.
+FEW_VALUES, LEAST_VALUES, MOST_VALUES = 20, 8, 200_000
 # The risk that independent residuals are said to depend on each other, or on inputs, over all states of a split.
 RISK = 0.01
 # A smaller correlation is not worth a sentence, however sure it is.
@@ -73,6 +75,11 @@ SLIGHT = 0.2
 MOST_LAGS = 10
 # With more channels, a regression on past rows would take seconds.
 MOST_TESTED_CHANNELS = 20
+# Parts of the time over which a pattern of residuals is looked for, trajectories that are compared, and draws of
+# independent residuals that say how large a pattern is by chance.
+PATTERN_PARTS, MAX_COMPARED, PATTERN_DRAWS = 8, 256, 500
+# Residuals below this share of their channel's spread are errors of the solver.
+LEAST_RESIDUAL = 1e-3
 # A first row that is met so closely is where its trajectory starts, and no residual [standard deviations].
 EXACT_FIT = 1e-5
 
@@ -83,8 +90,15 @@ Segment = Int[np.ndarray, " row"]
 class ResidualCheck:
     """What the residuals of a channel look like. Neighbours are measurements in a row of the same trajectory.
 
-    - `values`: number of residuals; with fewer than 20 everything else is None.
+    - `values`: number of residuals; with fewer than 8 everything else is None, and with fewer than 20 `ljung_box` and
+      `runs` are.
     - `lag1`, `lag1_error`: correlation of neighbouring residuals, and its standard error if they are independent.
+    - `neumann`: probability of neighbours that are as much alike, if residuals are independent (von Neumann, Ann. Math.
+      Statist. 12, 1941).
+    - `pattern`: probability that the leading pattern over time of several trajectories' residuals explains as much, if
+      they are independent; None of one trajectory. Misfits that trajectories share, or that differ by group, are such
+      patterns, of which each trajectory has its own multiple.
+    - `size`: probability of residuals as large, if their known standard deviation is right; None if it is not known.
     - `ljung_box`: probability of correlations as large at lags 1 to 10, if they are independent (Ljung and Box,
       Biometrika 65, 1978).
     - `runs`: probability of as few or as many runs above and below the median (Wald and Wolfowitz, Ann. Math. Statist.
@@ -98,6 +112,9 @@ class ResidualCheck:
     values: int
     lag1: float | None = None
     lag1_error: float | None = None
+    neumann: float | None = None
+    pattern: float | None = None
+    size: float | None = None
     ljung_box: float | None = None
     runs: float | None = None
     past: float | None = None
@@ -138,10 +155,33 @@ def check_residuals(
     segment = np.repeat(np.arange(len(data.trajectories)), data.ts.shape[1])
     us = data.us.reshape(segment.size, len(data.inputs))
     channels = check_channels(residuals, segment, us, data.states, data.inputs)
+    columns = zip(channels.items(), residuals.T, strict=True)
+    if data.sigma is not None:
+        channels = {name: replace(check, size=size_test(column)) for (name, check), column in columns}
+    else:
+        channels = {name: without_tests(check, column) for (name, check), column in columns}
     if len(data.states) + len(data.inputs) <= MOST_TESTED_CHANNELS:
         past = zip(channels.items(), explain_by_past(data, predicted), strict=True)
         channels = {name: replace(each, past=jsonable(float(share))) for (name, each), share in past}
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
+
+
+def describe_misfit(checks: ResidualChecks) -> str | None:
+    """What says that residuals are more than noise, in words; None if nothing does.
+
+    Neighbours may be too much alike, trajectories may differ, and residuals may be larger than their known deviation,
+    each at a risk of 1 % over all states.
+    """
+    channels = checks.channels
+    limit = RISK / max(len(channels), 1)
+    misfits = [sentence[0].lower() + sentence[1:-1] for sentence in neighbours_in_words(channels)]
+    differing = [name for name, check in channels.items() if check.pattern is not None and check.pattern < limit]
+    if differing:
+        misfits.append(f"the residuals of trajectories differ by more than chance (those of {', '.join(differing)})")
+    large = [name for name, check in channels.items() if check.size is not None and check.size < limit]
+    if large:
+        misfits.append(f"residuals are larger than data.sigma says (those of {', '.join(large)})")
+    return "; ".join(misfits) or None
 
 
 def standardize(
@@ -180,8 +220,9 @@ def check_channel(
     inputs: Sequence[str],
 ) -> ResidualCheck:
     known = np.flatnonzero(np.isfinite(residuals))[:MOST_VALUES]
-    if known.size < FEW_VALUES or np.ptp(residuals[known]) == 0:
+    if known.size < LEAST_VALUES or np.ptp(residuals[known]) == 0:
         return ResidualCheck(int(known.size))
+    pattern = pattern_test(residuals, segment)
     values, segment, us = residuals[known], segment[known], us[known]
     correlations = autocorrelation(values, segment, MOST_LAGS)
     pairs = np.array([(segment[lag:] == segment[:-lag]).sum() for lag in range(1, MOST_LAGS + 1)])
@@ -190,8 +231,10 @@ def check_channel(
         values=int(known.size),
         lag1=jsonable(float(correlations[1])),
         lag1_error=float(pairs[0]) ** -0.5 if pairs[0] else None,
+        neumann=neumann_test(values, segment),
+        pattern=pattern,
         ljung_box=ljung_box(correlations[1:], pairs, known.size),
-        runs=runs_test(values, segment),
+        runs=runs_test(values, segment) if known.size >= FEW_VALUES else None,
         inputs={name: each[0] for name, each in found.items()},
         inputs_p={name: each[1] for name, each in found.items()},
     )
@@ -211,6 +254,90 @@ def autocorrelation(residuals: Float[np.ndarray, " row"], segment: Segment, lags
         enough = together.sum() >= 4 and square > 0
         found.append(products[together].mean() / square if enough else np.nan)
     return np.array(found)
+
+
+def neumann_test(values: Float[np.ndarray, " row"], segment: Segment) -> float | None:
+    """The probability of neighbours that are as much alike, if residuals are independent; None without neighbours.
+
+    The sum of the products of neighbours, over that of the squares, has the mean and the variance that it has over all
+    orders of the values. Constants that are fitted make neighbours less alike, so the test errs on the safe side.
+    """
+    from scipy.special import ndtr
+
+    centred = values - values.mean()
+    count, together = values.size, segment[1:] == segment[:-1]
+    pairs = int(together.sum())
+    if pairs == 0:
+        return None
+    share = float((centred[1:] * centred[:-1])[together].sum() / np.square(centred).sum())
+    mean, deviation = -pairs / (count * (count - 1)), (pairs * (1 - 2 / count)) ** 0.5 / count
+    return float(ndtr((mean - share) / deviation))
+
+
+def pattern_test(residuals: Float[np.ndarray, " row"], segment: Segment) -> float | None:
+    """The probability that the leading pattern of trajectories explains as much, if residuals are independent; None of
+    a single trajectory, or of too few rows.
+
+    It is the largest eigenvalue over the sum of all, of the trajectories' means over parts of the time. A part fewer
+    counts, since each trajectory's start may have been fitted.
+    """
+    from scipy.special import betainc
+
+    first = np.flatnonzero(np.concatenate([[True], segment[1:] != segment[:-1]]))
+    row = np.cumsum(np.isin(np.arange(segment.size), first)) - 1
+    position = np.arange(segment.size) - first[row]
+    known = np.isfinite(residuals)
+    chosen = np.flatnonzero(np.bincount(row[known], minlength=first.size))[:MAX_COMPARED]
+    columns = int(position[known].max()) + 1
+    parts = min(PATTERN_PARTS, columns)
+    if chosen.size < 2 or parts < 3:
+        return None
+    cell = row * parts + position * parts // columns
+    sums = np.bincount(cell[known], residuals[known], first.size * parts)
+    counts = np.bincount(cell[known], minlength=first.size * parts)
+    means = (sums / np.sqrt(np.maximum(counts, 1))).reshape(first.size, parts)[chosen]
+    share = float(leading_share(means[None])[0])
+    low, first_shape, second_shape = shares_by_chance(chosen.size, parts - 1)
+    return float(1 - betainc(first_shape, second_shape, max(share - low, 0.0) / (1 - low)))
+
+
+def leading_share(tables: Float[np.ndarray, "draw row column"]) -> Float[np.ndarray, " draw"]:
+    """The share of the sum of squares that the leading principal component of each table explains."""
+    squares = np.linalg.svd(tables, compute_uv=False) ** 2
+    return squares[:, 0] / squares.sum(axis=1)
+
+
+@functools.lru_cache(maxsize=64)
+def shares_by_chance(rows: int, columns: int) -> tuple[float, float, float]:
+    """The least leading share of tables of independent normal values, and the two shapes of the beta distribution that
+    has the mean and the variance of its excess."""
+    low = 1 / min(rows, columns)
+    draws = np.random.default_rng(0).standard_normal((PATTERN_DRAWS, rows, columns))
+    excess = (leading_share(draws) - low) / (1 - low)
+    mean, variance = float(excess.mean()), float(excess.var())
+    total = mean * (1 - mean) / variance - 1
+    return low, mean * total, (1 - mean) * total
+
+
+def without_tests(check: ResidualCheck, residuals: Float[np.ndarray, " row"]) -> ResidualCheck:
+    """The check of residuals in standard deviations of the data; untested if they are no larger than the solver's."""
+    values = residuals[np.isfinite(residuals)]
+    small = values.size > 0 and float(np.sqrt(np.square(values).mean())) <= LEAST_RESIDUAL
+    return replace(check, neumann=None, pattern=None) if small else check
+
+
+def size_test(residuals: Float[np.ndarray, " row"]) -> float | None:
+    """The probability that a sum of squares is as large, of residuals of standard deviation 1; None for none.
+
+    An excess that is a small share of the noise is not worth a sentence, however sure it is.
+    """
+    from scipy.special import chdtrc
+
+    values = residuals[np.isfinite(residuals)]
+    if not values.size:
+        return None
+    squares = float(np.square(values).sum())
+    return 1.0 if squares <= (1 + SLIGHT) * values.size else float(chdtrc(values.size, squares))
 
 
 def ljung_box(correlations: Float[np.ndarray, " lag"], pairs: Int[np.ndarray, " lag"], values: int) -> float | None:
@@ -261,11 +388,10 @@ def input_correlation(
 
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
     """A sentence on the states whose neighbouring residuals depend on each other, if any do."""
-    limit = RISK / (2 * max(len(channels), 1))
+    limit = RISK / max(len(channels), 1)
     found: list[str] = []
     for name, each in channels.items():
-        p = min((p for p in (each.ljung_box, each.runs) if p is not None), default=1.0)
-        if p < limit and each.lag1 is not None and abs(each.lag1) >= SLIGHT:
+        if each.neumann is not None and each.neumann < limit and each.lag1 is not None and each.lag1 >= SLIGHT:
             found.append(f"{each.lag1:.2f} of {name}")
     return [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(found)})."] if found else []
 

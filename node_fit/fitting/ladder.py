@@ -16,7 +16,8 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.facts import Facts
-from ..evaluation.advice import FLAT, POOR
+from ..evaluation.advice import POOR
+from ..evaluation.case import FLAT
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
@@ -41,7 +42,7 @@ from .result import Fit
 
 LADDER_LOG = logging.getLogger(__name__)
 # Verdicts after which nothing else is tried, unless rows are few.
-CONTENT = ("good", "noise-limited", "unfinished", "coarse")
+CONTENT = ("good", "close", "noise-limited", "unfinished", "coarse")
 # Fits after which no other is made.
 UNFINISHED = ("interrupted", "pruned")
 FIRST_ATTEMPT = "as chosen"
@@ -396,7 +397,7 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
         return Judged(fit, Attempt(name, "failed", None, None, None, horizon, seconds, keys), math.inf)
     splits = {part: data if horizon is None else data.windows(horizon, horizon) for part, data in fit.data.items()}
     # Without the history, which a run that is resumed does not have.
-    assessed = replace(fit, history=[]).assess(splits, LEVEL)
+    assessed = replace(fit, history=[]).assess(splits, LEVEL, gate=False)
     case, train = assessed.case, fit.marked(splits["train"])
     misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
     evidence = evidence_of(fit) if is_few(fit) else None

@@ -13,12 +13,13 @@ from jaxtyping import Float
 from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
 from ..evaluation import metrics
-from ..evaluation.advice import Case
+from ..evaluation.case import Case
 from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
-from ..evaluation.metrics import Score, baselines, score, score_values
+from ..evaluation.metrics import Score, predict_baselines, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
+from ..evaluation.stability import Escape, find_escape
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..model.parameters import network_weights
@@ -146,10 +147,17 @@ class Fit:
         `score_values`.
         """
         scored = self.scored(data, trained=trained)
-        found = baselines(self.marked(train), scored)
+        simple = self.simple_predictions(train, data, trained=trained)
+        return {name: metrics.score_predictions(scored, ys) for name, ys in simple.items()}
+
+    def simple_predictions(
+        self, train: Dataset, data: Dataset, *, trained: bool = False
+    ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
+        """Predictions of the simple models of `simple_scores`."""
+        simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
         if self.linear is not None:
-            found["state-space"] = metrics.score_predictions(scored, self.linear.predict(data))
-        return found
+            simple["state-space"] = self.linear.predict(data)
+        return simple
 
     @property
     def is_linear(self) -> bool:
@@ -171,6 +179,7 @@ class Fit:
         data: Dataset | Mapping[str, Dataset] | None = None,
         level: float | None = None,
         chaos: ChaosScores | None = None,
+        gate: bool = True,
     ) -> Assessment:
         """Scores, scores of simple models, verdict and residuals, of one simulation of the data.
 
@@ -180,6 +189,7 @@ class Fit:
           training and validation data.
         - `level`: the share of measurements that bands should cover; curves and bands are left out if None.
         - `chaos`: scores of a chaotic system (`score_chaos`).
+        - `gate`: whether a model that fits well is also simulated three times longer, from other starts and inputs.
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
         simulated = None if level is None else simulate_splits(self.model, dict(given), level)
@@ -189,7 +199,10 @@ class Fit:
             [] if self.is_linear else self.history,  # The losses of a model that was not kept say nothing of it.
             {name: self.scored(part, trained=name == "train") for name, part in given.items()},
             {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows,
-            {name: self.simple_scores(given["train"], part, trained=name == "train") for name, part in given.items()},
+            {
+                name: self.simple_predictions(given["train"], part, trained=name == "train")
+                for name, part in given.items()
+            },
             self.options,
             self.step_excess,
             {choice.key for choice in self.choices} | {key for attempt in self.attempts for key in attempt.keys},
@@ -198,8 +211,14 @@ class Fit:
             typical.scaler,
             chaos,
             given,
+            (lambda: self.find_escape(given["train"])) if gate else None,
         )
         return assess(case, simulated)
+
+    def find_escape(self, train: Dataset) -> Escape | None:
+        """Where simulations three times as long as the training data run away; None if they stay, or for windows."""
+        typical = self.model.typical
+        return None if self.horizon is not None else find_escape(typical, typical.scaler.marked(train))
 
     @property
     def has_enough_hidden(self) -> bool:

@@ -17,7 +17,7 @@ from ..data.dataset import Dataset
 from ..data.domains import from_line, slope
 from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns_by_name
-from ..evaluation.advice import smaller_network
+from ..evaluation.advice import Untried
 from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
 from ..model import parameters
 from ..model.fields.known import Constants
@@ -268,7 +268,8 @@ def has_prior(options: Options) -> bool:
 def describe_too_many(count: int, options: Options) -> str | None:
     """Says that a matrix of all parameters would be too large; None if it would not."""
     said = f"{count:,} parameters are trained, more than {MOST_PARAMETERS:,}"
-    return None if count <= MOST_PARAMETERS else "; try ".join([said, *smaller_network(options)]) + "."
+    smaller = Untried(options).smaller_network()
+    return None if count <= MOST_PARAMETERS else f"{said}{'' if smaller is None else f'; try {smaller}'}."
 
 
 def check_jacobian(count: int, train: Dataset) -> None:

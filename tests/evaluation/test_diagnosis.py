@@ -12,10 +12,11 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.interpolation import noise_levels
-from node_fit.evaluation.advice import Case, advise, is_noise
+from node_fit.evaluation.advice import advise
+from node_fit.evaluation.case import Case, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
-from node_fit.evaluation.metrics import baselines, score_predictions
+from node_fit.evaluation.metrics import predict_baselines, score_predictions
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record
@@ -226,10 +227,10 @@ def test_errors_held_out_that_exceed_the_noise_are_no_noise(times, kind):
 def test_a_good_fit_is_compared_with_the_best_simple_model():
     data = rotation()
     splits, predicted = {"train": data, "test": data}, {"train": data.ys + 1e-3, "test": data.ys + 1e-3}
-    simple = {name: baselines(data, data) for name in splits}
-    found = diagnose(Case("completed", STALLED, splits, predicted, simple))
+    rivals = {name: predict_baselines(data, data) for name in splits}
+    found = diagnose(Case("completed", STALLED, splits, predicted, rivals))
     assert found.kind == "good"
-    best = min(simple["test"].values(), key=lambda each: each.nrmse)
+    best = min((score_predictions(data, ys) for ys in rivals["test"].values()), key=lambda each: each.nrmse)
     assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
 
 
@@ -363,15 +364,15 @@ def test_a_share_that_is_not_a_number_decides_nothing():
 def test_a_prior_is_advised_for_networks_only():
     data = rotation()
     runaway = np.full_like(data.ys, np.inf)
-    best = {"test": {"mean": score_predictions(data, data.ys + 1e-4)}}
+    best = {"test": {"mean": data.ys + 1e-4}}
     cases = {"poor": data.ys + 0.3, "unstable": runaway, "beaten": data.ys + 0.3}
     for kind, tested in cases.items():
-        simple = best if kind == "beaten" else {}
+        rivals = best if kind == "beaten" else {}
         without = held_out(
-            data, data.ys + 1e-2, data, tested, simple=simple, penalised=False, options=nf.Options(field=known())
+            data, data.ys + 1e-2, data, tested, rivals=rivals, penalised=False, options=nf.Options(field=known())
         )
         assert (without.kind, "ridge" in without.sentence) == (kind, False), without
-        assert "ridge" in held_out(data, data.ys + 1e-2, data, tested, simple=simple).sentence
+        assert "ridge" in held_out(data, data.ys + 1e-2, data, tested, rivals=rivals).sentence
 
 
 def test_three_constants_do_not_overfit():
@@ -448,7 +449,7 @@ def test_noise_is_independent():
         each: diagnose(Case("converged", STALLED, {"train": data}, {"train": data.ys + left}, scaler=scaler)).kind
         for each, left in (("chance", chance), ("wave", wave))
     }
-    assert kinds == {"chance": "noise-limited", "wave": "good"}
+    assert kinds == {"chance": "noise-limited", "wave": "close"}
 
 
 def test_more_hidden_states_are_not_advised_after_they_were_tried():
@@ -497,7 +498,7 @@ def test_advice_is_not_the_contrary_of_a_warning():
     """What past rows do not predict may be a random walk, whose neighbours depend on each other."""
     data = rotation(2, 200, rate=4.0)
     left = np.random.default_rng(0).normal(size=data.ys.shape)
-    said = [advise(nf.Options(), data, data.ys + left, overfits=False, independent=each) for each in (True, False)]
+    said = [advise(nf.Options(), data, data.ys + left, overfits=False, misfit=each) for each in (None, "they depend")]
     assert [("past rows" in each) for each in said] == [True, False]
 
 
@@ -541,53 +542,48 @@ def test_a_right_model_is_not_tied_at_rest():
     noisy = exact + 0.015 * rng.normal(size=60)
     train, test = series(noisy[:40], ts[:40]), series(noisy[40:], ts[40:])
     predicted = exact[:40, None][None], exact[40:, None][None] + 0.015
-    own = score_predictions(test, predicted[1])
-    close = {"test": {"persistence": dataclasses.replace(own, nrmse=1.02 * own.nrmse)}}
-    assert own.nrmse > 1
-    assert held_out(train, predicted[0], test, predicted[1], simple=close).kind in ("good", "noise-limited")
+    assert score_predictions(test, predicted[1]).nrmse > 1
+    close = {"test": {"persistence": scaled_errors(test, predicted[1], 1.02)}}
+    assert held_out(train, predicted[0], test, predicted[1], rivals=close).kind in ("good", "noise-limited")
     off = exact[40:, None][None] + 0.2  # A fifth of what moved before is no small error.
-    own = score_predictions(test, off)
-    close = {"test": {"persistence": dataclasses.replace(own, nrmse=1.02 * own.nrmse)}}
-    assert held_out(train, predicted[0], test, off, simple=close).kind == "tied"
+    close = {"test": {"persistence": scaled_errors(test, off, 1.02)}}
+    assert held_out(train, predicted[0], test, off, rivals=close).kind == "tied"
+
+
+def scaled_errors(data, predicted, factor):
+    """Predictions whose errors are so many times as large."""
+    return data.ys + factor * (predicted - data.ys)
 
 
 @pytest.mark.parametrize(("rows", "kind"), [(12, "good"), (2000, "beaten")])
 def test_a_simple_model_is_ahead_by_more_than_chance(rows, kind):
-    """Errors of 12 values differ by a fifth for no reason, those of 2,000 by 2 %."""
-    data = series(np.sin(0.5 * np.arange(rows)))
-    predicted = data.ys + 0.1
-    own = score_predictions(data, predicted)
-    ahead = {"test": {"linear": dataclasses.replace(own, nrmse=0.95 * own.nrmse)}}
-    assert held_out(data, predicted, data, predicted, simple=ahead).kind == kind
+    """Squared errors that differ by a tenth on average, and by more from row to row."""
+    data, rng = series(np.sin(0.5 * np.arange(rows))), np.random.default_rng(0)
+    own, other = (data.ys + size * rng.normal(size=data.ys.shape) for size in (0.1, 0.092))
+    assert held_out(data, own, data, own, rivals={"test": {"linear": other}}).kind == kind
 
 
 def test_what_ties_with_a_simple_model_says_so():
     data = rotation()
     predicted = data.ys + 0.05
-    own = score_predictions(data, predicted)
-    close = dataclasses.replace(own, nrmse=1.05 * own.nrmse)
     for name, kind in (("mean", "tied"), ("persistence", "tied"), ("linear", "good"), ("state-space", "good")):
-        found = held_out(data, predicted, data, predicted, simple={"test": {name: close}})
+        close, far = ({"test": {name: scaled_errors(data, predicted, factor)}} for factor in (1.05, 2.0))
+        found = held_out(data, predicted, data, predicted, rivals=close)
         assert (found.kind, "does as well" in found.sentence) == (kind, True)
         assert ("field=linear" in found.sentence) == (kind == "good")
-        far = dataclasses.replace(own, nrmse=2 * own.nrmse)
-        assert "does as well" not in held_out(data, predicted, data, predicted, simple={"test": {name: far}}).sentence
-    linear = nf.Options(field=nf.Linear)
-    assert (
-        "as well"
-        not in held_out(data, predicted, data, predicted, simple={"test": {"linear": close}}, options=linear).sentence
-    )
+        assert "does as well" not in held_out(data, predicted, data, predicted, rivals=far).sentence
+    close, linear = {"test": {"linear": scaled_errors(data, predicted, 1.05)}}, nf.Options(field=nf.Linear)
+    assert "as well" not in held_out(data, predicted, data, predicted, rivals=close, options=linear).sentence
 
 
 def test_what_is_predicted_well_and_by_nothing_else_is_not_overfitted():
     """R² 0.998 held out, five times better than the best simple model, and better still in training."""
     data = rotation()
     tested = data.ys + np.sqrt(0.002) * data.ys.std(axis=(0, 1))
-    own = score_predictions(data, tested)
-    assert own.r2 == pytest.approx(0.998)
+    assert score_predictions(data, tested).r2 == pytest.approx(0.998)
     for times, kind in ((5.0, "good"), (1.5, "overfitted")):
-        simple = {"test": {"linear": dataclasses.replace(own, nrmse=times * own.nrmse)}}
-        assert held_out(data, data.ys + 2e-3, data, tested, simple=simple).kind == kind
+        rivals = {"test": {"linear": scaled_errors(data, tested, times)}}
+        assert held_out(data, data.ys + 2e-3, data, tested, rivals=rivals).kind == kind
 
 
 def test_test_data_outside_the_range_of_training_are_named():

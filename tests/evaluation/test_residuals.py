@@ -14,10 +14,12 @@ from node_fit.evaluation.residuals import (
     autocorrelation,
     check_channels,
     check_residuals,
+    describe_misfit,
     explain_by_past,
     inputs_in_words,
     ljung_box,
     neighbours_in_words,
+    neumann_test,
     runs_test,
 )
 
@@ -100,8 +102,10 @@ def test_runs_against_all_orders():
 
 
 def test_few_rows_and_exact_predictions_tell_nothing():
+    found = checked(np.random.default_rng(0).normal(size=7))["x"]
+    assert found.values == 7 and found.lag1 is None and found.neumann is None
     found = checked(np.random.default_rng(0).normal(size=19))["x"]
-    assert found.values == 19 and found.lag1 is None and found.runs is None
+    assert found.neumann is not None and found.ljung_box is None and found.runs is None
     assert checked(np.zeros(100))["x"].ljung_box is None
     assert ljung_box(autocorrelation(np.arange(6.0), np.arange(6), 3)[1:], np.zeros(3, int), 6) is None
 
@@ -166,3 +170,54 @@ def test_a_fit_says_that_its_intervals_are_too_narrow():
             assert f"{said}: the intervals are too narrow." in notes and checks.says == (f"{said}.",)
         else:
             assert not any("Neighbouring" in note for note in notes) and checks.says == ()
+
+
+def misfit(values, sigma=None):
+    """What is said of residuals, shape (trajectory, time), of one state."""
+    ys = np.atleast_2d(values)[..., None]
+    data = nf.Dataset.from_arrays(np.arange(float(ys.shape[1])), ys, states=["x"], sigma=sigma)
+    return describe_misfit(check_residuals(data, np.zeros_like(ys), Scaler.from_dataset(data, identity=True)))
+
+
+def test_few_rows_tell_of_neighbours_that_are_alike():
+    """Twelve rows: noise is rarely accused, and half a wave of three times the noise is found."""
+    draws = [np.random.default_rng(seed).normal(size=12) for seed in range(300)]
+    assert np.mean([misfit(noise) is not None for noise in draws]) <= 0.025
+    wave = 3 * np.cos(np.pi * np.arange(12) / 11)
+    assert np.mean([misfit(noise + wave) is not None for noise in draws[:50]]) >= 0.9
+
+
+def test_trajectories_that_differ_by_group_are_no_replicates():
+    """Each start is fitted, so that its trajectory's residuals have no mean; half of them bend up, half down."""
+    bend = np.cos(2 * np.pi * np.arange(6) / 5)
+    bend -= bend.mean()
+    groups = np.where(np.arange(10) < 5, 1.0, -1.0)[:, None] * bend
+
+    def left(seed, size):
+        noise = np.random.default_rng(seed).normal(size=(10, 6))
+        return noise - noise.mean(axis=1, keepdims=True) + size * groups
+
+    assert np.mean([misfit(left(seed, 0.0)) is not None for seed in range(300)]) <= 0.03
+    said = [misfit(left(seed, 1.7)) for seed in range(50)]
+    assert np.mean([each is not None and "trajectories differ" in each for each in said]) >= 0.9
+
+
+def test_residuals_are_as_large_as_their_known_deviation():
+    rng = np.random.default_rng(0)
+    values = 0.1 * rng.normal(size=60)
+    assert misfit(values, sigma=0.1) is None and misfit(values, sigma=0.105) is None
+    assert "larger than data.sigma says" in misfit(values, sigma=0.06)
+
+
+def test_neighbours_are_as_in_all_orders():
+    """The mean and the variance over all orders of five values, of two trajectories."""
+    values, segment = np.array([0.3, -1.2, 2.0, 0.1, 0.7]), np.array([0, 0, 0, 1, 1])
+    centred = values - values.mean()
+
+    def share(order):
+        x = centred[list(order)]
+        return (x[0] * x[1] + x[1] * x[2] + x[3] * x[4]) / (x @ x)
+
+    shares = np.array([share(order) for order in itertools.permutations(range(5))])
+    expected = norm.cdf((shares.mean() - share(range(5))) / shares.std())
+    assert neumann_test(values, segment) == pytest.approx(expected, abs=0.03)

@@ -516,6 +516,7 @@ def test_the_word_on_residuals_is_that_of_the_sentences():
     says = ("Neighbouring residuals depend on each other (lag-1 correlation 0.30 of x).",)
     assert in_a_word([0.3], 0.28, ()) == "nearly noise" and in_a_word([0.1], 0.28, ()) == "like noise"
     assert in_a_word([0.3], 0.28, says) == "no noise: the model misses something"
+    assert in_a_word([0.3], 0.28, says, "test") == "no noise: errors last"
 
 
 def test_a_stage_of_one_chunk_is_told_and_not_drawn(tmp_path):

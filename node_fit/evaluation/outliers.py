@@ -1,0 +1,107 @@
+"""Measurements that lie far from all others: they are named, and weighed as the loss of the fit weighs them."""
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..data.dataset import Dataset
+from ..data.noise import NORMAL_MEDIAN, is_relative
+from ..data.scaling import Scaler
+from ..objectives.objective import AbstractResidualLoss
+from .residuals import LEAST_VALUES, RISK, standardize
+
+Predicted = Float[np.ndarray, "trajectory time state"]
+# Neighbours of a value that lies apart are nearer by this factor; else a simulation has lost the record there.
+NEIGHBOURS_NEARER = 2.0
+# Outliers that a sentence names.
+MOST_OUTLIERS = 3
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A measurement that lies apart: its trajectory, row, state, and distance [standard deviations of the others]."""
+
+    trajectory: int
+    row: int
+    state: int
+    distance: float
+
+
+def typical_residual(residuals: Float[np.ndarray, "trajectory time state"]) -> Float[np.ndarray, " state"]:
+    """The standard deviation of each state's residuals, from the median of their absolute values; NaN for none."""
+    columns = np.abs(residuals).reshape(-1, residuals.shape[2]).T
+    medians = [
+        float(np.median(column[np.isfinite(column)])) if np.isfinite(column).any() else np.nan for column in columns
+    ]
+    return np.array(medians) / NORMAL_MEDIAN
+
+
+def weigh_measurements(
+    data: Dataset,
+    predicted: Predicted,
+    loss: AbstractResidualLoss,
+    scaler: Scaler,
+    typical: Float[np.ndarray, " state"],
+) -> Dataset:
+    """The data, whose measurements are as far from the predictions as a robust loss counts them.
+
+    Scores of these pseudo-values are those of the loss (P. J. Huber, Robust Statistics, 1981, section 7.9).
+
+    **Arguments:** `typical`: the standard deviation of each state's residuals, which are in known ones if there are.
+    """
+    if not loss.robust:
+        return data
+    residuals = standardize(data, predicted, scaler)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.where(typical > 0, residuals / typical, np.nan)
+    known = np.isfinite(apart)
+    counted = residuals * np.asarray(loss.factor(jnp.asarray(np.where(known, apart, 0.0))), np.float64)
+    unit = np.ones(data.ys.shape) if data.sigma is None else is_relative(data, scaler)
+    there = scaler.scale_states(np.where(known, predicted, np.nan))
+    values = scaler.unscale_states(there + counted * unit)
+    return replace(data, ys=np.where(known & np.isfinite(values), values, data.ys))
+
+
+def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler) -> list[Outlier]:
+    """Measurements whose residuals are larger than chance allows among so many, and larger than those beside them.
+
+    Each residual is compared with the spread of all others (R. D. Cook and S. Weisberg, Residuals and Influence in
+    Regression, 1982, section 2.2.2).
+    """
+    from scipy.special import stdtrit
+
+    residuals = standardize(data, predicted, scaler)
+    outliers: list[Outlier] = []
+    for state in range(residuals.shape[2]):
+        column = residuals[..., state]
+        count = int(np.isfinite(column).sum())
+        if count < LEAST_VALUES:
+            continue
+        squares = np.square(column)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
+        limit = float(stdtrit(count - 2, 1 - RISK / (2 * count * residuals.shape[2])))
+        for trajectory, row in np.argwhere(distances > limit):
+            known = np.flatnonzero(np.isfinite(column[trajectory]))
+            place = int(known.searchsorted(row))
+            beside = np.abs(column[trajectory, known[[at for at in (place - 1, place + 1) if 0 <= at < known.size]]])
+            if (NEIGHBOURS_NEARER * beside < np.abs(column[trajectory, row])).all():
+                outliers.append(Outlier(int(trajectory), int(row), state, float(distances[trajectory, row])))
+    return sorted(outliers, key=lambda outlier: -outlier.distance)
+
+
+def describe_outliers(data: Dataset, outliers: list[Outlier]) -> str | None:
+    """A sentence that names the measurements, the farthest first; None without any."""
+    if not outliers:
+        return None
+    named = [
+        f"{data.states[outlier.state]} = {data.ys[outlier.trajectory, outlier.row, outlier.state]:.3g} at "
+        f"{data.time} = {data.ts[outlier.trajectory, outlier.row]:g} (row {outlier.row + 1} of trajectory "
+        f"{data.trajectories[outlier.trajectory]!r}, {outlier.distance:.2g} standard deviations of the others off)"
+        for outlier in outliers[:MOST_OUTLIERS]
+    ]
+    more = f", and {len(outliers) - MOST_OUTLIERS} more" if len(outliers) > MOST_OUTLIERS else ""
+    verb = "lies" if len(outliers) == 1 else "lie"
+    return f"Far from what all others say {verb} {', '.join(named)}{more}; correct what is wrong, or leave it empty."

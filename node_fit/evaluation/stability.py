@@ -1,0 +1,132 @@
+"""Whether a model stays where its data are: it is simulated three times longer, from other starts and inputs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..data.dataset import Dataset
+from ..model.neural_ode import NeuralODE
+from .metrics import FAR_OFF
+from .simulation import DENSE, with_room
+
+# Simulations, and their duration [durations of the record].
+TRIALS, LONGER = 4, 3
+# Rows of the record that a simulation continues, and the share of the way to another measurement by which its start
+# and inputs differ from the record.
+MAX_ROWS, PERTURBED = 1000, 0.25
+# Rows from which a trial's start is read, if the rule for starts reads no more.
+START_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Escape:
+    """A simulation that leaves the data far behind: the `state`, how far it comes, and the range of the data.
+
+    `reached` is not finite where the solve fails.
+    """
+
+    state: str
+    reached: float
+    lowest: float
+    highest: float
+
+    def __str__(self) -> str:
+        where = f"{self.state} reaches {self.reached:.2g}" if np.isfinite(self.reached) else f"{self.state} is lost"
+        return f"{where} (measured: {self.lowest:.3g} to {self.highest:.3g})"
+
+
+def find_escape(model: NeuralODE, data: Dataset) -> Escape | None:
+    """The state that leaves the data farthest behind, if simulations run away; None if they stay.
+
+    Each begins at a measured row, moved towards another one, and has the record's inputs from another row on. Data that
+    grow may go on to grow as they did; nothing may go ten times farther.
+
+    **Arguments:** `model`: a single model. `data`: the training data.
+    """
+    trials = make_trials(data, max(START_ROWS, model.start.given_rows or 0, model.start.past + model.start.washout + 1))
+    if trials is None:
+        return None
+    room = with_room(trials)
+    dense = np.linspace(room.ts[:, 0], room.ts.max(axis=1), DENSE, axis=1)
+    times = np.sort(np.concatenate([dense, room.ts], axis=1), axis=1)
+    simulated = model.predict(room, times)[: len(trials.trajectories)]
+    finite = np.isfinite(simulated).all(axis=2)
+    # Rows that a start is read from have no prediction.
+    begun = np.logical_or.accumulate(finite, axis=1) | ~finite.any(axis=1, keepdims=True)
+    worst: tuple[float, Escape] | None = None
+    for index, name in enumerate(data.states):
+        known = data.mask[..., index]
+        if name in data.angles or not known.any():
+            continue
+        values = data.ys[..., index]
+        low, high = float(values[known].min()), float(values[known].max())
+        limit = FAR_OFF * (high - low) * growth(values, known)
+        beyond = np.maximum(low - simulated[..., index], simulated[..., index] - high)
+        beyond = np.where(begun, np.where(np.isfinite(beyond), beyond, np.inf), -np.inf)
+        farthest = np.unravel_index(int(beyond.argmax()), beyond.shape)
+        if beyond[farthest] > limit and (worst is None or beyond[farthest] / limit > worst[0]):
+            worst = (float(beyond[farthest] / limit), Escape(name, float(simulated[(*farthest, index)]), low, high))
+    return None if worst is None else worst[1]
+
+
+def growth(values: Float[np.ndarray, "trajectory time"], known: np.ndarray) -> float:
+    """The factor by which a state would grow in three more records, if it grew on as from half a record to a whole."""
+    moved = np.zeros(2)
+    for series, there in zip(values, known, strict=True):
+        rows = np.flatnonzero(there)
+        if rows.size > 1:
+            away = np.abs(series[rows] - series[rows[0]])
+            moved = np.maximum(moved, [away[: (rows.size + 1) // 2].max(), away.max()])
+    return float(moved[1] / moved[0]) ** (2 * LONGER) if moved[0] > 0 else np.inf
+
+
+def make_trials(data: Dataset, reads: int) -> Dataset | None:
+    """Records that begin in rows of the data, and have rows without measurements three times as long; None if no
+    trajectory has enough rows.
+
+    **Arguments:** `reads`: rows from which starts are read.
+    """
+    rng = np.random.default_rng(0)
+    able = np.flatnonzero(data.lengths >= 3)
+    if not able.size:
+        return None
+    pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    low = np.where(data.mask, data.ys, np.inf).min(axis=(0, 1))
+    high = np.where(data.mask, data.ys, -np.inf).max(axis=(0, 1))
+    for row in rng.choice(able, TRIALS):
+        count = min(int(data.lengths[row]), MAX_ROWS)
+        reading = min(reads, count)
+        first = int(rng.integers(0, int(data.lengths[row]) - reading + 1))
+        ts, us = continue_record(data, int(row), first, count, rng)
+        ys = np.full((len(ts), len(data.states)), np.nan)
+        ys[:reading] = data.ys[row, first : first + reading]
+        other = data.ys[row, rng.integers(0, int(data.lengths[row]))] - ys[0]
+        ys[:reading] = np.clip(ys[:reading] + PERTURBED * np.nan_to_num(other), low, high)
+        pieces.append((ts, ys, us))
+    return Dataset.from_arrays(
+        [ts for ts, _, _ in pieces],
+        [ys for _, ys, _ in pieces],
+        [us for _, _, us in pieces],
+        states=data.states,
+        inputs=data.inputs,
+        time=data.time,
+        angles=data.angles,
+    )
+
+
+def continue_record(
+    data: Dataset, row: int, first: int, count: int, rng: np.random.Generator
+) -> tuple[Float[np.ndarray, " time"], Float[np.ndarray, "time input"]]:
+    """Times of three records from a row on, and inputs of the record from another row on, again and again."""
+    length = int(data.lengths[row])
+    steps = np.diff(data.ts[row, :length])
+    ahead = rows_around(first, LONGER * count - 1, length - 1)
+    ts = data.ts[row, first] + np.concatenate([[0.0], np.cumsum(steps[ahead])])
+    own, other = (data.us[row, rows_around(begin, len(ts), length)] for begin in (first, int(rng.integers(0, length))))
+    return ts, own + PERTURBED * (other - own) if len(data.inputs) else own
+
+
+def rows_around(first: int, count: int, length: int) -> Int[np.ndarray, " row"]:
+    """So many rows from one on, around the end of the record."""
+    return (first + np.arange(count)) % length
