@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..model.fields.equations import parse
 from .formulas import Formula, Tape, Term, lift, monomial
+from .shapes import summands_of
 
 # Molecules of a reaction, on each side.
 MOST_MOLECULES = 2
@@ -90,17 +91,6 @@ class Balance:
             return set(required) <= {term for formula in formulas for term in formula.terms}
         return all(set(required) <= set(formula.terms) for formula in formulas)
 
-    def sizes(self, rates: np.ndarray) -> np.ndarray:
-        """The typical size of each function, `(function,)`: by its own values, or by the rates that it is a part of.
-
-        **Arguments:** `rates`: `(row, function)`, or `(row, state)` if functions are known by sums alone.
-        """
-        squares = np.mean(rates**2, axis=0)
-        if self.shares is None:
-            return np.array([*np.sqrt(squares), *(abs(value) or 1.0 for value in self.constants.values())])
-        parts = self.shares != 0
-        return np.sqrt(parts @ squares / parts.sum(axis=1))
-
     def given(self) -> tuple[Formula, ...]:
         """The functions that are known constants, which are the last."""
         return tuple(Formula(("{0}",), (float(value),), (), 1) for value in self.constants.values())
@@ -168,45 +158,6 @@ class InPlace(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self.trees.get(node.id, node)
-
-
-def summands_of(tree: ast.expr, sign: int = 1) -> Iterator[tuple[int, ast.expr]]:
-    """The summands of a sum that are not 0, with their signs."""
-    match tree:
-        case ast.BinOp(op=ast.Add() | ast.Sub() as operator, left=left, right=right):
-            yield from summands_of(left, sign)
-            yield from summands_of(right, sign if isinstance(operator, ast.Add) else -sign)
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            yield from summands_of(inner, -sign)
-        case _ if not is_zero(tree):
-            own, tree = take_sign(tree)
-            yield sign * own, tree
-        case _:
-            pass
-
-
-def take_sign(tree: ast.expr) -> tuple[int, ast.expr]:
-    """The sign of a product's first factor, and the product without it."""
-    match tree:
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -1, inner
-        case ast.BinOp(op=ast.Mult() | ast.Div() as operator, left=left, right=right):
-            sign, first = take_sign(left)
-            return sign, ast.BinOp(first, operator, right)
-        case _:
-            return 1, tree
-
-
-def is_zero(tree: ast.expr) -> bool:
-    match tree:
-        case ast.Constant(value=value):
-            return value == 0
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            return is_zero(left) or is_zero(right)
-        case ast.BinOp(op=ast.Div(), left=left):
-            return is_zero(left)
-        case _:
-            return False
 
 
 def join(summands: Iterable[tuple[int, ast.expr]], digits: int) -> str:

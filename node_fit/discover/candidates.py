@@ -2,15 +2,16 @@
 
 import importlib.util
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .balance import Balance
-from .formulas import Formula, Tape, Term, lift, sum_of
+from .formulas import Formula, Tape, Term, lift, part_of, sum_of
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
@@ -27,10 +28,12 @@ LEFT_OUT = 3
 MOST_UNEVEN = 1e4
 # Of the weak form: by which shares of the record's length its windows are long.
 WEAK_LENGTHS = (0.1, 0.2)
-# Subsets of terms: all are tried while they are fewer than this, then the best ones are extended to so many terms.
-MOST_SUBSETS, BEAM, MOST_SUMMANDS, OF_EACH_SIZE = 4_000, 30, 7, 4
-# Of reactions, of which two that balance each other fit nothing without the other one.
-MOST_POSITIVE_SUBSETS = 400_000
+# Subsets of terms: all of up to three are tried while they are fewer than this, then so many of the best are extended.
+# Of resamples, and of reactions, of which two that balance each other fit nothing without the other one.
+MAX_SUBSETS, MAX_RESAMPLED_SUBSETS, MAX_REACTION_SUBSETS = 200_000, 4_000, 400_000
+BEAM, COMPLETE_SIZE, MAX_SUMMANDS, OF_EACH_SIZE = 30, 3, 7, 24
+# Relative step of a derivative by a number within a term, and the share of it that its term must leave unexplained.
+NUMBER_NUDGE, MIN_OWN_SHARE = 1e-4, 1e-6
 # Of the symbolic search of one state: its size, which makes it repeatable, and a guard.
 SEARCH_EVALUATIONS, SEARCH_SECONDS = 100_000, 60
 
@@ -243,44 +246,158 @@ def weak_view(records: Sequence[Smoothed], length: float) -> View:
     return View(values, np.array(sides), np.array(weights))
 
 
+@dataclass(frozen=True)
+class Regressors:
+    """What sums are fitted with: terms, and by how they change with the numbers within them.
+
+    So the numbers are found by linear regression, too: of a term c f(k), the columns are f and df/dk, with the
+    constants c and c (k - k0): variable projection (G. Golub and V. Pereyra, SIAM Journal on Numerical Analysis 10
+    (1973) 413), linearised.
+
+    **Arguments:** `features`: `(equation, term)`. `tangents`: `(equation, number)`. `owners`: of each number the place
+    of its term. `alike`: of each term a number that those have in common that differ by numbers within alone.
+    """
+
+    features: np.ndarray
+    tangents: np.ndarray
+    owners: np.ndarray
+    alike: np.ndarray
+
+    @staticmethod
+    def of(features: np.ndarray) -> "Regressors":
+        """Those of terms without numbers within."""
+        none = np.zeros((len(features), 0))
+        return Regressors(features, none, np.zeros(0, int), np.arange(features.shape[1]))
+
+    @staticmethod
+    def of_terms(view: "View", terms: Sequence[Term], names: Sequence[str]) -> "Regressors":
+        """Those of terms in a view, with a tangent for each number within."""
+        parts = [part_of(term.text) for term in terms]
+        owners = np.array([at for at, (_, inner, _) in enumerate(parts) for _ in inner], int)
+        nudged = [
+            Term(part.format(1.0, *inner[:place], inner[place] * (1 + nudge), *inner[place + 1 :]), 0)
+            for part, inner, _ in parts for place in range(len(inner)) for nudge in (NUMBER_NUDGE, -NUMBER_NUDGE)
+        ]  # fmt: skip
+        numbers = np.array([number for _, inner, _ in parts for number in inner])
+        values = view.features([*terms, *nudged], names)
+        features, around = values[:, : len(terms)], values[:, len(terms) :]
+        with np.errstate(all="ignore"):
+            tangents = (around[:, ::2] - around[:, 1::2]) / (2 * NUMBER_NUDGE * numbers)
+        alike = np.unique([part for part, _, _ in parts], return_inverse=True)[1]
+        return Regressors(features, tangents, owners, alike)
+
+
+class Subset(NamedTuple):
+    """Terms, their constants, how much the numbers within each of them move, and the mean squared error."""
+
+    places: tuple[int, ...]
+    constants: np.ndarray
+    moves: list[np.ndarray]
+    error: float
+
+
+class Regression:
+    """Linear regression of rates on subsets of columns, by their inner products.
+
+    **Arguments:** `columns`: those that may be chosen. `rates`: `(equation,)`.
+    """
+
+    def __init__(self, columns: Regressors, rates: np.ndarray):
+        self.columns, self.rates = columns, rates
+        every = np.hstack([columns.features, columns.tangents])
+        with np.errstate(all="ignore"):
+            self.norms = np.linalg.norm(every, axis=0)
+            every = every / self.norms
+        good = np.isfinite(self.norms) & (self.norms > 0)
+        terms = columns.features.shape[1]
+        self.usable = np.flatnonzero(good[:terms])
+        along = (np.nan_to_num(every[:, terms:]) * np.nan_to_num(every[:, columns.owners])).sum(axis=0)
+        own = good[terms:] & good[columns.owners] & (1 - along**2 > MIN_OWN_SHARE)
+        self.tangents = [terms + np.flatnonzero(own & (columns.owners == at)) for at in range(terms)]
+        self.every = np.nan_to_num(every, nan=0.0, posinf=0.0, neginf=0.0)
+        self.square = self.every.T @ self.every
+        self.square[np.diag_indices_from(self.square)] += 1e-12
+        self.sides, self.total = self.every.T @ rates, float(rates @ rates)
+
+    def solve(self, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Constants of normalised terms, and sums of squares that are left, of subsets of terms, `(set, term)`."""
+        many = np.array([len(each) for each in self.tangents])[sets].sum(axis=1)
+        weights, errors = np.empty(sets.shape), np.empty(len(sets))
+        for width in np.unique(many):
+            rows = np.flatnonzero(many == width)
+            wide = self.widen(sets[rows], int(width))
+            right = self.sides[wide]
+            solved = np.linalg.solve(self.square[wide[:, :, None], wide[:, None, :]], right[:, :, None])[:, :, 0]
+            weights[rows], errors[rows] = solved[:, : sets.shape[1]], self.total - (solved * right).sum(axis=1)
+        return weights, np.maximum(errors, 0.0)
+
+    def widen(self, sets: np.ndarray, width: int) -> np.ndarray:
+        """Subsets of terms with so many tangents, those of the terms one after the other."""
+        found = np.empty((len(sets), width), int)
+        filled = np.zeros(len(sets), int)
+        for places in sets.T:
+            for at in np.unique(places):
+                rows, own = np.flatnonzero(places == at), self.tangents[at]
+                for order, tangent in enumerate(own):
+                    found[rows, filled[rows] + order] = tangent
+                filled[rows] += len(own)
+        return np.hstack([sets, found])
+
+    def fit(self, places: Sequence[int]) -> Subset:
+        """A subset with its constants in their own units."""
+        wide = self.widen(np.array([places]), sum(len(self.tangents[at]) for at in places))[0]
+        solved = np.linalg.solve(self.square[wide[:, None], wide], self.sides[wide])
+        error = float(((self.rates - self.every[:, wide] @ solved) ** 2).mean())
+        values = solved / self.norms[wide]
+        slope = dict(zip(wide[len(places) :].tolist(), values[len(places) :], strict=True))
+        first, moves = self.columns.features.shape[1], list[np.ndarray]()
+        for at, constant in zip(places, values, strict=False):
+            own = first + np.flatnonzero(self.columns.owners == at)
+            moves.append(np.array([slope.get(int(each), 0.0) for each in own]) / (constant or 1.0))
+        return Subset(tuple(places), values[: len(places)], moves, error)
+
+
 def find_subsets(
-    features: np.ndarray, rates: np.ndarray, keep: Sequence[int], most: int, positive: bool = False
-) -> list[tuple[tuple[int, ...], np.ndarray, float]]:
+    columns: Regressors,
+    rates: np.ndarray,
+    keep: Sequence[int],
+    most: int,
+    limit: int = MAX_SUBSETS,
+    positive: bool = False,
+) -> list[Subset]:
     """The subsets of terms of each size with the least squared errors: of few terms all, then the best ones extended.
 
-    **Arguments:** `features`: `(equation, term)`. `rates`: `(equation,)`. `keep`: places of terms in every subset.
-    `most`: subsets of each size. `positive`: whether constants must be above 0.
+    Of subsets that differ by numbers within terms alone, only the best is found.
 
-    **Returns:** places, constants and mean squared error of each.
+    **Arguments:** `rates`: `(equation,)`. `keep`: places of terms in every subset. `most`: subsets of each size.
+    `limit`: below which number all subsets of a size are tried. `positive`: whether constants must be above 0.
     """
-    norms = np.linalg.norm(features, axis=0)
-    usable = [at for at in range(features.shape[1]) if np.isfinite(norms[at]) and norms[at] > 0]
-    scaled = features[:, usable] / norms[usable]
-    square, sides, total = scaled.T @ scaled, scaled.T @ rates, float(rates @ rates)
-    square[np.diag_indices_from(square)] += 1e-12
-    place = {at: order for order, at in enumerate(usable)}
-    begin = tuple(sorted(place[at] for at in keep if at in place))
-    level = [begin]
-    found: list[tuple[tuple[int, ...], np.ndarray, float]] = []
-    while level and len(level[0]) < min(MOST_SUMMANDS, len(usable), len(rates) // 2):
-        # All subsets are extended while they are few, then the best ones.
-        wider = {tuple(sorted((*one, more))) for one in level for more in range(len(usable)) if more not in one}
-        sets = np.array(sorted(wider))
-        parts: np.ndarray = square[sets[:, :, None], sets[:, None, :]]
-        right: np.ndarray = sides[sets][:, :, None]
-        weights = np.linalg.solve(parts, right)[:, :, 0]
-        errors = np.maximum(total - (weights * sides[sets]).sum(1), 0.0)
+    regression = Regression(columns, rates)
+    usable = regression.usable
+    begin = np.array([at for at in keep if at in usable], int)
+    sets, found = begin[None, :], list[Subset]()
+    largest = min(MAX_SUMMANDS, len(usable), len(rates) // 2)
+    while len(sets) and sets.shape[1] < largest:
+        sets = extend_subsets(sets, usable, columns.alike)
+        weights, errors = regression.solve(sets)
         order = np.argsort(errors, kind="stable")
         if positive:
             order = order[(weights[order] > 0).all(axis=1)]
-        for at in order[:most]:
-            places = [usable[each] for each in map(int, sets[at])]
-            constants = weights[at] / norms[places]
-            error = float(((rates - features[:, places] @ constants) ** 2).mean())
-            found.append((tuple(places), constants, error))
-        few = len(sets) * len(usable) < (MOST_POSITIVE_SUBSETS if positive else MOST_SUBSETS)
-        level = [tuple(each) for each in (sets if few and sets.shape[1] <= 2 else sets[order[:BEAM]])]
+        shapes = np.sort(columns.alike[sets[order]], axis=1)
+        firsts = np.sort(np.unique(shapes, axis=0, return_index=True)[1])
+        found += [regression.fit(sets[at].tolist()) for at in order[firsts[:most]]]
+        chosen = sets.shape[1] - len(begin)
+        complete = chosen < COMPLETE_SIZE and math.comb(len(usable) - len(begin), chosen + 1) < limit
+        sets = sets if complete else sets[order[firsts[:BEAM]]]
     return found
+
+
+def extend_subsets(sets: np.ndarray, usable: np.ndarray, alike: np.ndarray) -> np.ndarray:
+    """The subsets with one more term each, of which no two differ by numbers within alone."""
+    wider = np.hstack([np.repeat(sets, len(usable), axis=0), np.tile(usable, len(sets))[:, None]])
+    shapes = np.sort(alike[wider], axis=1)
+    wider = np.sort(wider[(np.diff(shapes, axis=1) != 0).all(axis=1)], axis=1)
+    return np.unique(wider, axis=0)
 
 
 def description(error: float, variance: float, rows: int, size: int, clean: bool) -> float:
@@ -297,18 +414,18 @@ def sparse_candidates(
     clean: bool,
     most: int,
     required: Sequence[str] = (),
+    limit: int = MAX_SUBSETS,
 ) -> list[Formula]:
     """Sparse sums of terms for the rate of a state, those with the shortest descriptions in a view first."""
     ranked: list[list[Formula]] = []
     for view, terms in itertools.product(views, libraries):
-        rates, features = view.rates[:, state], view.features(terms, names)
+        rates, columns = view.rates[:, state], Regressors.of_terms(view, terms, names)
         keep = [at for at, term in enumerate(terms) if term.text in required]
         variance = float(rates.var())
         own: list[tuple[float, Formula]] = []
-        for places, constants, error in find_subsets(features, rates, keep, OF_EACH_SIZE):
-            formula = sum_of([terms[at] for at in places], constants)
-            if len(set(formula.parts)) == len(formula.parts):  # Else two differ by constants within alone.
-                own.append((description(error, variance, len(views[0].rates), formula.size, clean), formula))
+        for subset in find_subsets(columns, rates, keep, OF_EACH_SIZE, limit):
+            formula = sum_of([terms[at] for at in subset.places], subset.constants, subset.moves)
+            own.append((description(subset.error, variance, len(views[0].rates), formula.size, clean), formula))
         ranked.append([formula for _, formula in sorted(own, key=lambda each: each[0])])
     best: dict[tuple[str, ...], Formula] = {}
     for level in itertools.zip_longest(*ranked):
@@ -346,7 +463,10 @@ def joint_candidates(
         rates = (view.rates / scale).ravel()
         own: list[tuple[float, tuple[Formula, ...]]] = []
         rows = len(views[0].rates) * len(scale)
-        for places, constants, error in find_subsets(features, rates, [], OF_EACH_SIZE, balance.positive):
+        limit = MAX_REACTION_SUBSETS if balance.positive else MAX_SUBSETS
+        for places, constants, _, error in find_subsets(
+            Regressors.of(features), rates, [], OF_EACH_SIZE, limit, balance.positive
+        ):
             chosen = [(columns[at], constant) for at, constant in zip(places, constants, strict=True)]
             parts = [[(term, value) for (flow, term), value in chosen if flow == at] for at in range(len(offered))]
             system = tuple(sum_of([term for term, _ in each], [value for _, value in each]) for each in parts)

@@ -4,7 +4,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,10 +19,15 @@ OF_FUNCTION, OF_DIVISION = 4, 3
 MOST_LIBRARY_TERMS = 80
 LIBRARIES = (
     "linear", "quadratic", "cubic", "quintic", "trigonometric", "differences", "saturating", "growth", "exponential",
-    "switching", "quotients", "friction",
+    "switching", "quotients", "friction", "inhibition",
 )  # fmt: skip
-# Quantiles of a state at which half-saturations and thresholds begin, and the largest argument of an exponential.
-HALVES, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
+# Quantiles of a state at which thresholds begin, and the largest argument of an exponential.
+THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
+# Shares of the largest value at which half-saturations begin, and the factor by which these and other numbers within
+# terms move at the most before they are refined by simulation.
+HALVES, MAX_MOVE = (0.3, 0.1, 0.9), 3.0
+# Share of the largest value below 0 that is taken for noise of what is positive.
+MAX_NEGATIVE = 0.05
 
 
 def pass_where(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -145,22 +150,41 @@ def count_part(part: str) -> int:
     return 1 + count(parse("part", part.format(*["1"] * count_constants(part))))
 
 
-def sum_of(terms: Sequence[Term], constants: Sequence[float] | np.ndarray) -> Formula:
-    """The formula that is a sum of terms, each times its constant; numbers within terms become constants too."""
+def sum_of(terms: Sequence[Term], constants: Sequence[float] | np.ndarray, moves: Sequence[np.ndarray] = ()) -> Formula:
+    """The formula that is a sum of terms, each times its constant; numbers within terms become constants too.
+
+    **Arguments:** `moves`: how much to add to the numbers within each term, by a factor of `MAX_MOVE` at the most.
+    """
     each = [part_of(term.text) for term in terms]
-    pairs = zip(each, constants, strict=True)
+    inner = [
+        np.array(numbers) if not len(moves) else move_within(np.array(numbers), moves[at])
+        for at, (_, numbers, _) in enumerate(each)
+    ]
     return Formula(
         tuple(part for part, _, _ in each),
-        tuple(value for (_, inner, _), constant in pairs for value in (float(constant), *inner)),
+        tuple(float(value) for constant, own in zip(constants, inner, strict=True) for value in (constant, *own)),
         tuple(term.text for term in terms),
         sum(size for _, _, size in each),
     )
 
 
+def move_within(numbers: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """Numbers that move by a factor of `MAX_MOVE` at the most, and keep their signs."""
+    edges = np.sort(np.stack([numbers / MAX_MOVE, numbers * MAX_MOVE]), axis=0)
+    return np.clip(numbers + moves, *edges)
+
+
 @functools.lru_cache(maxsize=4096)
 def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
     """The part that is a term times a constant, the numbers within the term, and the part's size."""
-    lifted = lift("1.0" if term == "1" else f"1.0*{term}", "sum")
+    match read_term(term):
+        case ast.Constant(value=1):
+            product = "1.0"
+        case ast.BinOp(op=ast.Div(), left=ast.Constant(value=1), right=below):
+            product = f"1.0/({ast.unparse(below)})"
+        case _:
+            product = f"1.0*{term}"
+    lifted = lift(product, "sum")
     return lifted.parts[0], lifted.constants[1:], count_part(lifted.parts[0])
 
 
@@ -337,6 +361,7 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
     """
     columns = dict(zip(names, values.T, strict=True))
     positive = bool((values > 0).all())
+    concentrations = bool((values.min(axis=0) > -MAX_NEGATIVE * values.max(axis=0)).all())
     away = [name for name, column in columns.items() if np.abs(column).min() > 0.02 * np.abs(column).max()]
     waves = [Term(f"{wave}({name})", 2) for name in names for wave in ("sin", "cos")]
     pairs = list(itertools.combinations(names, 2))
@@ -352,7 +377,9 @@ def make_library(kind: str, names: Sequence[str], values: np.ndarray) -> list[Te
         case "differences":
             terms = [Term(f"{wave}({a} - {b})", 4) for a, b in pairs for wave in ("sin", "cos")]
         case "saturating":
-            terms = saturating(columns, names) if positive else []
+            terms = saturating(columns, names) if concentrations else []
+        case "inhibition":
+            terms = inhibition(columns, names) if concentrations else []
         case "growth":
             terms = [Term(f"({name}*log({name}))", 4) for name in names] if positive else []
             terms += [Term(f"sqrt({name})", 2) for name in names] if positive else []
@@ -392,22 +419,40 @@ def fits_angles(term: Term, angles: Sequence[str]) -> bool:
 def saturating(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
     """Michaelis and Menten's terms, Hill's, and those of another state times these, at several half-saturations."""
     found: list[Term] = []
-    for name, column in columns.items():
-        for share in HALVES:
-            half = f"{float(np.quantile(column, share)):.3g}"
-            found.append(Term(f"({name}/({half} + {name}))", 6))
-            found.append(Term(f"({name}**2/({half}**2 + {name}**2))", 8))
-            others = [other for other in names if other != name]
-            found += [Term(f"({other}*{name}/({half} + {name}))", 8) for other in others]
-            found += [Term(f"({other}*{name}/({half}**2 + {name}**2))", 8) for other in others]
+    for name, half in half_saturations(columns):
+        found.append(Term(f"({name}/({half} + {name}))", 6))
+        found.append(Term(f"({name}**2/({half}**2 + {name}**2))", 8))
+        for other in names:
+            if other != name:
+                found.append(Term(f"({other}*{name}/({half} + {name}))", 8))
+                found.append(Term(f"({other}*{name}/({half}**2 + {name}**2))", 8))
+                found.append(Term(f"({other}*{name}**2/({half}**2 + {name}**2))", 10))
     return found
+
+
+def inhibition(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Term]:
+    """Terms that fall with a name: of repression, and of growth on what inhibits in excess (J. B. S. Haldane, 1930)."""
+    found: list[Term] = []
+    for name, half in half_saturations(columns):
+        found.append(Term(f"(1/({half} + {name}))", 6))
+        found.append(Term(f"(1/({half}**2 + {name}**2))", 8))
+        factors = ["", *[f"{other}*" for other in names if other != name]]
+        found += [Term(f"({factor}{name}/({half} + {name} + {name}**2/{half}))", 12) for factor in factors]
+    return found
+
+
+def half_saturations(columns: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    """Names, each with the half-saturations at which its terms begin."""
+    for share in HALVES:
+        for name, column in columns.items():
+            yield name, f"{share * float(column.max()):.3g}"
 
 
 def switching(columns: Mapping[str, np.ndarray]) -> list[Term]:
     """Sigmoids of each name, at several thresholds and widths."""
     found: list[Term] = []
     for name, column in columns.items():
-        for share in HALVES:
+        for share in THRESHOLDS:
             middle, width = float(np.quantile(column, share)), float(column.std()) or 1.0
             found += [Term(f"sigmoid(({name} - {middle:.3g})/{width * part:.3g})", 7) for part in (0.25, 1.0)]
     return [Term(term.text.replace("- -", "+ "), term.size) for term in found]

@@ -1,16 +1,16 @@
 """Judges systems of right-hand sides by simulation: their evidence, and moves that raise it."""
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import gammaln
 
 from ..data.domains import LARGEST_BOUND
 from .balance import Balance
 from .candidates import Smoothed, goes_over_decades, spline_through
-from .formulas import Formula, Tape, Term
+from .formulas import Formula, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
 
 System = tuple[Formula, ...]
@@ -26,32 +26,23 @@ STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
 SYMBOL = 3.0
 # Mean squared errors, of whole trajectories relative to noise and to windows, above which windows are compared.
 WHOLE = 4.0
+# Of residuals: above it, none of them would tell anything.
+MAX_CORRELATION = 0.99
 # Terms that one round adds, and replaces.
 ADDED, REPLACED = 6, 8
 
 
-def minus_log_evidence(left: np.ndarray, jacobian: np.ndarray, shares: np.ndarray) -> float:
-    """Minus twice the logarithm of the probability of data, given a model with constants that least squares found.
+def schwarz_criterion(variance: float, rows: float, unknowns: int) -> float:
+    """Minus twice the logarithm of the probability of data under a model, but for what all models share.
 
-    The noise is normal, and its unknown variance is integrated out with the density 1/sigma. Constants are normal
-    before the data are seen. Laplace's method, with n data of which k constants leave the sum of squares S, gives
+    It is n log(S/n) + k log n (G. Schwarz, Annals of Statistics 6 (1978) 461). No constant has a prior width, which
+    terms that cancel each other would exceed, as `x` and `x**2` do near an equilibrium; nor do units matter. A constant
+    that the data do not determine costs log n at the most.
 
-        (n - k) log(pi S) - 2 log Gamma((n - k)/2) + log det(W J' J W) + sum (c/w)^2 + k log(2 pi)
-
-    (D. J. C. MacKay, Neural Computation 4 (1992) 415, section 2; A. O'Hagan and J. Forster, Kendall's Advanced Theory
-    of Statistics 2B, 2004, sections 9.8 and 11.3). For many data this is n log S + k log n, Schwarz's criterion, but of
-    few data, each constant also takes a share of the noise. A constant that the data do not determine costs nothing:
-    to each eigenvalue of W J' J W the variance of the noise is added.
-
-    **Arguments:** `left`: residuals, `(n,)`. `jacobian`: J, their derivatives by constants in units of their widths w,
-    `(n, k)`. `shares`: c/w, `(k,)`.
+    **Arguments:** `variance`: S/n, the mean squared residual. `rows`: n, the number of independent values. `unknowns`:
+    k, the number of constants and starts.
     """
-    rows, many = jacobian.shape
-    free = max(int(rows - many), 1)
-    total = float(left @ left) + rows * RESOLUTION**2
-    curvatures = np.linalg.eigvalsh(jacobian.T @ jacobian).clip(min=0.0) + total / free
-    noise = free * np.log(np.pi * total) - 2 * gammaln(free / 2)
-    return float(noise + np.log(curvatures).sum() + (shares**2).sum() + many * np.log(2 * np.pi))
+    return rows * np.log(variance + RESOLUTION**2) + unknowns * np.log(max(rows, 1.0))
 
 
 @dataclass(frozen=True)
@@ -59,25 +50,53 @@ class JudgedSystem:
     """A system of right-hand sides, refined on the records.
 
     **Arguments:** `formulas`: one for each state. `starts`: `(state, record)`. `error`: mean squared error in
-    standard deviations of each state. `evidence`: minus twice the logarithm of the records' probability, and the
-    size; lower is better. `escapes`: whether it runs away from a start among the data. `left`: residuals in standard
-    deviations of each state, `(row, state, record)`, NaN where nothing was measured.
+    standard deviations of each state; `variance`: the same in units of the noise's spread. `unknowns`: number of
+    constants and starts that were fitted. `escapes`: whether it runs away from a start among the data. `left`:
+    residuals in standard deviations of each state, `(row, state, record)`, NaN where nothing was measured. `share`: of
+    them that counts as independent.
     """
 
     formulas: System
     starts: np.ndarray
     error: float
-    evidence: float
+    variance: float
+    unknowns: int
     escapes: bool
     left: np.ndarray
+    share: float = 1.0
 
     @property
     def size(self) -> int:
         return sum(formula.size for formula in self.formulas)
 
+    @functools.cached_property
+    def evidence(self) -> float:
+        """Minus twice the logarithm of the records' probability, and the size; lower is better."""
+        rows = self.share * np.isfinite(self.left).sum()
+        return schwarz_criterion(self.variance, float(rows), self.unknowns) + SYMBOL * self.size
+
     @property
     def rank(self) -> tuple[bool, float]:
         return self.escapes, self.evidence
+
+    @property
+    def correlation(self) -> float:
+        """Of neighbouring residuals, beyond the resolution of the simulation; 0 where there are none."""
+        pairs = self.left[1:] * self.left[:-1]
+        return float(np.nanmean(pairs) / (self.error + RESOLUTION**2)) if np.isfinite(pairs).any() else 0.0
+
+
+def count_independent(judged: Sequence[JudgedSystem]) -> list[JudgedSystem]:
+    """Judged systems in the order in which they are if dependent residuals count as fewer, as under the best of them.
+
+    Of a first-order autoregression with the correlation r, n values tell as much of a mean as (1 - r)/(1 + r) n
+    independent ones (G. V. Bayley and J. M. Hammersley, Supplement to the Journal of the Royal Statistical Society 8
+    (1946) 184). A correlation within one standard error of chance counts as none.
+    """
+    best = judged[0]
+    correlation = np.clip(best.correlation - np.isfinite(best.left).sum() ** -0.5, 0.0, MAX_CORRELATION)
+    share = float((1 - correlation) / (1 + correlation))
+    return sorted((replace(each, share=share) for each in judged), key=lambda each: each.rank)
 
 
 class Judge:
@@ -99,7 +118,6 @@ class Judge:
         self.names = [*self.states, *self.inputs]
         every = np.concatenate([each.values for each in records])
         self.values = every
-        self.typical = self.balance.sizes(np.concatenate([each.rates for each in records]))
         count = len(self.states)
         self.low, self.high = every[:, :count].min(0), every[:, :count].max(0)
         self.scale = np.maximum(every[:, :count].std(0), 1e-12)
@@ -171,26 +189,9 @@ class Judge:
         found: list[tuple[float, Formula]] = []
         for at, (system, each) in enumerate(zip(systems, fitted, strict=True)):
             (formula,) = family.formulas(at, each.values, system)
-            found.append((self.evidence([formula], [state], each, family.owners[at]), formula))
+            evidence = schwarz_criterion(error_of(each), len(each.left), each.jacobian.shape[1])
+            found.append((evidence + SYMBOL * formula.size, formula))
         return sorted(found, key=lambda pair: pair[0])
-
-    def evidence(
-        self, formulas: Sequence[Formula], states: Sequence[int], fitted: Fitting, owners: Sequence[Sequence[int]]
-    ) -> float:
-        """Minus twice the logarithm of the records' probability, and the size.
-
-        **Arguments:** `formulas`: of all functions, or of the rates of some states. `owners`: the places of their
-        constants in the family, by which columns of the Jacobian are ordered.
-        """
-        places = states if len(formulas) == len(states) else range(len(formulas))
-        widths = [self.widths(formula, place) for formula, place in zip(formulas, places, strict=True)]
-        own = np.concatenate([np.array(formula.constants) for formula in formulas])
-        records = (fitted.jacobian.shape[1] - len(own)) // len(states)
-        order = np.argsort(np.concatenate([np.array(each, int) for each in owners]))
-        units = np.concatenate([np.tile(self.scale[list(states)], records), np.concatenate(widths)[order]])
-        shares = own[order] / units[len(units) - len(own) :]
-        found = minus_log_evidence(fitted.left, fitted.jacobian * units, shares)
-        return found + SYMBOL * sum(formula.size for formula in formulas)
 
     def judge(
         self, systems: Sequence[System], starts: np.ndarray | None = None, trials: int = 12
@@ -240,13 +241,11 @@ class Judge:
             formulas = family.formulas(at, each.values, system)
             if not self.balance.accepts(formulas) or not all(map(is_writable, formulas)):
                 continue
-            evidence = self.evidence(formulas, range(len(self.states)), each, family.owners[at])
             left: np.ndarray = np.full(span.raw.transpose(2, 0, 1).shape, np.nan)
             left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
             left = left.transpose(1, 2, 0) * span.spread / self.scale[:, None]
-            found.append(
-                JudgedSystem(formulas, each.starts, float(np.nanmean(left**2)), evidence, bool(away[at]), left)
-            )
+            error, variance, unknowns = float(np.nanmean(left**2)), error_of(each), each.jacobian.shape[1]
+            found.append(JudgedSystem(formulas, each.starts, error, variance, unknowns, bool(away[at]), left))
         return sorted(found, key=lambda one: one.rank)
 
     def escape(self, family: Family, values: np.ndarray) -> np.ndarray:
@@ -267,20 +266,6 @@ class Judge:
         with np.errstate(all="ignore"):
             inside = (found > low) & (found < high)
         return ~inside.all(axis=(0, 1, 3))
-
-    def widths(self, formula: Formula, place: int) -> np.ndarray:
-        """How far each constant may be from 0 before data are seen: what moves its function by as much as it varies."""
-        constants = np.array(formula.constants)
-        steps = 1e-4 * np.maximum(np.abs(constants), 1e-4)
-        nudges = np.concatenate([np.diag(steps), -np.diag(steps)])[:, :, None] + constants[:, None]
-        own = [f"c{at}_" for at in range(len(steps))]
-        rate = Tape([formula.named(own)], [*self.names, *own])
-        with np.errstate(all="ignore"):
-            (found,) = rate([*self.values.T[:, None], *nudges.transpose(1, 0, 2)])
-            found = np.broadcast_to(found, (2 * len(steps), len(self.values)))
-            slopes = (found[: len(steps)] - found[len(steps) :]) / (2 * steps[:, None])
-            widths = self.typical[place] / np.maximum(np.sqrt(np.mean(slopes**2, axis=1)), 1e-300)
-        return np.nan_to_num(widths, nan=1.0, posinf=1e12).clip(1e-12, 1e12)
 
     def improve(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
-from ..model.fields.equations import parse
+from ..model.fields.equations import nearest_symbol, parse, variables
 from ..model.neural_ode import NeuralODE
 from ..options.options import Effort
 from .balance import Balance, conserving, reacting
@@ -26,8 +26,9 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
-from .judging import Judge, JudgedSystem, System, cut, first_of_each_shape
+from .judging import Judge, JudgedSystem, System, count_independent, cut, first_of_each_shape
 from .reading import read_field
+from .shapes import shape_of_term
 
 DISCOVERY_LOG = logging.getLogger(__name__)
 NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
@@ -44,6 +45,7 @@ GROUPS = (
     ("trigonometric", "differences"),
     ("saturating", "growth", "quotients"),
     ("exponential", "switching", "friction"),
+    ("inhibition",),
 )
 # By effort: candidates of each state that are simulated on their own. These are counts, not seconds, so that a slower
 # machine finds the same.
@@ -156,7 +158,25 @@ class Vocabulary:
             raise ValueError("mass_action says which terms there are; leave libraries and terms out.")
         for name in ("terms", "required", "forbidden"):
             texts = tuple(text.replace("^", "**") for text in getattr(self, name))
+            for text in texts:
+                parse(text, text, kind=f"{name}: the term")
             object.__setattr__(self, name, texts)
+
+    def check(self, names: Sequence[str], offered: Iterable[Term]) -> None:
+        """Checks that texts are terms of these states and inputs, and that those forbidden are offered.
+
+        **Raises:** `ValueError` that names the text.
+        """
+        for kind in ("terms", "required", "forbidden"):
+            for text in getattr(self, kind):
+                for node in variables(parse(kind, text)):
+                    if node.id not in names:
+                        hint = nearest_symbol(node.id, names)
+                        raise ValueError(f"{kind}: in {text!r}, {node.id!r} is not a state or an input; {hint}")
+        shapes = {shape_of_term(term.text) for term in offered}
+        for text in self.forbidden:
+            if shape_of_term(text) not in shapes:
+                raise ValueError(f"forbidden: {text!r} is none of the terms that are searched; leave it out.")
 
     def make_terms(self, names: Sequence[str], values: np.ndarray, angles: Sequence[str]) -> dict[str, list[Term]]:
         """The terms of each library, without the forbidden ones; the user's are a library of their own.
@@ -169,10 +189,13 @@ class Vocabulary:
             found = {kind: [term for term in every if fits_angles(term, angles)] for kind, every in found.items()}
         found[OWN] = [Term(f"({text})", count(parse("terms", text))) for text in self.terms]
         found[OWN] += [Term(text, count(parse("required", text))) for text in self.required]
+        self.check(names, itertools.chain.from_iterable(found.values()))
         return {kind: self.allow(every) for kind, every in found.items()}
 
     def allow(self, terms: Iterable[Term]) -> list[Term]:
-        return [term for term in terms if term.text not in self.forbidden]
+        """The terms that are not forbidden, however these are written."""
+        shapes = {shape_of_term(text) for text in self.forbidden}
+        return [term for term in terms if shape_of_term(term.text) not in shapes]
 
     def make_balance(self, states: Sequence[str]) -> Balance:
         """The balance of equations of measured states."""
@@ -189,6 +212,7 @@ class Vocabulary:
         that are angles.
         """
         if balance.offered is not None:
+            self.check(names, itertools.chain.from_iterable(balance.offered))
             return [[self.allow(terms)] for terms in balance.offered]
         return [group_terms(self.make_terms(names, values, angles))] * (len(balance.titles) - len(balance.constants))
 
@@ -270,7 +294,7 @@ def search_source(
     offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen], source.angles)
     beam = Search(source, offered, vocabulary.required, effort)
     beam.run(seed if symbolic else None)
-    judged = first_of_each_shape(beam.judged)
+    judged = first_of_each_shape(count_independent(beam.judged))
     fits, explained, verdict = decide(judge, judged[0])
     if beam.interrupted:
         verdict += " The search was interrupted."

@@ -6,14 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.commands import node_fit, read_summary
-from scipy.integrate import quad, solve_ivp
+from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.discover.__main__ import take_options
-from node_fit.discover.candidates import find_subsets, goes_over_decades, smooth
+from node_fit.discover.candidates import (
+    Regressors,
+    View,
+    find_subsets,
+    goes_over_decades,
+    smooth,
+    sparse_candidates,
+)
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, sum_of
-from node_fit.discover.judging import Judge, cut, minus_log_evidence
+from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
+from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
 
 TS = np.linspace(0.0, 8.0, 80)
@@ -165,6 +173,30 @@ def test_terms_are_added_required_and_forbidden():
     assert all("v**3" in each.equations["v"] for each in needed.ranked)
 
 
+def test_a_term_is_forbidden_however_it_is_written():
+    values = np.random.default_rng(0).uniform(0.5, 2, (30, 2))
+    forbidden = ["v*x", "x/(x + 7)", "2*v*v", "-x*log(x)"]
+    for vocabulary, is_there in ((Vocabulary(), True), (Vocabulary(forbidden=forbidden), False)):
+        texts = [term.text for every in vocabulary.make_terms(["x", "v"], values, []).values() for term in every]
+        for text in ("x*v", "v**2", "(x*log(x))"):
+            assert (text in texts) == is_there
+        assert any(text.startswith("(x/(") and "**" not in text for text in texts) == is_there
+        assert "x**2" in texts and "v/x" in texts and "sin(x - v)" in texts
+    shapes = [
+        "x/(1 + x)",
+        "(x/(x + 0.3))",
+        "x/(1 - x)",
+        "x/(1 + x)**2",
+        "x**0.5",
+        "x**2",
+        "exp(-x)",
+        "exp(x)",
+        "1",
+        "3.5",
+    ]
+    assert len({shape_of_term(text) for text in shapes}) == len(shapes) - 2
+
+
 @pytest.mark.parametrize(("what", "rows"), [("noise", 80), ("random walk", 80), ("random walk", 25)])
 def test_no_equation_is_claimed_where_there_is_none(what, rows):
     """Of few rows, some sum of terms follows any random walk; but so does a linear map of the row before."""
@@ -182,20 +214,36 @@ def test_a_seed_repeats():
     assert one.found == other.found and one.shares == other.shares
 
 
-def test_the_evidence_is_the_probability_of_data_of_a_linear_model():
-    """Of one constant, by numerical integration over the noise; a factor of all models, 1/2, is left out."""
-    draw, width = np.random.default_rng(0), 50.0
-    x = draw.standard_normal(8)
-    y = 3 * x + 0.3 * draw.standard_normal(8)
-    best = float(x @ y / (x @ x))
+def test_terms_that_cancel_and_constants_that_data_do_not_determine_cost_no_more_than_others():
+    """Logistic growth near its equilibrium is a small difference of large terms; another form has small ones."""
+    ts = np.linspace(0, 15, 40)
+    growth = 10 / (1 + 19 * np.exp(-0.7 * ts)) + 0.1 * np.random.default_rng(0).standard_normal(40)
+    data = nf.Dataset.from_arrays(ts, growth[:, None], states=("x",))
+    judge = Judge([smooth(data.ts[0], data.ys[0], data.us[0])], ["x"], [])
+    judge.steps, (one, x, square, cubic) = 2, (Term("1", 1), Term("x", 1), Term("x**2", 3), Term("x**3", 5))
+    logistic, other = (sum_of([x, square], [0.6, -0.06]),), (sum_of([one, x, cubic], [0.4, 0.36, -0.004]),)
+    best, second = judge.judge([other, logistic])
+    assert best.formulas[0].terms == ("x", "x**2") and second.evidence > best.evidence + 3
+    assert schwarz_criterion(0.01, 40, 4) == pytest.approx(schwarz_criterion(0.01, 40, 3) + np.log(40))
+    assert schwarz_criterion(0.02, 40, 3) == pytest.approx(schwarz_criterion(0.01, 40, 3) + 40 * np.log(2), abs=1e-3)
 
-    def density(scale: float) -> float:
-        cover = scale**2 * np.eye(8) + width**2 * np.outer(x, x)
-        return np.exp(-0.5 * y @ np.linalg.solve(cover, y) - 0.5 * np.linalg.slogdet(2 * np.pi * cover)[1]) / scale
 
-    exact = -2 * np.log(quad(density, 1e-2, 10, limit=200)[0])
-    found = minus_log_evidence(y - best * x, -x[:, None] * width, np.array([best / width]))
-    assert found - exact == pytest.approx(-2 * np.log(2), abs=0.01)
+def test_dependent_residuals_count_as_fewer():
+    """Three constants more explain dependent residuals a little better, which chance does; independent ones, never."""
+    draw, v = np.random.default_rng(0), sum_of([Term("v", 1)], [1.0])
+
+    def rank(correlation):
+        left = draw.standard_normal((400, 1, 1))
+        for row in range(1, 400):
+            left[row] += correlation * left[row - 1]
+        error, start, many = float(np.mean(left**2)), np.zeros((1, 1)), sum_of([Term("x", 1)] * 4, [1.0] * 4)
+        wide = JudgedSystem((many,), start, error, 0.7, 5, False, left)
+        short = JudgedSystem((v,), start, error, 1.0, 2, False, left)
+        ranked = count_independent(sorted([wide, short], key=lambda each: each.rank))
+        return ranked[0].formulas[0] is v, ranked[0].share
+
+    assert rank(0.0) == (False, pytest.approx(1.0, abs=0.15))
+    assert rank(0.9) == (True, pytest.approx(0.05, abs=0.05))
 
 
 def test_windows_that_meet_are_fitted_as_one_trajectory():
@@ -314,11 +362,36 @@ def test_subsets_are_the_best_ones():
     draw = np.random.default_rng(0)
     features = draw.standard_normal((50, 12))
     rates = features[:, [2, 5, 9]] @ [1.0, -2.0, 0.5]
-    found = find_subsets(features, rates, [7], 3)
-    assert all(7 in places for places, _, _ in found)
-    places, constants, error = min(find_subsets(features, rates, [], 3), key=lambda each: (round(each[2], 9), each[0]))
-    assert set(places) >= {2, 5, 9} and error < 1e-9
-    assert dict(zip(places, constants, strict=True))[5] == pytest.approx(-2, abs=1e-6)
+    found = find_subsets(Regressors.of(features), rates, [7], 3)
+    assert all(7 in each.places for each in found)
+    found = find_subsets(Regressors.of(features), rates, [], 3)
+    best = min(found, key=lambda each: (round(each.error, 9), each.places))
+    assert set(best.places) >= {2, 5, 9} and best.error < 1e-9
+    assert dict(zip(best.places, best.constants, strict=True))[5] == pytest.approx(-2, abs=1e-6)
+
+
+def test_all_triples_are_tried_while_they_are_few():
+    """Of 60 terms, three that nearly cancel each other: no two of them explain what they do together."""
+    draw = np.random.default_rng(1)
+    features = draw.standard_normal((60, 60))
+    features[:, 59] = -features[:, 57] - features[:, 58] + 0.01 * draw.standard_normal(60)
+    rates = features[:, 57:].sum(axis=1)
+    for limit, is_found in ((200_000, True), (1_000, False)):
+        found = find_subsets(Regressors.of(features), rates, [], 3, limit)
+        assert any(each.places == (57, 58, 59) for each in found) == is_found
+
+
+def test_a_half_saturation_moves_to_where_it_fits():
+    """Of sums that differ by numbers within alone, the best one is kept."""
+    x = np.linspace(0.1, 5, 60)
+    view = View(x[:, None], (1.3 * x / (1.2 + x) - 0.4 * x)[:, None], None)
+    terms = [Term("x", 1), Term("1", 1), *(Term(f"(x/({half} + x))", 6) for half in (1.5, 0.5, 4.5))]
+    found = sparse_candidates([view], [terms], ["x"], 0, False, 100)
+    assert len({each.parts for each in found}) == len(found) > 3
+    (best,) = [each for each in found if each.parts == ("{0}*x", "{0}*x/({1} + x)")]
+    assert best.constants == pytest.approx([-0.4, 1.3, 1.2], rel=0.1)
+    far = sum_of([Term("(x/(2.0 + x))", 6)], [1.0], [np.array([100.0])])
+    assert far.constants == (1.0, 6.0)
 
 
 def test_noise_that_grows_with_what_is_measured_is_seen():
@@ -372,7 +445,10 @@ def test_a_part_takes_its_constants_with_it():
     ("arguments", "sentence"),
     [
         ({"libraries": ("quartic",)}, "library 'quartic' is not known"),
-        ({"terms": ("x +",)}, "terms"),
+        ({"terms": ("x +",)}, "terms: the term 'x \\+': it ends where a value should follow"),
+        ({"required": ("x*zzz",)}, "required: in 'x\\*zzz', 'zzz' is not a state or an input; the names are v, x"),
+        ({"forbidden": ("zzz",)}, "forbidden: in 'zzz', 'zzz' is not a state or an input"),
+        ({"forbidden": ("x**9",), "libraries": ("cubic",)}, "forbidden: 'x\\*\\*9' is none of the terms"),
     ],
 )
 def test_a_wrong_argument_is_a_sentence(arguments, sentence):

@@ -40,7 +40,7 @@ FOLDERS = LIBRARY + APPLICATION
 FOR_COMMANDS = {"hydra", "omegaconf", "argparse"}
 MOST_FILES_AT_ROOT, MOST_LINES, LONGEST_FUNCTION = 6, 900, 60
 # A file is an idea: few are fragments, and their number does not grow unnoticed.
-MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 135, 45, 12, 10
+MOST_MODULES, FRAGMENT, MOST_FRAGMENTS, MOST_SHARED_NAMES = 145, 45, 12, 10
 # `Any` hides what is passed; where nothing better can be said, it is counted.
 MOST_ANY = 150
 
