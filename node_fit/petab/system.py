@@ -29,6 +29,7 @@ from .formulas import (
 
 Constants = Mapping[str, Value]
 ZERO = Number(0.0)
+MAX_SHOWN = 8  # names of a circle in the sentence about it
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,9 @@ class Model:
             try:
                 order = tuple(TopologicalSorter(edges).static_order())
             except CycleError as error:
-                circle = " -> ".join(map(repr, error.args[1]))
+                names_in_circle = error.args[1]
+                circle = " -> ".join(map(repr, names_in_circle[:MAX_SHOWN]))
+                circle += " -> ..." if len(names_in_circle) > MAX_SHOWN else ""
                 raise ValueError(f"{self.place}: {kind} refer to each other in a circle: {circle}.") from None
             sizes: dict[str, FormulaSize] = {}
             for name in order:

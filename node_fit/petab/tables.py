@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
 from ..runtime.validation import check_path
 from .formulas import (
-    MAX_NODES,
     Formula,
     FormulaError,
     FormulaSize,
@@ -34,7 +33,7 @@ from .formulas import (
 from .sbml import read_sbml
 from .system import Model
 
-MAX_YAML_BYTES, MAX_TABLE_BYTES = 100_000, 200_000_000
+MAX_YAML_BYTES, MAX_TABLE_BYTES, MAX_NODES_OF_OBSERVABLES = 100_000, 200_000_000, 100_000
 LOG_10 = math.log(10.0)
 SCALES = ("lin", "log", "log10")
 # The distributions of PEtab 2, and of the priors and transformations of PEtab 1: kind and scale of the values.
@@ -200,6 +199,7 @@ class PEtabReader:
         self.path, self.content = path, content
         self.aliases: dict[str, Formula] = {}
         self.places: dict[tuple[str, str], str] = {}
+        self.parts = 0
 
     def read(self, version: int) -> Problem:
         content = self.content if version == 2 else self.only_problem()
@@ -320,6 +320,7 @@ class PEtabReader:
     def observable(self, row: Row) -> Observable:
         name = row.text("observableId")
         formula, noise = self.rename(row.formula("observableFormula")), self.rename(row.formula("noiseFormula"))
+        self.count_parts(measure_formula(formula), measure_formula(noise))
         given = row.text("noiseDistribution", "normal")
         transformation = row.text("observableTransformation", "lin")
         if given not in NOISES:
@@ -335,6 +336,14 @@ class PEtabReader:
         )
         noisy = row.names("noisePlaceholders") or numbered_placeholders(f"noiseParameter{{}}_{name}", used)
         return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
+
+    def count_parts(self, *sizes: FormulaSize) -> None:
+        self.parts += sum(size.nodes for size in sizes)
+        if self.parts > MAX_NODES_OF_OBSERVABLES:
+            raise FormulaError(
+                f"{self.path.name}: written out, the observables and their noise have over "
+                f"{MAX_NODES_OF_OBSERVABLES:,} parts; write them shorter."
+            )
 
     def expand(self, observables: Mapping[str, Observable]) -> dict[str, Observable]:
         """The observables, in whose formulas the names of others are replaced by their formulas."""
@@ -352,8 +361,8 @@ class PEtabReader:
         noises = {name: measure_formula(each.noise, sizes) for name, each in observables.items()}
         for name, size in noises.items():
             refuse_large(size, f"{self.path.name}: the noise of the observable {name!r}")
-        if sum(size.nodes for size in (*sizes.values(), *noises.values())) > MAX_NODES:
-            raise FormulaError(f"{self.path.name}: written out, the observables have over {MAX_NODES:,} parts.")
+        self.parts = 0
+        self.count_parts(*sizes.values(), *noises.values())
         formulas: dict[str, Formula] = {}
         for name in order:
             formulas[name] = substitute(observables[name].formula, formulas)
@@ -404,6 +413,8 @@ class PEtabReader:
             if condition and condition not in conditions:
                 raise PEtabError(f"{row.place}: the condition {condition!r} is not in the table of conditions.")
             name, time = row.text("experimentId"), row.number("time")
+            if math.isnan(time):
+                raise PEtabError(f"{row.place}: time must be a number or -inf, got nan.")
             for target in conditions.get(condition, {}):
                 self.note(f"change at the time {time:g} of the experiment {name!r} of", target, row)
             found.setdefault(name, {}).setdefault(time, {}).update(conditions.get(condition, {}))
@@ -440,9 +451,11 @@ class PEtabReader:
 
 
 def refuse_repeated_columns(names: Sequence[str], file: str) -> None:
-    repeated = next((name for at, name in enumerate(names) if name.strip() in {n.strip() for n in names[:at]}), None)
-    if repeated is not None:
-        raise PEtabError(f"{file}, line 1: the column {repeated.strip()!r} is given twice; remove or rename one.")
+    known: set[str] = set()
+    for name in map(str.strip, names):
+        if name in known:
+            raise PEtabError(f"{file}, line 1: the column {name!r:.80} is given twice; remove or rename one.")
+        known.add(name)
 
 
 def pair_of_conditions(row: Row) -> str:

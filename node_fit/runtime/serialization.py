@@ -66,7 +66,7 @@ def parse_plain_yaml(text: str) -> object:
     return yaml.load(text, Loader=PlainLoader)
 
 
-class PlainLoader(yaml.BaseLoader):
+class PlainLoader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
     """YAML's values as text, without repeated keys, of which the last would win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -12,7 +12,6 @@ import node_fit
 from node_fit.petab.fitting import FitFromStart, Optimizer
 from node_fit.petab.formulas import Application, parse_formula
 from node_fit.petab.objective import Screen
-from node_fit.petab.sbml import read_sbml
 from node_fit.petab.tables import Prior, TableParameter, log_priors
 
 # The longest that a file may take until it is refused [s].
@@ -155,89 +154,6 @@ WRONG_NUMBERS = {
 def test_wrong_numbers_are_refused(what, tmp_path):
     changed, reason = WRONG_NUMBERS[what]
     assert reason in refusal_of(tmp_path, **changed)
-
-
-def doubling(count: int) -> str:
-    rows = [f"o{at}\to{at - 1} + o{at - 1}\t1" for at in range(1, count)]
-    return "observableId\tobservableFormula\tnoiseFormula\no0\tx\t1\n" + "\n".join(rows) + "\n"
-
-
-def chain(count: int) -> str:
-    rows = [f"o{at}\to{at - 1} - 1\t1" for at in range(1, count)]
-    return "observableId\tobservableFormula\tnoiseFormula\no0\tx\t1\n" + "\n".join(rows) + "\n"
-
-
-def rules(count: int) -> str:
-    names = {f"r{at}": 0.0 for at in range(count)}
-    texts = [
-        f"<assignmentRule variable='r{at}'>"
-        + mathml(f"<apply><plus/><ci>r{at - 1}</ci><cn>1</cn></apply>" if at else "<cn>1</cn>")
-        + "</assignmentRule>"
-        for at in range(count)
-    ]
-    return sbml(quantities(**names) + f"<listOfRules>{''.join(texts)}</listOfRules>")
-
-
-def functions(count: int, body: str) -> str:
-    """Functions of which each calls the one before by a body such as `call(u) + call(u)`."""
-
-    def call(at: int) -> str:
-        return f"<apply><ci>f{at}</ci><ci>u</ci></apply>"
-
-    texts = [
-        f"<functionDefinition id='f{at}'>"
-        + mathml(
-            f"<lambda><bvar><ci>u</ci></bvar>{body.replace('CALL', call(at - 1)) if at else '<ci>u</ci>'}</lambda>"
-        )
-        + "</functionDefinition>"
-        for at in range(count)
-    ]
-    return sbml(f"<listOfFunctionDefinitions>{''.join(texts)}</listOfFunctionDefinitions>" + quantities(x=1.0))
-
-
-BOMB = "format_version: 1\na0: &a0 [x, x]\n" + "".join(
-    f"a{at}: &a{at} [{', '.join(10 * [f'*a{at - 1}'])}]\n" for at in range(1, 12)
-)
-SLOW = {
-    "observables that double": ({"observables_tsv": doubling(40)}, "the observable 'o13': with what it names written"),
-    "observables in a chain": ({"observables_tsv": chain(3000)}, "with what it names written out"),
-    "20,000 terms": (with_noise(" + ".join(["x"] * 20_000)), "over 1000 values are joined by '+'"),
-    "20,000 differences": (with_noise(" - ".join(["x"] * 20_000)), "nested over 250 deep or has over 10,000 parts"),
-    "sums of sums": (with_noise("+".join(["(" + "+".join(["x"] * 900) + ")"] * 12)), "over 10,000 parts"),
-    "3,000 rules": ({"model_xml": rules(3000)}, "rules refer to each other in a long chain that ends at 'r250'"),
-    "functions that double": (
-        {"model_xml": functions(60, "<apply><plus/>CALL CALL</apply>")}, "its functions expand to over 200,000 parts"
-    ),
-    "functions in a chain": (
-        {"model_xml": functions(3000, "<apply><plus/>CALL<cn>1</cn></apply>")}, "its functions expand to"
-    ),
-    "aliases of YAML": ({"problem_yaml": BOMB}, "line 3 has an alias; write out what it stands for"),
-    "deep YAML": ({"problem_yaml": "- " * 10_000}, "line 1 is nested over 50 deep"),
-    "deeper YAML": ({"problem_yaml": "[" * 50_000}, "is not YAML"),
-    "a number of many digits": (
-        {"problem_yaml": "format_version: " + "9" * 90_000}, "has a value of over 10,000 characters"
-    ),
-    "a file with a long name": (
-        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", 5000 * "n")}, "a name in it has at most 255 bytes"
-    ),
-    "a file with a NUL": (
-        {"problem_yaml": FILES["problem.yaml"].replace("model.xml", '"a\\0b"')}, "holds a NUL byte"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", SLOW)
-def test_what_would_take_long_is_refused_soon(what, tmp_path):
-    changed, reason = SLOW[what]
-    assert reason in refusal_of(tmp_path, **changed)
-
-
-@pytest.mark.parametrize("name", ["n" * 5000, "a\0b"])
-def test_a_path_that_no_system_takes(name, tmp_path):
-    for read in (node_fit.read_petab, read_sbml):
-        with pytest.raises(ValueError, match=r"a name in it has at most 255 bytes|holds a NUL byte") as caught:
-            read(tmp_path / name)
-        assert len(str(caught.value)) < 500
 
 
 def test_observables_of_observables_are_written_out(tmp_path):

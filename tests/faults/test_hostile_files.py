@@ -1,0 +1,22 @@
+"""Files of strangers that ask for much time or memory each end in a sentence, soon."""
+
+import time
+
+import pytest
+from helpers.hostile_files import HOSTILE_FILES, HostileFile
+
+# The longest that a sentence may take [s], and its most characters.
+MAX_SECONDS, MAX_CHARACTERS = 2.0, 500
+CHEAP = {name: each for name, each in HOSTILE_FILES.items() if each.is_cheap}
+
+
+@pytest.mark.parametrize("hostile", [pytest.param(each, id=name) for name, each in CHEAP.items()])
+def test_a_hostile_file_ends_in_a_sentence_soon(hostile: HostileFile, tmp_path):
+    path = hostile.write(tmp_path)
+    began = time.process_time()
+    with pytest.raises((ValueError, OSError)) as caught:
+        hostile.read(path)
+    assert time.process_time() - began < MAX_SECONDS
+    sentence = str(caught.value)
+    assert hostile.reason in sentence
+    assert sentence.endswith(".") and "\n" not in sentence and len(sentence) < MAX_CHARACTERS
