@@ -19,9 +19,9 @@ from ..uncertainty.linearization import Evidence, Information, Unsure
 from .result import Fit
 
 # An optimum that is nearer than this is found [standard errors].
-NEAR = 0.01
+AT_OPTIMUM = 0.01
 # Searches, each over held steps that are refined where the last one has ended; and evaluations in each.
-MAX_SEARCHES, MAX_EVALUATIONS = 3, 50
+MAX_SEARCHES, MAX_LINEARISATIONS = 3, 50
 EXACT = {"ftol": 1e-12, "xtol": 1e-10, "gtol": 1e-12}
 
 
@@ -35,7 +35,7 @@ def bring_to_optimum(fit: Fit) -> Fit:
     try:
         for _ in range(MAX_SEARCHES):
             information = Information(fit.evidence)
-            if information.distance <= NEAR:
+            if information.distance <= AT_OPTIMUM:
                 break
             x = search_optimum(fit.evidence)
             nearer = replace(fit, model=at(information, x))
@@ -65,5 +65,5 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     def jacobian(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "residual parameter"]:
         return np.concatenate([linearise(x.tobytes()).jacobian, np.diag(roots)])
 
-    found = least_squares(residuals, evidence.x, jacobian, x_scale="jac", max_nfev=MAX_EVALUATIONS, **EXACT)
+    found = least_squares(residuals, evidence.x, jacobian, x_scale="jac", max_nfev=MAX_LINEARISATIONS, **EXACT)
     return np.asarray(found.x, np.float64)

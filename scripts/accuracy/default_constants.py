@@ -81,7 +81,12 @@ class System:
         names = [str(index) for index in range(len(ys))]
         us = None if self.inputs is None else np.broadcast_to(self.inputs[:, None], (*ys.shape[:2], 1))
         data = nf.Dataset.from_arrays(
-            self.ts, ys, us, states=self.states[: self.measured], inputs=None if us is None else ["u"], trajectories=names
+            self.ts,
+            ys,
+            us,
+            states=self.states[: self.measured],
+            inputs=None if us is None else ["u"],
+            trajectories=names,
         )
         events = [{"time": time, "state": self.states[-1], "add": amount} for time, amount in self.doses]
         return nf.with_events(data, events) if events else data
