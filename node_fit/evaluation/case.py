@@ -70,6 +70,8 @@ class Case:
     - `chaos`: scores of a chaotic system, of which only windows are predicted.
     - `given`: the data as they were given, with the rows that starts are read from.
     - `escape`: tells where longer simulations run away, if they do; None leaves them out.
+    - `ends`: clauses on constants that have run to an end of their range.
+    - `distance`: tells how far the constants of equations are from their optimum [standard errors]; None leaves it out.
     """
 
     status: Status
@@ -86,6 +88,8 @@ class Case:
     chaos: ChaosScores | None = None
     given: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
     escape: Callable[[], Escape | None] | None = None
+    ends: Sequence[str] = ()
+    distance: Callable[[], float] | None = None
 
     @property
     def coarse(self) -> str | None:

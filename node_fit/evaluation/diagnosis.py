@@ -104,11 +104,14 @@ Kind = Literal[
     "noise-limited",
     "poor",
     "misfit",
+    "undetermined",
     "close",
     "good",
 ]
 # Verdicts on models that follow their data, which hold only if simulations stay near the data for longer.
 FITS: tuple[Kind, ...] = ("noise-limited", "misfit", "close", "good")
+# Constants farther from their optimum are not those that the data tell [standard errors].
+OFF_OPTIMUM = 0.5
 # A held-out error that is larger than that of training by this factor is told.
 FAR_APART = 1.5
 # A simple model does as well if its error is larger by no more than this factor.
@@ -199,7 +202,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judges a fit: the first rule that says something decides."""
     verdict = next(filter(None, (rule(case) for rule in RULES)))
     if verdict.kind in FITS:
-        verdict = is_runaway(case) or verdict
+        verdict = is_runaway(case) or is_undetermined(case) or is_off_optimum(case) or verdict
     if verdict.kind == "failed":
         return verdict
     more = filter(None, (describe_outliers(case.splits["train"], case.outliers), outside_in_words(case.splits)))
@@ -374,6 +377,25 @@ def is_runaway(case: Case) -> Diagnosis | None:
         return None
     said = f"simulated three times longer, from other starts and inputs within the data, {escape}"
     return Diagnosis("unstable", f"unstable: {said}; {steady_in_words(case)}.")
+
+
+def is_undetermined(case: Case) -> Diagnosis | None:
+    """Equations that follow their data with constants at the ends of their ranges."""
+    if not case.ends:
+        return None
+    said = f"{'; '.join(case.ends)}: the data do not tell, or the equations do without"
+    helps = "hold such a constant at a known value, give it bounds, or leave its term out"
+    return Diagnosis("undetermined", f"undetermined: NRMSE {describe_lead(case)}, but {said}; {helps}.")
+
+
+def is_off_optimum(case: Case) -> Diagnosis | None:
+    """Equations whose constants are not those of the least misfit, so that their intervals lie beside them."""
+    distance = 0.0 if case.distance is None else case.distance()
+    if distance <= OFF_OPTIMUM:
+        return None
+    said = f"the constants are {distance:.2g} standard errors from their optimum"
+    ways = ["precision=x64" if case.options.kind == "x32" else None, "restarts=8", "a smaller solver.rtol"]
+    return Diagnosis("unfinished", f"unfinished: {said}; try {join_alternatives(ways)}.")
 
 
 def is_good(case: Case) -> Diagnosis:

@@ -16,11 +16,13 @@ from ..evaluation import metrics
 from ..evaluation.case import Case
 from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
+from ..evaluation.ends import describe_constants_at_ends
 from ..evaluation.metrics import Score, predict_baselines, score, score_values
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
 from ..evaluation.stability import Escape, find_escape
 from ..model.ensemble import Ensemble
+from ..model.make_model import is_equations_alone
 from ..model.neural_ode import NeuralODE
 from ..model.parameters import network_weights
 from ..model.rollout import Prediction
@@ -212,6 +214,8 @@ class Fit:
             chaos,
             given,
             (lambda: self.find_escape(given["train"])) if gate else None,
+            describe_constants_at_ends(typical, self.options),
+            (lambda: self.distance) if is_equations_alone(typical.field) else None,
         )
         return assess(case, simulated)
 
@@ -219,6 +223,14 @@ class Fit:
         """Where simulations three times as long as the training data run away; None if they stay, or for windows."""
         typical = self.model.typical
         return None if self.horizon is not None else find_escape(typical, typical.scaler.marked(train))
+
+    @property
+    def distance(self) -> float:
+        """How far the constants are from the optimum of the likelihood [standard errors]; 0 where nothing tells."""
+        try:
+            return Information(self.evidence).distance
+        except Unsure:
+            return 0.0
 
     @property
     def has_enough_hidden(self) -> bool:

@@ -261,7 +261,7 @@ def main() -> None:
     options.add_argument("--only", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     given = options.parse_args()
     print(
-        "| system | records | covered | by constant | median distance from SciPy's optimum [standard errors] | largest | "
+        "| system | records | covered | by constant | median distance from SciPy's [standard errors] | largest | "
         "beyond 3 unsaid | verdicts | seconds each |\n|---|---|---|---|---|---|---|---|---|"
     )
     for name in given.only:
