@@ -144,6 +144,7 @@ def find_oddities(
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
         found += late_start(data, index, name) if from_first and window is None else []
+        found += never_measured(data, index, name)
         found += looks_set(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):
         values = data.us[..., index][data.valid]
@@ -174,6 +175,20 @@ def late_start(data: Dataset, index: int, name: str) -> list[str]:
     return [
         f"state {name!r} is not measured in the first row of trajectory {first!r}{others}, and starts there from its "
         "first measurement, which is later; start=fitted fits where it starts"
+    ]
+
+
+def never_measured(data: Dataset, index: int, name: str) -> list[str]:
+    """Says where a trajectory holds no value of a state that others do."""
+    measured = (np.isfinite(data.ys[..., index]) & data.valid).any(axis=1)
+    lacking = np.flatnonzero(~measured)
+    if not lacking.size or not measured.any():
+        return []
+    first = data.trajectories[int(lacking[0])]
+    others = f" and {lacking.size - 1} more" if lacking.size > 1 else ""
+    return [
+        f"state {name!r} has no value in trajectory {first!r}{others}, so that only other states tell where it starts "
+        f"there; +start.absent.{name}=... gives its start, if you know it"
     ]
 
 

@@ -107,6 +107,14 @@ def test_a_start_that_is_taken_from_a_later_row_is_told(caplog):
         assert not fit_to(other, **options, **more).warnings
 
 
+def test_a_trajectory_without_a_value_of_a_state_is_told():
+    ys = np.random.default_rng(0).standard_normal((3, 8, 2))
+    ys[1, :, 1] = np.nan
+    data = nf.Dataset.from_arrays(np.arange(8.0), ys, states=["x", "y"], trajectories=["a", "b", "c"])
+    (told,) = find_oddities(data, nf.Scaling())
+    assert told.startswith("state 'y' has no value in trajectory 'b', so that") and "+start.absent.y=" in told
+
+
 def test_data_without_a_measured_value_are_refused():
     data = rotation()
     with pytest.raises(ValueError, match=r"no state \(x, y\) has a measured value that counts in the training data"):
