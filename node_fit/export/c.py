@@ -37,6 +37,7 @@ SIGNATURES = {
     "field": "real t, const real *y, const real *u | real *result",
     "jacobian": "real t, const real *y, const real *u | real *result",
     "levels": "real t, const real *z, const real *v | real *result",
+    "heights": "real t, const real *z, const real *v | real *result",
     "jumped": "real t, const real *z, const real *v | real *result",
     "outputs": "const real *z | real *result",
     "channels": "const real *z | real *result",

@@ -362,6 +362,10 @@ def step_unit(
     return rows
 
 
+# The share of the highest level, as in the unit, below which a level is zero.
+AT_ZERO = 1e-9
+
+
 class Exchange:
     """A unit of version 3.0 in Model Exchange, between two rows of a record after the other.
 
@@ -375,6 +379,8 @@ class Exchange:
         self.layout, self.trial, self.hold, self.row = layout, trial, hold, 0
         self.rates, self.place = ((ctypes.c_double * len(layout.states))() for _ in range(2))
         self.indicators = (ctypes.c_double * len(layout.levels))()
+        # The highest that each level has been, and when the solver last began.
+        self.highest, self.begun = [0.0] * len(layout.levels), -np.inf
 
     def begin(self, row: int, y: np.ndarray) -> None:
         """Starts at the states of a row."""
@@ -403,10 +409,12 @@ class Exchange:
         return list(self.rates)
 
     def indicator(self, which: int, t: float, y: np.ndarray) -> float:
-        """The level of a trigger."""
+        """The level of a trigger; below zero at the beginning of a solve if it is zero there, where it has acted."""
         self.move_to(t, y)
         self.own.getEventIndicators(self.indicators, len(self.indicators))
-        return self.indicators[which]
+        level = self.indicators[which]
+        self.highest[which] = max(self.highest[which], level)
+        return -1.0 if t == self.begun and level <= AT_ZERO * self.highest[which] else level
 
     def handle_event(self, t: float, y: np.ndarray, jumps: Sequence[float] | None = None) -> np.ndarray:
         """The states after an event.
@@ -449,7 +457,7 @@ def integrate_unit(
         # Levels may fall and rise again within a long step.
         longest = (end - t) / 8 if events else np.inf
         while t < end:
-            size = 1e-13 * np.maximum(np.abs(y), 1e-6)
+            size, own.begun = 1e-13 * np.maximum(np.abs(y), 1e-6), t
             found = solve_ivp(own.field, (t, end), y, method, events=events, rtol=1e-9, atol=size, max_step=longest)
             t, y = (found.t[-1], found.y[:, -1]) if found.success else (end, np.full_like(y, np.nan))
             if events:

@@ -24,6 +24,8 @@ from .tracing import CannotExport, Program, trace
 
 Precision = Literal["double", "float"]
 PRECISIONS: dict[str, str] = {"double": "x64", "float": "x32"}
+# Roundings of a level's terms that may add up in a step of an exported model.
+ROUNDINGS = 64
 # A function with the shapes of its arguments.
 Shaped = tuple[Callable[..., PyTree], *tuple[tuple[int, ...], ...]]
 Method = Literal["tsit5", "radau5"]
@@ -174,9 +176,9 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
     """The functions of a model, each with the shapes of its arguments.
 
     Scaled: `rates(t, z, v)` and their derivatives by the states (`slopes`); `outputs(z)`, the channels; of triggers,
-    `levels(t, z, v)` and the states after each (`jumped`). In the user's units: `field(t, y, u)` and its derivatives by
-    the states (`jacobian`). From one to the other: `states(z)`, `channels(z)`, `line(y)` from the user's states to
-    scaled ones, and `start`, see `start_function`.
+    `levels(t, z, v)`, how far they are above zero and its rounding (`heights`), and the states after each (`jumped`).
+    In the user's units: `field(t, y, u)` and its derivatives by the states (`jacobian`). From one to the other:
+    `states(z)`, `channels(z)`, `line(y)` from the user's states to scaled ones, and `start`, see `start_function`.
     """
     states, inputs, channels = len(model.latent), len(model.inputs), len(model.states)
     rows = model.start.rows if isinstance(model.start, Encoder) else 1
@@ -205,8 +207,13 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         "start": (start_function(model), (channels,), (rows, channels), (rows, inputs), (rows,), (rows,), ()),
     }
     if has_triggers(model.field):
-        assert isinstance(model.field, TriggeredField)
-        found |= {"levels": (model.field.levels, *here), "jumped": (model.field.jumped, *here)}
+        field = model.field
+        assert isinstance(field, TriggeredField)
+
+        def heights(t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array:
+            return field.levels(t, z, u) - ROUNDINGS * jnp.finfo(z.dtype).eps * field.sizes(t, z, u)
+
+        found |= {"levels": (field.levels, *here), "heights": (heights, *here), "jumped": (field.jumped, *here)}
     return found
 
 

@@ -21,6 +21,12 @@ from .problem import VectorField
 MOST_TRIALS = 12
 
 
+def cubic(share: float, begin: Array, end: Array, slope: Array, last: Array) -> Array:
+    """Values at a share between 0 and 1 of cubics, by their values and slopes there."""
+    rise = end - begin
+    return begin + share * rise + share * (1 - share) * ((1 - share) * (slope - rise) - share * (last - rise))
+
+
 def turning_share(begin: Array, end: Array, slope: Array, last: Array) -> Array:
     """Where a cubic first turns between 0 and 1, by its values and slopes there; one half if nowhere."""
     rise = end - begin
@@ -53,6 +59,11 @@ def false_position(level: Callable[[Array], Array], left: Array, right: Array) -
 
 
 NEEDS_HELD_STEPS = "triggers of a field need an explicit method with held steps; set solver=tsit5 solver.stepping=held."
+# Shares of a step at which levels are looked at, too: inputs and the time may swing them faster than the states move.
+LOOKED_AT = (0.25, 0.5, 0.75)
+# A level that is farther there from a cubic through its ends swings within the step [share of the largest level]; steps
+# are not made shorter for it than this share of the interval between two rows.
+MOST_SWING, FASTEST_SWING = 0.03, 1e-3
 # Error of a step with two events, relative to the tolerance: it needs to be shorter.
 TWO_EVENTS = 1e3
 # Rounds of triggers that set each other off at one instant; a trajectory with more of them can't be solved.
@@ -83,11 +94,15 @@ class Look(NamedTuple):
     """The levels at a time, without derivatives.
 
     - `level`, `slope`: their values, and their derivatives by the time along the solution.
-    - `clear`: how far from zero a level is clearly away from it. `rises`: whether it rises by more than rounding.
+    - `rates`: the derivatives of the states.
+    - `rounding`: of the levels. `clear`: how far from zero a level is clearly away from it.
+    - `rises`: whether a level rises by more than rounding.
     """
 
     level: Float[Array, "trajectory trigger"]
     slope: Float[Array, "trajectory trigger"]
+    rates: Float[Array, "trajectory state"]
+    rounding: Float[Array, "trajectory trigger"]
     clear: Float[Array, "trajectory trigger"]
     rises: Each
 
@@ -179,7 +194,8 @@ class Triggers:
         """The levels, and how they change."""
         t, y = jax.lax.stop_gradient((t, y))
         given = self.origin + t, y, self.inputs_at(t)
-        level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), jax.vmap(self.field)(*given)))
+        rates = jax.vmap(self.field)(*given)
+        level, slope = jax.jvp(self.levels, (t, y), (jnp.ones_like(t), rates))
         by_state = jnp.abs(jax.vmap(jax.jacfwd(self.known.levels, argnums=1))(*given))
         rtol, atol = self.tolerances
         small, size = ROUNDINGS * jnp.finfo(y.dtype).eps, jnp.abs(y)
@@ -187,7 +203,7 @@ class Triggers:
         # A derivative that is not finite, as that of a square root at zero, says nothing of an error.
         rounding = small * jnp.nan_to_num(jax.vmap(self.known.sizes)(*given), nan=0, posinf=0)
         tolerated = jnp.nan_to_num(jax.vmap(jnp.matmul)(by_state, allowed), nan=0, posinf=0)
-        found = Look(level, slope, tolerated + rounding, slope * self.span[:, None] > rounding)
+        found = Look(level, slope, rates, rounding, tolerated + rounding, slope * self.span[:, None] > rounding)
         return jax.lax.stop_gradient(found)
 
     def begin(self, t: Float[Array, " trajectory"], y: Float[Array, "trajectory state"]) -> TriggerWatch:
@@ -243,11 +259,12 @@ class Triggers:
         """Which levels fall through zero in a step of length `h` from `y` to `after`.
 
         A level that is above zero at both ends may fall below it between them, and one that leaves zero may be back at
-        the end: a cubic through both ends says where to look.
+        the end: a cubic through both ends says where to look. A level that is zero at the end, to rounding, falls there
+        and not in the next step.
         """
         first, last = self.look(t, y), self.look(t + h, after)
         begin, end = first.slope * h[:, None], last.slope * h[:, None]
-        ready, below = (watch.armed | watch.leaving) & (h > 0)[:, None], last.level <= 0
+        ready, below = (watch.armed | watch.leaving) & (h > 0)[:, None], last.level <= last.rounding
         hops = ready & below & (begin > 0)
         dips = ready & ~below & (begin < 0) & (end > 0)
         turn = turning_share(first.level, last.level, begin, end)
@@ -265,7 +282,33 @@ class Triggers:
         away = looked & (middle > first.clear)
         known = jnp.where(watch.armed, (first.level > 0) | (looked & above), away)
         left, right = jnp.where(looked & above, turn, 0), jnp.where(looked & ~above, turn, 1)
-        return jax.lax.stop_gradient(Crossings(falls & known, left, right, (falls & ~known).any(axis=1)))
+        hides = self.hides_a_crossing(t, h, y, after, first, last, ready)
+        lost = ((falls & ~known) | (hides & ~(dips & ~above))).any(axis=1)
+        return jax.lax.stop_gradient(Crossings(falls & known, left, right, lost))
+
+    def hides_a_crossing(
+        self, t: Array, h: Array, y: Array, after: Array, first: Look, last: Look, ready: Each
+    ) -> Each:
+        """Whether a level falls through zero within a step and its ends do not show it, as far as some looks tell.
+
+        Inputs and the time may swing a level faster than the states move. What is faster than a small share of the
+        interval stays unseen.
+        """
+        size, clear = h[:, None], last.clear
+        below = last.level <= last.rounding
+        high, low, hides = ready | (first.level > clear), jnp.zeros_like(below), jnp.zeros_like(below)
+        largest, gap = jnp.maximum(jnp.abs(first.level), jnp.abs(last.level)), jnp.zeros_like(last.level)
+        for share in LOOKED_AT:
+            there = cubic(share, y, after, size * first.rates, size * last.rates)
+            level = self.levels(t + share * h, there)
+            expected = cubic(share, first.level, last.level, size * first.slope, size * last.slope)
+            is_high, is_low = level > clear, level < -clear
+            # A level that ends above zero has not been below, and one that ends below has fallen once.
+            hides |= jnp.where(below, is_high & (low | ~ready), is_low & high)
+            high, low = high | is_high, low | is_low
+            largest, gap = jnp.maximum(largest, jnp.abs(level)), jnp.maximum(gap, jnp.abs(level - expected))
+        swings = gap > jnp.maximum(MOST_SWING * largest, clear)
+        return (hides | swings) & (h > FASTEST_SWING * self.span)[:, None]
 
     def first_event(
         self, solve: Solve, t: Array, h: Array, y: Array, found: Crossings, watch: TriggerWatch

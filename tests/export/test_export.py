@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.commands import DIRECT, node_fit
-from helpers.exported import DECAY, HOSTILE, SCALED, bounce, network, records, single
+from helpers.exported import DECAY, HOSTILE, SCALED, bounce, counting, network, records, single
 
 import node_fit as nf
 from node_fit.export import __main__ as command
+from node_fit.export.c import render_c
 from node_fit.export.export import TARGETS
 from node_fit.export.functions import Steps, export_functions
 from node_fit.export.numpy_target import render_numpy
@@ -167,6 +168,53 @@ def test_steps_converge_with_their_order(tmp_path):
         exec(render_numpy(exported)["model.py"], scope)
         errors.append(np.abs(scope["simulate"](data.ts[0], data.ys[0], data.us[0]) - expected).max())
     assert errors[0] / errors[1] > 16
+
+
+def compiled(folder, exported, main: str) -> list[float]:
+    """The numbers that a program of C prints that calls an exported model."""
+    for name, text in {**render_c(exported), "main.c": main}.items():
+        (folder / name).write_text(text)
+    subprocess.run(["gcc", *WARNINGS, "main.c", "model.c", "-lm", "-o", "run"], cwd=folder, check=True)
+    done = subprocess.run(["./run"], cwd=folder, capture_output=True, text=True, check=True)
+    return [float(number) for number in done.stdout.split()]
+
+
+# Steps of a share of the rows' spacing, whose times are products or sums: the two are not the same to the last digit.
+STEPS = """
+#include <stdio.h>
+#include "model.h"
+int main(void)
+{
+    for (int parts = 1; parts < 8; parts++)
+        for (int adds = 0; adds < 2; adds++) {
+            model_real y[2] = {4, 0};
+            double t = 0.3;
+            for (int k = 0; k < 24 * parts; k++) {
+                model_step(adds ? t : 0.3 + k * 0.25 / parts, 0.25 / parts, 0, 0, y);
+                t += 0.25 / parts;
+            }
+            printf("%.9g %.9g ", (double)y[0], (double)y[1]);
+        }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("precision", ["double", pytest.param("float", marks=pytest.mark.slow)])
+def test_steps_of_c_act_once_at_a_level_that_is_zero_between_two_of_them(tmp_path, precision):
+    model, _ = counting()
+    found = compiled(tmp_path, export_functions(in_double(model), precision, Steps("tsit5", np.inf, 1)), STEPS)
+    left = 4 * np.exp(-0.6) + sum(np.exp(-0.1 * 0.25 * (24 - row)) for row in (7, 12, 20))
+    np.testing.assert_allclose(np.reshape(found, (-1, 2)), np.tile([left, 3], (14, 1)), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["c", "numpy", "fmu"])
+def test_triggers_whose_levels_are_zero_at_rows_are_exported(tmp_path, target):
+    if target == "fmu":
+        pytest.importorskip("fmpy")
+    model, data = counting()
+    assert nf.export(in_double(model), target, tmp_path, data=data).difference.largest < 1e-9
 
 
 @pytest.mark.slow

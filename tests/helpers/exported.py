@@ -59,3 +59,13 @@ def bounce() -> tuple[nf.NeuralODE, nf.Dataset]:
         triggers=[{"when": "h", "set": {"v": "-0.8*v"}}],
     )
     return nf.make_model(data, field=field, key=jax.random.key(0)), data
+
+
+def counting() -> tuple[nf.NeuralODE, nf.Dataset]:
+    """A decay to which three triggers add, whose levels are zero at times of rows."""
+    ts = 0.3 + 0.25 * np.arange(25)
+    ys = np.stack([3 * np.exp(-(ts - 0.3) / 10) + 1, np.linspace(0, 3, 25)], 1)
+    data = nf.Dataset.from_arrays(ts, ys, states=["x", "n"])
+    triggers = [{"when": f"{float(ts[row])!r} - t", "set": {"x": "x + 1", "n": "n + 1"}} for row in (7, 12, 20)]
+    field = functools.partial(nf.Known, equations={"x": "-x/10", "n": "0"}, triggers=triggers)
+    return nf.make_model(data, field=field, key=jax.random.key(0)), data

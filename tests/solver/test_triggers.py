@@ -462,3 +462,25 @@ def test_the_command_fits_a_bounce_and_its_model_is_read_back(tmp_path):
     assert summary["metrics"]["test"]["nrmse"] < 0.05
     model = nf.load(tmp_path / "run" / "model.safetensors")
     assert model.field.triggers and np.isfinite(model.predict(data)).all()
+
+
+COUNTED = {"x": "-x/10", "n": "0"}
+
+
+@pytest.mark.parametrize("march", ["adaptive", 1])
+@pytest.mark.parametrize(("begin", "gap"), [(0.3, 0.25), (0.1, 0.1)])
+def test_a_level_that_is_zero_at_a_row_acts_there_and_once(begin, gap, march):
+    ts = begin + gap * np.arange(13)
+    triggers = [{"when": f"{float(ts[row])!r} - t", "set": COUNT} for row in (2, 7, 9)]
+    ys, _ = solved(COUNTED, triggers, ts, [1.0, 0.0], march=march)
+    assert (np.flatnonzero(np.diff(ys[0, :, 1])) + 1).tolist() == [2, 7, 9]
+    assert ys[0, -1, 1] == 3
+
+
+@pytest.mark.parametrize(("level", "count"), [("cos(25*t) + 0.9", 8), ("sin(40*t + 0.3) - 0.5", 13)])
+def test_levels_that_swing_faster_than_the_rows_are_followed_or_said(level, count):
+    triggers, ts = [{"when": level, "set": COUNT}], np.linspace(0, 2, 5)
+    ys, _ = solved(COUNTED, triggers, ts, [1.0, 0.0])
+    assert ys[0, -1, 1] == count
+    _, errors = solved(COUNTED, triggers, ts, [1.0, 0.0], march=2)
+    assert errors.max() > 100  # Of the tolerance: a fit takes shorter steps, or says that there may be no more.

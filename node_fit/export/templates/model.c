@@ -189,7 +189,8 @@ static void one_step(int m, real t, real h, const Between *b, real share, real p
 {% endif %}
 
 {% if triggers %}
-/* Which triggers act when their level falls through zero: those whose level has been above it since they last did. */
+/* Which triggers act when their level falls through zero: those whose level has been above it since they last did. A
+   level that is zero to rounding counts as below: it acts at the end of a step, and not again as the next begins. */
 typedef struct {
     int armed[MODEL_TRIGGERS];
 } Watch;
@@ -198,7 +199,7 @@ static void arm(int m, real t, const real *z, const Between *b, real share, Watc
 {
     real level[MODEL_TRIGGERS], u[ROOM] = {0};
     inputs_at(b, share, u);
-    levels(m, t, z, u, level);
+    heights(m, t, z, u, level);
     for (int k = 0; k < MODEL_TRIGGERS; k++)
         watch->armed[k] = watch->armed[k] || level[k] > 0;
 }
@@ -211,7 +212,7 @@ static int act(int m, real t, real *z, const Between *b, real share, Watch *watc
     inputs_at(b, share, u);
     for (int round = 0; round < 8; round++) {
         int due[MODEL_TRIGGERS], any = 0;
-        levels(m, t, z, u, level);
+        heights(m, t, z, u, level);
         for (int k = 0; k < MODEL_TRIGGERS; k++)
             any += due[k] = watch->armed[k] && level[k] <= 0;
         if (!any)
@@ -232,7 +233,7 @@ static int is_due(int m, real t, const real *z, const Between *b, real share, co
 {
     real level[MODEL_TRIGGERS], u[ROOM] = {0};
     inputs_at(b, share, u);
-    levels(m, t, z, u, level);
+    heights(m, t, z, u, level);
     for (int k = 0; k < MODEL_TRIGGERS; k++)
         if (watch->armed[k] && level[k] <= 0)
             return 1;
