@@ -5,10 +5,10 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 from hydra._internal import hydra as loading
@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 from omegaconf._utils import split_key
 
+from ..data.tables.guess import find_likely_inputs, guess_by_names, is_repeating
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..runtime.placement import explain_memory
@@ -143,6 +144,7 @@ def print_error(error: Exception) -> None:
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 # Keys whose values name columns.
 TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
+STATES_BY = {"data.states", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 # States named one by one in the line about a file.
 FEW_COLUMNS = 8
@@ -153,14 +155,40 @@ def complete(words: list[str], program: str) -> list[str]:
     groups = "|".join(shipped_groups())
     words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
     files, words = without_files(words)
+    given = {word.lstrip("+").partition("=")[0]: word for word in overrides_of(words)}
+    check_data_is_no_file(given.get("data", ""))
     if not files:
-        return words
-    given = get_args_parser().parse_known_args(words)[0]
-    made, said = keys_of_option(files, {word.lstrip("+").partition("=")[0]: word for word in given.overrides})
-    words = [*made, *(word for word in words if word != "data=table")]
-    if not given.cfg and not given.info:
+        return together(words)
+    made, said = keys_of_option(files, given)
+    words = together([*made, *(word for word in words if word != "data=table")])
+    asked = get_args_parser().parse_known_args(words)[0]
+    if not asked.cfg and not asked.info:
         print(f"{said}; in full: python -m {program} {shlex.join(words)}")
     return words
+
+
+def overrides_of(words: list[str]) -> list[str]:
+    """The overrides of a command, on whichever side of its flags."""
+    known, others = get_args_parser().parse_known_args(words)
+    return [*known.overrides, *(word for word in others if not word.startswith("-"))]
+
+
+def together(words: list[str]) -> list[str]:
+    """The words with their overrides after the flags, where Hydra's parser would not read those on both sides."""
+    if all(word.startswith("-") for word in get_args_parser().parse_known_args(words)[1]):
+        return words
+    overrides = overrides_of(words)
+    return [*(word for word in words if word not in overrides), *(word for word in words if word in overrides)]
+
+
+def check_data_is_no_file(word: str) -> None:
+    """Refuses `data=mine.csv`, which names a record that is shipped; a file needs no key.
+
+    **Raises:** `ConfigError` that says what to type.
+    """
+    name = word.partition("=")[2].strip("'\"")
+    if name and is_table(name):
+        raise ConfigError(f"{word} names a file, and data names a kind of source; write the file alone: {name}.")
 
 
 def without_files(words: list[str]) -> tuple[list[str], list[str]]:
@@ -177,7 +205,7 @@ def without_files(words: list[str]) -> tuple[list[str], list[str]]:
             files.append(value)
     if words and words[-1] == "--data":
         raise ConfigError("--data names no file; write --data mine.csv.")
-    alone = [word for word in get_args_parser().parse_known_args(others)[0].overrides if is_table(word)]
+    alone = [word for word in overrides_of(others) if is_table(word)]
     return [*files, *alone], [word for word in others if word not in alone]
 
 
@@ -186,8 +214,17 @@ def is_table(word: str) -> bool:
     return plain and (word.lower().endswith(ENDINGS) or Path(word).is_file())
 
 
+class Columns(NamedTuple):
+    """What the columns of a file are taken for; None, or none, of a role that the command gives itself."""
+
+    time: str | None
+    trajectory: str | None
+    states: Sequence[str]
+    others: Sequence[str]
+
+
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
-    """The keys that read files whose first column is the time and whose others are states, and a sentence.
+    """The keys that read files, whose columns are guessed by name before place, and a sentence.
 
     **Arguments:** `given`: the overrides of the command by key, which tell the role of some columns.
     """
@@ -195,25 +232,67 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         if key in given and given[key] != "data=table":
             raise ConfigError(f"{files[0]} and {given[key]} both name data; leave one of them out.")
     try:
-        names = column_names(find_files(files)[0])
+        path = find_files(files)[0]
+        columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
-    free = [name for name in names if name not in named]
+    time, trajectory, states, others = columns
     made = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     said: list[str] = []
-    if not {"data.time", "data.step"} & set(given):
-        if len(free) < (1 if "data.states" in given else 2):
-            raise ConfigError(
-                f"{files[0]} has the columns {list_names(names)}; it needs one of times and one of a state."
-            )
-        time, *free = free
+    if time is not None:
         made.append(f"data.time={as_value(time)}")
         said.append(f"column {time!r} is the time")
-    if not {"data.states", "data.observable", "data.series"} & set(given):
-        made.append(f"data.states={as_value(free)}")
-        said.append(f"{list_names(free, FEW_COLUMNS)} {'is a state' if len(free) == 1 else 'are states'}")
-    return made, f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)
+    if trajectory is not None:
+        made.append(f"data.trajectory={as_value(trajectory)}")
+        said.append(f"{trajectory!r} names the trajectory")
+    if states:
+        made.append(f"data.states={as_value(states)}")
+        said.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
+    if others:
+        said.append(f"{list_names(others, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
+    hints = describe_likely_inputs(path, columns, given) if states else ""
+    return made, (f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)) + hints
+
+
+def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
+    """The roles of the columns that the command does not name.
+
+    **Raises:** `ValueError` if too few columns are left, or the file can't be read.
+    """
+    names = column_names(path)
+    named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
+    free = [name for name in names if name not in named]
+    guess = guess_by_names(free)
+    has_time, has_states = bool({"data.time", "data.step"} & set(given)), bool(STATES_BY & set(given))
+    time = None if has_time else guess.time
+    if not has_time and (time is None or len(free) < (1 if has_states else 2)):
+        raise ValueError(f"{file} has the columns {list_names(names)}; it needs one of times and one of a state.")
+    free = [name for name in free if name != time]
+    if has_states:
+        return Columns(time, None, (), ())
+    records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
+    if records is not None and len(free) > 1 and is_repeating(path, records):
+        free = [name for name in free if name != records]
+    else:
+        records = None
+    states = [name for name in free if name in guess.states] if guess.states else free
+    return Columns(time, records, states, [name for name in free if name not in states])
+
+
+def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> str:
+    """A hint at columns that are taken for states and look like inputs; empty if none does."""
+    time, trajectory = (
+        getattr(columns, role) or next(texts_in(value_of(given.get(f"data.{role}", ""))), None)
+        for role in ("time", "trajectory")
+    )
+    if time is None or len(columns.states) < 2:
+        return ""
+    try:
+        found = find_likely_inputs(path, time, trajectory, columns.states)
+    except (ValueError, OSError):  # The run says what is wrong with the table.
+        return ""
+    each = [f"{name!r} {why}" for name, why in found.items()]
+    return f"; {' and '.join(each)}, as an input does: data.inputs={as_value(list(found))}" if each else ""
 
 
 def value_of(word: str) -> object:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.commands import node_fit, spirals, write_table
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
 from node_fit.app.config.composition import ConfigError, explain
@@ -74,9 +75,71 @@ def test_roles_that_are_given_are_kept(folder, words, made):
     assert composed(*found).data.states
 
 
+@pytest.mark.parametrize(
+    ("head", "words", "made", "said"),
+    [
+        ("x,t,y", [], ["data.time=t", "data.states=[x,y]"], "column 't' is the time"),
+        ("id,TIME,x", [], ["data.time=TIME", "data.trajectory=id", "data.states=[x]"], "'id' names the trajectory"),
+        ("ID,TIME,DV,AMT", [], ["data.time=TIME", "data.trajectory=ID", "data.states=[DV]"], "'AMT' left out"),
+        ("id,t,x", ["data.trajectory=id"], ["data.time=t", "data.states=[x]"], "'x' is a state"),
+        ("id,t,x", ["data.states=[x]"], ["data.time=t"], "column 't' is the time"),
+        ("row,t,x", ["data.states=[x]", "data.step=1"], [], "guess.csv"),
+    ],
+)
+def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, made, said):
+    rows = ["1,0,1,0", "1,1,2,0", "2,0,2,1", "2,1,3,1"]
+    width = head.count(",") + 1
+    (folder / "guess.csv").write_text("\n".join([head, *(",".join(row.split(",")[:width]) for row in rows)]))
+    found = complete(["guess.csv", *words], "node_fit")
+    assert [word for word in found[2:] if word not in words] == made
+    assert said in capsys.readouterr().out
+
+
+def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
+    rows = [f"{row},{row // 10 % 2},{(row % 10) / 10}" for row in range(60)]
+    (folder / "set.csv").write_text("\n".join(["t,heater,room", *rows]))
+    complete(["set.csv"], "node_fit")
+    assert (
+        "; 'heater' stays at one of 2 levels, as an input does: data.inputs=[heater]; in full:"
+        in capsys.readouterr().out
+    )
+    complete(["set.csv", "data.inputs=[heater]"], "node_fit")
+    assert "as an input does" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "mine.csv", "data.states=[x]", "seed=0,1"],
+        ["mine.csv", "-m", "data.states=[x]", "seed=0,1"],
+        ["data.states=[x]", "-m", "mine.csv", "seed=0,1"],
+        ["data.states=[x]", "--multirun", "seed=0,1", "mine.csv"],
+    ],
+)
+def test_a_file_and_a_sweep_go_in_any_order(folder, words):
+    """Hydra's parser reads overrides on one side of a flag only."""
+    found = complete(words, "node_fit")
+    read, unknown = get_args_parser().parse_known_args(found)
+    assert read.multirun and not unknown
+    assert set(read.overrides) == {"data=table", "data.path=mine.csv", "data.time=t", "data.states=[x]", "seed=0,1"}
+
+
+def test_overrides_on_both_sides_of_a_flag_are_read(folder):
+    found = complete(["seed=1", "-cn", "tune", "data=spiral"], "node_fit")
+    read, unknown = get_args_parser().parse_known_args(found)
+    assert read.overrides == ["seed=1", "data=spiral"] and read.config_name == "tune" and not unknown
+
+
+@pytest.mark.parametrize("word", ["data=mine.csv", "data='mine.csv'", "data=folder/other.csv"])
+def test_a_file_in_the_place_of_a_source_gets_what_to_type(folder, word):
+    name = word.partition("=")[2].strip("'")
+    with pytest.raises(ConfigError, match=re.escape(f"write the file alone: {name}.")):
+        complete([word, "seed=1"], "node_fit")
+
+
 def test_several_files_are_records(folder):
     found = complete(["--data", "mine.csv", "named.csv", "-m", "seed=0,1"], "node_fit")
-    assert found[1] == "data.path=[mine.csv,named.csv]" and found[-2:] == ["-m", "seed=0,1"]
+    assert found[0] == "-m" and "data.path=[mine.csv,named.csv]" in found and found[-1] == "seed=0,1"
 
 
 @pytest.mark.parametrize(
