@@ -34,6 +34,7 @@ from ..options.recipes import DEFAULT_RECIPE, Plan, Recipe, growing_windows, is_
 from ..runtime.placement import scope_of
 from ..training.callback import Callback
 from ..uncertainty.linearization import Unsure
+from .between import runs_away
 from .comparison import Errors, Misfit, errors_in_common
 from .problem import has_enough_rows
 from .relevance import evidence_of, thin_polynomial
@@ -149,6 +150,7 @@ class Judged:
 
     - `error`: the largest on data that it saw or was chosen by. `misfits`: the errors of each value that it is made of.
     - `is_worse_than_mean`: whether the mean of the training data is far better.
+    - `runs_away`: whether it leaves the data by far from starts and by inputs between theirs.
     """
 
     fit: Fit
@@ -156,6 +158,12 @@ class Judged:
     error: float
     misfits: Mapping[str, Misfit] = field(default_factory=dict[str, Misfit])
     is_worse_than_mean: bool = False
+    runs_away: bool = False
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether it is kept only where all are unfit."""
+        return self.is_worse_than_mean or self.runs_away
 
     @property
     def standing(self) -> int:
@@ -180,8 +188,8 @@ class Judged:
         mine, theirs = self.attempt, other.attempt
         if has_same_equations(self.fit, other.fit):
             return self.objective < (1 - SAME_OBJECTIVE) * other.objective
-        if self.is_worse_than_mean != other.is_worse_than_mean:
-            return other.is_worse_than_mean
+        if self.is_unfit != other.is_unfit:
+            return other.is_unfit
         if "validation" not in self.fit.data:
             if self.standing != other.standing:
                 return self.standing > other.standing
@@ -240,7 +248,7 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     tried, queue = [best], rungs(options, first, horizon, effort)
     while queue:
         rung = queue.pop(0)
-        enough = len(tried) > MOST_ATTEMPTS[effort] and not best.is_worse_than_mean
+        enough = len(tried) > MOST_ATTEMPTS[effort] and not best.is_unfit
         enough = enough or not wants_more(tried, options)
         if enough or best.fit.status in UNFINISHED:
             break
@@ -321,7 +329,7 @@ def wants_more(tried: Sequence[Judged], options: Options) -> bool:
     states that nobody measured, where other constants or more states may fit better."""
     judged = best_of(tried)
     found = judged.attempt
-    content = found.verdict in CONTENT
+    content = found.verdict in CONTENT and not judged.runs_away
     if content and found.has_equations and judged.is_fitted_as_judged:
         return False
     if not content or found.horizon is not None or is_few(judged.fit):
@@ -336,6 +344,8 @@ def why_more(judged: Judged) -> str:
     found = judged.attempt
     if found.verdict not in CONTENT:
         return f"{found.name} is {found.verdict}"
+    if judged.runs_away:
+        return f"{found.name} runs away between the trajectories"
     if found.horizon is not None:
         return "the record is chaotic, so that windows are fitted"
     if is_few(judged.fit):
@@ -402,7 +412,8 @@ def judge_attempt(name: str, fit: Fit, horizon: int | None, keys: tuple[str, ...
     misfits = {part: Misfit.of(data, case.predicted[part], train) for part, data in case.splits.items()}
     evidence = evidence_of(fit) if is_few(fit) else None
     attempt = Attempt(name, assessed.verdict.kind, None, None, evidence, horizon, seconds, keys)
-    return with_errors(Judged(fit, attempt, math.inf, misfits), Errors.of(misfits))
+    away = horizon is None and runs_away(fit.model, train)
+    return with_errors(Judged(fit, attempt, math.inf, misfits, runs_away=away), Errors.of(misfits))
 
 
 def as_good(fit: Fit) -> float:
@@ -603,7 +614,8 @@ def in_short_windows(options: Options, fit: Fit, tried: Sequence[Judged]) -> Opt
 
 def as_linear(options: Options, fit: Fit, tried: Sequence[Judged]) -> Options | None:
     """A linear field, which is quick, where the first fit is not good."""
-    if not is_measured(options, tried) or fit.diagnose().kind in CONTENT:
+    is_good = fit.diagnose().kind in CONTENT and not tried[0].runs_away
+    if not is_measured(options, tried) or is_good:
         return None
     train = fit.data["train"]
     start = start_for(options, train) if has_few_values(train) else options.start
