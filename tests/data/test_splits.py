@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.data.dataset import count_trajectories
+from node_fit.data.dataset import count_trajectories, last_before
 
 SMALL = settings(max_examples=60, deadline=None)
 
@@ -312,3 +312,10 @@ def test_shares_that_are_left_open_are_a_fifth_or_what_the_caller_says():
     assert len(whole.train) == 12 and whole.validation is None and whole.test is None
     given = nf.Split(test=0.25).with_shares(0.0)(years())
     assert given.validation is None and len(scored_times(given.test)) == 6
+
+
+def test_a_row_at_the_time_of_a_cut_is_of_the_later_part():
+    """Each trajectory ends at its last row before; one without any keeps its first row, and padding never counts."""
+    ts = [np.arange(5.0), np.arange(3.0), np.arange(3.0)]
+    data = nf.Dataset.from_arrays(ts, [np.ones((len(each), 1)) for each in ts], states=("x",))
+    np.testing.assert_array_equal(last_before(data, np.array([3.0, 9.0, 0.0])), [2.0, 2.0, 0.0])
