@@ -1,7 +1,8 @@
 """Removes guards one at a time, and runs the tests that must notice.
 
-python scripts/faults/mutants.py                   # all, about a quarter of an hour on two cores
+python scripts/faults/mutants.py                   # all, about an hour on two cores
 python scripts/faults/mutants.py carry "LM gain"   # those whose names contain one of these
+python scripts/faults/mutants.py --quick ladder:     # by quick tests alone
 
 Each mutant is applied to a copy of the tree in a temporary folder. Before, the tests must pass there without one. The
 exit code is 1 if a mutant survives, its old text is not in its file exactly once, or its tests can't be run. Those of
@@ -643,13 +644,435 @@ MUTANTS = (
         "",
         ("tests/report/test_browser.py::test_pictures_follow_the_width_at_once",),
     ),
+    Mutant(
+        "SBML: the rate of a concentration in a compartment that grows",
+        "node_fit/petab/sbml.py",
+        "                if container in sizes:\n",
+        "                if False:\n",
+        ("tests/petab/test_sbml.py::test_constructs_have_their_exact_solutions",),
+    ),
+    Mutant(
+        "SBML: constant species",
+        "node_fit/petab/sbml.py",
+        "if species.getBoundaryCondition() or species.getConstant():",
+        "if species.getBoundaryCondition():",
+        ("tests/petab/test_sbml.py::test_constructs_have_their_exact_solutions",),
+    ),
+    Mutant(
+        "SBML: the conversion factor of a model",
+        "node_fit/petab/sbml.py",
+        "species.getConversionFactor() or self.model.getConversionFactor()",
+        "species.getConversionFactor()",
+        ("tests/petab/test_sbml.py::test_the_conversion_factor_of_a_model_is_that_of_species_without_one",),
+    ),
+    Mutant(
+        "SBML: triggers that need not persist",
+        "node_fit/petab/sbml.py",
+        "is_persistent=trigger.getPersistent() if level_3 else True",
+        "is_persistent=True",
+        ("tests/petab/test_sbml.py::test_a_trigger_that_need_not_persist",),
+    ),
+    Mutant(
+        "SBML: one name for two elements",
+        "node_fit/petab/sbml.py",
+        "    refuse_repeated_names(libsbml, document, path.name)\n",
+        "",
+        ("tests/petab/test_wrong_tables.py",),
+    ),
+    Mutant(
+        "SBML: functions that double",
+        "node_fit/petab/sbml.py",
+        "        self.nodes += size.nodes\n",
+        "",
+        ("tests/faults/test_hostile_files.py",),
+    ),
+    Mutant(
+        "SBML: rules in a long chain",
+        "node_fit/petab/system.py",
+        "if sizes[name].depth > MAX_DEPTH_WRITTEN_OUT:",
+        "if False:",
+        ("tests/faults/test_hostile_files.py",),
+    ),
+    Mutant(
+        "PEtab: priors of version 2 are truncated",
+        "node_fit/petab/tables.py",
+        'checked_prior(row, name, "priorParameters", False, is_truncated=True)',
+        'checked_prior(row, name, "priorParameters", False, is_truncated=False)',
+        ("tests/petab/test_wrong_tables.py::test_a_prior_of_version_2_is_truncated_at_the_bounds",),
+    ),
+    Mutant(
+        "PEtab: the mass of a truncated prior",
+        "node_fit/petab/tables.py",
+        "        if prior.is_truncated:\n",
+        "        if False:\n",
+        ("tests/petab/test_wrong_tables.py::test_a_truncated_prior_has_the_mass_1_between_its_bounds",),
+    ),
+    Mutant(
+        "PEtab: what is given twice",
+        "node_fit/petab/tables.py",
+        "        if (kind, name) in self.places:\n",
+        "        if False:\n",
+        ("tests/petab/test_wrong_tables.py",),
+    ),
+    Mutant(
+        "PEtab: noise of 0",
+        "node_fit/petab/tables.py",
+        "        if not 0 < scale < math.inf:\n",
+        "        if False:\n",
+        ("tests/petab/test_wrong_tables.py",),
+    ),
+    Mutant(
+        "PEtab: points that can't be simulated",
+        "node_fit/petab/objective.py",
+        "found[0] if np.isfinite(found[0]) else -np.inf",
+        "found[0]",
+        ("tests/petab/test_wrong_tables.py::test_a_point_that_can_t_be_simulated_is_not_chosen",),
+    ),
+    Mutant(
+        "YAML: aliases",
+        "node_fit/runtime/serialization.py",
+        "        if isinstance(event, yaml.AliasEvent):\n",
+        "        if False:\n",
+        ("tests/runtime/test_strangers_text.py",),
+    ),
+    Mutant(
+        "YAML: long values",
+        "node_fit/runtime/serialization.py",
+        "len(event.value) > MAX_YAML_VALUE:",
+        "False:",
+        ("tests/runtime/test_strangers_text.py",),
+    ),
+    Mutant(
+        "a packed variable of MATLAB is held twice",
+        "node_fit/data/tables/reading.py",
+        "UNPACKED_COPIES = 2",
+        "UNPACKED_COPIES = 1",
+        ("tests/faults/test_absurd_tables.py::test_a_packed_variable_of_matlab_takes_its_size_twice",),
+    ),
+    Mutant(
+        "weights that are not finite in a model file",
+        "node_fit/storage/model_file.py",
+        "isinstance(leaf, Array) and not np.isfinite(leaf).all():",
+        "False:",
+        ("tests/faults/test_hostile_models.py",),
+    ),
+    Mutant(
+        "an export of data that are not the run's",
+        "node_fit/export/__main__.py",
+        "    if not RunDirectory(run).was_fitted_to(train):\n",
+        "    if False:\n",
+        ("tests/app/test_trust.py::test_an_export_uses_the_data_of_a_run_only_if_they_are_those_of_its_record",),
+    ),
+    Mutant(
+        "a row at the time of a cut",
+        "node_fit/data/dataset.py",
+        "data.valid & (data.ts < times[:, None])",
+        "data.valid & (data.ts <= times[:, None])",
+        ("tests/data/test_splits.py::test_a_row_at_the_time_of_a_cut_is_of_the_later_part",),
+    ),
+    Mutant(
+        "discovery: systems that run away",
+        "node_fit/discover/search.py",
+        " or judged.escapes:",
+        ":",
+        ("tests/discover/test_verdict.py",),
+    ),
+    Mutant(
+        "discovery: few rows correlate by chance",
+        "node_fit/discover/search.py",
+        "alike > MOST_ALIKE + rows**-0.5",
+        "alike > MOST_ALIKE",
+        ("tests/discover/test_verdict.py",),
+    ),
+    Mutant(
+        "discovery: the lead over the row before",
+        "node_fit/discover/search.py",
+        "past < simulated + SMALLEST_LEAD",
+        "past < simulated",
+        ("tests/discover/test_verdict.py",),
+    ),
+    Mutant(
+        "discovery: reactions of no speed",
+        "node_fit/discover/balance.py",
+        "any(value <= 0 for formula",
+        "any(value < 0 for formula",
+        ("tests/discover/test_verdict.py",),
+    ),
+    Mutant(
+        "export: steps that are halved until nothing moves",
+        "node_fit/export/export.py",
+        "if before is not None and difference(before, found, exported.columns).largest <= share:",
+        "if before is not None:",
+        ("tests/export/test_check.py",),
+    ),
+    Mutant(
+        "export: predictions that are not finite",
+        "node_fit/export/trials.py",
+        "if (np.isfinite(ours[:, column]) != at).any():",
+        "if False:",
+        ("tests/export/test_check.py",),
+    ),
+    Mutant(
+        "an iterate that few validation data flatter",
+        "node_fit/fitting/selection.py",
+        "flattered = train / FLATTERED",
+        "flattered = train",
+        ("tests/fitting/test_selection.py",),
+    ),
+    Mutant(
+        "members without a validation loss come last",
+        "node_fit/fitting/selection.py",
+        "return validated, chosen if",
+        "return False, chosen if",
+        ("tests/fitting/test_selection.py",),
+    ),
+    Mutant(
+        "triggers of one instant",
+        "node_fit/solver/triggers.py",
+        "(first == which) | (look.level <= look.clear)",
+        "(first == which)",
+        ("tests/solver/test_first_trigger.py",),
+    ),
+    Mutant(
+        "chunk: progress is a fall by enough",
+        "node_fit/training/decisions.py",
+        "falls = bool(loss < (1 - PROGRESS) * before.reference)",
+        "falls = bool(loss < before.reference)",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "chunk: the training loss chooses until a validation loss is finite",
+        "node_fit/training/decisions.py",
+        "better = falls if unjudged else",
+        "better = False if unjudged else",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "chunk: progress ends a plateau",
+        "node_fit/training/decisions.py",
+        "plateau=like(before.plateau, 0 if falls else",
+        "plateau=like(before.plateau, 0 if better else",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "chunk: a member that has finished",
+        "node_fit/training/decisions.py",
+        "    if before.finished:\n",
+        "    if False:\n",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "stage: all of its steps",
+        "node_fit/training/decisions.py",
+        "    if state.step >= stage.steps:\n",
+        "    if state.step > stage.steps:\n",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "stage: an objective that grows is not stuck",
+        "node_fit/training/decisions.py",
+        "    if state.stuck and grown:\n",
+        "    if state.stuck:\n",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "stage: no plateau of minibatches",
+        "node_fit/training/decisions.py",
+        "grown and stage.optimizer.full_batch and state.plateau",
+        "grown and state.plateau",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "stage: the best judged by training data",
+        "node_fit/training/decisions.py",
+        "    if validated or not state.best.loss < state.chosen.loss:\n",
+        "    if not state.best.loss < state.chosen.loss:\n",
+        ("tests/training/test_decisions.py",),
+    ),
+    Mutant(
+        "ladder: equations stand above evidence",
+        "node_fit/fitting/ladder.py",
+        "return 2 if found.has_equations else int(found.log_evidence is not None)",
+        "return int(found.log_evidence is not None)",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: evidence by more than one",
+        "node_fit/fitting/ladder.py",
+        "mine.log_evidence > theirs.log_evidence + MORE_PROBABLE",
+        "mine.log_evidence > theirs.log_evidence",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: equations that leave more than noise",
+        "node_fit/fitting/ladder.py",
+        "if mine.has_equations and self.standing:",
+        "if mine.has_equations:",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: good fits differ by two per cent",
+        "node_fit/fitting/ladder.py",
+        "self.log_error + math.log(1 / BETTER) < other.log_error",
+        "self.log_error < other.log_error",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: poor fits differ by two per cent",
+        "node_fit/fitting/ladder.py",
+        "return self.error < BETTER * other.error",
+        "return self.error < other.error",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: fits of many parameters",
+        "node_fit/fitting/ladder.py",
+        " + self.fit.parameters * math.log(values) / (2 * values)",
+        "",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "ladder: overfitted by half",
+        "node_fit/fitting/ladder.py",
+        "<= MUCH_WORSE_HELD * self.train",
+        "<= self.train",
+        ("tests/fitting/test_ladder_rules.py",),
+    ),
+    Mutant(
+        "interval: the bound of its side",
+        "node_fit/uncertainty/confidence.py",
+        "bound = bounds[0] if side < 0 else bounds[1]",
+        "bound = bounds[1] if side < 0 else bounds[0]",
+        ("tests/uncertainty/test_ends.py",),
+    ),
+    Mutant(
+        "interval: both tails",
+        "node_fit/uncertainty/confidence.py",
+        "tail = (1 + level) / 2",
+        "tail = level",
+        ("tests/uncertainty/test_ends.py",),
+    ),
+    Mutant(
+        "interval: a negative estimate of what is positive",
+        "node_fit/uncertainty/confidence.py",
+        "if not (positive and estimate > 0):",
+        "if not positive:",
+        ("tests/uncertainty/test_ends.py",),
+    ),
+    Mutant(
+        "interval: correlations of either sign",
+        "node_fit/uncertainty/confidence.py",
+        "if abs(value) > STRONG:",
+        "if value > STRONG:",
+        ("tests/uncertainty/test_ends.py",),
+    ),
+    Mutant(
+        "linear: inputs that bend within a row",
+        "node_fit/sysid/linear_model.py",
+        "[free, pushed - bent, bent, constant]",
+        "[free, pushed, bent, constant]",
+        ("tests/sysid/test_steps.py",),
+    ),
+    Mutant(
+        "linear: starts at the channels",
+        "node_fit/sysid/linear_model.py",
+        "    found[:, : record.ys.shape[2]] += record.first\n",
+        "",
+        ("tests/sysid/test_steps.py",),
+    ),
+    Mutant(
+        "linear: modes that don't grow",
+        "node_fit/sysid/subspace.py",
+        "values * np.minimum(1, STABLE / np.maximum(size, 1e-12))",
+        "values * STABLE / np.maximum(size, 1e-12)",
+        ("tests/sysid/test_steps.py",),
+    ),
+    Mutant(
+        "linear: inputs in continuous time",
+        "node_fit/sysid/subspace.py",
+        "back @ b, back @ c)",
+        "b, back @ c)",
+        ("tests/sysid/test_steps.py",),
+    ),
+    Mutant(
+        "LM: the slope of the prior",
+        "node_fit/optimizers/levenberg_marquardt.py",
+        "slope=at.jacobian.T @ r + at.prior * x",
+        "slope=at.jacobian.T @ r",
+        ("tests/optimizers/test_damped_step.py",),
+    ),
+    Mutant(
+        "LM: more parameters than residuals",
+        "node_fit/optimizers/levenberg_marquardt.py",
+        "scaled @ jacobian.T + jnp.eye(rows, dtype=b.dtype)",
+        "scaled @ jacobian.T",
+        ("tests/optimizers/test_damped_step.py",),
+    ),
+    Mutant(
+        "LM: sizes of small parameters",
+        "node_fit/optimizers/levenberg_marquardt.py",
+        "return jnp.maximum(1, jnp.abs(x) / LARGE_PARAMETER)",
+        "return jnp.abs(x) / LARGE_PARAMETER",
+        ("tests/optimizers/test_damped_step.py",),
+    ),
+    Mutant(
+        "beginnings: of either sign without bounds alone",
+        "node_fit/fitting/screening.py",
+        "both = size.signed and bounds == (None, None)",
+        "both = size.signed",
+        ("tests/fitting/test_places.py",),
+    ),
+    Mutant(
+        "beginnings: noise below zero",
+        "node_fit/fitting/screening.py",
+        "values < -NOISE * largest",
+        "values < 0",
+        ("tests/fitting/test_places.py",),
+    ),
+    Mutant(
+        "recipe: windows below half of a trajectory",
+        "node_fit/options/recipes.py",
+        "WINDOW_GROWTH**power)) < longest / 2]",
+        "WINDOW_GROWTH**power)) < longest]",
+        ("tests/options/test_plans.py",),
+    ),
+    Mutant(
+        "recipe: driven records stay in windows",
+        "node_fit/options/recipes.py",
+        "    if facts.driven:\n",
+        "    if False:\n",
+        ("tests/options/test_plans.py",),
+    ),
+    Mutant(
+        "recipe: windows that grow have no others",
+        "node_fit/options/recipes.py",
+        '    if "horizon" in given:',
+        "    if False:",
+        ("tests/options/test_plans.py",),
+    ),
+    Mutant(
+        "recipe: the default by its steps",
+        "node_fit/options/recipes.py",
+        "        and (given.steps, given.batch_size) == (plain.steps, plain.batch_size)\n",
+        "",
+        ("tests/options/test_plans.py",),
+    ),
+    Mutant(
+        "bands: one score more than there are",
+        "node_fit/model/ensemble.py",
+        "math.ceil((scores.size + 1) * p)",
+        "math.ceil(scores.size * p)",
+        ("tests/model/test_quantiles.py",),
+    ),
 )
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", help="parts of the names of the mutants to try; all if absent")
-    wanted = options.parse_args().names
+    options.add_argument("--quick", action="store_true", help="run no slow tests")
+    given = options.parse_args()
+    wanted = given.names
     chosen = [mutant for mutant in MUTANTS if not wanted or any(part in mutant.name for part in wanted)]
     if not chosen:
         print(f"no mutant is named {' or '.join(wanted)}; they are: {', '.join(each.name for each in MUTANTS)}")
@@ -657,7 +1080,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="node_fit-mutants-") as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=LEFT_OUT)
-        code, test = tested(tree, tuple(dict.fromkeys(name for mutant in chosen for name in mutant.tests)), None)
+        code, test = tested(
+            tree, tuple(dict.fromkeys(name for mutant in chosen for name in mutant.tests)), given.quick, None
+        )
         if code != PASSED:
             print(f"without a mutant, the tests do not pass: {test or f'pytest ended with {code}'}")
             return 1
@@ -666,14 +1091,14 @@ def main() -> int:
         lost = 0
         for mutant in chosen:
             began = time.perf_counter()
-            killed, result = tried(tree, mutant)
+            killed, result = tried(tree, mutant, given.quick)
             lost += not killed
             print(f"{mutant.name:<{width}}  {time.perf_counter() - began:7.0f}  {result}", flush=True)
     print(f"{len(chosen) - lost} of {len(chosen)} mutants killed")
     return 1 if lost else 0
 
 
-def tried(tree: Path, mutant: Mutant) -> tuple[bool, str]:
+def tried(tree: Path, mutant: Mutant, quick: bool) -> tuple[bool, str]:
     """Whether the tests notice a mutant, and by which of them, in words."""
     path = tree / mutant.file
     original = path.read_text()
@@ -682,7 +1107,7 @@ def tried(tree: Path, mutant: Mutant) -> tuple[bool, str]:
         return False, f"error: {mutant.file} has its old text {count} times, not once"
     try:
         path.write_text(original.replace(mutant.old, mutant.new))
-        code, test = tested(tree, mutant.tests)
+        code, test = tested(tree, mutant.tests, quick)
     except subprocess.TimeoutExpired:
         return True, f"killed: the tests take more than {LONGEST} s"
     finally:
@@ -692,10 +1117,11 @@ def tried(tree: Path, mutant: Mutant) -> tuple[bool, str]:
     return False, "survived" if code == PASSED else f"error: pytest ended with {code}"
 
 
-def tested(tree: Path, tests: tuple[str, ...], longest: float | None = LONGEST) -> tuple[int, str]:
-    """Pytest's exit code for some tests of a tree, and the first that failed."""
+def tested(tree: Path, tests: tuple[str, ...], quick: bool, longest: float | None = LONGEST) -> tuple[int, str]:
+    """Pytest's exit code for some tests of a tree, or the quick ones of them, and the first that failed."""
     # No bytecode is written: it would outlive a mutant of the same size and second.
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *tests]
+    command += ["-m", "not slow"] if quick else []
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=longest)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)

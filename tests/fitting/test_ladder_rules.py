@@ -1,0 +1,94 @@
+"""Which of two fits is better, and why another is tried: the rules alone, on fits that were never made."""
+
+import math
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from node_fit.fitting import ladder
+from node_fit.fitting.ladder import Attempt, Judged, best_of, why_more
+from node_fit.fitting.result import Fit
+
+
+def judged(
+    error: float, verdict: str = "poor", *, name: str = "as chosen", evidence=None, validated=True, size=10, **more
+):
+    """An attempt of an error, of fits to 200 values with or without validation data."""
+    train = Mock(mask=np.ones((1, 200, 1), bool), lengths=np.array([200]))
+    data = {"train": train} | ({"validation": Mock(mask=np.ones((1, 200, 1), bool))} if validated else {})
+    fit = Mock(spec=Fit, data=data, parameters=size)
+    attempt = Attempt(
+        name, verdict, more.get("train", error), error if validated else None, evidence, more.get("horizon"), 0.0
+    )
+    return Judged(fit, attempt, error)
+
+
+@pytest.fixture(autouse=True)
+def without_hidden_starts(monkeypatch):
+    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: False)
+
+
+def test_a_fit_is_better_by_two_per_cent():
+    assert judged(0.97).beats(judged(1.0)) and not judged(0.99).beats(judged(1.0))
+    assert judged(0.97, "good").beats(judged(1.0, "good")) and not judged(0.99, "good").beats(judged(1.0, "good"))
+
+
+def test_without_held_out_data_a_good_fit_of_few_parameters_is_better():
+    large, small = (judged(1.0, "good", validated=False, size=size) for size in (100, 10))
+    assert small.beats(large) and not large.beats(small)
+    assert judged(0.9, "good", validated=False, size=12).beats(small)
+
+
+def test_without_held_out_data_the_evidence_decides_by_more_than_one():
+    base = judged(1.0, "good", validated=False, evidence=10.0)
+    assert judged(2.0, "good", validated=False, evidence=11.5).beats(base)
+    assert not judged(0.1, "good", validated=False, evidence=10.5).beats(base)
+
+
+def test_equations_that_leave_noise_stand_above_evidence_and_evidence_above_none():
+    equations = judged(1.0, "good", name="equations", validated=False)
+    likely, plain = judged(0.5, "good", validated=False, evidence=1.0), judged(0.5, "good", validated=False)
+    poor = judged(1.0, "poor", name="equations", validated=False, evidence=9.0)
+    assert [each.standing for each in (equations, likely, plain, poor)] == [2, 1, 0, 0]
+    assert equations.beats(likely) and likely.beats(plain) and plain.beats(poor) and not poor.beats(plain)
+
+
+def test_equations_may_be_a_little_worse_but_only_if_they_leave_noise():
+    other = judged(1.0, "good")
+    assert judged(1.03, "good", name="equations").beats(other)
+    assert not judged(1.03, "poor", name="equations").beats(other)
+    assert not judged(1.2, "good", name="equations").beats(other)
+
+
+def test_hidden_starts_that_fit_the_training_rows_better_are_kept(monkeypatch):
+    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
+    other = judged(1.0, train=1.0)
+    assert judged(1.01, train=0.9).beats(other) and not judged(1.01, train=0.99).beats(other)
+    assert judged(0.89, train=2.0).beats(other) and not judged(0.95, train=2.0).beats(other)
+
+
+def test_the_first_that_no_later_one_beats_is_the_best():
+    tried = [judged(1.0), judged(0.99), judged(0.9), judged(0.95), judged(math.inf)]
+    assert best_of(tried) is tried[2]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "is_overfitted"), [(1.0, 1.4, False), (1.0, 1.6, True), (1.0, math.nan, True)]
+)
+def test_a_fit_that_is_clearly_worse_on_validation_data_is_overfitted(train, validation, is_overfitted):
+    assert Attempt("a", "poor", train, validation, None, None, 0.0).is_overfitted == is_overfitted
+
+
+def test_why_another_fit_is_made(monkeypatch):
+    assert why_more(judged(1.0, "poor")) == "as chosen is poor"
+    assert why_more(judged(1.0, "good", horizon=50)) == "the record is chaotic, so that windows are fitted"
+    for rule, says in (
+        ("is_few", "few rows"),
+        ("reads_past", "hidden states"),
+        ("has_hidden_starts", "other constants"),
+    ):
+        for name in ("is_few", "reads_past", "has_hidden_starts"):
+            monkeypatch.setattr(ladder, name, lambda fit, holds=name == rule: holds)
+        monkeypatch.setattr(ladder, "count_hidden", lambda fit: 2)
+        assert says in why_more(judged(1.0, "good"))
