@@ -130,13 +130,18 @@ def launch(
 def run_checked_job(*arguments: Any, **keywords: Any) -> JobReturn:
     """Hydra's `run_job`, once the equations are checked: what is told here leaves no folder of a run."""
     check_equations(keywords["config"])
-    return run_job(*arguments, **keywords)
+    try:
+        return run_job(*arguments, **keywords)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # A job tells its own errors; this is of Hydra's files.
+            error.filename = str(OmegaConf.select(keywords["config"], keywords["job_dir_key"]))
+        raise
 
 
 def print_error(error: Exception) -> None:
     """Prints an error as one sentence."""
-    sentence = explain(error) or explain_memory(error)
-    sentence = sentence or (explain_disk(error, ".") if isinstance(error, OSError) else str(error))
+    of_disk = isinstance(error, OSError) and error.errno is not None
+    sentence = explain_disk(error, ".") if of_disk else explain(error) or explain_memory(error) or str(error)
     print(f"error: {sentence or type(error).__name__}", file=sys.stderr)
 
 

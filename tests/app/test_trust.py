@@ -20,6 +20,7 @@ from helpers.reports import by_trajectory, spirals, write_run
 from omegaconf import OmegaConf
 
 import node_fit as nf
+from node_fit.app import launching
 from node_fit.app.config.composition import CALLBACKS, ConfigError, check_hydra
 from node_fit.app.run_directory import RunDirectory, RunExists, with_resumed
 from node_fit.data.table_source import Table
@@ -372,4 +373,22 @@ def test_an_error_of_a_write_names_the_file_and_not_the_one_on_the_way_to_it(tmp
     assert (
         "can't be a path (File name too long); a file or folder may have a name of at most 255 bytes"
         in explain_disk(caught.value, tmp_path)
+    )
+
+
+def test_a_disk_on_which_a_run_can_t_begin_is_named(tmp_path, monkeypatch, capsys):
+    """Hydra writes its own files before the run, and its errors name none."""
+    config = OmegaConf.create({"hydra": {"run": {"dir": str(tmp_path / "run")}}})
+
+    def fails(*arguments, **keywords):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(launching, "run_job", fails)
+    monkeypatch.setattr(launching, "check_equations", lambda config: None)
+    with pytest.raises(OSError) as caught:
+        launching.run_checked_job(config=config, job_dir_key="hydra.run.dir")
+    launching.print_error(caught.value)
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'run'} can't be written: the disk or a quota is full (No space left on device); free some "
+        "space there.\n"
     )
