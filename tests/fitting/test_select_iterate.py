@@ -54,7 +54,7 @@ def test_the_best_member_has_not_failed():
 )
 def test_an_earlier_iterate_is_kept_unless_few_validation_data_flatter_it(best, last, kept, monkeypatch):
     models = {"best": Mock(spec=NeuralODE), "last": Mock(spec=NeuralODE)}
-    problem = Mock(spec=FitProblem, validation=object())
+    problem = Mock(spec=FitProblem, picking=object())
     problem.errors = lambda model: best if model is models["best"] else last
     loop = Mock(spec=Loop)
     loop.fitted = lambda state, member, iterate=None: models["best" if iterate is None else "last"]
