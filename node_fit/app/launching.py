@@ -160,29 +160,29 @@ def complete(words: list[str], program: str) -> list[str]:
     groups = "|".join(shipped_groups())
     words = [re.sub(rf"^\+({groups})=(?!\{{)", r"\1=", word) for word in words]
     files, words = without_files(words)
-    given = {word.lstrip("+").partition("=")[0]: word for word in overrides_of(words)}
+    given = {word.lstrip("+").partition("=")[0]: word for word in find_overrides(words)}
     check_data_is_no_file(given.get("data", ""))
     if not files:
-        return together(words)
+        return join_overrides(words)
     made, said = keys_of_option(files, given)
-    words = together([*made, *(word for word in words if word != "data=table")])
+    words = join_overrides([*made, *(word for word in words if word != "data=table")])
     asked = get_args_parser().parse_known_args(words)[0]
     if not asked.cfg and not asked.info:
         print(f"{said}; in full: python -m {program} {shlex.join(words)}")
     return words
 
 
-def overrides_of(words: list[str]) -> list[str]:
+def find_overrides(words: list[str]) -> list[str]:
     """The overrides of a command, on whichever side of its flags."""
     known, others = get_args_parser().parse_known_args(words)
     return [*known.overrides, *(word for word in others if not word.startswith("-"))]
 
 
-def together(words: list[str]) -> list[str]:
+def join_overrides(words: list[str]) -> list[str]:
     """The words with their overrides after the flags, where Hydra's parser would not read those on both sides."""
     if all(word.startswith("-") for word in get_args_parser().parse_known_args(words)[1]):
         return words
-    overrides = overrides_of(words)
+    overrides = find_overrides(words)
     return [*(word for word in words if word not in overrides), *(word for word in words if word in overrides)]
 
 
@@ -210,7 +210,7 @@ def without_files(words: list[str]) -> tuple[list[str], list[str]]:
             files.append(value)
     if words and words[-1] == "--data":
         raise ConfigError("--data names no file; write --data mine.csv.")
-    alone = [word for word in overrides_of(others) if is_table(word)]
+    alone = [word for word in find_overrides(others) if is_table(word)]
     return [*files, *alone], [word for word in others if word not in alone]
 
 

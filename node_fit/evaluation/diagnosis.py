@@ -202,7 +202,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judges a fit: the first rule that says something decides."""
     verdict = next(filter(None, (rule(case) for rule in RULES)))
     if verdict.kind in FITS:
-        verdict = is_runaway(case) or is_undetermined(case) or is_off_optimum(case) or verdict
+        verdict = is_runaway(case) or is_at_end(case) or is_off_optimum(case) or verdict
     if verdict.kind == "failed":
         return verdict
     more = filter(None, (describe_outliers(case.splits["train"], case.outliers), outside_in_words(case.splits)))
@@ -379,7 +379,7 @@ def is_runaway(case: Case) -> Diagnosis | None:
     return Diagnosis("unstable", f"unstable: {said}; {steady_in_words(case)}.")
 
 
-def is_undetermined(case: Case) -> Diagnosis | None:
+def is_at_end(case: Case) -> Diagnosis | None:
     """Equations that follow their data with constants at the ends of their ranges."""
     if not case.ends:
         return None

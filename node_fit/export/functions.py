@@ -25,7 +25,7 @@ from .tracing import CannotExport, Program, trace
 Precision = Literal["double", "float"]
 PRECISIONS: dict[str, str] = {"double": "x64", "float": "x32"}
 # Roundings of a level's terms that may add up in a step of an exported model.
-ROUNDINGS = 64
+LEVEL_ROUNDINGS = 64
 # A function with the shapes of its arguments.
 Shaped = tuple[Callable[..., PyTree], *tuple[tuple[int, ...], ...]]
 Method = Literal["tsit5", "radau5"]
@@ -211,7 +211,7 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
         assert isinstance(field, TriggeredField)
 
         def heights(t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array:
-            return field.levels(t, z, u) - ROUNDINGS * jnp.finfo(z.dtype).eps * field.sizes(t, z, u)
+            return field.levels(t, z, u) - LEVEL_ROUNDINGS * jnp.finfo(z.dtype).eps * field.sizes(t, z, u)
 
         found |= {"levels": (field.levels, *here), "heights": (heights, *here), "jumped": (field.jumped, *here)}
     return found

@@ -15,7 +15,7 @@ from ..model.neural_ode import NeuralODE
 # How far from one trajectory to another, of how many at the least and at the most: more of them fill the space.
 SHARES, FEWEST_APART, MOST_APART, MOST_PROBES = (0.25, 0.5, 0.75), 3, 16, 48
 # A model has run away this many ranges of the training data beyond them.
-AWAY = 1.0
+FAR_BEYOND = 1.0
 
 
 def trajectories_between(train: Dataset) -> Dataset | None:
@@ -45,7 +45,7 @@ def runs_away(model: NeuralODE, train: Dataset) -> bool:
     predicted = model.predict(probes)
     known = np.where(train.mask, train.ys, np.nan)
     low, high = np.nanmin(known, axis=(0, 1)), np.nanmax(known, axis=(0, 1))
-    margin = AWAY * (high - low)
+    margin = FAR_BEYOND * (high - low)
     # Rows before a start have no prediction.
     inside = (predicted >= low - margin) & (predicted <= high + margin)
     started = np.logical_or.accumulate(np.isfinite(predicted).all(axis=2), axis=1) & probes.valid

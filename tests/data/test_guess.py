@@ -3,22 +3,29 @@
 import numpy as np
 import pytest
 
-from node_fit.data.tables.guess import Guess, find_likely_inputs, guess_by_names, is_repeating, look_set, plain_name
+from node_fit.data.tables.guess import (
+    GuessedRoles,
+    find_likely_inputs,
+    guess_by_names,
+    is_repeating,
+    look_set,
+    plain_name,
+)
 
 
 @pytest.mark.parametrize(
     ("names", "guess"),
     [
-        (["x", "t", "y"], Guess("t")),
-        (["id", "t", "s"], Guess("t", "id")),
-        (["ID", "TIME", "DV", "AMT"], Guess("TIME", "ID", ("DV",))),
-        (["trajectory", "Time [h]", "x"], Guess("Time [h]", "trajectory")),
-        (["Subject", "date", "x"], Guess("date", "Subject")),
-        (["run", "minutes", "x"], Guess("minutes", "run")),  # By its place, but for the records.
-        (["u_V", "t_s", "y_V"], Guess("t_s")),
-        (["year", "hare"], Guess("year")),
-        (["identity", "timer"], Guess("identity")),
-        (["id"], Guess(None, "id")),
+        (["x", "t", "y"], GuessedRoles("t")),
+        (["id", "t", "s"], GuessedRoles("t", "id")),
+        (["ID", "TIME", "DV", "AMT"], GuessedRoles("TIME", "ID", ("DV",))),
+        (["trajectory", "Time [h]", "x"], GuessedRoles("Time [h]", "trajectory")),
+        (["Subject", "date", "x"], GuessedRoles("date", "Subject")),
+        (["run", "minutes", "x"], GuessedRoles("minutes", "run")),  # By its place, but for the records.
+        (["u_V", "t_s", "y_V"], GuessedRoles("t_s")),
+        (["year", "hare"], GuessedRoles("year")),
+        (["identity", "timer"], GuessedRoles("identity")),
+        (["id"], GuessedRoles(None, "id")),
     ],
 )
 def test_names_come_before_places(names, guess):

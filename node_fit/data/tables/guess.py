@@ -35,7 +35,7 @@ MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
 
 
-class Guess(NamedTuple):
+class GuessedRoles(NamedTuple):
     """The columns of times and of records, and those that were measured; None where nothing tells them."""
 
     time: str | None
@@ -48,14 +48,14 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\s_]*[\[(].*$|_(ms|s|sec|min|h|hr|hours|d|days)$", "", name.strip().lower())
 
 
-def guess_by_names(names: Sequence[str]) -> Guess:
+def guess_by_names(names: Sequence[str]) -> GuessedRoles:
     """What names tell, in whatever place they are; the time is else the first column that names no records."""
     plain = {name: plain_name(name) for name in names}
     time = next((name for name in names if plain[name] in TIMES), None)
     records = next((name for name in names if plain[name] in RECORDS and name != time), None)
     measured = tuple(name for name in names if plain[name] == MEASURED)
     first = next((name for name in names if name != records), None)
-    return Guess(time or first, records, measured or None)
+    return GuessedRoles(time or first, records, measured or None)
 
 
 def is_repeating(path: Path, name: str) -> bool:
