@@ -63,7 +63,7 @@ def is_repeating(path: Path, name: str) -> bool:
 
     **Raises:** `ValueError` if the file can't be read, or a row names no record.
     """
-    names = read_names(read_file(path, Roles(time=None, states=(name,), step=1.0)), name, "trajectory")
+    (names,) = read_names([read_file(path, Roles(time=None, states=(name,), step=1.0))], name, "trajectory")
     return len(set(names)) < len(names)
 
 
@@ -80,7 +80,7 @@ def find_likely_inputs(path: Path, time: str, trajectory: str | None, states: Se
     known = np.isfinite(values).all(axis=1)
     pairs = known[1:] & known[:-1]
     if trajectory is not None:
-        records = read_names(table, trajectory, "trajectory")
+        (records,) = read_names([table], trajectory, "trajectory")
         pairs &= records[1:] == records[:-1]
     if pairs.sum() < FEWEST_LOOKED_AT:
         return {}
