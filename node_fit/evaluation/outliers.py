@@ -10,13 +10,13 @@ from ..data.dataset import Dataset
 from ..data.noise import NORMAL_MEDIAN, is_relative
 from ..data.scaling import Scaler
 from ..objectives.objective import AbstractResidualLoss
-from .residuals import LEAST_VALUES, RISK, standardize
+from .residuals import LEAST_RESIDUAL, LEAST_VALUES, standardize
 
 Predicted = Float[np.ndarray, "trajectory time state"]
 # Neighbours of a value that lies apart are nearer by this factor; else a simulation has lost the record there.
 NEIGHBOURS_NEARER = 2.0
-# Outliers that a sentence names.
-MOST_OUTLIERS = 3
+# Outliers that a sentence names, and the risk that one of noise is, over all states.
+MOST_OUTLIERS, OUTLIER_RISK = 3, 1e-3
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
     outliers: list[Outlier] = []
     for state in range(residuals.shape[2]):
         column = residuals[..., state]
-        count = int(np.isfinite(column).sum())
-        if count < LEAST_VALUES:
+        count, squares = int(np.isfinite(column).sum()), np.square(column)
+        exact = data.sigma is None and np.nansum(squares) <= LEAST_RESIDUAL**2 * count
+        if count < LEAST_VALUES or exact:
             continue
-        squares = np.square(column)
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
-        limit = float(stdtrit(count - 2, 1 - RISK / (2 * count * residuals.shape[2])))
+        limit = float(stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2])))
         for trajectory, row in np.argwhere(distances > limit):
             known = np.flatnonzero(np.isfinite(column[trajectory]))
             place = int(known.searchsorted(row))

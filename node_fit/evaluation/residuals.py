@@ -69,6 +69,8 @@ def past_and_residuals(
 FEW_VALUES, LEAST_VALUES, MOST_VALUES = 20, 8, 200_000
 # The risk that independent residuals are said to depend on each other, or on inputs, over all states of a split.
 RISK = 0.01
+# The states that a sentence names are those that say it at this risk. Probabilities are kept from 0 and 1 by the last.
+PROBABLE, TINY_CHANCE = 0.05, 1e-12
 # A smaller correlation is not worth a sentence, however sure it is.
 SLIGHT = 0.2
 # Neighbours of a residual whose correlations are tested together.
@@ -387,13 +389,26 @@ def input_correlation(
 
 
 def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
-    """A sentence on the states whose neighbouring residuals depend on each other, if any do."""
-    limit = RISK / max(len(channels), 1)
-    found: list[str] = []
-    for name, each in channels.items():
-        if each.neumann is not None and each.neumann < limit and each.lag1 is not None and each.lag1 >= SLIGHT:
-            found.append(f"{each.lag1:.2f} of {name}")
-    return [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(found)})."] if found else []
+    """A sentence on the states whose neighbouring residuals depend on each other, if any do.
+
+    Either one state tells of it, or all together (S. A. Stouffer et al., The American Soldier, 1949, volume 1).
+    """
+    from scipy.special import ndtr, ndtri
+
+    chances = {name: check.neumann for name, check in channels.items() if check.neumann is not None}
+    if not chances:
+        return []
+    together = float(
+        ndtr(ndtri(np.clip(list(chances.values()), TINY_CHANCE, 1.0 - TINY_CHANCE)).sum() / len(chances) ** 0.5)
+    )
+    lowest = min(len(chances) * min(chances.values()), together) * (2 if len(chances) > 1 else 1)
+    alike = [
+        f"{check.lag1:.2f} of {name}"
+        for name, check in channels.items()
+        if chances.get(name, 1.0) < PROBABLE and check.lag1 is not None and check.lag1 >= SLIGHT
+    ]
+    told = lowest < RISK and alike
+    return [f"Neighbouring residuals depend on each other (lag-1 correlation {', '.join(alike)})."] if told else []
 
 
 def inputs_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:

@@ -1,14 +1,17 @@
 """Whether a model stays where its data are: it is simulated three times longer, from other starts and inputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ..data.dataset import Dataset
-from ..model.neural_ode import NeuralODE
 from .metrics import FAR_OFF
 from .simulation import DENSE, with_room
+
+Times = Float[np.ndarray, "trajectory saved"]
+Trials = Float[np.ndarray, "trajectory saved state"]
 
 # Simulations, and their duration [durations of the record].
 TRIALS, LONGER = 4, 3
@@ -36,21 +39,25 @@ class Escape:
         return f"{where} (measured: {self.lowest:.3g} to {self.highest:.3g})"
 
 
-def find_escape(model: NeuralODE, data: Dataset) -> Escape | None:
+def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, reads: int = 1) -> Escape | None:
     """The state that leaves the data farthest behind, if simulations run away; None if they stay.
 
     Each begins at a measured row, moved towards another one, and has the record's inputs from another row on. Data that
     grow may go on to grow as they did; nothing may go ten times farther.
 
-    **Arguments:** `model`: a single model. `data`: the training data.
+    **Arguments:**
+
+    - `simulate`: predicts trajectories of a dataset at some times, such as `NeuralODE.predict`.
+    - `data`: the training data, with its angles named.
+    - `reads`: number of rows that starts are read from.
     """
-    trials = make_trials(data, max(START_ROWS, model.start.given_rows or 0, model.start.past + model.start.washout + 1))
+    trials = make_trials(data, max(START_ROWS, reads))
     if trials is None:
         return None
     room = with_room(trials)
     dense = np.linspace(room.ts[:, 0], room.ts.max(axis=1), DENSE, axis=1)
     times = np.sort(np.concatenate([dense, room.ts], axis=1), axis=1)
-    simulated = model.predict(room, times)[: len(trials.trajectories)]
+    simulated = simulate(room, times)[: len(trials.trajectories)]
     finite = np.isfinite(simulated).all(axis=2)
     # Rows that a start is read from have no prediction.
     begun = np.logical_or.accumulate(finite, axis=1) | ~finite.any(axis=1, keepdims=True)

@@ -221,8 +221,11 @@ class Fit:
 
     def find_escape(self, train: Dataset) -> Escape | None:
         """Where simulations three times as long as the training data run away; None if they stay, or for windows."""
-        typical = self.model.typical
-        return None if self.horizon is not None else find_escape(typical, typical.scaler.marked(train))
+        if self.horizon is not None:
+            return None
+        model = self.model.typical
+        reads = max(model.start.given_rows or 0, model.start.past + model.start.washout)
+        return find_escape(model.predict, model.scaler.marked(train), reads)
 
     @property
     def distance(self) -> float:

@@ -12,11 +12,14 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 from node_fit.data.interpolation import noise_levels
-from node_fit.evaluation.advice import advise
+from node_fit.data.scaling import Scaler
+from node_fit.evaluation.advice import Untried, advise
 from node_fit.evaluation.case import Case, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
 from node_fit.evaluation.metrics import predict_baselines, score_predictions
+from node_fit.evaluation.outliers import find_outlying_residuals
+from node_fit.evaluation.stability import Escape
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
 from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record
@@ -610,3 +613,178 @@ def test_a_verdict_has_one_door():
         assert report.baselines[name] == fit.simple_scores(data, part)
         assert report.residuals[name].as_dict() == fit.check_residuals(part).as_dict()
     assert "test data" in fit.diagnose(splits).sentence and fit.diagnose(data) == fit.diagnose()
+
+
+def scaler_of(data):
+    return Scaler.from_dataset(data)
+
+
+def of_law(data, predicted, **more):
+    """The verdict on equations without a network."""
+    more = {"options": nf.Options(field=known()), "penalised": False, "scaler": scaler_of(data), **more}
+    return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, **more))
+
+
+def test_a_plateau_held_out_is_judged_in_the_spread_of_all_data():
+    """A decay that has ended before the test rows, where its error is a fifth of what moved there, and the noise."""
+    rng, ts = np.random.default_rng(1), np.linspace(0, 12, 60)
+    exact = 5 * np.exp(-1.2 * ts)
+    data = series(exact + 0.02 * rng.normal(size=60), ts)
+    train, test = data.until(6.0), data.scored_after(6.0)
+    tested = exact[None, :, None]
+    assert score_predictions(test, tested).nrmse > 0.9
+    found = held_out(
+        train, tested[:, : train.ts.shape[1]], test, tested, options=nf.Options(field=known()), penalised=False
+    )
+    assert found.kind == "good" and "times that on training" not in found.sentence
+    assert "0.01" in found.sentence and " 1 on test" not in found.sentence
+
+
+def test_a_law_at_the_noise_is_limited_by_it_whatever_its_share_of_the_variance():
+    """Few rows, and noise as large as the motion: nothing says that another law would do better."""
+    ts = np.linspace(0, 4, 15)
+    exact = np.exp(-0.2 * ts)
+    kinds = []
+    for seed in range(20):
+        data = series(exact + 0.4 * np.random.default_rng(seed).normal(size=15), ts)
+        kinds.append(of_law(data, exact[None, :, None]).kind)
+    assert kinds.count("noise-limited") >= 19
+
+
+def test_what_a_law_leaves_is_noise_or_it_is_wrong():
+    """R² 0.99, and residuals whose neighbours are alike; of a network, the same is close."""
+    ts = np.linspace(0, 6, 60)
+    data = series(2 * np.exp(-ts) + 0.01 * np.random.default_rng(0).normal(size=60), ts)
+    off = data.ys + 0.05 * np.sin(ts)[None, :, None]
+    found = of_law(data, off)
+    assert found.kind == "misfit" and "neighbouring residuals depend on each other" in found.sentence
+    assert "the equations may be wrong" in found.sentence
+    assert of_law(data, off, options=nf.Options(), penalised=True).kind == "close"
+    assert of_law(data, 2 * np.exp(-ts)[None, :, None]).kind == "good"
+
+
+def test_errors_of_the_solver_are_no_misfit():
+    ts = np.linspace(0, 6, 60)
+    data = series(2 * np.exp(-ts), ts)
+    assert of_law(data, data.ys + 1e-4 * np.sin(ts)[None, :, None]).kind == "good"
+
+
+def test_pooled_groups_are_not_good():
+    """Two strains as one law: half of the trajectories lie above it, and half below."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 5, 8)
+    rates = np.where(np.arange(6) < 3, 0.7, 0.9)[:, None]
+    ys = 3 * np.exp(-rates * ts) + 0.02 * rng.normal(size=(6, 8))
+    data = nf.Dataset.from_arrays(ts, ys[..., None], states=["x"])
+    pooled = np.broadcast_to(3 * np.exp(-0.8 * ts), ys.shape)[..., None].copy()
+    found = of_law(data, pooled)
+    assert found.kind == "misfit" and "the residuals of trajectories differ by more than chance" in found.sentence
+    assert of_law(data, 3 * np.exp(-rates * ts)[..., None]).kind in ("good", "noise-limited")
+
+
+def test_a_model_that_runs_away_is_unstable_whatever_its_fit():
+    data = rotation()
+    escape = Escape("x", 2e6, -1.0, 1.0)
+
+    def of(found, predicted):
+        return diagnose(Case("converged", STALLED, {"train": data}, {"train": predicted}, escape=lambda: found))
+
+    found = of(escape, data.ys + 1e-3)
+    assert found.kind == "unstable" and "x reaches 2e+06 (measured: -1 to 1)" in found.sentence
+    assert of(None, data.ys + 1e-3).kind == "good" and of(escape, 0.6 * data.ys).kind == "poor"
+
+
+def with_outlier(rows=40):
+    ts = np.linspace(0, 6, rows)
+    exact = 2 * np.exp(-0.3 * ts)
+    ys = exact + 0.02 * np.random.default_rng(0).normal(size=rows)
+    ys[rows // 2] = 0.1 * exact[rows // 2]
+    return series(ys, ts), exact[None, :, None]
+
+
+def test_a_robust_loss_has_robust_scores_and_names_what_lies_apart():
+    data, exact = with_outlier()
+    assert score_predictions(data, exact).nrmse > 0.2
+    found = of_law(data, exact, options=nf.Options(field=known(), loss="student"))
+    assert found.kind in ("good", "noise-limited")
+    named = f"x = {data.ys[0, 20, 0]:.3g} at t = {data.ts[0, 20]:g} (row 21 of trajectory '0'"
+    assert "Far from what all others say lies " + named in found.sentence
+    squares = of_law(data, exact)
+    assert squares.kind in ("misfit", "poor") and named in squares.sentence and "loss=student" in squares.sentence
+
+
+def test_noise_is_rarely_said_to_lie_apart():
+    draws = [series(np.random.default_rng(seed).normal(size=30)) for seed in range(100)]
+    scaler, flat = Scaler.from_dataset(draws[0], identity=True), np.zeros((1, 30, 1))
+    assert sum(bool(find_outlying_residuals(data, flat, scaler)) for data in draws) <= 1
+
+
+def test_training_that_made_validation_worse_is_not_unfinished():
+    """The training loss still fell, and the validation loss has risen since the first chunk."""
+    data = rotation()
+
+    def history(validation):
+        losses = zip((0.3, 0.28, 0.24), validation, (100, 200, 300), strict=True)
+        return [dataclasses.replace(record(loss, step), validation_loss=held) for loss, held, step in losses]
+
+    adam = nf.Options(optimizer=nf.Adam(learning_rate=0.03))
+    worse = Case("completed", history((0.026, 0.1, 0.2)), {"train": data}, {"train": data.ys + 0.1}, options=adam)
+    found = diagnose(worse)
+    assert found.kind == "worsened" and "from 0.026 to 0.2" in found.sentence
+    assert "optimizer.learning_rate=0.003" in found.sentence and "optimizer=lbfgs" in found.sentence
+    better = dataclasses.replace(worse, history=history((0.2, 0.1, 0.05)))
+    assert diagnose(better).kind == "unfinished"
+
+
+def test_unfinished_training_is_not_put_on_hidden_states():
+    """All steps were used, at a rate that ended at zero: the last chunks fell less, and past rows predict the rest."""
+    data, predicted = pendulum_with(0.6)
+    losses = (0.34, 0.28, 0.267, 0.237, 0.228, 0.223)
+    history = [record(loss, 100 * (at + 1)) for at, loss in enumerate(losses)]
+    case = Case("completed", history, {"train": data}, {"train": predicted})
+    found = diagnose(case)
+    assert found.kind == "unfinished" and "hidden" not in found.sentence and "training.steps" in found.sentence
+    # A fit that had come to rest lacks something else.
+    stalled = [record(loss, 100 * (at + 1)) for at, loss in enumerate((0.34, 0.24, 0.224, 0.224, 0.224, 0.223))]
+    assert "hidden=1" in diagnose(dataclasses.replace(case, history=stalled)).sentence
+
+
+def test_advice_names_nothing_that_the_run_has():
+    """Of each setting that advice may name: it is named to a plain run, and not to one that has it or has tried it."""
+    named = {
+        "hidden=1 start=encoder": ({"hidden": 1, "start": nf.Encoder}, lambda untried: untried.more_hidden()),
+        "training.window=20": ({"training": nf.Training(window=20)}, lambda untried: untried.shorter_windows(20)),
+        "penalty.ridge=0.1": ({"penalty": nf.Penalty(ridge=0.1)}, lambda untried: untried.prior()),
+        "field.width=16": ({"field": functools.partial(nf.MLP, width=16)}, lambda untried: untried.smaller_network()),
+        "start=fitted": ({"field": known(), "start": nf.Fitted}, lambda untried: untried.other_equations()),
+        "restarts=8": ({"field": known(), "restarts": 8}, lambda untried: untried.other_equations()),
+    }
+    for text, (given, advice) in named.items():
+        plain = {"field": given["field"]} if "known" in str(given.get("field")).lower() else {}
+        assert text in (advice(Untried(nf.Options(**plain))) or ""), text
+        assert f"{text} " not in f"{advice(Untried(nf.Options(**given)))} ".replace(";", " ").replace(")", " "), text
+    assert Untried(nf.Options(training=nf.Training(window=5))).shorter_windows(20) is None
+    tried = Untried(nf.Options(), ("penalty.ridge", "training.window", "field.width"))
+    assert tried.prior() is tried.shorter_windows(20) is tried.smaller_network() is None
+
+
+def test_a_flat_fit_with_a_hidden_state_is_not_told_to_take_one():
+    data = rotation()
+    options = nf.Options(hidden=1, start=nf.Encoder)
+    found = diagnose(Case("converged", STALLED, {"train": data}, {"train": 0 * data.ys}, options=options))
+    assert found.kind == "flat" and "hidden=2" in found.sentence and "start=encoder" not in found.sentence
+
+
+def test_a_true_law_is_not_beaten_by_the_best_of_several_models():
+    """Three models, each of which forecasts noise of its own beside the truth, on two held-out parts."""
+    ts = np.arange(12.0)
+    kinds = []
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        parts = {name: series(np.sin(0.5 * ts) + 0.2 * rng.normal(size=12)) for name in ("train", "validation", "test")}
+        predicted = {name: np.sin(0.5 * ts)[None, :, None] + 0.06 * rng.normal(size=(1, 12, 1)) for name in parts}
+        rivals = {
+            name: {kind: np.sin(0.5 * ts)[None, :, None] + 0.06 * rng.normal(size=(1, 12, 1)) for kind in "abc"}
+            for name in parts
+        }
+        kinds.append(diagnose(Case("converged", STALLED, parts, predicted, rivals, penalised=False)).kind)
+    assert kinds.count("beaten") <= 1
