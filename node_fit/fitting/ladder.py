@@ -21,7 +21,7 @@ from ..evaluation.case import FLAT
 from ..evaluation.chaos import lyapunov_time, predicts_windows_alone
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Sparse
-from ..model.fields.network import MLP, Linear, Polynomial
+from ..model.fields.network import MLP, Linear, LogTimeMLP, Polynomial
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.make_model import is_equations_alone, is_plain, keyword, made_of, make_model, says
@@ -450,7 +450,8 @@ def horizon_of(fit: Fit, most: float = FLAT) -> int | None:
 
 def rungs(options: Options, first: Fit, horizon: int | None, effort: Effort) -> list[Rung]:
     """The rungs for a kind of field, in the order in which they are tried; in windows of a record with a horizon."""
-    if not callable(options.field):
+    # Where rows span decades of time, any other field needs an implicit method, of which a step takes many seconds.
+    if not callable(options.field) or made_of(first.options.field) is LogTimeMLP:
         return []
     if says(options.field, "has_equations", False):
         several = functools.partial(with_several_starts, effort=effort)

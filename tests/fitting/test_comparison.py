@@ -1,6 +1,7 @@
 """Attempts are compared on the rows that count for all of them, in the spread of the training data."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -116,6 +117,12 @@ def test_what_is_far_worse_than_the_mean_is_kept_only_where_all_are(doses, fit):
     assert ladder.best_of([lost, plain]) is plain and ladder.best_of([plain, lost]) is plain
     also = judged(fit, "linear", misfits_of(doses, 0.1, 0.1, 1, held=50.0))
     assert ladder.best_of([lost, also]) is lost
+
+
+def test_nothing_else_is_tried_where_rows_span_decades_of_time(fit):
+    """Other fields would need steps of an implicit method, each of which takes seconds."""
+    options = dataclasses.replace(fit.options, field=functools.partial(nf.LogTimeMLP, shortest=1e-5))
+    assert ladder.rungs(nf.Options(), dataclasses.replace(fit, options=options), None, "normal") == []
 
 
 @pytest.mark.parametrize(("rows", "given"), [(5, 1), (12, 3), (30, 7), (50, 10)])
