@@ -6,6 +6,7 @@ if __name__ == "__main__":
     start_command()  # before anything heavy is imported
 
 import gc
+import importlib
 import sys
 import time
 
@@ -18,12 +19,24 @@ from .app.leaderboard import Leaderboard
 from .app.vectorized import Vectorized
 from .startup import BEGAN
 
+# Commands that are also modules, by the word that names them after `node-fit`.
+COMMANDS = {
+    "predict": "node_fit.predict",
+    "discover": "node_fit.discover.__main__",
+    "export": "node_fit.export.__main__",
+    "report": "node_fit.report.__main__",
+    "tune": "node_fit.tune",
+}
+
 
 def main() -> None:
     """Composes the config, runs one job or a multirun, and exits with 0 or with the code of what failed.
 
-    `open` as the first word makes and shows the page of a run instead.
+    `open` as the first word makes and shows the page of a run instead; the name of another command is that command.
     """
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        sys.argv[:2] = [f"node-fit {sys.argv[1]}"]
+        return importlib.import_module(COMMANDS[sys.argv[0].split()[1]]).main()
     if sys.argv[1:2] == ["open"]:
         from .report.__main__ import main as report
 

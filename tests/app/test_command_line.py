@@ -4,12 +4,15 @@ import re
 import shlex
 from pathlib import Path
 
+import optax
 import pytest
 from helpers.commands import node_fit, spirals, write_table
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
+from node_fit.__main__ import COMMANDS
+from node_fit.app.config.build import build
 from node_fit.app.config.composition import ConfigError, explain
 from node_fit.app.launching import complete, quoted_words, register, with_or_without_plus
 
@@ -312,3 +315,38 @@ def test_a_zero_of_a_logarithmic_state_is_told_before_the_fit(folder):
     assert ran.code == 1
     assert "state 'c' is 0 at t = 8 of trajectory" in ran.sentence
     assert "compiling" not in ran.out
+
+
+# Commands and their help.
+
+
+@pytest.mark.parametrize("name", ["predict", "discover", "export", "report", "open"])
+def test_commands_are_words_after_node_fit(folder, name):
+    ran = node_fit(folder, name, "--help")
+    assert ran.code == 0 and "usage: " in ran.out and name in ran.out
+
+
+def test_the_help_begins_with_what_people_type(folder):
+    """Before the groups and all keys of Hydra."""
+    ran = node_fit(folder, "--help")
+    before = ran.out.partition("== Configuration groups ==")[0]
+    assert all(f"node-fit {name} " in before for name in ("FILE.csv", *COMMANDS, "open"))
+    keys = re.findall(r"^  '?\+?([a-z_.]+)=", before, re.MULTILINE)
+    assert len(keys) >= 9 and "data.time" in keys and "effort" in keys
+
+
+@pytest.mark.parametrize("word", ["optimizer=optax.nadam", "optimizer=optax.adabelief"])
+def test_an_optimizer_of_optax_gets_what_to_type(folder, word):
+    ran = node_fit(folder, word)
+    written = ran.sentence.partition("is written ")[2].rstrip(".")
+    assert shlex.split(written)[0] == "~optimizer"
+    chosen = composed(*shlex.split(written)).optimizer
+    made = build(chosen, "optimizer")
+    assert chosen._target_ == word.partition("=")[2] and isinstance(made, optax.GradientTransformation)
+
+
+def test_a_constant_without_a_value_gets_its_key(folder):
+    ran = node_fit(folder, "field=known", '+field.equations={hare: "mu*hare", lynx: "-lynx"}')
+    assert ran.sentence.endswith("if it is a constant, give its first value, +field.constants.mu=1.")
+    near = node_fit(folder, "field=known", '+field.equations={hare: "linx", lynx: "-lynx"}')
+    assert near.sentence.endswith("did you mean 'lynx'?")

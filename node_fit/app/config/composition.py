@@ -77,13 +77,15 @@ def constructors() -> dict[str, Callable[..., object]]:
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of names that nobody wrote
                 target = getattr(module, each)
             # Libraries also expose what they import from others.
-            if not each.startswith("_") and is_constructor(target, package) and is_in(target.__module__, package):
+            home = getattr(getattr(target, "func", target), "__module__", None)
+            if not each.startswith("_") and is_constructor(target, package) and is_in(home, package):
                 found[f"{name}.{each}"] = target
     return found
 
 
 def is_constructor(target: object, package: str) -> bool:
-    made = package == "optax" and inspect.isfunction(target)
+    # Optax has variants, such as nadam, that are other optimizers with some arguments.
+    made = package == "optax" and inspect.isfunction(getattr(target, "func", target))
     return made or (inspect.isclass(target) and not inspect.isabstract(target))
 
 
@@ -335,6 +337,10 @@ def explain(error: BaseException) -> str | None:
                 extra = f"pip install 'node_fit[{LAUNCHERS[name]}]'"
                 return f"hydra/launcher={name} needs another package; install it with {extra}."
             known = f"; {nearest_name(name, error.options, f'{group}=')}" if error.options else ""
+            if group == "optimizer" and name.startswith("optax."):
+                known = (
+                    f", and one of Optax is written '~optimizer' '+optimizer={{_target_: {name}, learning_rate: 1e-3}}'"
+                )
             return one_line(f"{group}={name} does not exist{known}")
         case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
             return one_line(unknown_key(key, error.parent_node))
