@@ -680,10 +680,10 @@ MUTANTS = (
         ("tests/petab/test_wrong_tables.py",),
     ),
     Mutant(
-        "SBML: functions that double",
+        "SBML: functions in a long chain",
         "node_fit/petab/sbml.py",
-        "        self.nodes += size.nodes\n",
-        "",
+        "if self.nodes > MAX_NODES or size.depth > MAX_DEPTH_WRITTEN_OUT:",
+        "if self.nodes > MAX_NODES:",
         ("tests/faults/test_hostile_files.py",),
     ),
     Mutant(
