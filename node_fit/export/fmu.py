@@ -212,8 +212,8 @@ def variables_of(exported: Exported, layout: Layout, start: np.ndarray, inputs: 
     **Arguments:** `start`, `inputs`: values at the start, shapes `(state,)` and `(input,)`.
     """
     one, states, columns = exported.one, state_names(exported), exported.columns
-    # What is predicted has the names of the columns; states get others where they would have the same.
-    own = [f"state {name}" if name in columns else name for name in states]
+    # What is predicted has the names of the columns.
+    own = [f"state {name}" for name in states]
     jumping = states if layout.shifts else ()
     wished = [*columns, *one.inputs, "time", *own, *(f"der({name})" for name in own)]
     wished += [*(f"multiply {name}" for name in jumping), *(f"add {name}" for name in jumping)]

@@ -11,7 +11,7 @@ from types import ModuleType
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..data.domains import near
@@ -139,7 +139,8 @@ class Whole:
     ) -> Float[Array, "row column"]:
         """What is predicted in each row; arguments as of the module in NumPy."""
         scaler, rows = self.one.system.scaler, self.exported.rows_read
-        at = rows - 1 if self.exported.reads_past else 0
+        # Of a short record, the row before the last.
+        at = jnp.clip(jnp.asarray(t.shape[0]) - 2, 0, rows - 1) if self.exported.reads_past else jnp.zeros((), int)
         begun = self.start(t, y, u, at) if start is None else jnp.concatenate(self.each("line", start))
         ts = (t - t[at]) / scaler.time_scale
         origin = (t[at] - scaler.time_shift) / scaler.time_scale
@@ -180,18 +181,23 @@ class Whole:
         return jax.lax.fori_loop(jnp.zeros_like(count), count, step, z)
 
     def start(
-        self, t: Float[Array, " row"], y: Float[Array, "row channel"], u: Float[Array, "row input"], at: int
+        self, t: Float[Array, " row"], y: Float[Array, "row channel"], u: Float[Array, "row input"], at: Int[Array, ""]
     ) -> Float[Array, " all"]:
-        """The scaled states in the row `at`, from the rows that the rule reads."""
-        rows, scaler = self.exported.rows_read, self.one.system.scaler
-        ys = jnp.stack([unwrapped(y[:rows, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
-        known = jnp.isfinite(y[at:])
-        first = jnp.take_along_axis(y[at:], jnp.argmax(known, axis=0)[None], axis=0)[0]
+        """The scaled states in the row `at`, from the rows that the rule reads, of which a record may have fewer."""
+        rows, scaler, past = self.exported.rows_read, self.one.system.scaler, self.exported.reads_past
+        count = jnp.asarray(t.shape[0])
+        place = rows - 1 if past else 0
+        row = at + jnp.arange(rows) - place
+        source, there = jnp.clip(row, 0, count - 1), (row >= 0) & (row < count)
+        read = jnp.where((row < count)[:, None], y[source], jnp.nan)
+        ys = jnp.stack([unwrapped(read[:, c], turn) for c, turn in enumerate(self.exported.turns)], axis=1)
+        known = jnp.isfinite(y) & (jnp.arange(t.shape[0]) >= at)[:, None]
+        first = jnp.take_along_axis(y, jnp.argmax(known, axis=0)[None], axis=0)[0]
         turns = [turn or 1.0 for turn in self.exported.turns]
         wrapped = first - jnp.asarray(turns, y.dtype) * jnp.floor(first / jnp.asarray(turns, y.dtype) + 0.5)
         first = jnp.where(jnp.asarray([bool(turn) for turn in self.exported.turns]), wrapped, first)
-        first = jnp.where(jnp.isfinite(ys[at]), ys[at], first)
-        given = first, ys, u[:rows], t[:rows] - t[at], jnp.ones(rows, y.dtype)
+        first = jnp.where(jnp.isfinite(ys[place]), ys[place], first)
+        given = first, ys, u[source], t[source] - t[at], there.astype(y.dtype)
         origin = (t[at] - scaler.time_shift) / scaler.time_scale
         return jnp.concatenate([own["start"](*given, origin) for own in self.functions])
 
@@ -249,8 +255,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
     whole, dtype = Whole(exported), exported.dtype
     states, inputs, channels = len(whole.members) * whole.size, whole.inputs, whole.channels
     with scope(PRECISIONS[exported.precision]):
-        least = max(2, exported.rows_read)
-        batch, rows = jax_export.symbolic_shape("batch, rows", constraints=[f"rows >= {least}"])
+        batch, rows = jax_export.symbolic_shape("batch, rows", constraints=["rows >= 1"])
         (single,) = jax_export.symbolic_shape("batch")
         shapes: dict[str, tuple[tuple[object, ...], ...]] = {
             "field": ((), (states,), (inputs,)),

@@ -225,13 +225,19 @@ def compiler() -> str:
     )
 
 
-def call(words: Sequence[str], folder: Path, given: str | None = None) -> str:
+# What the program in C returns if a record can't be simulated to its end.
+INCOMPLETE = 2
+
+
+def call(words: Sequence[str], folder: Path, given: str | None = None, allowed: Sequence[int] = (0,)) -> str:
     """The output of a command.
+
+    **Arguments:** `given`: its input. `allowed`: what it may return.
 
     **Raises:** `RuntimeError` with what it says if it fails.
     """
     done = subprocess.run(words, cwd=folder, input=given, capture_output=True, text=True, timeout=LONGEST_RUN)
-    if done.returncode:
+    if done.returncode not in allowed:
         raise RuntimeError(f"{' '.join(words)} failed: {done.stderr[:2000] or done.stdout[:2000]}")
     return done.stdout
 
@@ -241,7 +247,7 @@ def run_c(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> li
     rows = max(len(trial.t) for trial in trials)
     call([compiler(), *FLAGS, f"-DMOST_ROWS={rows}", "main.c", "model.c", "-lm", "-o", "model"], folder)
     try:
-        text = call([str(folder / "model")], folder, as_csv(exported, trials))
+        text = call([str(folder / "model")], folder, as_csv(exported, trials), (0, INCOMPLETE))
     finally:
         (folder / "model").unlink()
     table = list(csv.reader(io.StringIO(text)))[1:]

@@ -19,6 +19,7 @@ from node_fit.export import __main__ as command
 from node_fit.export.c import render_c
 from node_fit.export.export import TARGETS
 from node_fit.export.functions import Steps, export_functions
+from node_fit.export.graphs import Whole
 from node_fit.export.numpy_target import render_numpy
 from node_fit.export.trials import in_double
 
@@ -170,13 +171,33 @@ def test_steps_converge_with_their_order(tmp_path):
     assert errors[0] / errors[1] > 16
 
 
-def compiled(folder, exported, main: str) -> list[float]:
-    """The numbers that a program of C prints that calls an exported model."""
+def compiled(folder, exported, main: str, *flags: str, given: str = "") -> list[str]:
+    """The words that a program of C prints that calls an exported model."""
     for name, text in {**render_c(exported), "main.c": main}.items():
         (folder / name).write_text(text)
-    subprocess.run(["gcc", *WARNINGS, "main.c", "model.c", "-lm", "-o", "run"], cwd=folder, check=True)
-    done = subprocess.run(["./run"], cwd=folder, capture_output=True, text=True, check=True)
-    return [float(number) for number in done.stdout.split()]
+    subprocess.run(["gcc", *WARNINGS, *flags, "main.c", "model.c", "-lm", "-o", "run"], cwd=folder, check=True)
+    return subprocess.run(["./run"], cwd=folder, input=given, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_c_says_what_it_cannot_simulate_and_reads_nothing_of_no_rows(tmp_path):
+    """Of a record without rows, under AddressSanitizer; of one with an absent input, and one that runs away."""
+    model, _ = network(field=functools.partial(nf.Known, equations={"x": "x^2 + f", "v": "-v"}))
+    none = (
+        '#include "model.h"\n#include <stdio.h>\nint main(void)\n{\n    double t[1] = {0};\n'
+        "    model_real u[1] = {0}, y[2] = {0}, columns[2];\n"
+        '    printf("%d", model_simulate(0, t, u, y, NULL, NULL, NULL, columns, NULL));\n    return 0;\n}\n'
+    )
+    exported = export_functions(in_double(model), "double", Steps("tsit5", np.inf, 1))
+    assert compiled(tmp_path, exported, none, "-fsanitize=address") == ["0"]
+    compiled(tmp_path, exported, render_c(exported)["main.c"], given="t,x,v,f\n")
+    for rows, code, said in (
+        ("1,2,3,0.5\n2,2,3,nan\n", 1, "error: an input is absent or not finite; fill it in (line 3)"),
+        ("1,2,3,0.5\n2,2,3,\n", 1, "(line 3)"),
+        ("1,1e80,1,0.5\n2,,,0.5\n3,,,0.5\n", 2, "error: a record can't be simulated to its end"),
+        ("1,2,3,0.5\n2,2,3,0.5\n", 0, ""),
+    ):
+        done = subprocess.run(["./run"], cwd=tmp_path, input="t,x,v,f\n" + rows, capture_output=True, text=True)
+        assert (done.returncode, said in done.stderr) == (code, True)
 
 
 # Steps of a share of the rows' spacing, whose times are products or sums: the two are not the same to the last digit.
@@ -205,7 +226,24 @@ def test_steps_of_c_act_once_at_a_level_that_is_zero_between_two_of_them(tmp_pat
     model, _ = counting()
     found = compiled(tmp_path, export_functions(in_double(model), precision, Steps("tsit5", np.inf, 1)), STEPS)
     left = 4 * np.exp(-0.6) + sum(np.exp(-0.1 * 0.25 * (24 - row)) for row in (7, 12, 20))
-    np.testing.assert_allclose(np.reshape(found, (-1, 2)), np.tile([left, 3], (14, 1)), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.reshape([float(word) for word in found], (-1, 2)), np.tile([left, 3], (14, 1)), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("rows", "before"), [(3, False), (3, True)])
+def test_graphs_simulate_records_that_are_shorter_than_what_a_start_reads(rows, before):
+    """As the program in NumPy does."""
+    model, data = network(start=functools.partial(nf.Encoder, rows=rows, before=before))
+    exported = export_functions(in_double(model), "double", Steps("tsit5", np.inf, 1))
+    scope: dict = {}
+    exec(render_numpy(exported)["model.py"], scope)
+    whole = Whole(exported)
+    for count in (1, 2, 5):
+        t, y, u = data.ts[0, :count], data.ys[0, :count], data.us[0, :count]
+        with jax.enable_x64(True):
+            found = whole.simulate(*map(jnp.asarray, (t, y, u, np.ones((count, 2)), np.zeros((count, 2)))))
+        np.testing.assert_allclose(found, scope["simulate"](t, y, u), rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -61,7 +61,8 @@ def test_a_unit_starts_at_its_parameters(encoded):
     model, data, folder, _ = encoded
     path, start = str(folder / "model_fmi2.fmu"), np.asarray(model.predict(data.select([0])))[0, 0]
     given = {v.name: v.start for v in fmpy.read_model_description(path).modelVariables if v.name.startswith("state ")}
-    np.testing.assert_allclose([float(each) for each in given.values()], start, rtol=1e-6)
+    assert list(given) == ["state x", "state v", "state hidden0"]
+    np.testing.assert_allclose([float(each) for each in given.values()][:2], start, rtol=1e-6)
     found = fmpy.simulate_fmu(path, start_time=2.0, stop_time=2.1, start_values={"state x": 2.5}, output=["x"])
     assert found["x"][0] == pytest.approx(2.5)
 

@@ -6,7 +6,8 @@
    Columns are found by their names in the first line: the time, the channels (their first values give the start; later
    ones may be empty), the inputs, and if there are several records, trajectory, whose rows follow each other. Further
    columns are optional: "start NAME" gives the start of a state (those of all states are needed, in the first row of a
-   record), and "add NAME" and "multiply NAME" change a state just after a row. */
+   record), and "add NAME" and "multiply NAME" change a state just after a row. Returns 0; 1 with a sentence if the
+   records are wrong; 2 if one can't be simulated to its end, whose missing predictions are left empty. */
 #include "model.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ static model_real us[MOST_ROWS * ROOM], ys[MOST_ROWS * MODEL_CHANNELS], columns[
 static model_real start[MODEL_ALL_STATES], factor[MOST_ROWS * MODEL_ALL_STATES], shift[MOST_ROWS * MODEL_ALL_STATES];
 static char line[LONGEST_LINE], header[LONGEST_LINE], name[LONGEST_NAME], text[MOST_ROWS][32];
 static char *fields[MOST_COLUMNS];
-static int rows = 0, begins = 0, jumps = 0;
+static int rows = 0, begins = 0, jumps = 0, failed = 0;
 
 static void end(const char *said, long number)
 {
@@ -118,7 +119,7 @@ static void simulate(int has_names)
 {
     if (rows == 0)
         return;
-    model_simulate(rows, ts, us, ys, begins ? start : NULL, jumps ? factor : NULL, jumps ? shift : NULL, columns, NULL);
+    failed |= model_simulate(rows, ts, us, ys, begins ? start : NULL, jumps ? factor : NULL, jumps ? shift : NULL, columns, NULL);
     for (int row = 0; row < rows; row++) {
         if (has_names) {
             write_name(name);
@@ -185,8 +186,11 @@ int main(void)
             end("the time must increase from row to row", at);
         for (int i = 0; i < MODEL_CHANNELS; i++)
             ys[rows * MODEL_CHANNELS + i] = (model_real)number(fields[channel[i]], (double)NAN, at);
-        for (int i = 0; i < MODEL_INPUTS; i++)
+        for (int i = 0; i < MODEL_INPUTS; i++) {
             us[rows * ROOM + i] = (model_real)number(fields[input[i]], (double)NAN, at);
+            if (!isfinite(us[rows * ROOM + i]))
+                end("an input is absent or not finite; fill it in", at);
+        }
         for (int i = 0; i < MODEL_ALL_STATES; i++) {
             if (rows == 0) {
                 start[i] = (model_real)(begin[i] < 0 ? (double)NAN : number(fields[begin[i]], (double)NAN, at));
@@ -199,5 +203,7 @@ int main(void)
         rows++;
     }
     simulate(names >= 0);
-    return 0;
+    if (failed)
+        fputs("error: a record can't be simulated to its end; what is missing is left empty\n", stderr);
+    return failed ? 2 : 0;
 }

@@ -524,9 +524,14 @@ static int start_row(int rows, const real *y)
 /* The scaled states at the start of a record. */
 static int begin(int rows, const double *t, const real *u, const real *y, real *z)
 {
-    const int at = start_row(rows, y);
+    const int at = rows > 0 ? start_row(rows, y) : 0;
     real first[C], last[C], ys[ROWS * C], us[ROWS * ROOM] = {0}, ts[ROWS], there[ROWS];
     int missing = C;
+    if (rows < 1) {
+        for (int i = 0; i < M * S; i++)
+            z[i] = (real)NAN;
+        return 0;
+    }
     for (int i = 0; i < C; i++) {
         first[i] = (real)NAN;
         last[i] = 0;
