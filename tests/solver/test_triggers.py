@@ -477,6 +477,19 @@ def test_a_level_that_is_zero_at_a_row_acts_there_and_once(begin, gap, march):
     assert ys[0, -1, 1] == 3
 
 
+def test_the_time_of_a_level_at_a_row_has_the_derivative_of_later_rows():
+    """And at that row, where the state jumps, that from before it."""
+    ts = 0.3 + 0.25 * np.arange(7)
+    triggers = [{"when": "tau - t", "set": {"x": "x + 1"}}]
+    model, data = posed({"x": "-x/2"}, triggers, ts, [1.0], constants={"tau": float(ts[3])})
+    with scope("x64"):
+        batch = carry(model.batch(data), np.float64)
+        slopes = jax.jit(jax.jacrev(lambda raw: solve(model, batch, 2, raw)[0][0, :, 0]))(model.field.constants.raw)
+    # The constant is a multiple of its first value.
+    expected = ts[3] * np.where(ts < ts[3], 0, 0.5 * np.exp(-(ts - ts[3]) / 2))
+    np.testing.assert_allclose(slopes[:, 0], expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(("level", "count"), [("cos(25*t) + 0.9", 8), ("sin(40*t + 0.3) - 0.5", 13)])
 def test_levels_that_swing_faster_than_the_rows_are_followed_or_said(level, count):
     triggers, ts = [{"when": level, "set": COUNT}], np.linspace(0, 2, 5)
