@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
-from ..model.ensemble import Ensemble
+from ..model.ensemble import Ensemble, add_to_rows
 from ..model.initial_state.rule import AbstractStart, Guess, Simulate, Starts
 from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
@@ -174,8 +174,11 @@ def with_given_starts(model: NeuralODE | Ensemble, data: Dataset) -> NeuralODE |
     precision = precision_of(model)
     found: list[NeuralODE] = []
     with scope_of(model):
-        for member in members:
-            batch = carry(member.start.needed(member.batch(data)), dtype_of(precision))
+        for number, member in enumerate(members):
+            needed = member.start.needed(member.batch(data))
+            added = model.vary_rows(needed) if isinstance(model, Ensemble) else None
+            own = needed if added is None else add_to_rows(needed, *(each[number] for each in added))
+            batch = carry(own, dtype_of(precision))
             values = eqx.filter_jit(NeuralODE.estimated_start)(member, batch)
             found.append(replace(member, start=Given(member.start.guess, values)))
     return replace(model, members=tuple(found)) if isinstance(model, Ensemble) else found[0]

@@ -42,7 +42,8 @@ from ..uncertainty.confidence import (
     profile,
     with_derived,
 )
-from ..uncertainty.linearization import Evidence, Information, Likelihood, Unsure, compute_likelihood
+from ..uncertainty.likelihood import Likelihood, compute_likelihood
+from ..uncertainty.linearization import Evidence, Information, Unsure
 from .problem import stages_of
 from .readable import equations_of, notebook_page
 from .resolve import Choice

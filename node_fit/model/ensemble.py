@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import diffrax
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from ..data.batch import Batch, in_slices
 from ..data.dataset import Dataset, GivenStates, is_single
-from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
+from ..runtime.placement import AnyArray, ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
@@ -30,6 +30,13 @@ ENOUGH_RESIDUALS = 4096
 BAND_LEVELS = np.arange(1, 100) / 100
 
 
+# What is added to measurements, and to the first one of each channel.
+Added = tuple[
+    Float[AnyArray, "member trajectory time channel"],
+    Float[AnyArray, "member trajectory channel"],
+]
+
+
 @stored_as("Ensemble")
 class Ensemble(eqx.Module):
     """Fitted models that differ in their seeds or in the data that they saw, with calibrated bands.
@@ -38,9 +45,10 @@ class Ensemble(eqx.Module):
     `spread` is the members' standard deviation at that time, and `noise` that of the training data around the mean.
     With `factor`, the bands cover the share `p` of the validation data (split conformal prediction with normalised
     residuals: Lei et al., J. Amer. Statist. Assoc. 113, 2018, section 5.2). Of members that are drawn around a fit, it
-    is at least that of the normal distribution: few validation data may lie well by chance. Without such data, it is
-    that of the normal distribution, and there are no bands beyond the training data's times: noise and spread say
-    nothing of the error of a forecast.
+    is at least that of Student's t-distribution: few validation data may lie well by chance. Without such data, it is
+    that of this distribution, or of the normal one, and there are no bands beyond the training data's times: noise and
+    spread say nothing of the error of a forecast. Where starts are fitted to rows, each member that is drawn around a
+    fit reads rows to which other noise is added (`vary_rows`).
 
     **Arguments:**
 
@@ -63,27 +71,37 @@ class Ensemble(eqx.Module):
         return f"Ensemble of {len(self.members)} members, each a {self.members[0]}"
 
     @staticmethod
-    def of(members: Sequence[NeuralODE], train: Dataset, validation: Dataset | None, gain: float = 1.0) -> "Ensemble":
+    def of(
+        members: Sequence[NeuralODE],
+        train: Dataset,
+        validation: Dataset | None,
+        *,
+        gain: float = 1.0,
+        noise: Float[np.ndarray, " state"] | None = None,
+        freedom: float = math.inf,
+    ) -> "Ensemble":
         """Makes an ensemble of fitted models.
 
         **Arguments:** `train`: the data that they were fitted to. `validation`: the data that calibrate the bands, if
-        any. `gain`: see the class.
+        any. `gain`: see the class. `noise`: as of the class, with `freedom` degrees of freedom; by default that of the
+        training data around the members' mean.
         """
         count, scaler = len(train.states), members[0].scaler
         precision = precision_of(members[0])
         with scope_of(members[0]):
-            blank = (np.zeros(count), np.array([NormalDist().inv_cdf((1 + p) / 2) for p in BAND_LEVELS]))
+            blank = (np.zeros(count) if noise is None else noise, factors_of_t(freedom))
             horizon = float(np.max(since_start(train, train.ts), where=train.mask.any(axis=2), initial=0))
             whole = Ensemble(
                 tuple(members), *carry(blank, dtype_of(precision)), calibrated=False, horizon=horizon, gain=gain
             )
-            train = train.sample(ENOUGH_RESIDUALS)
-            mean, _ = whole.moments(train)
-            off = np.where(
-                train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
-            )
-            noise = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
-            whole = eqx.tree_at(lambda e: e.noise, whole, carry(noise, dtype_of(precision)))
+            if noise is None:
+                train = train.sample(ENOUGH_RESIDUALS)
+                mean, _ = whole.moments(train)
+                off = np.where(
+                    train.mask & np.isfinite(mean), mean - scaler.near(scaler.scale_states(train.ys), mean), np.nan
+                )
+                found = np.sqrt(np.nanmean(off**2, axis=(0, 1)))
+                whole = eqx.tree_at(lambda e: e.noise, whole, carry(found, dtype_of(precision)))
             if validation is None:
                 return whole
             validation = validation.sample(ENOUGH_RESIDUALS)
@@ -218,12 +236,36 @@ class Ensemble(eqx.Module):
 
                 def begin(batch: Batch, first: Intervals) -> tuple[Array, Front]:
                     needed = first_model.start.needed(batch)
-                    return begin_all(every, static[0], *carry((needed, first), dtype_of(precision)))
+                    placed = carry((self.vary_rows(needed), needed, first), dtype_of(precision))
+                    return begin_all(every, static[0], *placed)
 
                 return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
 
             ys = in_slices(at_times, *first_model.asked(data, ts), axis=1)
         return np.asarray(ys, np.float64)
+
+    def vary_rows(
+        self, batch: Batch
+    ) -> (
+        tuple[Float[np.ndarray, "member trajectory time channel"], Float[np.ndarray, "member trajectory channel"]]
+        | None
+    ):
+        """What members drawn around a fit add to the rows that starts are fitted to, and to each channel's first value.
+
+        It is as large as the noise, so that a start is as uncertain as the noise makes it. A trajectory of which only
+        the first row is known states its start.
+        """
+        if self.center is None or not self.typical.start.is_fitted:
+            return None
+        known = np.asarray(batch.known)
+        pairs, rows = len(self.members) // 2, known.shape[1]
+        # Row by row, so that trajectories of any number and length share them.
+        drawn = np.random.default_rng(0).standard_normal((rows, pairs, known.shape[2])).swapaxes(0, 1)
+        signed = np.concatenate([np.zeros((1, *drawn.shape[1:])), drawn, -drawn])[: len(self.members)]
+        is_measured = known & known[:, 1:].any(axis=(1, 2), keepdims=True)
+        added = np.where(is_measured, signed[:, None] * np.asarray(self.noise, np.float64) / self.gain, 0.0)
+        first = known.argmax(axis=1)[None, :, None]
+        return added, np.take_along_axis(added, np.broadcast_to(first, (len(added), *first.shape[1:])), axis=2)[:, :, 0]
 
     @property
     def typical(self) -> NeuralODE:
@@ -254,6 +296,14 @@ def since_start(data: Dataset, ts: Float[np.ndarray, "trajectory saved"]) -> Flo
     return ts - data.ts[:, :1]
 
 
+def factors_of_t(freedom: float) -> Float[np.ndarray, "99"]:
+    """The quantiles of Student's t at all levels; those of the normal distribution with infinite freedom."""
+    from scipy.special import ndtri, stdtrit
+
+    tails = (1 + BAND_LEVELS) / 2
+    return np.asarray(ndtri(tails) if math.isinf(freedom) else stdtrit(freedom, tails))
+
+
 def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
     """The conformal quantiles of `scores` at all levels, at most their largest."""
     ordered = np.sort(scores[np.isfinite(scores)])
@@ -263,9 +313,22 @@ def conformal(scores: Float[np.ndarray, " value"]) -> Float[np.ndarray, "99"]:
     return ordered[np.array(ranks) - 1]
 
 
+def add_to_rows(
+    batch: Batch, added: Float[AnyArray, "trajectory time channel"], first: Float[AnyArray, "trajectory channel"]
+) -> Batch:
+    """A batch as a member sees it, see `Ensemble.vary_rows`."""
+    return replace(batch, ys=batch.ys + added, first=batch.first + first)
+
+
 @eqx.filter_jit
-def begin_all(stacked: NeuralODE, static: NeuralODE, batch: Batch, first: Intervals) -> tuple[Array, Front]:
-    return jax.vmap(lambda arrays: begin_channels(eqx.combine(arrays, static), batch, first))(stacked)
+def begin_all(
+    stacked: NeuralODE, static: NeuralODE, added: Added | None, batch: Batch, first: Intervals
+) -> tuple[Array, Front]:
+    def one(arrays: NeuralODE, added: tuple[Array, Array] | None) -> tuple[Array, Front]:
+        own = batch if added is None else add_to_rows(batch, *added)
+        return begin_channels(eqx.combine(arrays, static), own, first)
+
+    return jax.vmap(one)(stacked, added)
 
 
 @eqx.filter_jit

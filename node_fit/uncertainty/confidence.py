@@ -23,7 +23,7 @@ from ..training.programs import Found, LinearisedStage
 from .derived import ENDLESS, Range, Region, find_error, find_range, is_undetermined
 from .linearization import Evidence, Information, Noise, Place, Unsure
 
-# A direction of which less is known is not determined: a standard error of the constants' own size.
+# A direction of which less is known is not determined: a standard error of the constants' own sizes.
 VAGUE = 1.0
 # Constants with a share below this, relative to the largest, are not named.
 NAMED = 0.1
@@ -64,7 +64,8 @@ def find_undetermined(information: Information) -> list[str]:
         among = [index for index in range(len(names)) if abs(direction[index]) > NAMED]
         if information.penalised[among].all():
             continue
-        sentence = name_constants([names[index] for index in among], direction[among])
+        shares = direction * information.sizes / information.magnitudes
+        sentence = name_constants([names[index] for index in among], shares[among])
         alone = information.root[:, [information.places[index].index for index in range(len(names))]]
         sizes = information.columns[[each.index for each in information.places]] * information.sizes
         unit = direction / np.linalg.norm(direction)
@@ -102,7 +103,7 @@ def name_constants(names: Sequence[str], shares: Float[np.ndarray, " constant"])
     """Which constants are not determined, and what of them is."""
     if len(names) == 1:
         return f"{names[0]} is not determined by these data"
-    equal = np.ptp(np.abs(shares)) < EQUAL
+    equal = np.ptp(np.abs(shares)) < EQUAL * np.abs(shares).max()
     together = equal and (np.sign(shares) == np.sign(shares[0])).all()
     if together:
         what = "their ratio" if len(names) == 2 else "their ratios"
@@ -558,7 +559,8 @@ def draw_laplace(
     """
     moves = information.draw(size, np.random.default_rng(seed))
     members = [at(information, information.evidence.x + move / CLOSER) for move in moves]
-    ensemble = Ensemble.of(members, train, validation, gain=CLOSER)
+    noise, freedom = information.noise_of_channels
+    ensemble = Ensemble.of(members, train, validation, gain=CLOSER, noise=noise, freedom=freedom)
     typical = ensemble.typical
     return ensemble if parameters.network_weights((typical.field, typical.start)) else replace(ensemble, horizon=None)
 

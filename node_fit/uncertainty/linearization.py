@@ -1,9 +1,10 @@
-"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, covariance, likelihood."""
+"""What the training data say of a fit's parameters near its optimum: residuals, Jacobian, covariance."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Literal, Protocol, cast
 
 import jax
@@ -95,6 +96,9 @@ class Evidence:
         self.mask: Bool[np.ndarray, "block row"] = np.asarray(batch.mask).reshape(len(batch.mask), -1)
         self.deviation = self._deviation(model, train, batch)
         self.measured = model.scaler.unscale_states(np.asarray(batch.ys, np.float64)).reshape(len(batch.mask), -1)
+        self.centered = weigh_deviations(batch)
+        ones = np.ones(np.shape(batch.ys))
+        self.weight = (ones if batch.weight is None else np.asarray(batch.weight)).reshape(len(batch.mask), -1)
         self.loss = loss_of(stage)
         self.given = batch.weight is not None
         self.noise: Noise = "given" if self.given and not self.loss.robust else "estimated"
@@ -174,6 +178,11 @@ class Evidence:
         told = (values.reshape(-1) != 0) | (jacobian != 0).any(axis=1)
         return data.reshape(-1) & told
 
+    @property
+    def measurements(self) -> Bool[np.ndarray, "block row"]:
+        """Where the residuals of a block are informative measurements."""
+        return self.informative.reshape(self.best.residuals.shape)[:, : self.mask.shape[1]]
+
     @cached_property
     def checked(self) -> dict[str, ResidualCheck]:
         """Whether the weighted residuals of each state are independent."""
@@ -240,6 +249,13 @@ class Evidence:
         return float((found.residuals**2).sum() + (found.prior * x**2).sum())
 
 
+def weigh_deviations(batch: Batch) -> Float[np.ndarray, "block row"]:
+    """How far the weighted measurements are from the mean of their channel."""
+    mask, ys = np.asarray(batch.mask), np.asarray(batch.ys, np.float64)
+    off = ys - (ys * mask).sum(axis=(0, 1)) / np.maximum(mask.sum(axis=(0, 1)), 1)
+    return np.asarray(batch.weighted(off), np.float64).reshape(len(off), -1)
+
+
 class LikelihoodObjective(Protocol):
     """An objective that is the likelihood of measurements."""
 
@@ -281,8 +297,16 @@ def check_jacobian(count: int, train: Dataset) -> None:
 MOVED = 1e-3
 # Without a prior, the weakest direction is as strong as this share of the strongest, or draws would leave the fit.
 WEAK = 1e-3
+# The share of measurements within the band by which the noise of a robust loss is measured.
+BAND = 0.9
 # The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
 GROWS, WEAKER = 3.0, 1e-6
+
+
+def draw_standard(size: int, count: int, rng: np.random.Generator) -> Float[np.ndarray, "draw number"]:
+    """Independent standard normal numbers; with enough draws, their sample covariance is exactly the identity."""
+    numbers = rng.standard_normal((size, count))
+    return math.sqrt(size) * np.linalg.qr(numbers)[0] if 0 < count <= size else numbers
 
 
 @dataclass(frozen=True)
@@ -369,16 +393,20 @@ class Information:
         return values[kept], vectors[kept]
 
     @cached_property
+    def leverages(self) -> Float[np.ndarray, " value"]:
+        """How much each measurement determines its own fitted value: the diagonal of the hat matrix."""
+        rows = self.evidence.informative
+        if self.is_wide:
+            left, values, _ = np.linalg.svd(self.jacobian / np.sqrt(self.prior), full_matrices=False)
+            return ((left[rows] * values) ** 2 / (1 + values**2)).sum(axis=1)
+        values, vectors = self.spectrum
+        measured = self.evidence.best.jacobian[rows] / self.columns
+        return (((measured @ vectors.T) / values) ** 2).sum(axis=1)
+
+    @property
     def parameters(self) -> float:
         """The effective number of parameters: their number, less what a prior or a penalty determines."""
-        if self.is_wide:
-            squares = self.rows[0] ** 2
-            return float((squares / (1 + squares)).sum())
-        found, (values, vectors) = self.evidence.best, self.spectrum
-        if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
-            return float(len(values))
-        measured = found.jacobian[self.evidence.informative] / self.columns
-        return float((((measured @ vectors.T) / values) ** 2).sum())
+        return float(self.leverages.sum())
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -399,6 +427,27 @@ class Information:
             raise Unsure(f"{count}, which leaves nothing to estimate the noise from; give data.sigma.")
         return self.evidence.squares(self.evidence.best) / self.degrees_of_freedom
 
+    @cached_property
+    def noise_of_channels(self) -> tuple[Float[np.ndarray, " channel"], float]:
+        """The standard deviation of each channel's measurements, in scaled units, and its least degrees of freedom.
+
+        With a robust loss it is that of the normal noise of which as many lie within the 90 % band.
+        """
+        evidence = self.evidence
+        channel = np.broadcast_to(np.arange(evidence.mask.shape[1]) % len(evidence.states), evidence.mask.shape)
+        own = channel[evidence.measurements] == np.arange(len(evidence.states))[:, None]
+        weight = evidence.weight[evidence.measurements]
+        scaled, count, freedom = evidence.raw / weight, own.sum(axis=1), own @ (1 - self.leverages)
+        if evidence.loss.robust:
+            reach = np.array([np.quantile(np.abs(scaled[each]), BAND) if each.any() else 0.0 for each in own])
+            squares = count * (reach / NormalDist().inv_cdf((1 + BAND) / 2)) ** 2
+        else:
+            squares = own @ scaled**2
+        # Of a channel with too few values, it is that of all, in proportion to its weights.
+        pooled = self.variance * count / np.where(count > 0, own @ weight**2, 1.0)
+        noise = np.sqrt(np.where(freedom < 1, pooled, squares / np.maximum(freedom, 1)))
+        return noise, float(np.where(freedom < 1, max(self.degrees_of_freedom, 1.0), freedom).min())
+
     def draw(self, size: int, rng: np.random.Generator) -> Float[np.ndarray, "member parameter"]:
         """Moves from the fit by the posterior: none, and pairs on opposite sides.
 
@@ -417,20 +466,41 @@ class Information:
                 raise Unsure(
                     "the data leave directions of the parameters open, and no prior bounds them; set penalty.ridge."
                 )
-            half = ((rng.standard_normal((size // 2, len(values))) / values) @ vectors) / self.columns
+            half = ((draw_standard(size // 2, len(values), rng) / values) @ vectors) / self.columns
         return np.sqrt(self.variance) * np.concatenate([np.zeros((1, half.shape[1])), half, -half])[:size]
 
     @cached_property
-    def sizes(self) -> Float[np.ndarray, " constant"]:
-        """How far a trained parameter moves when its constant moves by its own size."""
+    def values(self) -> Float[np.ndarray, " constant"]:
+        """The constants in the user's units."""
         lines = [self.evidence.x[each.index] * each.scale for each in self.places]
-        values = [float(from_line(np.asarray(z), each.bounds)) for z, each in zip(lines, self.places, strict=True)]
         return np.array(
-            [
-                float(slope(np.asarray(value), each.bounds)) * (abs(value) or 1.0) / each.scale
-                for value, each in zip(values, self.places, strict=True)
-            ]
+            [float(from_line(np.asarray(z), each.bounds)) for z, each in zip(lines, self.places, strict=True)]
         )
+
+    @cached_property
+    def magnitudes(self) -> Float[np.ndarray, " constant"]:
+        """How far a trained parameter moves when its constant moves by its own magnitude."""
+        pairs = zip(self.values.tolist(), self.places, strict=True)
+        slopes = [float(slope(np.asarray(value), each.bounds)) / each.scale for value, each in pairs]
+        return np.array(slopes) * np.where(self.values == 0, 1.0, np.abs(self.values))
+
+    @cached_property
+    def sizes(self) -> Float[np.ndarray, " constant"]:
+        """How far a trained parameter moves when its constant moves by its own size.
+
+        That is its magnitude or, of one whose bounds let it pass zero, as a difference of two groups may, what changes
+        the simulation where it acts as much as the measurements vary there, if that is more.
+        """
+        rows = self.evidence.informative
+        effects = self.evidence.best.jacobian[rows][:, [each.index for each in self.places]] ** 2
+        signal = self.evidence.centered[self.evidence.measurements] ** 2
+        passes_zero = [
+            (each.bounds[0] is None or each.bounds[0] < 0) and (each.bounds[1] is None or each.bounds[1] > 0)
+            for each in self.places
+        ]
+        acts = effects.any(axis=0) & passes_zero
+        moves = np.sqrt(signal @ effects / np.where(acts, (effects**2).sum(axis=0), 1.0))
+        return np.where(acts, np.maximum(self.magnitudes, moves), self.magnitudes)
 
     @cached_property
     def own(self) -> Float[np.ndarray, "row constant"]:
@@ -518,73 +588,3 @@ class Information:
         finite = self.known & (self.errors > 0)
         moved = np.abs(self.step[index] / self.sizes)[finite] / self.errors[finite]
         return float(moved.max(initial=0.0))
-
-
-@dataclass(frozen=True)
-class Likelihood:
-    """How probable the training data are, with normal noise or that of a robust loss.
-
-    - `nll`: negative logarithm of the probability density of the measurements, in the user's units.
-    - `aic`, `bic`: `2 k + 2 nll` and `k log(values) + 2 nll`, where `k` counts the parameters, and the noise if it was
-      estimated.
-    - `chi2_per_dof`: squared residuals over the variances that were given, per degree of freedom: about 1 if these are
-      right; None if the noise was estimated.
-    - `noise`: whether it was `given` or `estimated`. `values`, `parameters`: number of measurements, and the effective
-      number of parameters.
-    """
-
-    nll: float
-    aic: float
-    bic: float
-    chi2_per_dof: float | None
-    noise: Noise
-    values: int
-    parameters: float
-
-
-def compute_likelihood(evidence: Evidence) -> Likelihood:
-    """The likelihood at the fit's parameters.
-
-    **Raises:** `Unsure` if there are too few values.
-    """
-    information = Information(evidence)
-    if evidence.spread is not None:
-        return robust(evidence, information)
-    squares, count = evidence.squares(evidence.best), evidence.values
-    given = evidence.noise == "given"
-    variance = information.variance if given else squares / count
-    told = evidence.informative.reshape(evidence.best.residuals.shape)[:, : evidence.mask.shape[1]]
-    with np.errstate(divide="ignore"):
-        scales = float(np.log(evidence.deviation[told]).sum())
-        nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(2 * math.pi * variance)) + scales
-    free = information.parameters + (not given)
-    freedom = information.degrees_of_freedom
-    return Likelihood(
-        nll=nll,
-        aic=2 * free + 2 * nll,
-        bic=free * math.log(count) + 2 * nll,
-        chi2_per_dof=squares / variance / freedom if given and freedom > 0 else None,
-        noise=evidence.noise,
-        values=count,
-        parameters=information.parameters,
-    )
-
-
-def robust(evidence: Evidence, information: Information) -> Likelihood:
-    """The likelihood with the density that belongs to a robust loss, and the spread that the fit used."""
-    assert evidence.spread is not None
-    told = evidence.informative.reshape(evidence.best.residuals.shape)[:, : evidence.mask.shape[1]]
-    spread = evidence.spread[told]
-    logs = evidence.loss.log_density(evidence.raw / spread) - np.log(spread * evidence.deviation[told])
-    nll, count = -float(logs.sum()), evidence.values
-    # Without given noise, that of each state was estimated.
-    free = information.parameters + (0 if evidence.given else len(evidence.states))
-    return Likelihood(
-        nll=nll,
-        aic=2 * free + 2 * nll,
-        bic=free * math.log(count) + 2 * nll,
-        chi2_per_dof=None,
-        noise="given" if evidence.given else "estimated",
-        values=count,
-        parameters=information.parameters,
-    )

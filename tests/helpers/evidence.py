@@ -33,10 +33,12 @@ class LinearEvidence(Evidence):
     def __init__(self, design, ys, bounds, *, prior=0.0, sigma=None, loss=LEAST_SQUARES, spread=None):
         self.design, ys = np.asarray(design, float), np.asarray(ys, float)
         self.weights = np.broadcast_to(np.asarray(prior, float), self.design.shape[1:])
-        x = np.linalg.lstsq(self.design.T @ self.design + np.diag(self.weights), self.design.T @ ys, rcond=1e-12)[0]
+        whole = np.concatenate([self.design, np.diag(np.sqrt(self.weights))])
+        x = np.linalg.lstsq(whole, np.concatenate([ys, np.zeros(len(self.weights))]), rcond=1e-12)[0]
         self.stage = SimpleNamespace(x=x, kind=np.float64)
         self.mask = np.ones((1, len(ys)), bool)
         self.deviation, self.measured = np.ones((1, len(ys))), ys[None]
+        self.centered, self.weight = (ys - ys.mean())[None], np.ones((1, len(ys)))
         self.states, self.kind, self.too_many, self.optimizer = ("x",), "x64", None, None
         self.loss, self.spread = loss, None if spread is None else np.full((1, len(ys)), spread)
         self.given = sigma is not None

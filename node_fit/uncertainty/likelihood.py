@@ -1,0 +1,78 @@
+"""How probable the training data are under a fit: likelihood, AIC and BIC, with normal or heavy-tailed noise."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .linearization import Evidence, Information, Noise
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How probable the training data are, with normal noise or that of a robust loss.
+
+    - `nll`: negative logarithm of the probability density of the measurements, in the user's units.
+    - `aic`, `bic`: `2 k + 2 nll` and `k log(values) + 2 nll`, where `k` counts the parameters, and the noise if it was
+      estimated.
+    - `chi2_per_dof`: squared residuals over the variances that were given, per degree of freedom: about 1 if these are
+      right; None if the noise was estimated.
+    - `noise`: whether it was `given` or `estimated`. `values`, `parameters`: number of measurements, and the effective
+      number of parameters.
+    """
+
+    nll: float
+    aic: float
+    bic: float
+    chi2_per_dof: float | None
+    noise: Noise
+    values: int
+    parameters: float
+
+
+def compute_likelihood(evidence: Evidence) -> Likelihood:
+    """The likelihood at the fit's parameters.
+
+    **Raises:** `Unsure` if there are too few values.
+    """
+    information = Information(evidence)
+    if evidence.spread is not None:
+        return robust(evidence, information)
+    squares, count = evidence.squares(evidence.best), evidence.values
+    given = evidence.noise == "given"
+    variance = information.variance if given else squares / count
+    told = evidence.measurements
+    with np.errstate(divide="ignore"):
+        scales = float(np.log(evidence.deviation[told]).sum())
+        nll = (squares / variance if variance else 0.0) / 2 + count / 2 * float(np.log(2 * math.pi * variance)) + scales
+    free = information.parameters + (not given)
+    freedom = information.degrees_of_freedom
+    return Likelihood(
+        nll=nll,
+        aic=2 * free + 2 * nll,
+        bic=free * math.log(count) + 2 * nll,
+        chi2_per_dof=squares / variance / freedom if given and freedom > 0 else None,
+        noise=evidence.noise,
+        values=count,
+        parameters=information.parameters,
+    )
+
+
+def robust(evidence: Evidence, information: Information) -> Likelihood:
+    """The likelihood with the density that belongs to a robust loss, and the spread that the fit used."""
+    assert evidence.spread is not None
+    told = evidence.measurements
+    spread = evidence.spread[told]
+    logs = evidence.loss.log_density(evidence.raw / spread) - np.log(spread * evidence.deviation[told])
+    nll, count = -float(logs.sum()), evidence.values
+    # Without given noise, that of each state was estimated.
+    free = information.parameters + (0 if evidence.given else len(evidence.states))
+    return Likelihood(
+        nll=nll,
+        aic=2 * free + 2 * nll,
+        bic=free * math.log(count) + 2 * nll,
+        chi2_per_dof=None,
+        noise="given" if evidence.given else "estimated",
+        values=count,
+        parameters=information.parameters,
+    )
