@@ -9,7 +9,7 @@ import numpy as np
 from node_fit.model.fields.known import Constants
 from node_fit.objectives.objective import LEAST_SQUARES
 from node_fit.runtime.placement import scope
-from node_fit.training.programs import Found
+from node_fit.training.programs import Found, LinearisedStage
 from node_fit.uncertainty.linearization import Evidence, Place
 
 
@@ -21,6 +21,18 @@ class Named(eqx.Module):
 
     def constants(self):
         return self.named.as_dict()
+
+
+class LinearStage(LinearisedStage):
+    """The stage of `LinearEvidence`, which needs no programs and no held steps."""
+
+    x, kind, at = None, np.float64, None
+
+    def __init__(self, x, at):
+        self.x, self.at = x, at
+
+    def refined_at(self, points):
+        return self
 
 
 class LinearEvidence(Evidence):
@@ -35,7 +47,7 @@ class LinearEvidence(Evidence):
         self.weights = np.broadcast_to(np.asarray(prior, float), self.design.shape[1:])
         whole = np.concatenate([self.design, np.diag(np.sqrt(self.weights))])
         x = np.linalg.lstsq(whole, np.concatenate([ys, np.zeros(len(self.weights))]), rcond=1e-12)[0]
-        self.stage = SimpleNamespace(x=x, kind=np.float64)
+        self.stage = LinearStage(x, self.at)
         self.mask = np.ones((1, len(ys)), bool)
         self.deviation, self.measured = np.ones((1, len(ys))), ys[None]
         self.centered, self.weight = (ys - ys.mean())[None], np.ones((1, len(ys)))

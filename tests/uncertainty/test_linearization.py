@@ -12,7 +12,8 @@ from helpers.evidence import LinearEvidence
 import node_fit as nf
 from node_fit.model.ensemble import factors_of_t
 from node_fit.objectives.objective import LEAST_SQUARES, Huber
-from node_fit.uncertainty.confidence import find_fisher_intervals
+from node_fit.uncertainty.confidence import find_fisher_intervals, profile
+from node_fit.uncertainty.likelihood import compute_likelihood
 from node_fit.uncertainty.linearization import Information, Unsure, draw_standard
 
 FREE, POSITIVE = (None, None), (0.0, None)
@@ -76,6 +77,46 @@ def test_a_straight_line_has_the_interval_of_linear_regression(sigma):
     assert k.standard_error == pytest.approx(error, rel=1e-9)
     assert (k.lower, k.upper) == pytest.approx((expected.slope - reach * error, expected.slope + reach * error))
     assert (found.noise, found.degrees_of_freedom) == (("estimated", 10) if sigma is None else ("given", None))
+
+
+@pytest.mark.parametrize("sigma", [None, 0.3])
+def test_the_profile_of_a_straight_line_is_its_interval(sigma):
+    _, _, evidence = line(sigma)
+    fisher, found = (find(evidence, 0.95).constants["k"] for find in (find_fisher_intervals, profile))
+    assert (found.lower, found.upper) == pytest.approx((fisher.lower, fisher.upper), rel=5e-3)
+
+
+def test_an_interval_that_reaches_too_far_ends_at_the_bound():
+    """A factor of 1e13 and more is no end."""
+    rng, ts = np.random.default_rng(0), np.linspace(0, 1, 20)
+    ys = ts + rng.standard_normal(20)
+    evidence = LinearEvidence(np.stack([0.01 * ts, np.ones(20)], axis=1), ys, {"k": POSITIVE})
+    k = find_fisher_intervals(evidence, 0.95).constants["k"]
+    assert (k.lower, k.upper) == (0.0, math.inf) and math.isfinite(k.standard_error)
+
+
+def test_constants_that_are_strongly_correlated_are_named():
+    rng, ts = np.random.default_rng(0), np.linspace(1, 1.5, 40)
+    design = np.stack([ts, np.ones(40)], axis=1)
+    ys = design @ [1.0, 2.0] + 0.01 * rng.standard_normal(40)
+    ((one, other, value),) = find_fisher_intervals(LinearEvidence(design, ys, {"a": FREE, "b": FREE}), 0.9).correlations
+    covariance = np.linalg.inv(design.T @ design)
+    expected = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert (one, other) == ("a", "b") and value == pytest.approx(expected, abs=1e-4) and value < -0.95
+    assert find_fisher_intervals(groups(0.3), 0.9).correlations == ()
+
+
+@pytest.mark.parametrize("sigma", [None, 0.3])
+def test_the_likelihood_is_that_of_normal_residuals(sigma):
+    """H. Akaike, 1974, and G. Schwarz, 1978: the noise counts as a parameter if it is estimated."""
+    _, ys, evidence = line(sigma)
+    left = evidence.design @ evidence.x - ys
+    spread, free = (math.sqrt(left @ left / 12), 3) if sigma is None else (sigma, 2)
+    nll = -scipy.stats.norm.logpdf(left, scale=spread).sum()
+    found = compute_likelihood(evidence)
+    assert (found.nll, found.aic) == pytest.approx((nll, 2 * nll + 2 * free))
+    assert found.bic == pytest.approx(2 * nll + free * math.log(12))
+    assert found.chi2_per_dof == (None if sigma is None else pytest.approx(left @ left / sigma**2 / 10))
 
 
 def test_a_prior_counts_as_part_of_a_parameter():
