@@ -159,15 +159,21 @@ class Job:
             options = self.prepare()
             self.announce()
             say = functools.partial(self.console.print, soft_wrap=True)
-            context = nullcontext(self.trial.interruption) if self.trial else Interruption(say)
+            context = nullcontext(self.trial.interruption) if self.trial else Interruption(say, self.leave)
             with Display(self.console) as display, context as interruption:
                 logger = RunLogger(self.config, self.files, self.console, display, interruption, self.trial)
                 beside = [Rehearsal(self.named)] if options.members.count == 1 else []
                 fit = self.fit(options, logger, *make_loggers(self.config, self.files), *beside)
-            if logger.pruned:  # The training loop only knows that a callback ended the run.
-                fit = replace(fit, status="pruned")
-            self.finish(fit)
+                if logger.pruned:  # The training loop only knows that a callback ended the run.
+                    fit = replace(fit, status="pruned")
+                self.finish(fit, display)
             return EXIT.get(fit.status, interruption.exit_code)
+
+    def leave(self) -> None:
+        """Says what is there, where Ctrl-C ends the process before the fit has come to an end."""
+        kept = self.files.holds_run()
+        rest = f"continue with resume={self.files.path}" if kept else "nothing was fitted yet"
+        self.console.print(f"stopped by SIGINT; {rest}", soft_wrap=True, markup=False)
 
     def assist(self) -> int:
         """Computes a share of a distributed run whose first process prints and writes the results."""
@@ -257,12 +263,17 @@ class Job:
             return self.windows
         return {name: part.windows(horizon, horizon) for name, part in self.windows.items()}
 
-    def finish(self, fit: Fit) -> None:
-        """Writes, plots and prints the results."""
+    def finish(self, fit: Fit, display: Display) -> None:
+        """Writes, plots and prints the results; first the model, and how the fit ended, if it was interrupted."""
+        words = overrides_of(self.hydra, self.files.record, self.config.resume)
+        fit.save(self.files.model)
+        if fit.status == "interrupted":
+            self.files.write_summary({"status": fit.status, "reason": fit.reason, "overrides": words})
+        display.say("scoring the fit")
         chaos = fit.score_chaos(self.whole["train"], list(self.whole.values())[-1])
         report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos)
-        fit.save(self.files.model)
         self.files.write_predictions(report.frame())
+        display.say("drawing the fit")
         page = self.draw(fit, report)
         # Rows that the run has said it was given.
         given = {name: int(part.scored.sum()) for name, part in self.whole.items()}
@@ -270,7 +281,6 @@ class Job:
         total = round(time.perf_counter() - self.began, 3)
         summary["seconds"] = {"import": round(self.imported, 3), **summary["seconds"], "total": total}
         summary["data"] = self.notes
-        words = overrides_of(self.hydra, self.files.record, self.config.resume)
         self.files.write_summary(summary | {"overrides": words})
         print_results(self.console, summary, fit.restarts)
         for line in (
@@ -282,6 +292,7 @@ class Job:
         ):
             self.console.print(line, soft_wrap=True, markup=False)
         if self.config.report and page is not None:
+            display.say("writing the page")
             self.draw_page(page)
         self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 

@@ -115,7 +115,9 @@ def launch(
             DRAWING.finish()
     except BrokenPipeError:
         sys.exit(1)  # The reader of the output has closed it.
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as ended:
+        if str(ended):
+            print(f"stopped {ended}")
         sys.exit(130)
     except Exception as error:
         Leaderboard.write_what_there_is()

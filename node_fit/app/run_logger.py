@@ -2,7 +2,10 @@
 
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -33,28 +36,54 @@ SIGNALS = tuple(
 )
 
 
+# Seconds from Ctrl-C to the end: a person waits for it, and what is there is on the disk.
+PATIENCE_AT_CTRL_C = 1.7
+
+
 class Interruption:
     """A context manager that records the first signal to end; a second one ends the process immediately.
 
-    A signal that the process ignores, as SIGHUP under `nohup`, stays ignored.
+    After Ctrl-C the process ends within two seconds, also while a program is compiled, where Python runs no handler: a
+    thread that the signal wakes sees to that. A signal that the process ignores, as SIGHUP under `nohup`, stays
+    ignored.
 
-    **Arguments:** `say`: called with a message for the user at the first signal.
+    **Arguments:** `say`: called with a message for the user at the first signal. `leave`: called before the thread ends
+    the process.
 
     - `number`: the signal's number, or `None` before the first signal.
     """
 
-    def __init__(self, say: Callable[[str], object]):
+    def __init__(self, say: Callable[[str], object], leave: Callable[[], object] = str):
         self.say = say
+        self.leave = leave
         self.number: int | None = None
 
     def __enter__(self) -> "Interruption":
         heard = [kind for kind in SIGNALS if signal.getsignal(kind) is not signal.SIG_IGN]
         self._before = {kind: signal.signal(kind, lambda number, _: self.note(number)) for kind in heard}
+        self._ended = threading.Event()
+        self._bell, bell = socket.socketpair()
+        bell.setblocking(False)
+        self._ring = bell
+        self._other_ring = signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="signals", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        signal.set_wakeup_fd(self._other_ring)
+        self._ring.close()  # Ends the thread.
         for kind, old in self._before.items():
             signal.signal(kind, old)
+
+    def _watch(self) -> None:
+        """Ends the process in time after Ctrl-C."""
+        with self._bell:
+            while number := self._bell.recv(1):
+                if number[0] == signal.SIGINT and not self._ended.wait(PATIENCE_AT_CTRL_C):
+                    with suppress(Exception):  # For example a full disk.
+                        self.leave()
+                    os._exit(128 + signal.SIGINT)
 
     def note(self, number: int) -> None:
         if self.number is not None:
@@ -137,6 +166,8 @@ class RunLogger(Callback):
 
     def on_trial(self, what: str) -> None:
         self.display.say(f"trying {what}")
+        if stop := self.stop_by_signal():
+            raise KeyboardInterrupt(stop)
 
     def on_attempt(self, name: str, why: str) -> None:
         self.attempt += 1

@@ -94,8 +94,8 @@ def fit_group(group: Sequence[PreparedJob], interruption: Interruption) -> list[
 def finish(job: Job, result: Fit | ValueError) -> str:
     if isinstance(result, ValueError):
         raise result
-    with scope(job.config.precision):
-        job.finish(result)
+    with scope(job.config.precision), Display(job.console) as display:
+        job.finish(result, display)
     return result.status
 
 

@@ -258,6 +258,9 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
         callback.on_attempt(rung.name, why_more(best))
         try:
             fit = again(changed, horizon)
+        except KeyboardInterrupt as ended:
+            best = replace(best, fit=replace(best.fit, status="interrupted", reason=str(ended) or "by Ctrl-C"))
+            break
         except Exception as error:  # A fit that is there is never lost to a later attempt.
             LADDER_LOG.warning("%s: %s", rung.name, error)
             continue

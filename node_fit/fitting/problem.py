@@ -108,15 +108,18 @@ class FitProblem:
         told = Choice("penalty.ridge", f"{ridge:.2g}", f"{why} of {shown}")
         return self.options.with_ridge(ridge), tuple(told if each.key == told.key else each for each in self.choices)
 
-    def members(self) -> list[Member]:
-        """The members to fit at once: those of an ensemble, or one for each start and weight of the prior."""
+    def members(self, callback: Callback) -> list[Member]:
+        """The members to fit at once: those of an ensemble, or one for each start and weight of the prior.
+
+        **Arguments:** `callback`: told of the search for several starts.
+        """
         options, ensemble = self.options, self.ensemble
         if ensemble.count == 1:
             assert isinstance(options.restarts, int)
             seeds = [options.seed + SEEDS_APART * start for start in range(options.restarts)]
             return [
                 Member(model, self.stages(ridge), seed)
-                for model, seed in zip(self.models(seeds, constants=True), seeds, strict=True)
+                for model, seed in zip(self.models(seeds, callback), seeds, strict=True)
                 for ridge in self.ridges
             ]
         stages = self.stages(self.middle)
@@ -126,12 +129,12 @@ class FitProblem:
             for index, (model, seed) in enumerate(zip(self.models(seeds), seeds, strict=True))
         ]
 
-    def models(self, seeds: Sequence[int], *, constants: bool = False) -> list[NeuralODE]:
-        """Initial models, of which the first is already made; if `constants`, the others have other constants, too."""
+    def models(self, seeds: Sequence[int], callback: Callback | None = None) -> list[NeuralODE]:
+        """Initial models, of which the first is already made; with a callback, the others have other constants, too."""
         options = self.options
         more = [first_model(replace(options, seed=seed), self.train, self.linear)[0] for seed in seeds[1:]]
-        if constants and more and has_beginnings(self.model):
-            beginnings = choose_beginnings(self.model, self.train, len(more), seeds[0])
+        if callback is not None and more and has_beginnings(self.model):
+            beginnings = choose_beginnings(self.model, self.train, len(more), seeds[0], callback.on_trial)
             more = [beginning(model) for model, beginning in zip(more, beginnings, strict=True)]
         return [options.place.one(model) for model in (self.model, *more)]
 

@@ -1,6 +1,7 @@
 """The progress display of a fit."""
 
 import sys
+import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,9 @@ def in_notebook() -> bool:
 class Display:
     """A progress bar on a terminal, a line that changes in a notebook, plain lines elsewhere.
 
+    Where plain lines are written and nothing new comes for long, as while a program is compiled, a thread repeats what
+    is done, and for how long.
+
     **Arguments:** `console`: a `rich.console.Console`.
     """
 
@@ -88,8 +92,12 @@ class Display:
         self.task = TaskID(0)
         self.last: tuple[int, float] | None = None
         self.stage, self.steps, self.shown = "", 0, time.perf_counter()
+        self.doing, self.since = "", self.shown
+        self.ended = threading.Event()
 
     def __enter__(self) -> "Display":
+        if self.lines:
+            threading.Thread(target=self.repeat, name="progress", daemon=True).start()
         self.bar.start()
         # Without a total, the bar moves by itself.
         self.task = self.bar.add_task("", total=None, stage="", figures="")
@@ -97,16 +105,29 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         self.bar.stop()
+
+    def repeat(self) -> None:
+        """Breaks every long silence by what is done."""
+        while not self.ended.wait(SILENCE / 8):
+            now = time.perf_counter()
+            if now - self.shown > SILENCE:
+                self.console.print(f"{self.doing}, {now - self.since:.0f} s so far", soft_wrap=True, markup=False)
+                self.shown = now
+
+    def does(self, what: str) -> None:
+        """Notes what is done from now on."""
+        self.doing, self.since = what, time.perf_counter()
 
     def say(self, what: str) -> None:
         """Says what is done outside of stages; on plain lines, only after a long silence."""
-        now = time.perf_counter()
+        self.does(what)
         if not self.lines:
             self.draw(what, None, 0, "")
-        elif now - self.shown > SILENCE:
+        elif self.since - self.shown > SILENCE:
             self.console.print(what, soft_wrap=True)
-            self.shown = now
+            self.shown = self.since
 
     def draw(self, what: str, total: int | None, step: int, figures: str) -> None:
         """Changes the bar, or the line in a notebook."""
@@ -132,14 +153,17 @@ class Display:
     def announce(self, stage: str, steps: int) -> None:
         """Says that a stage is being compiled."""
         self.stage, self.steps, self.last = stage, steps, None
+        self.does(f"compiling {stage}")
         if self.lines:
             self.console.print(f"compiling {stage}: up to {steps} steps", soft_wrap=True)
+            self.shown = self.since
         else:
             self.draw(f"compiling {stage}", None, 0, "")
 
     def began(self) -> None:
         """Says that a stage has been compiled and runs."""
-        self.shown = time.perf_counter()
+        self.does(f"fitting {self.stage}")
+        self.shown = self.since
         if not self.lines:
             self.draw(self.stage, self.steps, 0, "")
 
@@ -156,8 +180,9 @@ class Display:
         """Shows a chunk."""
         now, step = time.perf_counter(), record.step - state.offset
         pace = None if self.last is None else (step - self.last[0]) / max(now - self.last[1], 1e-9)
-        speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / max(pace, 1e-9):.1f} s/step"
-        left = 0.0 if pace is None else (self.steps - step) / max(pace, 1e-9)
+        pace = pace or None  # A chunk that took no step tells no pace.
+        speed = "" if pace is None else f" {pace:.0f} steps/s" if pace >= 1 else f" {1 / pace:.1f} s/step"
+        left = 0.0 if pace is None else (self.steps - step) / pace
         self.last, self.shown = (step, now), now
         losses = f"loss {record.train_loss:.1e}"
         if record.validation_loss is not None:

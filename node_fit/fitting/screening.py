@@ -5,6 +5,8 @@ fits start from the best, which mostly lie in the basins of the lowest optima (d
 Journal of Global Optimization 11, 1997; hybrids with local fits: Villaverde et al., Bioinformatics 35, 2019).
 """
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,13 +55,16 @@ class Beginning(eqx.Module):
         return eqx.tree_at(lambda m: m.start, moved, moved.start.begun_at(self.start))
 
 
-def choose_beginnings(model: NeuralODE, train: Dataset, count: int, seed: int) -> list[Beginning]:
+def choose_beginnings(
+    model: NeuralODE, train: Dataset, count: int, seed: int, tell: Callable[[str], object] = str
+) -> list[Beginning]:
     """The best beginnings that differential evolution finds by simulations of the training data, the best first.
 
     **Arguments:**
 
     - `model`: a model for which `has_beginnings`.
     - `train`: the training data. `count`: number of beginnings wanted. `seed`: of the search.
+    - `tell`: called with a few words before each generation; what it raises ends the search.
     """
     part, size, precision = train.sample(TRAJECTORIES), Size.of(train), precision_of(model)
     with scope_of(model):
@@ -72,6 +77,12 @@ def choose_beginnings(model: NeuralODE, train: Dataset, count: int, seed: int) -
             found = simulation_losses(rough, carry(beginnings_at(model, size, shares.T), dtype_of(precision)), batch)
             return np.nan_to_num(np.asarray(found, np.float64), nan=FAILED_LOSS, posinf=FAILED_LOSS)
 
+        generations = itertools.count(1)
+
+        def say(*_: object, **__: object) -> None:
+            tell(f"several starts: generation {next(generations)} of {GENERATIONS} of {POPULATION}")
+
+        say()
         numbers = sum(raw.size for raw in raw_of(model)) + len(model.latent)
         found = optimize.differential_evolution(
             losses,
@@ -85,6 +96,7 @@ def choose_beginnings(model: NeuralODE, train: Dataset, count: int, seed: int) -
             polish=False,
             vectorized=True,
             updating="deferred",
+            callback=say,
         )
     order = np.argsort(found.population_energies, kind="stable")[:count]
     return [beginnings_at(model, size, found.population[index]) for index in order]

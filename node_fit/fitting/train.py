@@ -35,7 +35,7 @@ def train(problems: Sequence[FitProblem], callbacks: Sequence[Callback], overvie
     single problem, and its fit is the one so far.
     """
     ledger = Ledger(min(problem.began for problem in problems), [loop for each in problems for loop in each.trials])
-    members = [problem.members() for problem in problems]
+    members = [problem.members(callback) for problem, callback in zip(problems, callbacks, strict=True)]
     fits: dict[int, Fit] = {}
     for group in group_alike(problems, members):
         own = ranges([len(members[index]) for index in group])

@@ -105,7 +105,10 @@ class Callback:
         """The model has its initial parameters, and nothing is compiled yet. `notes` say what was chosen, and why."""
 
     def on_trial(self, what: str) -> None:
-        """A short fit that tries an option, such as `penalty.ridge=0.1`, is about to begin; before `on_fit_start`."""
+        """A short fit that tries an option, such as `penalty.ridge=0.1`, or a part of a search, is about to begin.
+
+        A `KeyboardInterrupt` ends it, and the fits that are there stand.
+        """
 
     def on_attempt(self, name: str, why: str) -> None:
         """Another fit is about to begin, since the best so far is not good; its steps count on. `why` says so."""

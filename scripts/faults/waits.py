@@ -1,0 +1,95 @@
+"""Measures how long commands are silent, and how long they take to end after Ctrl-C.
+
+    python scripts/faults/waits.py [--moments 5] [--only 'data=pendulum']
+
+runs each command once, noting when it prints, and then again with SIGINT at random moments. It prints a table in
+Markdown: seconds of the whole command, its longest silence, and the longest time from SIGINT to the end. A command
+should be silent for at most 10 s, and end within 2 s.
+"""
+
+import argparse
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+COMMANDS = (
+    "data=pendulum",
+    "",
+    "experiment=cascaded_tanks",
+    "experiment=handwriting",
+    "experiment=lotka_volterra_known",
+    "data=oscillator",
+    "data=robertson",
+    "field=sparse",
+    "data=spiral ensemble.size=4",
+    "data=spiral effort=thorough",
+)
+
+
+def begin(words: str, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-u", "-m", "node_fit", *shlex.split(words)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def watch(process: subprocess.Popen[bytes]) -> tuple[float, float, str]:
+    """Seconds until the end, the longest silence, and the line before it."""
+    assert process.stdout is not None
+    began = last = time.monotonic()
+    longest, before, line = 0.0, "the beginning", "the beginning"
+    for raw in process.stdout:
+        now = time.monotonic()
+        if now - last > longest:
+            longest, before = now - last, line
+        last, line = now, raw.decode(errors="replace").strip()
+    process.wait()
+    now = time.monotonic()
+    if now - last > longest:
+        longest, before = now - last, line
+    return now - began, longest, before
+
+
+def interrupt(words: str, folder: Path, seconds: float) -> float:
+    """Seconds from SIGINT to the end of a command that has run for some."""
+    process = begin(words, folder)
+    assert process.stdout is not None
+    reader = threading.Thread(target=process.stdout.read, daemon=True)
+    reader.start()
+    try:
+        process.wait(seconds)
+        return 0.0
+    except subprocess.TimeoutExpired:
+        pass
+    sent = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    return time.monotonic() - sent
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--moments", type=int, default=5)
+    options.add_argument("--only", nargs="+", default=list(COMMANDS))
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    rng = random.Random(given.seed)
+    print("| command | seconds | longest silence | after | SIGINT to the end |\n|---|---|---|---|---|")
+    for words in given.only:
+        with tempfile.TemporaryDirectory() as folder:
+            whole, silent, after = watch(begin(words, Path(folder)))
+            ends = [interrupt(words, Path(folder), rng.uniform(1.0, whole)) for _ in range(given.moments)]
+        shown = ", ".join(f"{seconds:.1f}" for seconds in sorted(ends))
+        print(f"| `{words or 'no words'}` | {whole:.0f} | {silent:.1f} | {after[:60]} | {shown} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
