@@ -32,6 +32,8 @@ from .storage.files import LEAST_ROOM, check_room, explain_disk, is_stream, writ
 from .storage.model_file import load
 
 TABLE, OUT = "node_fit.Table", "--out"
+# The share of the rows that a start is read from that must be measured.
+LEAST_READ = 0.5
 
 
 def main() -> None:
@@ -206,9 +208,17 @@ def finite(ys: np.ndarray) -> np.ndarray:
 
 
 def check_starts(model: NeuralODE, data: Dataset) -> None:
-    """Refuses a trajectory without a first value of a state whose start the user has not given."""
+    """Refuses a trajectory without a first value of a state whose start the user has not given, or with too few of the
+    rows that its start is read from."""
     told = dict(zip(model.latent, model.start.guess.told, strict=True))
+    rows = model.start.read_rows
     for row, name in enumerate(data.trajectories):
+        measured = int(np.isfinite(data.ys[row, :rows]).any(axis=1).sum())
+        if rows > 1 and measured < LEAST_READ * rows:
+            raise ValueError(
+                f"trajectory {name!r} has {measured} of the {rows} first rows measured, from which the start of this "
+                f"model is read; measure them, or put {rows} rows at rest before what is to be predicted."
+            )
         for column, state in enumerate(data.states):
             if not np.isfinite(data.first[row, column]) and not told.get(state):
                 raise ValueError(f"trajectory {name!r} has no initial value of {state!r}; give one in its first row.")

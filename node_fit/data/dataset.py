@@ -178,6 +178,11 @@ class Dataset(Trajectories):
         roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
         constants = as_numbers(covariates)
         check_unit(time_unit, roles.time is not None)
+        if frame.columns.nlevels > 1:
+            raise ValueError(
+                f"{origin} has columns of {frame.columns.nlevels} levels; join their names first: frame.columns = "
+                "['_'.join(map(str, name)) for name in frame.columns]."
+            )
         names = [str(name) for name in frame.columns]
         in_index = [name for name in roles.fixed if name in frame.index.names and name not in names]
         if in_index:

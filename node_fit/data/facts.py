@@ -21,6 +21,8 @@ FEWEST_PAIRS = 20
 # Rows span decades of time if their long intervals (the upper decile) are longer than their short ones (the lower one)
 # by more than this factor; a gap or two rows at nearly the same time are neither.
 DECILES, MUCH_LONGER = (0.1, 0.9), 1e3
+# Unix times are from 2001 to 2096 [s]; and how many of other units loggers count in a second.
+EPOCH, UNIX_UNITS = (1e9, 4e9), {"millisecond": 1e3, "microsecond": 1e6, "nanosecond": 1e9}
 # Trajectories that tell the noise; each takes a moment.
 ENOUGH_FOR_NOISE = 200
 
@@ -140,7 +142,7 @@ def find_oddities(
     **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: whether trajectories start at the
     first measurement of each state.
     """
-    found: list[str] = []
+    found: list[str] = unix_times(data)
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
         found += late_start(data, index, name) if from_first and window is None else []
@@ -162,6 +164,18 @@ def find_oddities(
             "window is a whole one; leave it out, or lower it"
         )
     return found
+
+
+def unix_times(data: Dataset) -> list[str]:
+    """Says where times look like counts since 1970 in another unit than seconds, in which constants then are."""
+    latest = float(data.ts[data.valid].max())
+    for unit, count in UNIX_UNITS.items():
+        if data.dates is None and EPOCH[0] * count <= latest <= EPOCH[1] * count:
+            return [
+                f"the times {data.time!r} reach {latest:.4g}, as Unix times in {unit}s do: all rates and constants are "
+                f"per {unit}; divide the times by {count:g} for seconds"
+            ]
+    return []
 
 
 def late_start(data: Dataset, index: int, name: str) -> list[str]:

@@ -210,7 +210,15 @@ class NeuralODE(eqx.Module):
         compile_prediction(self, *self.asked(data, ts))
 
     def starting_from(self, y0: GivenStates, ts: ArrayLike | None, u: GivenStates) -> Dataset:
-        """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`."""
+        """A dataset that holds the first row of each trajectory, for predictions; arguments as in `predict`.
+
+        **Raises:** `ValueError` if the start is read from more rows than that.
+        """
+        if (rows := self.start.read_rows) > 1:
+            raise ValueError(
+                f"the start of this model is read from {rows} measured rows, and y0 is one; pass data that begin with "
+                f"{rows} rows, such as {rows} rows at rest before what is to be predicted."
+            )
         return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
 
     def predict_frame(

@@ -1,8 +1,11 @@
 """What the columns of a table are taken for: by their names, and by how they move."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import node_fit as nf
+from node_fit.data.facts import find_oddities
 from node_fit.data.tables.guess import (
     GuessedRoles,
     find_likely_inputs,
@@ -78,3 +81,27 @@ def test_steps_from_one_record_to_the_next_are_none(tmp_path):
     assert list(find_likely_inputs(path, "t", "run", ["u", "y"])) == ["u"]
     path.write_text("\n".join(["run,t,u,y", *lines[:20]]))
     assert find_likely_inputs(path, "t", "run", ["u", "y"]) == {}, "too few rows"
+
+
+@pytest.mark.parametrize(
+    ("scale", "unit"), [(1e3, "millisecond"), (1e6, "microsecond"), (1e9, "nanosecond"), (1, None), (1e-9, None)]
+)
+def test_times_since_1970_in_another_unit_than_seconds_are_named(scale, unit):
+    """Rates are per such a unit, and constants are not what they seem."""
+    ts = (1.73e9 + np.arange(40.0)) * scale
+    data = nf.Dataset.from_arrays(ts, np.sin(np.arange(40.0))[:, None], states=["x"])
+    said = [each for each in find_oddities(data, nf.Scaling()) if "Unix" in each]
+    assert len(said) == (unit is not None)
+    assert unit is None or (f"per {unit}" in said[0] and f"divide the times by {scale:g} for seconds" in said[0])
+
+
+def test_columns_of_several_levels_are_to_be_joined():
+    frame = pd.DataFrame(np.ones((3, 2)), columns=pd.MultiIndex.from_tuples([("t", ""), ("x", "a")]))
+    with pytest.raises(ValueError, match="data frame has columns of 2 levels; join their names first"):
+        nf.from_frame(frame, time="t", states=["x"])
+
+
+def test_a_file_of_times_alone_needs_a_first_row(tmp_path):
+    (tmp_path / "times.csv").write_text("t\n0\n1\n2\n")
+    with pytest.raises(ValueError, match="if these are times alone, add the states, with values in the first row"):
+        nf.read_table(tmp_path / "times.csv", time="t", states=["x"])

@@ -358,7 +358,8 @@ def check_gaps(path: Path, lines: Sequence[str], first: int, last: int) -> None:
 def read_header(path: Path, lines: Sequence[str], header: int, delimiter: str, may_be_one: bool) -> list[str]:
     names = [name.strip() for _, fields in records(path, [lines[header]], delimiter, header + 1) for name in fields]
     if len(names) == 1 and not may_be_one:
-        raise ValueError(f"{path}, line {header + 1} has the single column {names[0]!r}; {SEPARATORS}.")
+        alone = "if these are times alone, add the states, with values in the first row"
+        raise ValueError(f"{path}, line {header + 1} has the single column {names[0]!r}; {SEPARATORS}; {alone}.")
     if all(reads_as_number(name) for name in names):
         raise ValueError(
             f"{path}, line {header + 1} should name the columns but holds numbers; put a line of names above it, "

@@ -180,6 +180,11 @@ class AbstractStart(eqx.Module, metaclass=Part):
         """Number of rows that give a start, and so do not test the model; all rows if None."""
         return 1
 
+    @property
+    def read_rows(self) -> int:
+        """Number of measured rows that a start is read from: with far fewer, it is none that training has seen."""
+        return 1
+
     def needed(self, batch: Batch) -> Batch:
         """The rows of a batch that `estimate` needs, on the host: few, so that a long record compiles nothing new."""
         return first_rows(batch, 1)

@@ -246,6 +246,10 @@ class Encoder(AbstractStart):
     def given_rows(self) -> int | None:
         return self.rows
 
+    @property
+    def read_rows(self) -> int:
+        return self.rows
+
     def needed(self, batch: Batch) -> Batch:
         return first_rows(batch, 1 if self.before else self.rows)
 
