@@ -21,7 +21,7 @@ import node_fit as nf
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.runtime.serialization import CLASSES, stored_as
 from node_fit.storage.files import MODEL_STEPS, digest, unpack
-from node_fit.storage.model_file import MODEL_SCHEMA, ModelFileError, allowed_class, load, save
+from node_fit.storage.model_file import MODEL_SCHEMA, ModelFileError, allowed_class, check_floats, load, save
 
 
 def build(field=None, precision="x32", data=None, log=()) -> nf.NeuralODE:
@@ -504,3 +504,11 @@ def test_a_class_that_no_other_process_can_import_is_refused(tmp_path, monkeypat
     with pytest.raises(ValueError, match=r"model\.field is a Plain, which is defined in the script or notebook"):
         save(build(Plain(eqx.nn.Linear(2, 2, key=jax.random.key(0)))), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_factors_of_bands_may_be_infinite():
+    """So they are where too few validation data tell them."""
+    bands = nf.Ensemble((), jnp.array([jnp.nan]), jnp.full(99, jnp.inf), calibrated=True)
+    check_floats(bands)
+    with pytest.raises(ModelFileError, match="its Ensemble has noise of int32; weights are floats"):
+        check_floats(eqx.tree_at(lambda each: each.noise, bands, jnp.array([1])))
