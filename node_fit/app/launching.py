@@ -142,8 +142,10 @@ def run_checked_job(*arguments: Any, **keywords: Any) -> JobReturn:
 
 def print_error(error: Exception) -> None:
     """Prints an error as one sentence."""
-    of_disk = isinstance(error, OSError) and error.errno is not None
-    sentence = explain_disk(error, ".") if of_disk else explain(error) or explain_memory(error) or str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        sentence = explain_disk(error, ".")
+    else:
+        sentence = explain(error) or explain_memory(error) or str(error)
     print(f"error: {sentence or type(error).__name__}", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
 """What files say: numbers and YAML of strangers, the version that wrote them, and short names of classes."""
 
 from collections.abc import Callable
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import yaml
 
@@ -33,8 +33,8 @@ def parse_number(text: str) -> float:
     return float(text)
 
 
-# libYAML's loader, where PyYAML has it, is ten times as fast.
-FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# libYAML's loaders, where PyYAML has them, are ten times as fast.
+FAST_LOADER: type[yaml.BaseLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # No file that node_fit reads nests its YAML deeper.
 MAX_YAML_DEPTH = 50
 # Of a value: YAML reads one such as 1:59:59 as a number to base 60, in a time that grows with the square of its length.
@@ -66,7 +66,13 @@ def parse_plain_yaml(text: str) -> object:
     return yaml.load(text, Loader=PlainLoader)
 
 
-class PlainLoader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):
+if TYPE_CHECKING:
+    TextLoader = yaml.BaseLoader
+else:
+    TextLoader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+
+
+class PlainLoader(TextLoader):
     """YAML's values as text, without repeated keys, of which the last would win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
