@@ -6,14 +6,18 @@ if __name__ == "__main__":
     start_command()  # before anything heavy is imported
 
 import dataclasses
+import functools
 import json
+import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
 
 from ..app.application import run_command
 from ..app.config.build import build_parts, errors_of_data
@@ -21,6 +25,7 @@ from ..app.config.composition import ConfigError, read_config
 from ..app.launching import launch, print_error, register, wants_tracebacks
 from ..app.run_directory import CONFIG, RunDirectory, read_record
 from ..fitting.discovery import Discovery, Limits, discover, discover_in
+from ..fitting.progress import Display
 from ..options.options import Options
 from ..report.page import jsonable_numbers, jsonable_times
 from ..report.pages import make_run_page, to_columns
@@ -30,6 +35,7 @@ from ..startup import BEGAN
 from ..storage.files import write_file
 from ..storage.model_file import load
 from .search import RESAMPLES, Vocabulary, few_records
+from .watch import SearchWatch
 
 USAGE = """\
 usage: python -m node_fit.discover data=table data.path=FILE 'data.states=[x,y]' [effort=quick] [KEY=VALUE ...]
@@ -45,12 +51,23 @@ effort=quick, normal or thorough says how many candidates are simulated.
   discover.mass_action=true                           rates of reactions between at most two molecules
   discover.symbolic=false                             no symbolic regression, even if pyoperon is installed
   discover.resamples=20                               resamples for the share of each term
+  discover.seconds=600                                ends the search with the best so far; Ctrl-C does, too
 
 The run directory also has discovery.json (all systems, the front, rivals, shares of terms), and
 experiment/discovered.yaml: python -m node_fit --config-dir RUN experiment=discovered fits the equations again."""
 # Systems whose curves are written, and points of each.
 SHOWN, FINE_ROWS = 5, 300
-SEARCH_KEYS = ("libraries", "terms", "required", "forbidden", "conserved", "mass_action", "symbolic", "resamples")
+SEARCH_KEYS = (
+    "libraries",
+    "terms",
+    "required",
+    "forbidden",
+    "conserved",
+    "mass_action",
+    "symbolic",
+    "resamples",
+    "seconds",
+)
 
 
 def main() -> None:
@@ -66,8 +83,11 @@ def main() -> None:
         register()
         try:
             config = config if run is None else with_data_of(run, config)
-            found = search_data(config, options) if run is None else search_run(run, config, options)
+            found = find_audibly(config, run, options)
             print(found, flush=True)
+            if found.interrupted:
+                codes.append(keep_interrupted(config, found))
+                return codes[-1]
             if not found.explained:
                 codes.append(1)
                 return 1
@@ -128,11 +148,35 @@ def take_options(words: list[str]) -> Json:
     }
 
 
-def search_data(config: DictConfig, options: Json) -> Discovery:
+def find_audibly(config: DictConfig, run: Path | None, options: Json) -> Discovery:
+    """The equations of data or of a run's model; shows what is searched, and Ctrl-C ends it with the best so far."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Display(Console(highlight=False)) as display:
+            tell = functools.partial(say_on, display)
+            return search_data(config, options, tell) if run is None else search_run(run, config, options, tell)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def say_on(display: Display, what: str) -> None:
+    display.say(f"searching: {what}")
+
+
+def keep_interrupted(config: DictConfig, found: Discovery) -> int:
+    """Writes what an interrupted search has found to the directory of the run; returns the exit code of Ctrl-C."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    config = with_equations(config, found)
+    write_discovery(folder, config, found)
+    print(f"fit the equations: python -m node_fit --config-dir {folder} experiment=discovered")
+    return 128 + signal.SIGINT
+
+
+def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]) -> Discovery:
     """The equations of the training data that a config describes."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()
-    return discover(splits.train, effort=config.effort, seed=int(config.seed), **options)
+    return discover(splits.train, effort=config.effort, seed=int(config.seed), tell=tell, **options)
 
 
 def with_data_of(run: Path, config: DictConfig) -> DictConfig:
@@ -148,7 +192,7 @@ def with_data_of(run: Path, config: DictConfig) -> DictConfig:
     return config
 
 
-def search_run(run: Path, config: DictConfig, options: Json) -> Discovery:
+def search_run(run: Path, config: DictConfig, options: Json, tell: Callable[[str], object]) -> Discovery:
     """The equations of the field of a run's model; the config gets the names of its hidden states."""
     model = load(RunDirectory(run).model, extensions=list(config.extensions)).typical
     with errors_of_data():
@@ -160,6 +204,7 @@ def search_run(run: Path, config: DictConfig, options: Json) -> Discovery:
         resamples=options.pop("resamples", RESAMPLES),
         effort=config.effort,
         seed=int(config.seed),
+        watch=SearchWatch(tell, options.pop("seconds", None)),
     )
     return discover_in(model, splits.train, Vocabulary(**options), limits, Options())
 

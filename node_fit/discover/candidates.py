@@ -12,6 +12,7 @@ import numpy as np
 
 from .balance import Balance
 from .formulas import Formula, Tape, Term, lift, part_of, sum_of
+from .watch import SearchWatch
 
 if TYPE_CHECKING:
     from scipy.interpolate import BSpline
@@ -85,6 +86,14 @@ class Smoothed:
     @property
     def clean(self) -> bool:
         return self.noise < CLEAN
+
+    def noise_in(self, scale: np.ndarray) -> float:
+        """The largest residual of a spline in a unit of each state, since that of a record at rest is its noise."""
+        left = self.raw - self.values[:, : len(scale)]
+        measured = np.isfinite(left).any(axis=0)
+        if self.clean or not measured.any():
+            return self.noise
+        return float((np.nanstd(left[:, measured], axis=0) / scale[measured]).max())
 
     @property
     def filled(self) -> "Smoothed":
@@ -255,19 +264,21 @@ class Regressors:
     (1973) 413), linearised.
 
     **Arguments:** `features`: `(equation, term)`. `tangents`: `(equation, number)`. `owners`: of each number the place
-    of its term. `alike`: of each term a number that those have in common that differ by numbers within alone.
+    of its term. `alike`: of each term a number that those have in common that differ by numbers within alone. `sizes`:
+    of the terms and their constants.
     """
 
     features: np.ndarray
     tangents: np.ndarray
     owners: np.ndarray
     alike: np.ndarray
+    sizes: np.ndarray
 
     @staticmethod
-    def of(features: np.ndarray) -> "Regressors":
+    def of(features: np.ndarray, sizes: np.ndarray) -> "Regressors":
         """Those of terms without numbers within."""
         none = np.zeros((len(features), 0))
-        return Regressors(features, none, np.zeros(0, int), np.arange(features.shape[1]))
+        return Regressors(features, none, np.zeros(0, int), np.arange(features.shape[1]), sizes)
 
     @staticmethod
     def of_terms(view: "View", terms: Sequence[Term], names: Sequence[str]) -> "Regressors":
@@ -284,16 +295,32 @@ class Regressors:
         with np.errstate(all="ignore"):
             tangents = (around[:, ::2] - around[:, 1::2]) / (2 * NUMBER_NUDGE * numbers)
         alike = np.unique([part for part, _, _ in parts], return_inverse=True)[1]
-        return Regressors(features, tangents, owners, alike)
+        return Regressors(features, tangents, owners, alike, np.array([size for _, _, size in parts]))
 
 
 class Subset(NamedTuple):
-    """Terms, their constants, how much the numbers within each of them move, and the mean squared error."""
+    """Terms, their constants, how much the numbers within each of them move, and the description length."""
 
     places: tuple[int, ...]
     constants: np.ndarray
     moves: list[np.ndarray]
-    error: float
+    length: float
+
+
+class Description(NamedTuple):
+    """How long right-hand sides on derivatives are described: their errors and their own text.
+
+    **Arguments:** `variance`: of the rates. `rows`: number of them. `clean`: whether they are free of noise.
+    """
+
+    variance: float
+    rows: int
+    clean: bool
+
+    def length(self, error: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """**Arguments:** `error`: mean squared errors. `size`: of the texts."""
+        floor = (1e-8 if self.clean else 1e-3) * self.variance + 1e-300
+        return self.rows * np.log(np.maximum(error, floor)) / 2 + 0.75 * np.log(self.rows) * size
 
 
 class Regression:
@@ -343,18 +370,19 @@ class Regression:
                 filled[rows] += len(own)
         return np.hstack([sets, found])
 
-    def fit(self, places: Sequence[int]) -> Subset:
-        """A subset with its constants in their own units."""
+    def fit(self, places: list[int], description: Description) -> Subset:
+        """A subset with its constants in their own units, and its description length."""
         wide = self.widen(np.array([places]), sum(len(self.tangents[at]) for at in places))[0]
         solved = np.linalg.solve(self.square[wide[:, None], wide], self.sides[wide])
-        error = float(((self.rates - self.every[:, wide] @ solved) ** 2).mean())
+        error = ((self.rates - self.every[:, wide] @ solved) ** 2).mean()
+        length = description.length(error, self.columns.sizes[places].sum())
         values = solved / self.norms[wide]
         slope = dict(zip(wide[len(places) :].tolist(), values[len(places) :], strict=True))
         first, moves = self.columns.features.shape[1], list[np.ndarray]()
         for at, constant in zip(places, values, strict=False):
             own = first + np.flatnonzero(self.columns.owners == at)
             moves.append(np.array([slope.get(int(each), 0.0) for each in own]) / (constant or 1.0))
-        return Subset(tuple(places), values[: len(places)], moves, error)
+        return Subset(tuple(places), values[: len(places)], moves, float(length))
 
 
 def find_subsets(
@@ -362,14 +390,15 @@ def find_subsets(
     rates: np.ndarray,
     keep: Sequence[int],
     most: int,
+    description: Description,
     limit: int = MAX_SUBSETS,
     positive: bool = False,
 ) -> list[Subset]:
-    """The subsets of terms of each size with the least squared errors: of few terms all, then the best ones extended.
+    """The subsets of each number of terms with the shortest descriptions: of few all, then the best ones extended.
 
     Of subsets that differ by numbers within terms alone, only the best is found.
 
-    **Arguments:** `rates`: `(equation,)`. `keep`: places of terms in every subset. `most`: subsets of each size.
+    **Arguments:** `rates`: `(equation,)`. `keep`: places of terms in every subset. `most`: subsets of each number.
     `limit`: below which number all subsets of a size are tried. `positive`: whether constants must be above 0.
     """
     regression = Regression(columns, rates)
@@ -380,12 +409,13 @@ def find_subsets(
     while len(sets) and sets.shape[1] < largest:
         sets = extend_subsets(sets, usable, columns.alike)
         weights, errors = regression.solve(sets)
-        order = np.argsort(errors, kind="stable")
+        lengths = description.length(errors / len(rates), columns.sizes[sets].sum(axis=1))
+        order = np.argsort(lengths, kind="stable")
         if positive:
             order = order[(weights[order] > 0).all(axis=1)]
         shapes = np.sort(columns.alike[sets[order]], axis=1)
         firsts = np.sort(np.unique(shapes, axis=0, return_index=True)[1])
-        found += [regression.fit(sets[at].tolist()) for at in order[firsts[:most]]]
+        found += [regression.fit(sets[at].tolist(), description) for at in order[firsts[:most]]]
         chosen = sets.shape[1] - len(begin)
         complete = chosen < COMPLETE_SIZE and math.comb(len(usable) - len(begin), chosen + 1) < limit
         sets = sets if complete else sets[order[firsts[:BEAM]]]
@@ -398,12 +428,6 @@ def extend_subsets(sets: np.ndarray, usable: np.ndarray, alike: np.ndarray) -> n
     shapes = np.sort(alike[wider], axis=1)
     wider = np.sort(wider[(np.diff(shapes, axis=1) != 0).all(axis=1)], axis=1)
     return np.unique(wider, axis=0)
-
-
-def description(error: float, variance: float, rows: int, size: int, clean: bool) -> float:
-    """Description length of a right-hand side on derivatives: of its errors and of its own text."""
-    floor = (1e-8 if clean else 1e-3) * variance + 1e-300
-    return rows * np.log(max(error, floor)) / 2 + 0.75 * np.log(rows) * size
 
 
 def sparse_candidates(
@@ -421,12 +445,12 @@ def sparse_candidates(
     for view, terms in itertools.product(views, libraries):
         rates, columns = view.rates[:, state], Regressors.of_terms(view, terms, names)
         keep = [at for at, term in enumerate(terms) if term.text in required]
-        variance = float(rates.var())
-        own: list[tuple[float, Formula]] = []
-        for subset in find_subsets(columns, rates, keep, OF_EACH_SIZE, limit):
-            formula = sum_of([terms[at] for at in subset.places], subset.constants, subset.moves)
-            own.append((description(subset.error, variance, len(views[0].rates), formula.size, clean), formula))
-        ranked.append([formula for _, formula in sorted(own, key=lambda each: each[0])])
+        description = Description(float(rates.var()), len(views[0].rates), clean)
+        subsets = find_subsets(columns, rates, keep, OF_EACH_SIZE, description, limit)
+        ranked.append([
+            sum_of([terms[at] for at in each.places], each.constants, each.moves)
+            for each in sorted(subsets, key=lambda each: each.length)
+        ])  # fmt: skip
     best: dict[tuple[str, ...], Formula] = {}
     for level in itertools.zip_longest(*ranked):
         for formula in level:
@@ -462,17 +486,17 @@ def joint_candidates(
         )
         rates = (view.rates / scale).ravel()
         own: list[tuple[float, tuple[Formula, ...]]] = []
-        rows = len(views[0].rates) * len(scale)
+        description = Description(float(rates.var()), len(views[0].rates) * len(scale), clean)
         limit = MAX_REACTION_SUBSETS if balance.positive else MAX_SUBSETS
-        for places, constants, _, error in find_subsets(
-            Regressors.of(features), rates, [], OF_EACH_SIZE, limit, balance.positive
+        regressors = Regressors.of(features, np.array([part_of(term.text)[2] for _, term in columns]))
+        for places, constants, _, length in find_subsets(
+            regressors, rates, [], OF_EACH_SIZE, description, limit, balance.positive
         ):
             chosen = [(columns[at], constant) for at, constant in zip(places, constants, strict=True)]
             parts = [[(term, value) for (flow, term), value in chosen if flow == at] for at in range(len(offered))]
             system = tuple(sum_of([term for term, _ in each], [value for _, value in each]) for each in parts)
             if all(len(set(formula.parts)) == len(formula.parts) for formula in system):
-                size = sum(formula.size for formula in system)
-                own.append((description(error, float(rates.var()), rows, size, clean), system))
+                own.append((length, system))
         ranked.append([system for _, system in sorted(own, key=lambda each: each[0])])
     best: dict[tuple[tuple[str, ...], ...], tuple[Formula, ...]] = {}
     for system in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*ranked))):
@@ -486,11 +510,14 @@ def has_symbolic() -> bool:
     return importlib.util.find_spec("pyoperon") is not None
 
 
-def symbolic_candidates(view: View, names: Sequence[str], state: int, clean: bool, seed: int) -> list[Formula]:
+def symbolic_candidates(
+    view: View, names: Sequence[str], state: int, clean: bool, seed: int, watch: SearchWatch
+) -> list[Formula]:
     """Right-hand sides by genetic programming (B. Burlacu et al., Operon C++, 2020), the shortest description first."""
     from pyoperon.sklearn import SymbolicRegressor
 
     rates = view.rates[:, state]
+    description = Description(float(rates.var()), len(rates), clean)
     search = SymbolicRegressor(
         allowed_symbols="add,sub,mul,div,sin,cos,exp,square,constant,variable",
         objectives=["mse", "length"],
@@ -507,7 +534,7 @@ def symbolic_candidates(view: View, names: Sequence[str], state: int, clean: boo
         random_state=seed,
         epsilon=1e-5,
     )
-    search.fit(view.values, rates)
+    watch.wait_for(f"symbolic regression of {names[state]}", lambda: search.fit(view.values, rates))
     found: list[tuple[float, Formula]] = []
     for each in search.pareto_front_:
         text = re.sub(r"\bX(\d+)\b", lambda found: names[int(found[1]) - 1], str(each["model"]))
@@ -515,7 +542,6 @@ def symbolic_candidates(view: View, names: Sequence[str], state: int, clean: boo
             formula = lift(text, names[state])
         except (ValueError, TypeError):
             continue
-        error = float(each["mean_squared_error"])
-        length = description(error, float(rates.var()), len(rates), formula.size, clean)
-        found.append((length, formula))
+        length = description.length(np.array(each["mean_squared_error"]), np.array(formula.size))
+        found.append((float(length), formula))
     return [formula for _, formula in sorted(found, key=lambda each: each[0])]

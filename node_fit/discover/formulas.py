@@ -242,10 +242,12 @@ def lift(text: str, state: str) -> Formula:
 def count(node: ast.expr) -> int:
     """The size of a tree: names, constants and operators count once, functions and divisions more.
 
-    A power counts as the product that it is. What is rare in equations of nature counts as more, as in the
-    complexities of symbolic regression.
+    A power counts as the product that it is, that of a number as a number. What is rare in equations of nature counts
+    as more, as in the complexities of symbolic regression.
     """
     match node:
+        case ast.BinOp(op=ast.Pow(), left=ast.Constant(), right=ast.Constant()):
+            return 1
         case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as power)) if 2 <= power <= 9:
             return power * count(left) + power - 1
         case ast.Call():

@@ -12,6 +12,7 @@ from .balance import Balance
 from .candidates import Smoothed, goes_over_decades, spline_through
 from .formulas import Formula, Term
 from .simulation import RESOLUTION, Family, Fitting, Span, least_squares_of, linearize
+from .watch import SearchWatch
 
 System = tuple[Formula, ...]
 # Starts among the data from which a candidate must not run away, how far they are on the way from one row to another,
@@ -103,7 +104,7 @@ class Judge:
     """Simulates candidates on the records.
 
     **Arguments:** `records`: the smoothed records. `states`, `inputs`: names. `balance`: the functions that are sought;
-    by default the rate of each state.
+    by default the rate of each state. `watch`: told what is simulated.
     """
 
     def __init__(
@@ -112,7 +113,9 @@ class Judge:
         states: Sequence[str],
         inputs: Sequence[str],
         balance: Balance | None = None,
+        watch: SearchWatch | None = None,
     ):
+        self.watch = SearchWatch() if watch is None else watch
         self.records, self.states, self.inputs = records, list(states), list(inputs)
         self.balance = Balance.apart(self.states) if balance is None else balance
         self.names = [*self.states, *self.inputs]
@@ -121,7 +124,7 @@ class Judge:
         count = len(self.states)
         self.low, self.high = every[:, :count].min(0), every[:, :count].max(0)
         self.scale = np.maximum(every[:, :count].std(0), 1e-12)
-        self.noise = max(each.noise for each in records)
+        self.noise = max(each.noise_in(self.scale) for each in records)
         raw = np.concatenate([each.raw for each in records])
         self.measured = np.flatnonzero(np.isfinite(raw).any(axis=0))
         self.steps = STEPS[0]
@@ -206,7 +209,7 @@ class Judge:
             fitted, span = self.fit_linked_or_apart(span, family, begun, trials)
             self.linked = any(span.follows)
         else:
-            fitted = least_squares_of(span, family, begun, trials)
+            fitted = least_squares_of(span, family, begun, trials, self.watch)
         return self.rank(systems, family, fitted, span)
 
     def fit_linked_or_apart(
@@ -217,16 +220,17 @@ class Judge:
         Errors grow over a whole record if a system is chaotic, or if a state on its own is unstable along the noisy
         splines of the others, whatever the constants.
         """
-        fitted = least_squares_of(span, family, starts, trials)
+        fitted = least_squares_of(span, family, starts, trials, self.watch)
         if not any(span.follows) or min(map(error_of, fitted)) <= WHOLE * self.noise**2:
             return fitted, span
         apart = replace(span, follows=(False,) * len(span.follows))
-        others = least_squares_of(apart, family, starts, trials)
+        others = least_squares_of(apart, family, starts, trials, self.watch)
         if min(map(error_of, others)) > WHOLE * self.noise**2:
             # Errors of noisy starts and of first constants grow less in the beginnings of the windows.
-            begun = least_squares_of(apart.begin(max(len(span.raw) // SHORTER, WINDOW)), family, starts, trials)
+            parts = apart.begin(max(len(span.raw) // SHORTER, WINDOW))
+            begun = least_squares_of(parts, family, starts, trials, self.watch)
             near = replace(family, constants=np.stack([each.values for each in begun]))
-            grown = least_squares_of(apart, near, np.stack([each.starts for each in begun]), trials)
+            grown = least_squares_of(apart, near, np.stack([each.starts for each in begun]), trials, self.watch)
             others = [min(pair, key=error_of) for pair in zip(others, grown, strict=True)]
         better = min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE
         return (others, apart) if better else (fitted, span)

@@ -1,9 +1,9 @@
 """The search for equations: candidates of each state, systems of them that simulations judge, and a verdict."""
 
 import itertools
-import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,8 @@ from ..model.neural_ode import NeuralODE
 from ..options.options import Effort
 from .balance import Balance, conserving, reacting
 from .candidates import (
+    MAX_RESAMPLED_SUBSETS,
+    MAX_SUBSETS,
     SMOOTHINGS,
     Smoothed,
     View,
@@ -26,19 +28,16 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
-from .judging import Judge, JudgedSystem, System, count_independent, cut, first_of_each_shape
+from .judging import Judge, JudgedSystem, System, count_independent, first_of_each_shape
 from .reading import read_field
 from .shapes import shape_of_term
+from .verdict import FEWEST_ROWS, decide
+from .watch import SearchWatch, TimeIsUp
 
-DISCOVERY_LOG = logging.getLogger(__name__)
+INTERRUPTED = "was interrupted"
 NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
 COMBINED, SHORT_SUM = 4, 5
-# What a system must explain: the share of variance, and how alike neighbouring residuals may be, beside the deviation
-# of a correlation that is due to chance.
-LEAST_EXPLAINED, MOST_ALIKE, NEARLY_EXACT = 0.5, 0.5, 0.999
-# Minus twice the logarithm of the odds against the row before: it is the best of some ten thousand systems.
-SMALLEST_LEAD = 20.0
 # The user's terms, and libraries that are searched together.
 OWN = "own"
 GROUPS = (
@@ -57,7 +56,6 @@ ROUNDS = {"quick": 3, "normal": 6, "thorough": 12}
 RESAMPLES = 20
 # The most evaluations of a simulation.
 MOST_EVALUATIONS = 20_000
-FEWEST_ROWS = 12
 # Of many records, some that have about so many rows together.
 MOST_ROWS = 1_000
 
@@ -127,7 +125,8 @@ class Findings:
     """What a search found: systems, the best first, the share of resamples with each term, and a verdict.
 
     `fits` says whether the best leaves nothing but noise, `explained` whether it explains the records, too; `verdict`
-    says so in a sentence. `reached`: states of the records without noise, `(row, state)`.
+    says so in a sentence. `reached`: states of the records without noise, `(row, state)`. `interrupted`: whether Ctrl-C
+    has ended the search.
     """
 
     ranked: list[FoundSystem]
@@ -136,6 +135,7 @@ class Findings:
     explained: bool
     verdict: str
     reached: np.ndarray
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,7 @@ def search(
     resamples: int = 0,
     effort: Effort = "normal",
     seed: int = 0,
+    watch: SearchWatch | None = None,
 ) -> Findings:
     """Searches for the equations of a system in measurements; the arguments are those of `node_fit.discover`."""
     check_data_of(data)
@@ -250,7 +251,7 @@ def search(
     clean = all(each.clean for each in records)
     several = [records] if clean else [smooth_records(data, strength) for strength in SMOOTHINGS]
     views = [view for place, each in enumerate(several) for view in make_views(each, weak=place == 0 and not clean)]
-    judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states))
+    judge = Judge(records, list(data.states), list(data.inputs), vocabulary.make_balance(data.states), watch)
     source = Source(judge, views, clean, judge.names, not clean, find_angles(data))
     return search_source(source, vocabulary, symbolic, resamples, effort, seed)
 
@@ -264,6 +265,7 @@ def search_field(
     resamples: int = 0,
     effort: Effort = "normal",
     seed: int = 0,
+    watch: SearchWatch | None = None,
 ) -> Findings:
     """Searches for the equations of a fitted model's field, which are judged by the data that it was fitted to."""
     check_data_of(data)
@@ -272,7 +274,7 @@ def search_field(
     balance = reading.balance or vocabulary.make_balance(model.latent)
     if reading.balance is not None and (vocabulary.conserved or vocabulary.mass_action):
         raise ValueError("conserved and mass_action are of whole equations, and the model knows a part of them.")
-    judge = Judge(reading.records, list(model.latent), list(model.inputs), balance)
+    judge = Judge(reading.records, list(model.latent), list(model.inputs), balance, watch)
     clean = all(each.clean for each in reading.records)
     repeats = reading.balance is None and not clean
     source = Source(judge, make_views(reading.records, weak=False), clean, reading.sees, repeats, find_angles(data))
@@ -296,11 +298,15 @@ def search_source(
     beam.run(seed if symbolic else None)
     judged = first_of_each_shape(count_independent(beam.judged))
     fits, explained, verdict = decide(judge, judged[0])
-    if beam.interrupted:
-        verdict += " The search was interrupted."
-    shares = beam.share_terms(resamples, seed)
+    shares: dict[str, dict[str, float]] = {}
+    if beam.ended is None:
+        with beam.keeping():
+            shares = beam.share_terms(resamples, seed)
+    if beam.ended is not None:
+        verdict += f" The search {beam.ended}."
     reached = judge.values[:, : len(judge.states)]
-    return Findings([describe(each, judge) for each in judged], shares, fits, explained, verdict, reached)
+    systems = [describe(each, judge) for each in judged]
+    return Findings(systems, shares, fits, explained, verdict, reached, beam.ended == INTERRUPTED)
 
 
 class Search:
@@ -320,7 +326,8 @@ class Search:
         self.source, self.offered, self.required, self.effort = source, offered, required, effort
         self.judge = source.judge
         self.judged: list[JudgedSystem] = []
-        self.interrupted = False
+        # Why the search has ended before its time.
+        self.ended: str | None = None
         given = np.concatenate([each.rates for each in self.judge.records])
         known = self.judge.balance.absorb(flat(itertools.chain(*offered)), self.judge.names, self.judge.values, given)
         self.absorbed = [each - set(required) for each in known]
@@ -330,8 +337,8 @@ class Search:
 
         **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
         """
-        systems, others = self.propose(self.judge, self.source.views, self.source.clean, seed)
-        try:
+        with self.keeping():
+            systems, others = self.propose(self.judge, self.source.views, self.source.clean, seed)
             self.judge.choose_steps(systems[0])
             self.judged = self.judge.judge(systems)
             self.improve(others)
@@ -340,10 +347,19 @@ class Search:
                 self.improve(*self.search_again(best))
                 if self.judged[0] is best:
                     break
-        except KeyboardInterrupt:
+
+    @contextmanager
+    def keeping(self) -> Generator[None]:
+        """A context that an interruption or the end of the time ends, once there is a system to return."""
+        try:
+            yield
+        except (KeyboardInterrupt, TimeIsUp) as end:
+            if not self.judged and isinstance(end, TimeIsUp):
+                limit = self.judge.watch.seconds
+                raise ValueError(f"no equation was simulated within {limit:g} s; give the search more time.") from None
             if not self.judged:
                 raise
-            self.interrupted = True
+            self.ended = INTERRUPTED if isinstance(end, KeyboardInterrupt) else "ended when its time was up"
 
     def propose(
         self, judge: Judge, views: Sequence[View], clean: bool, seed: int | None
@@ -357,16 +373,17 @@ class Search:
         kept: list[list[Formula]] = []
         for place, groups in enumerate(self.offered):
             apart = [View(view.values[:, seen], view.rates, view.weights) for view in views]
-            found = self.find_sums(apart, groups, place, clean, most)
+            judge.watch(f"sums of terms for {balance.titles[place]}")
+            found = self.find_sums(apart, groups, place, clean, most, MAX_SUBSETS)
             if seed is not None:
-                found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed)[: most // 4]
+                found += symbolic_candidates(apart[0], self.source.sees, place, clean, seed, judge.watch)[: most // 4]
             kept.append(found if balance.may_be_empty else screen_state(judge, found, place))
         kept += [[constant] for constant in balance.given()]
         systems = [tuple(each[0] for each in kept), *combine(kept)]
         return systems, [each[:COMBINED] for each in kept] if balance.may_be_empty else kept
 
     def find_sums(
-        self, views: Sequence[View], groups: Sequence[Sequence[Term]], place: int, clean: bool, most: int
+        self, views: Sequence[View], groups: Sequence[Sequence[Term]], place: int, clean: bool, most: int, limit: int
     ) -> list[Formula]:
         """Sums of terms for a function, the shortest descriptions first, without those that known constants absorb.
 
@@ -374,7 +391,7 @@ class Search:
         """
         absorbed = self.absorbed[place]
         kept = (*self.required, *absorbed)
-        found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept)
+        found = sparse_candidates(views, groups, self.source.sees, place, clean, most, kept, limit)
         shortest: dict[tuple[str, ...], Formula] = {}
         for each in found:
             left = each.without_terms(absorbed)
@@ -388,18 +405,17 @@ class Search:
         }
         for at in range(ROUNDS[self.effort]):
             best = self.judged[0]
-            DISCOVERY_LOG.info(
-                "round %d: %d systems judged, the best explains %.4g %% of the variance",
-                at + 1, len(self.judged), 100 * (1 - best.error),
-            )  # fmt: skip
+            explained = 100 * max(1 - best.error, 0.0)
+            self.judge.watch(f"round {at + 1}: of {len(self.judged)} systems, the best explains {explained:.4g} %")
             self.judged = self.judge.improve(self.judged, terms, others, systems, self.required)
             if self.judged[0] is best:
                 break
 
     def search_again(self, best: JudgedSystem) -> tuple[list[list[Formula]], list[System]]:
         """Formulas of each function, or systems, along the simulation of a system, which is smoother than a spline."""
-        again = Judge(self.judge.follow(best), self.judge.states, self.judge.inputs, self.judge.balance)
-        again.steps, again.linked = self.judge.steps, self.judge.linked
+        judge = self.judge
+        again = Judge(judge.follow(best), judge.states, judge.inputs, judge.balance, judge.watch)
+        again.steps, again.linked = judge.steps, judge.linked
         systems, others = self.propose(again, make_views(again.records, weak=True)[1:], False, None)
         return others, systems if again.balance.shares is not None else []
 
@@ -410,6 +426,7 @@ class Search:
         seen = [self.judge.names.index(name) for name in sees]
 
         def resample() -> View:
+            self.judge.watch("terms found again in resampled rows")
             rows = draw.integers(0, len(view.rates), len(view.rates))
             if view.weights is not None:
                 return View(view.values[:, seen], view.rates[rows], view.weights[rows])
@@ -419,7 +436,7 @@ class Search:
             terms, groups = best[place].terms, self.offered[place]
             own = [group for group in groups if set(terms) <= {term.text for term in group}]
             group = min(own, key=len, default=flat(groups))
-            return self.find_sums([resample()], [group], place, clean, 1)
+            return self.find_sums([resample()], [group], place, clean, 1, MAX_RESAMPLED_SUBSETS)
 
         whole: list[list[tuple[Formula, ...]]] = []
         if balance.shares is not None:
@@ -428,8 +445,9 @@ class Search:
         for place, title in enumerate(balance.titles[: len(self.offered)]):
             if best[place].terms and resamples > 0:
                 drawn = [each[0][place : place + 1] for each in whole] or [shortest(place) for _ in range(resamples)]
-                found = [each[0].terms if each else () for each in drawn]
-                shares[title] = {term: sum(term in each for each in found) / resamples for term in best[place].terms}
+                parts = [each[0].parts if each else () for each in drawn]
+                pairs = zip(best[place].terms, best[place].parts, strict=True)
+                shares[title] = {term: sum(part in each for each in parts) / resamples for term, part in pairs}
         return shares
 
 
@@ -516,72 +534,3 @@ def describe(judged: JudgedSystem, judge: Judge) -> FoundSystem:
     equations = balance.write(texts, judge.states)
     start = dict(zip(judge.states, judged.starts[:, 0].tolist(), strict=True))
     return FoundSystem(equations, constants, shown, judged.error, judged.size, judged.evidence, judged.escapes, start)
-
-
-def decide(judge: Judge, judged: JudgedSystem) -> tuple[bool, bool, str]:
-    """Whether a system fits the records, whether it explains them, and both in words.
-
-    It fits if it explains the variance of each state that was measured, and leaves residuals that look like noise. Of
-    few rows, much fits that explains nothing.
-    """
-    worst, alike = 1.0, 0.0
-    for state in judge.measured:
-        products, squares, total = 0.0, 0.0, 0.0
-        for record in range(judged.left.shape[2]):
-            gap = judged.left[:, state, record]
-            gap = gap[np.isfinite(gap)]
-            products, squares = products + float(gap[1:] @ gap[:-1]), squares + float(gap @ gap)
-        for record in judge.records:
-            value = record.raw[:, state][np.isfinite(record.raw[:, state])] / judge.scale[state]
-            total += float(((value - value.mean()) ** 2).sum())
-        share = 1 - squares / max(total, 1e-300)
-        worst = min(worst, share)
-        if share < NEARLY_EXACT:
-            alike = max(alike, products / max(squares, 1e-300))
-    variance = f"{100 * max(worst, 0.0):.3g} % of the variance"
-    figures = f"explains {variance}, and neighbouring residuals correlate by {alike:.2f}"
-    if worst > NEARLY_EXACT:
-        figures = "explains more than 99.9 % of the variance"
-    none = f"no equation of these terms explains the record: the best {figures}"
-    rows = np.isfinite(judged.left).any(axis=1).sum()
-    if worst < LEAST_EXPLAINED or alike > MOST_ALIKE + rows**-0.5 or judged.escapes:
-        return False, False, f"{none}."
-    if worst < NEARLY_EXACT and past_does_as_well(judge, judged):
-        return True, False, f"{none}; a linear map of the row before predicts each row as well."
-    return True, True, f"found an equation; it {figures}."
-
-
-def past_does_as_well(judge: Judge, judged: JudgedSystem) -> bool:
-    """Whether a linear map of the row before makes the rows about as probable as the simulation, which sees the first.
-
-    So it is of random walks, and of all that is driven by noise or by what is older than a row; not of a system whose
-    measurements are noisy. Both are compared by Schwarz's criterion, with a variance of the noise for each state.
-    """
-    measured, count = judge.measured, len(judge.states)
-    before: list[np.ndarray] = []
-    now: list[np.ndarray] = []
-    left: list[np.ndarray] = []
-    pieces = iter(judged.left.transpose(2, 0, 1))
-    for record in judge.records:
-        scaled = record.raw[:, measured] / judge.scale[measured]
-        gap = np.full_like(scaled, np.nan)
-        for piece in cut(len(scaled)):
-            own = next(pieces)[: piece.stop - piece.start, measured]
-            gap[piece] = np.where(np.isfinite(own), own, gap[piece])
-        inputs = record.values[:, count:]
-        before.append(np.column_stack([scaled[:-1], inputs[:-1], inputs[1:], np.ones(len(scaled) - 1)]))
-        now.append(scaled[1:])
-        left.append(gap[1:])
-    given, wanted, gaps = (np.concatenate(each) for each in (before, now, left))
-    known = np.isfinite(np.column_stack([given, wanted, gaps])).all(axis=1)
-    given, wanted, gaps = given[known], wanted[known], gaps[known]
-    rows, many = given.shape
-    if rows < FEWEST_ROWS + many:
-        return False
-    missed = wanted - given @ np.linalg.lstsq(given, wanted)[0]
-    constants = sum(len(formula.constants) for formula in judged.formulas) + count * len(judge.records)
-    past, simulated = (
-        rows * np.log((each**2).mean(axis=0).clip(1e-300)).sum() + numbers * np.log(rows)
-        for each, numbers in ((missed, many * len(measured)), (gaps, constants))
-    )
-    return bool(past < simulated + SMALLEST_LEAD)

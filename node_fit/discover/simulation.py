@@ -8,6 +8,7 @@ import numpy as np
 
 from .balance import Balance
 from .formulas import Formula, Tape
+from .watch import say_nothing
 
 # Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
 FITTED_WELL, FAILED_RESIDUAL = 1e-4, 1e3
@@ -236,14 +237,17 @@ class Fitting:
         return float(self.left @ self.left)
 
 
-def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int) -> list[Fitting]:
+def least_squares_of(
+    span: Span, family: Family, starts: np.ndarray, trials: int, watch: Callable[[str], None] = say_nothing
+) -> list[Fitting]:
     """Fits each member's free constants and starts by Levenberg and Marquardt's method, all members at once.
 
     Long records are simulated in windows whose states are made to meet (multiple shooting; H. G. Bock, 1983), so that
     all windows are simulated at the same time, and a bad first guess does not run away. Members that are far behind
     the best are left where they are.
 
-    **Arguments:** `starts`: `(member, state, record)`. `trials`: the most evaluations of a member.
+    **Arguments:** `starts`: `(member, state, record)`. `trials`: the most evaluations of a member. `watch`: told of
+    each, and may end the fit by an exception.
     """
     members = len(family.constants)
     values, begun = family.constants.copy(), starts.copy()
@@ -253,6 +257,7 @@ def least_squares_of(span: Span, family: Family, starts: np.ndarray, trials: int
     for trial in range(trials - 1):
         if not active:
             break
+        watch(f"{members} right-hand sides simulated, {trial} of {trials - 1} times")
         for at in active:
             values[at], begun[at] = step_from(best[at], family.free[at], damping[at])
         tried = linearize(span, family, np.array(active), values[active], begun[active])

@@ -1,7 +1,7 @@
 """`discover`: from measurements to equations with constants, rivals, and a verdict."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypedDict
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
-from ..discover.search import RESAMPLES, FoundSystem, Vocabulary, search, search_field
+from ..discover.search import RESAMPLES, Findings, FoundSystem, Vocabulary, search, search_field
+from ..discover.watch import SearchWatch, say_nothing
 from ..model.fields.known import Hybrid, Known
 from ..model.initial_state.trained import Fitted
 from ..model.neural_ode import NeuralODE
@@ -60,6 +61,7 @@ class Discovery:
     - `verdict`: a sentence; `explained`: whether an equation explains the records.
     - `options`: of the fit of the best; `bounds`: of known constants.
     - `reached`: states along the trajectories of the model that was read, `(row, state)`; None of measurements.
+    - `interrupted`: whether Ctrl-C has ended the search.
     """
 
     data: Dataset
@@ -70,7 +72,14 @@ class Discovery:
     options: Options = field(default_factory=Options)
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     reached: np.ndarray | None = None
+    interrupted: bool = False
     _fit: Fit | None = None
+
+    @staticmethod
+    def of(found: Findings, data: Dataset, options: Options) -> "Discovery":
+        """What a search has found in data, with the options of the fit of the best."""
+        told = (found.ranked, found.shares, found.explained, found.verdict)
+        return Discovery(data, *told, options, interrupted=found.interrupted)
 
     @property
     def found(self) -> FoundSystem:
@@ -191,7 +200,7 @@ class Discovery:
         if not self.explained:
             return self.verdict
         lines = [self.verdict, str(self.found)]
-        if self.rivals:
+        if self.rivals and not self.interrupted:
             shown = str(self.rivals[0]).replace("\n", "\n  ")
             share = f"among all these, the best has a probability of {100 * self.weights[0]:.0f} %"
             lines.append(f"rivals that explain it about as well: {len(self.rivals)}; {share}. The first rival:")
@@ -216,6 +225,7 @@ class Limits(TypedDict):
     resamples: int
     effort: Effort
     seed: int
+    watch: SearchWatch
 
 
 @says_where(lambda name: place_of(name, ()))
@@ -232,6 +242,8 @@ def discover(
     resamples: int = RESAMPLES,
     effort: Effort = "normal",
     seed: int = 0,
+    seconds: float | None = None,
+    tell: Callable[[str], object] = say_nothing,
     options: Options | None = None,
 ) -> Discovery:
     """Finds the equations of a system from measurements of its states, or from a fitted model of them.
@@ -256,6 +268,8 @@ def discover(
     - `resamples`: number of resamples for the share of each term.
     - `effort`: `quick`, `normal` or `thorough`: how many candidates are simulated.
     - `seed`: of the symbolic search and the resamples.
+    - `seconds`: after which the search ends with the best so far; None for no limit, with which a seed repeats.
+    - `tell`: called with what is done next, a few words.
     - `options`: of the fit `Discovery.best`, whose starts are fitted unless they say another rule.
 
     **Raises:** `ValueError` if the data have too few rows, or events, a text is not a term, or the field can't be read;
@@ -264,13 +278,13 @@ def discover(
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
     vocabulary = Vocabulary(libraries, terms, required, forbidden, conserved, mass_action)
-    limits = Limits(symbolic=symbolic, resamples=resamples, effort=effort, seed=seed)
+    limits = Limits(symbolic=symbolic, resamples=resamples, effort=effort, seed=seed, watch=SearchWatch(tell, seconds))
     if isinstance(source, Fit):
         options = options or Options(scaling=source.options.scaling)
         return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
     found = search(source, vocabulary, **limits)
     options = with_fitted_starts(options or Options())
-    return Discovery(source, found.ranked, found.shares, found.explained, found.verdict, options)
+    return Discovery.of(found, source, options)
 
 
 def with_fitted_starts(options: Options) -> Options:
@@ -288,4 +302,4 @@ def discover_in(model: NeuralODE, data: Dataset, vocabulary: Vocabulary, limits:
     if isinstance(model.field, Hybrid):
         bounds = dict(zip(model.field.known.constants.names, model.field.known.constants.bounds, strict=True))
     options = replace(with_fitted_starts(options), hidden=tuple(model.hidden) or 0)
-    return Discovery(data, found.ranked, found.shares, found.explained, found.verdict, options, bounds, found.reached)
+    return replace(Discovery.of(found, data, options), bounds=bounds, reached=found.reached)

@@ -15,6 +15,7 @@ from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
 from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
+from ..discover.watch import SearchWatch
 from ..evaluation.metrics import root_mean, score_predictions, score_values
 from ..model import parameters
 from ..model.ensemble import Ensemble
@@ -438,8 +439,8 @@ def find_equations(
         raise ValueError("field=sparse needs measurements of all states; leave out hidden, or use another field.")
     given = dict(keywords(options.field))
     effort = given.pop("effort", "normal")
-    callback.on_trial("equations of few terms")
-    found = search(train, Vocabulary(**given), effort=effort, seed=options.seed)
+    watch = SearchWatch(lambda what: callback.on_trial(f"equations of few terms: {what}"))
+    found = search(train, Vocabulary(**given), effort=effort, seed=options.seed, watch=watch)
     if not found.fits:
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
     best = found.ranked[0]

@@ -1,6 +1,7 @@
 """Equations that are found in measurements: known systems, their terms, and data without an equation."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.discover.__main__ import take_options
 from node_fit.discover.candidates import (
+    Description,
     Regressors,
     View,
     find_subsets,
@@ -18,11 +20,12 @@ from node_fit.discover.candidates import (
     smooth,
     sparse_candidates,
 )
-from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, sum_of
+from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, part_of, sum_of
 from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
 from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
+from node_fit.discover.watch import SearchWatch, TimeIsUp
 
 TS = np.linspace(0.0, 8.0, 80)
 QUICK = {"symbolic": False, "effort": "quick", "resamples": 0}
@@ -136,14 +139,46 @@ def test_a_simulation_that_runs_away_is_none_and_is_no_prediction():
         found.predict({"x": 1.0}, TS)
 
 
-def test_an_interruption_keeps_what_was_found(monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
+def test_an_interruption_keeps_what_was_found():
+    def interrupt(what):
+        if "round" in what:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(Judge, "improve", interrupt)
     data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.0))
-    found = nf.discover(data, libraries=("linear",), **QUICK)
-    assert "interrupted" in found.verdict and found.found.shown["v"] == "-1*x"
+    found = nf.discover(data, libraries=("linear",), tell=interrupt, **QUICK | {"resamples": 20})
+    assert found.interrupted and "interrupted" in found.verdict and found.found.shown["v"] == "-1*x"
+
+
+def test_a_search_says_what_it_does_and_ends_when_its_time_is_up(monkeypatch):
+    """Every evaluation of a simulation is told, and none begins after the time."""
+    told = []
+
+    def tell(what):
+        told.append(what)
+        if "round" in what:
+            monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+
+    data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.0), noise=0.02)
+    found = nf.discover(data, libraries=("linear",), tell=tell, seconds=1e6, **QUICK)
+    assert "The search ended when its time was up." in found.verdict and not found.interrupted
+    assert any("sums of terms for x" in what for what in told) and "round" in told[-1]
+    assert sum("simulated" in what for what in told) > 5
+    with pytest.raises(ValueError, match="no equation was simulated within 0 s; give the search more time"):
+        nf.discover(data, libraries=("linear",), seconds=0.0, **QUICK)
+
+
+def test_what_does_not_return_to_python_for_long_is_waited_for():
+    told, watch = [], SearchWatch(lambda what: told.append(what), seconds=100)
+    assert watch.wait_for("a sum", lambda: time.sleep(0.5) or 3) == 3 and len(told) >= 2
+    with pytest.raises(TimeIsUp):
+        SearchWatch(seconds=0.1).wait_for("a sleep", lambda: time.sleep(5))
+    with pytest.raises(ZeroDivisionError):
+        watch.wait_for("an error", lambda: 1 / 0)
+
+
+def test_a_power_of_a_number_is_a_number():
+    """A half-saturation counts once, whether it is squared or not."""
+    assert part_of("(x/(0.5**2 + x))")[2] == part_of("(x/(0.5 + x))")[2] < part_of("(x/(x**2 + x))")[2]
 
 
 @pytest.mark.slow
@@ -362,11 +397,11 @@ def test_subsets_are_the_best_ones():
     draw = np.random.default_rng(0)
     features = draw.standard_normal((50, 12))
     rates = features[:, [2, 5, 9]] @ [1.0, -2.0, 0.5]
-    found = find_subsets(Regressors.of(features), rates, [7], 3)
+    regressors, description = Regressors.of(features, np.ones(12)), Description(1.0, 50, True)
+    found = find_subsets(regressors, rates, [7], 3, description)
     assert all(7 in each.places for each in found)
-    found = find_subsets(Regressors.of(features), rates, [], 3)
-    best = min(found, key=lambda each: (round(each.error, 9), each.places))
-    assert set(best.places) >= {2, 5, 9} and best.error < 1e-9
+    best = min(find_subsets(regressors, rates, [], 3, description), key=lambda each: each.length)
+    assert best.places == (2, 5, 9)
     assert dict(zip(best.places, best.constants, strict=True))[5] == pytest.approx(-2, abs=1e-6)
 
 
@@ -376,8 +411,9 @@ def test_all_triples_are_tried_while_they_are_few():
     features = draw.standard_normal((60, 60))
     features[:, 59] = -features[:, 57] - features[:, 58] + 0.01 * draw.standard_normal(60)
     rates = features[:, 57:].sum(axis=1)
+    regressors, description = Regressors.of(features, np.ones(60)), Description(float(rates.var()), 60, False)
     for limit, is_found in ((200_000, True), (1_000, False)):
-        found = find_subsets(Regressors.of(features), rates, [], 3, limit)
+        found = find_subsets(regressors, rates, [], 3, description, limit)
         assert any(each.places == (57, 58, 59) for each in found) == is_found
 
 
@@ -392,6 +428,14 @@ def test_a_half_saturation_moves_to_where_it_fits():
     assert best.constants == pytest.approx([-0.4, 1.3, 1.2], rel=0.1)
     far = sum_of([Term("(x/(2.0 + x))", 6)], [1.0], [np.array([100.0])])
     assert far.constants == (1.0, 6.0)
+
+
+def test_noise_is_measured_in_what_all_records_vary_by():
+    """A record at rest varies by its noise alone."""
+    draw = np.random.default_rng(0)
+    pair = [3 * np.sin(TS), np.full(80, 2.0)] + 0.02 * draw.standard_normal((2, 80))
+    judge = Judge([smooth(TS, y[:, None], np.zeros((80, 0))) for y in pair], ["x"], [])
+    assert judge.noise * judge.scale[0] == pytest.approx(0.02, rel=0.3)
 
 
 def test_noise_that_grows_with_what_is_measured_is_seen():
