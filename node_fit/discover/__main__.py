@@ -85,12 +85,14 @@ def main() -> None:
             config = config if run is None else with_data_of(run, config)
             found = find_audibly(config, run, options)
             print(found, flush=True)
-            if found.interrupted:
+            if found.interrupted and not found.renamed:
                 codes.append(keep_interrupted(config, found))
                 return codes[-1]
             if not found.explained:
                 codes.append(1)
                 return 1
+            for name, plain in found.renamed.items():
+                raise ConfigError(f"the equations are not fitted; rename the column {name!r} of the file to {plain}.")
             codes.append(run_command(with_equations(config, found), imported, tracebacks))
             if codes[-1] == 0:
                 folder = Path(HydraConfig.get().runtime.output_dir)

@@ -29,6 +29,7 @@ from .candidates import (
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
 from .judging import Judge, JudgedSystem, System, count_independent, first_of_each_shape
+from .names import plain_names
 from .reading import read_field
 from .shapes import shape_of_term
 from .verdict import FEWEST_ROWS, decide
@@ -466,6 +467,8 @@ def check_data_of(data: Dataset) -> None:
     rows = int(data.lengths.min())
     if rows < FEWEST_ROWS:
         raise ValueError(f"discover needs at least {FEWEST_ROWS} rows of each trajectory, got {rows}.")
+    for name, plain in plain_names([*data.states, *data.inputs]).items():
+        raise ValueError(f"equations can't have the name {name!r}; rename it, for example to {plain}.")
     if data.events is not None:
         raise ValueError("discover does not read events (data.events); give the rows between them as trajectories.")
     for row, name in enumerate(data.trajectories):

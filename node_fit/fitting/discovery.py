@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
+from ..discover.names import with_plain_names, write_plainly
 from ..discover.search import RESAMPLES, Findings, FoundSystem, Vocabulary, search, search_field
 from ..discover.watch import SearchWatch, say_nothing
 from ..model.fields.known import Hybrid, Known
@@ -62,6 +63,7 @@ class Discovery:
     - `options`: of the fit of the best; `bounds`: of known constants.
     - `reached`: states along the trajectories of the model that was read, `(row, state)`; None of measurements.
     - `interrupted`: whether Ctrl-C has ended the search.
+    - `renamed`: names of columns that equations can't have, and what they are in equations and in `data`.
     """
 
     data: Dataset
@@ -73,6 +75,7 @@ class Discovery:
     bounds: Mapping[str, Bounds] = field(default_factory=dict[str, Bounds])
     reached: np.ndarray | None = None
     interrupted: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     _fit: Fit | None = None
 
     @staticmethod
@@ -277,6 +280,12 @@ def discover(
     """
     check_argument("effort", effort, Effort, "quick, normal or thorough")
     check_argument("options", options, Options | None, "a node_fit.Options such as Options(precision='x64')")
+    plain: dict[str, str] = {}
+    if isinstance(source, Dataset):
+        source, plain = with_plain_names(source)
+    terms, required, forbidden, conserved = (
+        write_plainly(texts, plain) for texts in (terms, required, forbidden, conserved)
+    )
     vocabulary = Vocabulary(libraries, terms, required, forbidden, conserved, mass_action)
     limits = Limits(symbolic=symbolic, resamples=resamples, effort=effort, seed=seed, watch=SearchWatch(tell, seconds))
     if isinstance(source, Fit):
@@ -284,7 +293,9 @@ def discover(
         return discover_in(source.model.typical, source.data["train"], vocabulary, limits, options)
     found = search(source, vocabulary, **limits)
     options = with_fitted_starts(options or Options())
-    return Discovery.of(found, source, options)
+    discovery = Discovery.of(found, source, options)
+    told = "".join(f" In equations, {name!r} is {short}." for name, short in plain.items())
+    return replace(discovery, renamed=plain, verdict=discovery.verdict + told)
 
 
 def with_fitted_starts(options: Options) -> Options:

@@ -22,7 +22,8 @@ from node_fit.discover.candidates import (
 )
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, part_of, sum_of
 from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
-from node_fit.discover.search import FoundSystem, Vocabulary, find_angles
+from node_fit.discover.names import plain_names
+from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, search
 from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
 from node_fit.discover.watch import SearchWatch, TimeIsUp
@@ -498,6 +499,23 @@ def test_a_part_takes_its_constants_with_it():
 def test_a_wrong_argument_is_a_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         nf.discover(record(van_der_pol, (1.0, 0.5)), symbolic=False, **arguments)
+
+
+def test_names_with_blanks_and_units_become_plain_ones():
+    names = ["Voltage (V)", "Speed [rad/s]", "x", "x (m)", "exp", "2nd-flow", "(m)", "x [in]"]
+    assert list(plain_names(names).values()) == ["Voltage", "Speed", "x2", "exp_", "x2nd_flow", "m", "x3"]
+    data = record(lambda t, y: [y[1], -y[0]], (1.0, 0.0), states=("Angle of arm (rad)", "v (rad/s)"))
+    data = replace(data, units={"v (rad/s)": "rad/s"})
+    found = nf.discover(data, libraries=("quadratic",), forbidden=["v (rad/s)^2"], **QUICK)
+    assert found.found.shown == {"Angle_of_arm": "1*v", "v": "-1*Angle_of_arm"} and found.data.units == {"v": "rad/s"}
+    assert "In equations, 'v (rad/s)' is v." in found.verdict and found.known().keywords["equations"].keys() == {
+        "Angle_of_arm",
+        "v",
+    }
+    with pytest.raises(
+        ValueError, match=r"equations can't have the name 'Angle of arm \(rad\)'; rename it, .* Angle_of"
+    ):
+        search(data, Vocabulary())
 
 
 def test_few_rows_are_refused():

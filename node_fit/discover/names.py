@@ -1,0 +1,60 @@
+"""Names of columns as equations can have them: without units in brackets, blanks and signs."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..data.dataset import Dataset
+from ..model.fields.equations import check_symbol
+
+# The unit after a name, in brackets.
+UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
+
+
+def is_plain(name: str) -> bool:
+    """Whether equations can have a name."""
+    try:
+        check_symbol(name, "state")
+    except ValueError:
+        return False
+    return True
+
+
+def plain_names(names: Sequence[str]) -> dict[str, str]:
+    """For each name that equations can't have, one that they can, and that no other has.
+
+    So `Voltage (V)` becomes `Voltage`, `speed-2` becomes `speed_2`, and `exp` becomes `exp_`.
+    """
+    taken = {name for name in names if is_plain(name)}
+    plain: dict[str, str] = {}
+    for name in names:
+        if name in taken:
+            continue
+        short = re.sub(r"\W+", "_", UNIT.sub("", name) or name).strip("_") or "x"
+        short = f"x{short}" if short[0].isdigit() else short if is_plain(short) else f"{short}_"
+        others = (f"{short}{at}" for at in range(2, len(names) + 2))
+        plain[name] = short if short not in taken else next(each for each in others if each not in taken)
+        taken.add(plain[name])
+    return plain
+
+
+def with_plain_names(data: Dataset) -> tuple[Dataset, dict[str, str]]:
+    """The data with names of states and inputs that equations can have, and what became of which name."""
+    plain = plain_names([*data.states, *data.inputs])
+    rename = {name: plain.get(name, name) for name in (*data.states, *data.inputs)}
+    renamed = replace(
+        data,
+        states=tuple(rename[name] for name in data.states),
+        inputs=tuple(rename[name] for name in data.inputs),
+        units={rename.get(name, name): unit for name, unit in data.units.items()},
+        angles={rename[name]: turn for name, turn in data.angles.items()},
+    )
+    return renamed, plain
+
+
+def write_plainly(texts: Iterable[str], plain: Mapping[str, str]) -> list[str]:
+    """Texts with plain names in the place of others, of which the longest are replaced first."""
+    written = list(texts)
+    for name in sorted(plain, key=len, reverse=True):
+        written = [text.replace(name, plain[name]) for text in written]
+    return written
