@@ -196,7 +196,8 @@ class Options:
       `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: of
       validation and prediction; if None as `solver`, but tight and of at least the fifth order.
     - `recipe`: `default` begins with derivative matching, `direct` does not; or a `Recipe`, or stages of your own.
-    - `optimizer`: of the main stage; if None, `LBFGS()`, or `Adam()` on minibatches. It may be an Optax transformation.
+    - `optimizer`: of the main stage; if None, `LBFGS()`, `Adam()` on minibatches, or `LevenbergMarquardt()` for
+      equations without a network. It may be an Optax transformation.
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
     - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
     - `training`: budget, windows, minibatches, patience.
