@@ -85,9 +85,17 @@ def make_model(
     check_data(train, "train")
     field = as_field(field)
     if ambient() == "x32" and needs_double(field, train):
-        given = {"hidden": hidden, "start": start, "observation": observation, "solver": solver, "scaling": scaling}
         with scope("x64"):
-            return make_model(train, field=field, key=key, **given)
+            return make_model(
+                train,
+                field=field,
+                hidden=hidden,
+                start=start,
+                observation=observation,
+                solver=solver,
+                scaling=scaling,
+                key=key,
+            )
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     for name, value, hint, text in (
@@ -152,12 +160,12 @@ def names_read(field: object) -> frozenset[str]:
     given = field.known if isinstance(field, Hybrid) else field
     if isinstance(given, Known):
         parts = [given.equations, *(each for trigger in given.triggers for each in (trigger.level, trigger.jumps))]
-        return frozenset().union(*(part.names_used() for part in parts))
+        return frozenset(name for part in parts for name in part.names_used())
     try:
         texts: list[Mapping[Any, object]] = [as_mapping(keyword(field, "equations") or {})]
         for trigger in keyword(field, "triggers") or ():
             texts += [{WHEN: trigger[WHEN]}, trigger["set"]]
-        return frozenset().union(*(Equations.of(text).names_used() for text in texts if text))
+        return frozenset(name for text in texts if text for name in Equations.of(text).names_used())
     except (OSError, ValueError, TypeError, KeyError):  # Said where the field is made.
         return frozenset()
 

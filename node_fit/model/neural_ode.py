@@ -124,7 +124,7 @@ class NeuralODE(eqx.Module):
         """
         largest = jnp.abs(batch.ys).max() + jnp.abs(jax.lax.stop_gradient(start)).max()
         bound = jnp.full(start.shape[1], BEYOND * (1 + largest))
-        if not self.field.has_equations:
+        if not getattr(self.field, "has_equations", False):  # A field of the user's own need not say.
             return bound
         # Products of three such states are still finite numbers, and so is a gradient.
         free = jnp.arange(start.shape[1]) >= self.system.measured

@@ -54,3 +54,17 @@ def test_a_state_that_runs_away_is_a_failure_with_a_finite_gradient(equations):
     solution, slope = solve_held(equations, {"q": "0.5", "x": "0.5"}, 1.0)
     assert not solution.ok.any()
     assert np.isfinite(slope)
+
+
+class Own(eqx.Module):
+    """A field that says nothing of itself."""
+
+    def __call__(self, t, y, u):
+        return -y
+
+
+def test_a_field_of_ones_own_is_bounded_by_the_data():
+    data = Dataset.from_arrays(TIMES, np.exp(-TIMES)[:, None], states=["x"])
+    model = nf.make_model(data, field=Own(), key=jax.random.key(0))
+    batch = carry(model.batch(data), np.float32)
+    assert 1e4 < float(model.problem(batch, batch.ys[:, 0]).bound[0]) < 1e6

@@ -288,8 +288,8 @@ class Equations(eqx.Module):
     """Right-hand sides `d(state)/dt = expression`, written as text.
 
     An expression consists of numbers, names, `+ - * / **`, parentheses, and the functions exp, log, log10, sqrt, sin,
-    cos, tan, sinh, cosh, tanh, sigmoid, abs, sign, minimum and maximum. `^` also means `**`. Derivatives of
-    a guarded expression, such as `sqrt(maximum(h, 0))`, are finite where the guard begins.
+    cos, tan, sinh, cosh, tanh, sigmoid, abs, sign, minimum and maximum. `^` is another way to write `**`. Derivatives
+    of a guarded expression, such as `sqrt(maximum(h, 0))`, are finite where the guard begins.
 
     **Arguments:**
 

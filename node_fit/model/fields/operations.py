@@ -49,7 +49,11 @@ def integer_power(base: Array, exponent: int) -> Array:
     """A product, or one over it."""
     if exponent >= 0:
         return jax.lax.integer_pow(base, exponent)
-    return with_finite_slopes(lambda value: jax.lax.integer_pow(value, exponent))(base)
+
+    def reciprocal(value: Array) -> Array:
+        return jax.lax.integer_pow(value, exponent)
+
+    return with_finite_slopes(reciprocal)(base)
 
 
 divide = with_finite_slopes(jnp.divide)
