@@ -142,7 +142,7 @@ def find_error(quantity: Quantity, information: Information, values: Mapping[str
 
     with scope("x64"):
         still = jnp.zeros(len(region.axes))
-        slope, bend = np.asarray(jax.grad(along)(still)), np.asarray(jax.hessian(along)(still))
+        slope, bend = np.asarray(jax.grad(along)(still)), np.asarray(jax.jacfwd(jax.grad(along))(still))
     variance = float((slope**2).sum() + (bend**2).sum() / 2)
     size = float(quantity.of(values)) if positive else 1.0
     return size * math.sqrt(variance) if math.isfinite(variance) else math.inf
@@ -170,12 +170,16 @@ def find_range(quantity: Quantity, region: Region, values: Mapping[str, float], 
             if abs(later) > abs(earlier) / 2:  # What is finite at the zero changes less and less.
                 lower, upper = (lower, math.inf) if later > 0 else (-math.inf, upper)
                 why = f"has a pole within the interval, where {divisor.text} is zero"
-    if positive:  # A factor changes as much downwards as upwards, and the search is for both.
-        shape, back = (lambda at: np.log(level(at))), math.exp
-    else:
-        shape, back = level, float
-    lower = lower if math.isinf(lower) else back(-find_highest(lambda at: -shape(at), points)[0])
-    upper = upper if math.isinf(upper) else back(find_highest(shape, points)[0])
+
+    def lowered(at: Points) -> Values:  # A factor changes as much downwards as upwards, and the search is for both.
+        return -np.log(level(at)) if positive else -level(at)
+
+    def raised(at: Points) -> Values:
+        return -lowered(at)
+
+    back = math.exp if positive else float
+    lower = lower if math.isinf(lower) else back(-find_highest(lowered, points)[0])
+    upper = upper if math.isinf(upper) else back(find_highest(raised, points)[0])
     if not positive:
         # Zero where it is reached, but for rounding.
         lower, upper = (0.0 if abs(end) < TOUCHING * (upper - lower) < math.inf else end for end in (lower, upper))
@@ -249,12 +253,12 @@ def approach_zero(level: Level, points: Points) -> Float[np.ndarray, "side step 
 
 def find_highest(level: Level, points: Points) -> tuple[float, Float[np.ndarray, " axis"]]:
     """The largest value of a function in the unit ball and where it is, searched from the highest of some points."""
-    from scipy.optimize import minimize
+    from scipy.optimize import NonlinearConstraint, minimize
 
-    found = level(points)
-    best = int(found.argmax())
-    highest, first = float(found[best]), points[best]
-    scale = float(np.ptp(found[np.isfinite(found)]))
+    levels = level(points)
+    best = int(levels.argmax())
+    highest, first = float(levels[best]), points[best]
+    scale = float(np.ptp(levels[np.isfinite(levels)]))
     if not (math.isfinite(highest) and scale > 0):
         return highest, first
     steps = PROBE * np.eye(len(first))
@@ -264,8 +268,12 @@ def find_highest(level: Level, points: Points) -> tuple[float, Float[np.ndarray,
         ahead, behind = np.split(near[1:], 2)
         return float(near[0]), (ahead - behind) / (2 * PROBE)
 
-    inside = {"type": "ineq", "fun": lambda at: 1 - at @ at, "jac": lambda at: -2 * at}
-    end = minimize(depth, first, jac=True, method="SLSQP", constraints=[inside], options={"ftol": 1e-12}).x
+    def size(at: Float[np.ndarray, " axis"]) -> list[float]:
+        return [float(at @ at)]
+
+    inside = NonlinearConstraint(size, -math.inf, 1.0, jac=lambda at: 2 * np.asarray(at)[None])
+    found = minimize(depth, first, jac=True, method="SLSQP", constraints=[inside], options={"ftol": 1e-12})
+    end = np.asarray(found.x, np.float64)
     end = end / max(1.0, float(np.linalg.norm(end)))
     gain = -depth(end)[0] * scale
     return (highest + gain, end) if gain > 0 else (highest, first)

@@ -434,18 +434,18 @@ class Information:
         With a robust loss it is that of the normal noise of which as many lie within the 90 % band.
         """
         evidence = self.evidence
-        channel = np.broadcast_to(np.arange(evidence.mask.shape[1]) % len(evidence.states), evidence.mask.shape)
-        own = channel[evidence.measurements] == np.arange(len(evidence.states))[:, None]
+        channel = np.nonzero(evidence.measurements)[1] % len(evidence.states)
+        own = np.asarray(channel == np.arange(len(evidence.states))[:, None], np.float64)
         weight = evidence.weight[evidence.measurements]
         scaled, count, freedom = evidence.raw / weight, own.sum(axis=1), own @ (1 - self.leverages)
         if evidence.loss.robust:
-            reach = np.array([np.quantile(np.abs(scaled[each]), BAND) if each.any() else 0.0 for each in own])
+            reach = np.array([np.quantile(np.abs(scaled[each > 0]), BAND) if each.any() else 0.0 for each in own])
             squares = count * (reach / NormalDist().inv_cdf((1 + BAND) / 2)) ** 2
         else:
             squares = own @ scaled**2
         # Of a channel with too few values, it is that of all, in proportion to its weights.
         pooled = self.variance * count / np.where(count > 0, own @ weight**2, 1.0)
-        noise = np.sqrt(np.where(freedom < 1, pooled, squares / np.maximum(freedom, 1)))
+        noise = np.sqrt(np.asarray(np.where(freedom < 1, pooled, squares / np.maximum(freedom, 1)), np.float64))
         return noise, float(np.where(freedom < 1, max(self.degrees_of_freedom, 1.0), freedom).min())
 
     def draw(self, size: int, rng: np.random.Generator) -> Float[np.ndarray, "member parameter"]:
@@ -498,7 +498,7 @@ class Information:
             (each.bounds[0] is None or each.bounds[0] < 0) and (each.bounds[1] is None or each.bounds[1] > 0)
             for each in self.places
         ]
-        acts = effects.any(axis=0) & passes_zero
+        acts = (effects.sum(axis=0) > 0) & np.array(passes_zero, bool)
         moves = np.sqrt(signal @ effects / np.where(acts, (effects**2).sum(axis=0), 1.0))
         return np.where(acts, np.maximum(self.magnitudes, moves), self.magnitudes)
 

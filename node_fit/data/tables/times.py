@@ -135,7 +135,12 @@ def holds_stamps(column: "pandas.Series") -> bool:
 
 
 # Dates that are written as numbers, by how many digits they have, and the unit of the last ones.
-DIGIT_LAYOUTS = {8: ("%Y%m%d", "D"), 10: ("%Y%m%d%H", "h"), 12: ("%Y%m%d%H%M", "min"), 14: ("%Y%m%d%H%M%S", "s")}
+DIGIT_LAYOUTS: dict[int, tuple[str, Literal["D", "h", "min", "s"]]] = {
+    8: ("%Y%m%d", "D"),
+    10: ("%Y%m%d%H", "h"),
+    12: ("%Y%m%d%H%M", "min"),
+    14: ("%Y%m%d%H%M%S", "s"),
+}
 WHOLE_NUMBER = re.compile(r"\s*(\d+)(?:\.0*)?\s*", re.ASCII)
 # Longer numbers are no counts, whose steps might be the same by chance.
 LONG_DIGITS = 12
