@@ -214,6 +214,9 @@ HOSTILE_FILES = {
     "functions in a chain of 3,000": HostileFile(
         file("model.xml", functions(3000, "<apply><plus/>CALL<cn>1</cn></apply>")), SBML, "its functions expand to"
     ),
+    "functions in a chain of 300": HostileFile(
+        file("model.xml", functions(300, "<apply><plus/>CALL<cn>1</cn></apply>")), SBML, "or over 250 deep"
+    ),
     "a function of itself": HostileFile(
         file("model.xml", functions(2, "<apply><plus/>CALL<apply><ci>f1</ci><ci>u</ci></apply></apply>")),
         SBML,
