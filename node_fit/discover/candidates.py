@@ -278,7 +278,7 @@ class Regressors:
     def of(features: np.ndarray, sizes: np.ndarray) -> "Regressors":
         """Those of terms without numbers within."""
         none = np.zeros((len(features), 0))
-        return Regressors(features, none, np.zeros(0, int), np.arange(features.shape[1]), sizes)
+        return Regressors(features, none, np.zeros(0, int), np.arange(len(sizes)), sizes)
 
     @staticmethod
     def of_terms(view: "View", terms: Sequence[Term], names: Sequence[str]) -> "Regressors":
@@ -353,8 +353,9 @@ class Regression:
         for width in np.unique(many):
             rows = np.flatnonzero(many == width)
             wide = self.widen(sets[rows], int(width))
-            right = self.sides[wide]
-            solved = np.linalg.solve(self.square[wide[:, :, None], wide[:, None, :]], right[:, :, None])[:, :, 0]
+            square: np.ndarray = self.square[wide[:, :, None], wide[:, None, :]]
+            right: np.ndarray = self.sides[wide]
+            solved: np.ndarray = np.linalg.solve(square, right[:, :, None])[:, :, 0]
             weights[rows], errors[rows] = solved[:, : sets.shape[1]], self.total - (solved * right).sum(axis=1)
         return weights, np.maximum(errors, 0.0)
 
@@ -373,13 +374,15 @@ class Regression:
     def fit(self, places: list[int], description: Description) -> Subset:
         """A subset with its constants in their own units, and its description length."""
         wide = self.widen(np.array([places]), sum(len(self.tangents[at]) for at in places))[0]
-        solved = np.linalg.solve(self.square[wide[:, None], wide], self.sides[wide])
-        error = ((self.rates - self.every[:, wide] @ solved) ** 2).mean()
-        length = description.length(error, self.columns.sizes[places].sum())
+        square: np.ndarray = self.square[wide[:, None], wide]
+        sides: np.ndarray = self.sides[wide]
+        solved: np.ndarray = np.linalg.solve(square, sides)
+        left: np.ndarray = self.rates - self.every[:, wide] @ solved
+        length = description.length(np.asarray(left @ left / len(left)), np.asarray(self.columns.sizes[places].sum()))
         values = solved / self.norms[wide]
-        slope = dict(zip(wide[len(places) :].tolist(), values[len(places) :], strict=True))
+        slope: dict[int, float] = dict(zip(wide[len(places) :].tolist(), values[len(places) :].tolist(), strict=True))
         first, moves = self.columns.features.shape[1], list[np.ndarray]()
-        for at, constant in zip(places, values, strict=False):
+        for at, constant in zip(places, values[: len(places)].tolist(), strict=True):
             own = first + np.flatnonzero(self.columns.owners == at)
             moves.append(np.array([slope.get(int(each), 0.0) for each in own]) / (constant or 1.0))
         return Subset(tuple(places), values[: len(places)], moves, float(length))
