@@ -1,5 +1,7 @@
 """Whether one model's errors are smaller than another's by more than chance, on the same rows."""
 
+from typing import cast
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -32,4 +34,4 @@ def compare_squares(
     center, error = float(means.mean()), float(means.std(ddof=1)) / groups**0.5
     if error == 0:
         return 0.0 if center > 0 else 1.0
-    return float(stdtr(groups - 1, -center / error))
+    return float(cast(np.floating, stdtr(groups - 1, -center / error)))

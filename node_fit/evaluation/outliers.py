@@ -1,6 +1,7 @@
 """Measurements that lie far from all others: they are named, and weighed as the loss of the fit weighs them."""
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +83,7 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
-        limit = float(stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2])))
+        limit = float(cast(np.floating, stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2]))))
         for trajectory, row in np.argwhere(distances > limit):
             known = np.flatnonzero(np.isfinite(column[trajectory]))
             place = int(known.searchsorted(row))

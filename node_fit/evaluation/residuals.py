@@ -273,7 +273,7 @@ def neumann_test(values: Float[np.ndarray, " row"], segment: Segment) -> float |
         return None
     share = float((centred[1:] * centred[:-1])[together].sum() / np.square(centred).sum())
     mean, deviation = -pairs / (count * (count - 1)), (pairs * (1 - 2 / count)) ** 0.5 / count
-    return float(ndtr((mean - share) / deviation))
+    return float(ndtr(float((mean - share) / deviation)))
 
 
 def pattern_test(residuals: Float[np.ndarray, " row"], segment: Segment) -> float | None:
@@ -398,9 +398,8 @@ def neighbours_in_words(channels: Mapping[str, ResidualCheck]) -> list[str]:
     chances = {name: check.neumann for name, check in channels.items() if check.neumann is not None}
     if not chances:
         return []
-    together = float(
-        ndtr(ndtri(np.clip(list(chances.values()), TINY_CHANCE, 1.0 - TINY_CHANCE)).sum() / len(chances) ** 0.5)
-    )
+    scores = [float(ndtri(float(np.clip(chance, TINY_CHANCE, 1 - TINY_CHANCE)))) for chance in chances.values()]
+    together = float(ndtr(float(sum(scores) / len(scores) ** 0.5)))
     lowest = min(len(chances) * min(chances.values()), together) * (2 if len(chances) > 1 else 1)
     alike = [
         f"{check.lag1:.2f} of {name}"

@@ -58,9 +58,10 @@ def find_escape(simulate: Callable[[Dataset, Times], Trials], data: Dataset, rea
     dense = np.linspace(room.ts[:, 0], room.ts.max(axis=1), DENSE, axis=1)
     times = np.sort(np.concatenate([dense, room.ts], axis=1), axis=1)
     simulated = simulate(room, times)[: len(trials.trajectories)]
-    finite = np.isfinite(simulated).all(axis=2)
+    finite = np.asarray(np.isfinite(simulated).all(axis=2))
     # Rows that a start is read from have no prediction.
-    begun = np.logical_or.accumulate(finite, axis=1) | ~finite.any(axis=1, keepdims=True)
+    lost = np.asarray(~finite.any(axis=1))
+    begun = np.logical_or.accumulate(finite, axis=1) | lost[:, None]
     worst: tuple[float, Escape] | None = None
     for index, name in enumerate(data.states):
         known = data.mask[..., index]
