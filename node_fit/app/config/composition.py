@@ -338,9 +338,8 @@ def explain(error: BaseException) -> str | None:
                 return f"hydra/launcher={name} needs another package; install it with {extra}."
             known = f"; {nearest_name(name, error.options, f'{group}=')}" if error.options else ""
             if group == "optimizer" and name.startswith("optax."):
-                known = (
-                    f", and one of Optax is written '~optimizer' '+optimizer={{_target_: {name}, learning_rate: 1e-3}}'"
-                )
+                node = f"{{_target_: {name}, learning_rate: 1e-3}}"
+                known = f", and one of Optax is written '~optimizer' '+optimizer={node}'"
             return one_line(f"{group}={name} does not exist{known}")
         case omegaconf.ConfigKeyError(full_key=str(key)) | omegaconf.ConfigAttributeError(full_key=str(key)):
             return one_line(unknown_key(key, error.parent_node))
