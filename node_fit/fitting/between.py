@@ -29,8 +29,9 @@ def trajectories_between(train: Dataset) -> Dataset | None:
         return None
     pairs = [(one, other, share) for one, other in itertools.combinations(range(len(train)), 2) for share in SHARES]
     chosen = np.linspace(0, len(pairs) - 1, min(MOST_PROBES, len(pairs))).astype(int)
-    one, other, share = (np.array(column) for column in zip(*[pairs[index] for index in chosen], strict=True))
-    own, share = train.select(one), np.asarray(share, float)[:, None, None]
+    one, other = np.array([pairs[index][:2] for index in chosen]).T
+    share = np.array([pairs[index][2] for index in chosen])[:, None, None]
+    own = train.select(one)
     shift = np.nan_to_num(train.ys[other, :1] - train.ys[one, :1])
     rows = int(own.ts.shape[1])
     us = own.us + share * (train.us[other, :1] - train.us[one, :1])

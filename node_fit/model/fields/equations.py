@@ -267,12 +267,12 @@ def column_of(node: ast.expr, text: str) -> int:
 
 
 # How the list of all names begins, and the key of a constant's first value.
-NAMES, CONSTANT = "the names are", "+field.constants."
+NAMES_ARE, CONSTANT_KEY = "the names are", "+field.constants."
 
 
 def nearest_symbol(name: str, names: Collection[str]) -> str:
     match = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {match[0]!r}?" if match else f"{NAMES} {', '.join(sorted(names))}."
+    return f"did you mean {match[0]!r}?" if match else f"{NAMES_ARE} {', '.join(sorted(names))}."
 
 
 # A line of a file of equations.
@@ -368,8 +368,9 @@ class Equations(eqx.Module):
             for node in variables(parse(state, text)):
                 if node.id not in names:
                     hint = NUMBERS.get(node.id) or nearest_symbol(node.id, names)
-                    if hint.startswith(NAMES):
-                        hint = f"{hint.rstrip('.')}; if it is a constant, give its first value, {CONSTANT}{node.id}=1."
+                    if hint.startswith(NAMES_ARE):
+                        key = f"{CONSTANT_KEY}{node.id}=1"
+                        hint = f"{hint.rstrip('.')}; if it is a constant, give its first value, {key}."
                     what = "is not a state, an input, a constant or the time"
                     raise EquationError(state, f": {node.id!r} {what}; {hint}")
 
