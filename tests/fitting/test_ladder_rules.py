@@ -1,11 +1,12 @@
 """Which of two fits is better, and why another is tried: the rules alone, on fits that were never made."""
 
 import math
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 
+import node_fit as nf
 from node_fit.fitting import ladder
 from node_fit.fitting.ladder import Attempt, Judged, best_of, why_more
 from node_fit.fitting.result import Fit
@@ -17,7 +18,8 @@ def judged(
     """An attempt of an error, of fits to 200 values with or without validation data."""
     train = Mock(mask=np.ones((1, 200, 1), bool), lengths=np.array([200]))
     data = {"train": train} | ({"validation": Mock(mask=np.ones((1, 200, 1), bool))} if validated else {})
-    fit = Mock(spec=Fit, data=data, parameters=size)
+    model = Mock(typical=Mock(field=object()))
+    fit = Mock(spec=Fit, data=data, parameters=size, model=model)
     attempt = Attempt(
         name, verdict, more.get("train", error), error if validated else None, evidence, more.get("horizon"), 0.0
     )
@@ -61,11 +63,52 @@ def test_equations_may_be_a_little_worse_but_only_if_they_leave_noise():
     assert not judged(1.2, "good", name="equations").beats(other)
 
 
-def test_hidden_starts_that_fit_the_training_rows_better_are_kept(monkeypatch):
-    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
-    other = judged(1.0, train=1.0)
-    assert judged(1.01, train=0.9).beats(other) and not judged(1.01, train=0.99).beats(other)
-    assert judged(0.89, train=2.0).beats(other) and not judged(0.95, train=2.0).beats(other)
+def test_fits_of_the_same_equations_are_told_apart_by_their_likelihood_alone(monkeypatch):
+    monkeypatch.setattr(ladder, "has_same_equations", lambda one, other: True)
+    near, far = judged(2.0, "poor"), judged(1.0, "good")
+    for each, misfit in ((near, 0.9), (far, 1.0)):
+        each.fit.status, each.fit.evidence = "converged", Mock(misfit=misfit)
+    assert near.beats(far) and not far.beats(near) and not near.beats(near)
+    near.fit.status = "failed"
+    assert not near.beats(far)
+
+
+def test_equations_are_the_same_up_to_constants_on_the_same_rows():
+    def fit_of(text, rows=10, field=nf.Known):
+        made = Mock(spec=field, has_equations=True, has_network=field is nf.Hybrid)
+        made.texts.return_value = {"x": text}
+        return Mock(spec=Fit, model=Mock(typical=Mock(field=made)), data={"train": Mock(ys=np.ones((1, rows, 1)))})
+
+    def is_alone(field):
+        return not field.has_network
+
+    with patch.object(ladder, "is_equations_alone", is_alone):
+        assert ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x"))
+        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x**2"))
+        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x", rows=9))
+        assert not ladder.has_same_equations(fit_of("-k*x"), fit_of("-k*x", field=nf.Hybrid))
+
+
+def climb_with(monkeypatch, again):
+    """Climbs one rung above a poor first fit."""
+    first = judged(1.0, "poor")
+    first.fit.status = "converged"
+    monkeypatch.setattr(ladder, "horizon_of", lambda fit: None)
+    monkeypatch.setattr(ladder, "judge_attempt", lambda *_: first)
+    monkeypatch.setattr(ladder, "wants_more", lambda *_: True)
+    rung = ladder.Rung("another way", ("field",), lambda options, fit, tried: options)
+    monkeypatch.setattr(ladder, "rungs", lambda *_: [rung])
+    monkeypatch.setattr(ladder, "result_of", lambda best, tried: best.fit)
+    return ladder.climb(nf.Options(), first.fit, again, "normal", nf.Callback()), first.fit
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError, ZeroDivisionError])
+def test_an_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, caplog, error):
+    def fail(*_):
+        raise error("no beginning")
+
+    kept, first = climb_with(monkeypatch, fail)
+    assert kept is first and "another way: no beginning" in caplog.text
 
 
 def test_the_first_that_no_later_one_beats_is_the_best():

@@ -1,22 +1,28 @@
 """Constants of equations are those of the optimum of all rows that are fitted, whatever else a fit is given."""
 
 import functools
-import logging
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
+from helpers.evidence import LinearEvidence, LinearStage
 from scipy.optimize import least_squares
 
 import node_fit as nf
 from node_fit.data.facts import Facts
+from node_fit.evaluation.metrics import score_values
 from node_fit.fitting import screening
+from node_fit.fitting.optimum import search_optimum
+from node_fit.fitting.problem import FitProblem
 from node_fit.fitting.resolve import MAX_FITTED_STARTS, resolve
 from node_fit.model.initial_state.rule import First
 from node_fit.model.initial_state.trained import Fitted
 from node_fit.model.make_model import is_equations_alone, made_of, make_model
 from node_fit.optimizers.levenberg_marquardt import LevenbergMarquardt
 from node_fit.options.recipes import DIRECT_RECIPE
+from node_fit.training.programs import Found
 from node_fit.uncertainty.linearization import Information
 
 TS = np.linspace(0.0, 6.0, 31)
@@ -107,13 +113,50 @@ def test_beginnings_of_a_start_without_constants_have_those_of_the_field_alone()
     assert [group.names for group in screening.constants_of(model)] == [("k",)]
 
 
-@pytest.mark.slow
-def test_a_later_attempt_that_fails_does_not_cost_the_fit_that_is_there(monkeypatch, caplog):
-    def fail(*_, **__):
-        raise RuntimeError("no beginning")
+def bent(x: np.ndarray) -> Found:
+    """Residuals of a decay that are not linear in its rate, with their Jacobian."""
+    ts = np.linspace(0.0, 3.0, 9)
+    ys = 2.0 * np.exp(-0.7 * ts) + 0.01 * np.cos(9 * ts)
+    model = x[1] * np.exp(-x[0] * ts)
+    return Found((model - ys)[None], np.stack([-ts * model, np.exp(-x[0] * ts)], axis=1), np.zeros(2), 0)
 
-    monkeypatch.setattr("node_fit.fitting.problem.choose_beginnings", fail)
-    wrong = functools.partial(nf.Known, equations={"y": "k*y"}, constants={"k": [0.5, 0.0, None]})
-    with caplog.at_level(logging.WARNING):
-        fit = nf.fit(decay(), field=wrong, options=X64)
-    assert fit.status != "failed" and "several starts: no beginning" in caplog.text
+
+def evidence_at(x: np.ndarray, **options) -> LinearEvidence:
+    evidence = LinearEvidence(np.eye(9)[:, :2], np.zeros(9), {"k": (None, None)}, **options)
+    evidence.at = bent
+    evidence.stage = LinearStage(np.asarray(x, float), bent)
+    return evidence
+
+
+def test_the_search_ends_where_the_gradient_of_the_loss_is_zero():
+    for loss, spread in ((nf.Squares(), None), (nf.Huber(0.5), 0.01), (nf.StudentT(2.0), 0.01)):
+        evidence = evidence_at([0.5, 1.5], loss=loss, spread=spread)
+        x = search_optimum(evidence)
+        found = bent(x)
+        scaled = found.residuals[0] / (spread or 1.0)
+        gradient = found.jacobian.T @ loss.influence(scaled)[0]
+        start = bent(np.array([0.5, 1.5]))
+        before = start.jacobian.T @ loss.influence(start.residuals[0] / (spread or 1.0))[0]
+        assert np.abs(gradient).max() < 1e-3 * np.abs(before).max()
+        assert evidence_at(x, loss=loss, spread=spread).misfit < evidence.misfit
+
+
+def test_residuals_of_a_robust_loss_are_those_whose_squares_it_sums():
+    evidence = evidence_at([0.5, 1.5], loss=nf.Huber(1.0), spread=0.05)
+    z = bent(evidence.x).residuals[0] / 0.05
+    rho = np.where(np.abs(z) <= 1, z**2 / 2, np.abs(z) - 0.5)
+    assert evidence.misfit == pytest.approx(2 * 0.05**2 * rho.sum())
+
+
+def test_only_equations_alone_are_not_picked_by_validation_data():
+    rows, known = decay(), make_model(decay(), field=DECAY, key=jax.random.key(0))
+    for model, picking in ((known, None), (Mock(field=object()), rows)):
+        assert FitProblem.picking.fget(SimpleNamespace(model=model, validation=rows)) is picking
+
+
+def test_rows_that_a_fitted_start_was_trained_on_count():
+    data = nf.Dataset.from_arrays(TS, np.ones((31, 1)), states=["y"])
+    model = make_model(data, field=DECAY, start=nf.Fitted, key=jax.random.key(0))
+    assert score_values(model, data).mask.sum() == 21 and score_values(model, data, trained=True).mask.sum() == 31
+    first = make_model(data, field=DECAY, key=jax.random.key(0))
+    assert score_values(first, data, trained=True).mask.sum() == 30
