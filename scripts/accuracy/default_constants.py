@@ -10,6 +10,7 @@ standard errors from SciPy's optimum unless it says that it is far from one.
 
 import argparse
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class System:
         stops = list(range(len(self.ts))) if self.inputs is not None else stops
         states, y = np.empty((len(self.ts), len(start))), np.array(start, float)
         states[0] = y
-        for begin, end in zip(stops[:-1], stops[1:], strict=True):
+        for begin, end in itertools.pairwise(stops):
             y = y.copy()
             y[-1] += sum(amount for time, amount in self.doses if np.isclose(time, self.ts[begin]))
             u = 0.0 if self.inputs is None else float(self.inputs[begin])
