@@ -1,6 +1,6 @@
 """Counts true verdicts on simulated records whose known equations are true, or wrong.
 
-    python scripts/accuracy/verdicts.py [--draws 13] [--wrong 10] [--only decay pooled ...] [--direct]
+    python scripts/accuracy/verdicts.py [--draws 13] [--wrong 10] [--only decay pooled ...] [--direct] [--seed 1]
 
 prints a table in Markdown. Records of one kind differ in their noise and inputs, and share compiled programs. All rows
 are fitted by the options that known equations have by default; with `--direct`, by SciPy to the same optimum, without
@@ -142,7 +142,7 @@ class Kind:
 
     def draw(self, seed: int) -> nf.Dataset:
         """A record with noise."""
-        rng = np.random.default_rng(FIRST_SEED + seed)
+        rng = np.random.default_rng(seed)
         clean, us = self.simulate(rng)
         chance = rng.standard_normal(clean.shape)
         for row in range(1, len(self.ts)):
@@ -251,7 +251,36 @@ def inhibited(t, y, u, c):
     return [-c["v"] * y[0] / (c["K"] + y[0] + y[0] ** 2 / c["I"])]
 
 
+def competition(t, y, u, c):
+    return [c["r"] * y[0] * (1 - y[0] - c["p"] * y[1]), c["s"] * y[1] * (1 - y[1] - c["q"] * y[0])]
+
+
+def apart(t, y, u, c):
+    return [c["r"] * y[0] * (1 - y[0]), c["s"] * y[1] * (1 - y[1])]
+
+
+def reversible(t, y, u, c):
+    back = c.get("b", c.get("b_", 0.0))
+    return [back * y[1] - c["f"] * y[0], c["f"] * y[0] - back * y[1]]
+
+
+def one_way(t, y, u, c):
+    return [-c["f"] * y[0], c["f"] * y[0]]
+
+
+def rotation(t, y, u, c):
+    return [c["w"] * y[1] - c["d"] * y[0], -c["w"] * y[0] - c["d"] * y[1]]
+
+
+def fading(t, y, u, c):
+    return [-y[0] / (c["tau"] * (1 + t))]
+
+
 LAG = {"x": "(K*u - x)/tau"}
+COMPETITION = {"x": "r*x*(1 - x - p*y)", "y": "s*y*(1 - y - q*x)"}
+COMPETITION_TRUE = {"r": 0.9, "s": 0.7, "p": 0.5, "q": 0.7}
+COMPETITION_FIRST = {"r": 0.6, "s": 0.5, "p": 0.3, "q": 0.3}
+ROTATION, ROTATION_FIRST = {"x": "w*y - d*x", "y": "-w*x - d*y"}, {"w": 1.5, "d": 0.2}
 LOGISTIC = {"n": "r*n*(1 - n/K)"}
 PREY = {"x": "a*x - b*x*y", "y": "b*x*y - m*y"}
 SPRING = {"x": "v", "v": "-k*x - c*v + g*u"}
@@ -358,7 +387,33 @@ KINDS: dict[str, Kind] = {
     ),
     "wrong start: at rest": Kind(
         spring, SPRING_TRUE, [[2.0, 0.0]], grid(15, 60), [0.08, 0.08], "xv", SPRING, SPRING_FIRST, hold=10,
-        options={"start": functools.partial(nf.Stated, equations={"x": "0*k", "v": "0*k"})}, is_true=False,
+        options={"start": functools.partial(nf.Stated, values={"x": "0", "v": "0"})}, is_true=False,
+    ),
+    # Kinds that were added after the rules, and did not change them.
+    "competition": Kind(
+        competition, COMPETITION_TRUE, [[0.1, 0.2]], grid(15, 30), [0.03, 0.03], "xy", COMPETITION, COMPETITION_FIRST
+    ),
+    "reversible reaction": Kind(
+        reversible, {"f": 0.9, "b": 0.4}, [[3.0, 0.1], [0.5, 2.5], [2.0, 2.0]], grid(5, 12), [0.05, 0.05], "ab",
+        {"a": "b_*b - f*a", "b": "f*a - b_*b"}, {"f": 0.5, "b_": 0.5},
+    ),
+    "rotation": Kind(
+        rotation, {"w": 1.7, "d": 0.12}, [[2.0, 0.0]], grid(12, 80), [0.15, 0.15], "xy", ROTATION, ROTATION_FIRST
+    ),
+    "missing: competition": Kind(
+        competition, COMPETITION_TRUE, [[0.1, 0.2]], grid(15, 30), [0.03, 0.03], "xy",
+        {"x": "r*x*(1 - x)", "y": "s*y*(1 - y)"}, {"r": 0.7, "s": 0.5}, is_true=False, law=apart,
+    ),
+    "missing: return": Kind(
+        reversible, {"f": 0.9, "b": 0.4}, [[3.0, 0.1], [0.5, 2.5], [2.0, 2.0]], grid(5, 12), [0.05, 0.05], "ab",
+        {"a": "-f*a", "b": "f*a"}, {"f": 0.5}, is_true=False, law=one_way,
+    ),
+    "missing: a rate that fades": Kind(
+        fading, {"tau": 0.8}, [[4.0]], grid(6, 40), [0.06], "x", {"x": "-x/tau"}, {"tau": 2.0}, is_true=False, law=decay
+    ),
+    "pooled: two frequencies": Kind(
+        rotation, {"w": 1.7, "d": 0.12}, [[2.0, 0.0], [1.0, 1.0], [0.0, 2.0], [1.5, -1.0]], grid(8, 30), [0.15, 0.15],
+        "xy", ROTATION, ROTATION_FIRST, groups={"w": 1.55}, is_true=False,
     ),
 }  # fmt: skip
 
@@ -368,6 +423,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=13, help="of each kind of true equations")
     parser.add_argument("--wrong", type=int, default=10, help="of each kind of wrong equations")
     parser.add_argument("--only", nargs="*", help="parts of the names of kinds")
+    parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first record")
     parser.add_argument("--direct", action="store_true", help="fit by SciPy")
     given = parser.parse_args()
     totals: dict[bool, list[bool]] = {True: [], False: []}
@@ -380,7 +436,7 @@ def main() -> None:
         if given.only and not any(part in name for part in given.only):
             continue
         count, began = given.draws if kind.is_true else given.wrong, time.perf_counter()
-        judged = [kind.judge(seed, directly=given.direct) for seed in range(count)]
+        judged = [kind.judge(given.seed + number, directly=given.direct) for number in range(count)]
         totals[kind.is_true] += [right for right, _, _ in judged]
         sentences += [f"{name}: {sentence}" for right, _, sentence in judged if not right]
         said = ", ".join(
