@@ -84,12 +84,13 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
         limit = float(cast(np.floating, stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2]))))
-        for trajectory, row in np.argwhere(distances > limit):
+        places: list[tuple[int, int]] = np.argwhere(distances > limit).tolist()
+        for trajectory, row in places:
             known = np.flatnonzero(np.isfinite(column[trajectory]))
             place = int(known.searchsorted(row))
             beside = np.abs(column[trajectory, known[[at for at in (place - 1, place + 1) if 0 <= at < known.size]]])
             if (NEIGHBOURS_NEARER * beside < np.abs(column[trajectory, row])).all():
-                outliers.append(Outlier(int(trajectory), int(row), state, float(distances[trajectory, row])))
+                outliers.append(Outlier(trajectory, row, state, float(distances[trajectory, row])))
     return sorted(outliers, key=lambda outlier: -outlier.distance)
 
 

@@ -28,9 +28,10 @@ def trajectories_between(train: Dataset) -> Dataset | None:
     if not apart or train.is_driven or train.events is not None or train.angles:
         return None
     pairs = [(one, other, share) for one, other in itertools.combinations(range(len(train)), 2) for share in SHARES]
-    chosen = np.linspace(0, len(pairs) - 1, min(MOST_PROBES, len(pairs))).astype(int)
-    one, other = np.array([pairs[index][:2] for index in chosen]).T
-    share = np.array([pairs[index][2] for index in chosen])[:, None, None]
+    numbers: list[int] = np.linspace(0, len(pairs) - 1, min(MOST_PROBES, len(pairs))).astype(int).tolist()
+    chosen = [pairs[number] for number in numbers]
+    one, other = np.array([pair[0] for pair in chosen]), np.array([pair[1] for pair in chosen])
+    share = np.array([pair[2] for pair in chosen])[:, None, None]
     own = train.select(one)
     shift = np.nan_to_num(train.ys[other, :1] - train.ys[one, :1])
     rows = int(own.ts.shape[1])

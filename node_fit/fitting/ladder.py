@@ -223,7 +223,7 @@ class Judged:
 
 def has_same_equations(one: Fit, other: Fit) -> bool:
     """Whether two fits to the same rows differ in constants and starts alone."""
-    fields = [fit.model.typical.field for fit in (one, other)]
+    fields: list[Any] = [fit.model.typical.field for fit in (one, other)]
     rows = [fit.data["train"].ys.shape for fit in (one, other)]
     alone = all(is_equations_alone(each) for each in fields)
     return alone and fields[0].texts() == fields[1].texts() and rows[0] == rows[1]

@@ -22,7 +22,8 @@ from .result import Fit
 AT_OPTIMUM = 0.01
 # Searches, each over held steps that are refined where the last one has ended; and evaluations in each.
 MAX_SEARCHES, MAX_LINEARISATIONS = 3, 50
-EXACT = {"ftol": 1e-12, "xtol": 1e-10, "gtol": 1e-12}
+# The relative changes of misfit, parameters and gradient at which a search ends.
+EXACT = 1e-12
 
 
 def bring_to_optimum(fit: Fit) -> Fit:
@@ -65,5 +66,14 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     def jacobian(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "residual parameter"]:
         return np.concatenate([linearise(x.tobytes()).jacobian, np.diag(roots)])
 
-    found = least_squares(residuals, evidence.x, jacobian, x_scale="jac", max_nfev=MAX_LINEARISATIONS, **EXACT)
-    return np.asarray(found.x, np.float64)
+    end = least_squares(
+        residuals,
+        evidence.x,
+        jacobian,
+        x_scale="jac",
+        ftol=EXACT,
+        xtol=EXACT,
+        gtol=EXACT,
+        max_nfev=MAX_LINEARISATIONS,
+    )
+    return np.asarray(end.x, np.float64)

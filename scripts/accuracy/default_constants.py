@@ -108,7 +108,8 @@ class System:
         begin = np.concatenate([np.log(list(self.truth.values())), self.starts[:, free].reshape(-1)])
         found = least_squares(residuals, begin, x_scale="jac", xtol=1e-10, ftol=1e-12, gtol=1e-12)
         variance = (found.fun**2).sum() / (found.fun.size - found.x.size)
-        covariance = np.linalg.inv(found.jac.T @ found.jac) * variance
+        jacobian = np.asarray(found.jac, float)
+        covariance = np.linalg.inv(jacobian.T @ jacobian) * variance
         return found.x[:count], np.sqrt(np.diag(covariance))[:count]
 
 

@@ -1210,7 +1210,7 @@ MUTANTS = (
     Mutant(
         "optimum: the search steps",
         "node_fit/fitting/optimum.py",
-        "return np.asarray(found.x, np.float64)",
+        "return np.asarray(end.x, np.float64)",
         "return evidence.x",
         OPTIMUM,
     ),

@@ -77,7 +77,7 @@ def find_likely_inputs(path: Path, time: str, trajectory: str | None, states: Se
     table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory))
     columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
     values = np.stack(columns, axis=1)
-    known = np.isfinite(values).all(axis=1)
+    known = np.asarray(np.isfinite(values).all(axis=1))
     pairs = known[1:] & known[:-1]
     if trajectory is not None:
         (records,) = read_names([table], trajectory, "trajectory")
