@@ -226,7 +226,7 @@ SENTENCES = {
     "path": r"path must be a file, a list of files or a glob, got 5\.",
     "frame": r"frame must be a pandas\.DataFrame, got a str; read files with node_fit\.read_table, and .*\.",
     "states": r"states must be a list of names, got 'xy'\.",
-    "Split": r"validation must be a number, got 'half'\.",
+    "Split": r"validation must be a number or auto, got 'half'\.",
     "data": r"data must be a node_fit\.Dataset, got a DataFrame; make one with .*\.",
     "Training": r"batch_size must be an integer or None, got 1\.5\.",
     "Training range": r"stride must be at least 1, got 0\.",
