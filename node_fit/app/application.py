@@ -167,6 +167,7 @@ class Job:
                 if logger.pruned:  # The training loop only knows that a callback ended the run.
                     fit = replace(fit, status="pruned")
                 self.finish(fit, display)
+            self.say_where()
             return EXIT.get(fit.status, interruption.exit_code)
 
     def leave(self) -> None:
@@ -235,8 +236,12 @@ class Job:
             swept = [word for word in words if word not in sys.argv and not word.startswith("resume=")]
             self.console.rule(Text(f"job {self.number}: {' '.join(swept)}"), align="left")
         else:
-            self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
+            self.say_where()
         self.announce_data("node_fit: ")
+
+    def say_where(self) -> None:
+        """Says where the run's files are."""
+        self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
     def announce_data(self, title: str) -> None:
         splits = self.splits
@@ -294,7 +299,6 @@ class Job:
         if self.config.report and page is not None:
             display.say("writing the page")
             self.draw_page(page)
-        self.console.print(f"run: {self.files.path}", soft_wrap=True, markup=False)
 
     def draw(self, fit: Fit, report: Assessment) -> Page | None:
         """Draws the plots; a multirun in this process draws them in background processes.

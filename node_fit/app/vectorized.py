@@ -96,6 +96,7 @@ def finish(job: Job, result: Fit | ValueError) -> str:
         raise result
     with scope(job.config.precision), Display(job.console) as display:
         job.finish(result, display)
+    job.say_where()
     return result.status
 
 
