@@ -33,7 +33,7 @@ from ..sysid.linear_model import LinearModel, linear_models, simplest_model
 from ..training.callback import Callback
 from ..training.loop import Loop
 from ..training.task import Member, Members, Stage
-from .resolve import ENCODER_ROWS, SHORT, WINDOWS, Choice, Identified, fitted_start, resolve
+from .resolve import ENCODER_ROWS, NOISY, SHORT, WINDOWS, Choice, Identified, fitted_start, resolve
 from .screening import choose_beginnings, has_beginnings
 
 # Seeds of a fit's starts are so far apart that fits with neighbouring seeds share none.
@@ -445,8 +445,10 @@ def find_equations(
         raise ValueError(f"field=sparse: {found.verdict} Other fields may, such as field=mlp.")
     best = found.ranked[0]
     field = functools.partial(Known, equations=best.equations, constants=best.constants)
-    few = options.start == "auto" and int(train.mask.sum()) < SHORT
-    start = fitted_start(Facts.of(train, validation)) if few else First if options.start == "auto" else options.start
+    facts, start = Facts.of(train, validation), options.start
+    if start == "auto":
+        # A start that is the first row needs no rows of a new trajectory, where these have little noise.
+        start = fitted_start(facts) if facts.values < SHORT or facts.noise > NOISY else First
     told = Choice("field", "sparse", found.verdict)
     return replace(options, field=field, start=start, hidden=0, recipe=without_derivatives(options.recipe)), (told,)
 

@@ -419,9 +419,8 @@ def test_a_constant_is_fitted_through_an_event_at_a_dose(optimizer):
         triggers=[{"when": "x", "set": {"on": "a"}}],
     )
     frozen = nf.Training(freeze=("start.hidden",))
-    fit = nf.fit(
-        data, field=field, hidden=["on"], optimizer=optimizer, training=frozen, options=nf.Options(precision="x64")
-    )
+    options = nf.Options(precision="x64", start="first")
+    fit = nf.fit(data, field=field, hidden=["on"], optimizer=optimizer, training=frozen, options=options)
     assert fit.model.constants() == pytest.approx({"a": 0.7}, rel=1e-4)
 
 
