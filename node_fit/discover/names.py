@@ -11,7 +11,7 @@ from ..model.fields.equations import check_symbol
 UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 
 
-def is_plain(name: str) -> bool:
+def is_symbol(name: str) -> bool:
     """Whether equations can have a name."""
     try:
         check_symbol(name, "state")
@@ -25,13 +25,13 @@ def plain_names(names: Sequence[str]) -> dict[str, str]:
 
     So `Voltage (V)` becomes `Voltage`, `speed-2` becomes `speed_2`, and `exp` becomes `exp_`.
     """
-    taken = {name for name in names if is_plain(name)}
+    taken = {name for name in names if is_symbol(name)}
     plain: dict[str, str] = {}
     for name in names:
         if name in taken:
             continue
         short = re.sub(r"\W+", "_", UNIT.sub("", name) or name).strip("_") or "x"
-        short = f"x{short}" if short[0].isdigit() else short if is_plain(short) else f"{short}_"
+        short = f"x{short}" if short[0].isdigit() else short if is_symbol(short) else f"{short}_"
         others = (f"{short}{at}" for at in range(2, len(names) + 2))
         plain[name] = short if short not in taken else next(each for each in others if each not in taken)
         taken.add(plain[name])
