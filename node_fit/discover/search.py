@@ -39,6 +39,8 @@ INTERRUPTED = "was interrupted"
 NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
 COMBINED, SHORT_SUM = 4, 5
+# Candidates with the shortest descriptions that are combined, too, whatever they are on their own.
+FIRST = 3
 # The user's terms, and libraries that are searched together.
 OWN = "own"
 GROUPS = (
@@ -453,14 +455,19 @@ class Search:
 
 
 def screen_state(judge: Judge, candidates: Sequence[Formula], state: int) -> list[Formula]:
-    """Of candidates of one state's rate the most probable ones, and the most probable of each size."""
+    """Of candidates of one state's rate the most probable ones, the most probable of each size, and the first ones.
+
+    These describe the rates best. A state on its own may be unstable along the noisy splines of the others, which the
+    whole system is not, so that its true rate is the least probable of all.
+    """
     kept: list[Formula] = []
     sizes: set[int] = set()
     for _, formula in judge.screen(candidates, state):
         if len(kept) < COMBINED or (len(formula.parts) not in sizes and len(formula.parts) <= SHORT_SUM):
             kept.append(formula)
             sizes.add(len(formula.parts))
-    return kept
+    known = {formula.terms for formula in kept}
+    return kept + [formula for formula in candidates[:FIRST] if formula.terms not in known]
 
 
 def check_data_of(data: Dataset) -> None:

@@ -23,7 +23,7 @@ from node_fit.discover.candidates import (
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, part_of, sum_of
 from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
 from node_fit.discover.names import plain_names
-from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, search
+from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, screen_state, search
 from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
 from node_fit.discover.watch import SearchWatch, TimeIsUp
@@ -294,6 +294,15 @@ def test_windows_that_meet_are_fitted_as_one_trajectory():
     expected = ((whole.y.T - data.ys[0]) / judge.scale / judge.records[0].spread).ravel()
     assert np.sort(fitted.left) == pytest.approx(np.sort(expected), abs=1e-4)
     assert np.abs(fitted.jacobian.T @ fitted.left).max() < 1e-2 * np.linalg.norm(fitted.left)
+
+
+def test_what_describes_the_rates_best_is_kept_though_it_is_the_least_probable_on_its_own(monkeypatch):
+    """So is the rate of a Brusselator's x, which runs away along a noisy spline of y."""
+    monkeypatch.setattr(Judge, "screen", lambda self, formulas, state: [(0.0, each) for each in reversed(formulas)])
+    judge = Judge([smooth(TS, np.sin(TS)[:, None], np.zeros((80, 0)))], ["x"], [])
+    candidates = [sum_of([Term("1", 1), Term(f"x**{power}", 3)], [1.0, 1.0]) for power in range(2, 20)]
+    kept = screen_state(judge, candidates, 0)
+    assert candidates[0] in kept and kept[0] is candidates[-1] and len(kept) < 10
 
 
 def test_a_term_that_is_added_begins_with_the_sign_that_lowers_the_error():
