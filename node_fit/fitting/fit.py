@@ -39,6 +39,8 @@ DRAWN = 33
 NOT_DRAWN = (ValueError, MemoryError, np.linalg.LinAlgError, jax.errors.JaxRuntimeError)
 # Less noise leaves bands too narrow to see [share of the spread].
 LITTLE_NOISE = 0.01
+# Larger times have no single precision at all.
+LARGEST_SINGLE = 1e38
 # The options that `fit` takes by themselves.
 OWN_OPTIONS = ("field", "hidden", "start", "solver", "optimizer", "training")
 
@@ -125,7 +127,7 @@ def with_precision(options: Options, field: object, train: Dataset) -> Options:
     largest = float(np.abs(train.ts).max())
     FIT_LOG.warning(
         "precision=x64: the equations read the time %s, of which x32 tells only multiples of %.2g at %.3g",
-        *(train.time, np.spacing(np.float32(largest)), largest),
+        *(train.time, np.spacing(np.float32(min(largest, LARGEST_SINGLE))), largest),
     )
     return replace(options, precision="x64")
 

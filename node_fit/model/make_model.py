@@ -151,7 +151,7 @@ def needs_double(field: object, train: Dataset) -> bool:
     gaps = np.diff(train.ts, axis=1)
     if not (gaps > 0).any():
         return False
-    rounding = float(np.spacing(np.abs(train.ts).max().astype(np.float32)))
+    rounding = float(np.finfo(np.float32).eps) * float(np.abs(train.ts).max())
     return rounding > MOST_ROUNDING * float(gaps[gaps > 0].mean()) and normalize(train.time) in names_read(field)
 
 

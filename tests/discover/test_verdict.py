@@ -8,7 +8,7 @@ import pytest
 from node_fit.discover.balance import Balance
 from node_fit.discover.formulas import Formula
 from node_fit.discover.judging import cut
-from node_fit.discover.search import SMALLEST_LEAD, decide, past_does_as_well
+from node_fit.discover.verdict import SMALLEST_LEAD, decide, past_does_as_well
 
 RNG = np.random.default_rng(0)
 WHITE = RNG.standard_normal(400)

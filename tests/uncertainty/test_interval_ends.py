@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from node_fit.uncertainty.confidence import (
-    around,
     end_of,
     interval_of,
     join_names,
@@ -33,15 +32,6 @@ def test_an_interval_on_the_line_is_one_in_the_users_units():
     # A positive constant is seen by its logarithm, or what is near it: the error is stretched as the line is there.
     found = interval_of(Place("k", 0, (0.0, None), 1.0), 0.3, 0.01, 0.29, 0.31)
     assert found.standard_error == pytest.approx((found.upper - found.lower) / 2, rel=1e-3)
-
-
-def test_an_interval_of_what_is_positive_is_symmetric_in_its_logarithm():
-    assert around(2.0, 1.0, positive=False) == (1.0, 3.0)
-    lower, upper = around(2.0, 1.0, positive=True)
-    assert lower * upper == pytest.approx(4.0) and upper / 2 == pytest.approx(math.exp(0.5))
-    assert around(-2.0, 1.0, positive=True) == (-3.0, -1.0)
-    assert around(2.0, 100.0, positive=True) == (0.0, math.inf)
-    assert around(2.0, math.inf, positive=False) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(("noise", "law"), [("given", stats.norm()), ("estimated", stats.t(7))])
