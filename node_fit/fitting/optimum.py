@@ -66,14 +66,15 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     def jacobian(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "residual parameter"]:
         return np.concatenate([linearise(x.tobytes()).jacobian, np.diag(roots)])
 
-    end = least_squares(
-        residuals,
-        evidence.x,
-        jacobian,
-        x_scale="jac",
-        ftol=EXACT,
-        xtol=EXACT,
-        gtol=EXACT,
-        max_nfev=MAX_LINEARISATIONS,
-    )
-    return np.asarray(end.x, np.float64)
+    with np.errstate(all="ignore"):  # A constant that nears its bound has a parameter without an end.
+        end = least_squares(
+            residuals,
+            evidence.x,
+            jacobian,
+            x_scale="jac",
+            ftol=EXACT,
+            xtol=EXACT,
+            gtol=EXACT,
+            max_nfev=MAX_LINEARISATIONS,
+        )
+    return np.asarray(end.x, np.float64) if np.isfinite(end.x).all() else evidence.x

@@ -537,7 +537,8 @@ class Information:
         errors, vectors = self.directions
         known = np.isfinite(errors)
         scaled = vectors[known] * errors[known, None]
-        found = scaled.T @ scaled
+        with np.errstate(over="ignore", invalid="ignore"):  # At a bound, nothing is known.
+            found = scaled.T @ scaled
         lost = self.moved(vectors[~known]).any(axis=0)
         found[lost] = found[:, lost] = np.nan
         found[lost, lost] = np.inf

@@ -1203,7 +1203,7 @@ MUTANTS = (
     Mutant(
         "optimum: the search steps",
         "node_fit/fitting/optimum.py",
-        "return np.asarray(end.x, np.float64)",
+        "return np.asarray(end.x, np.float64) if np.isfinite(end.x).all() else evidence.x",
         "return evidence.x",
         OPTIMUM,
     ),
