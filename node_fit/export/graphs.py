@@ -255,7 +255,7 @@ def render_stablehlo(exported: Exported, trials: Sequence[CheckRecord]) -> dict[
     whole, dtype = Whole(exported), exported.dtype
     states, inputs, channels = len(whole.members) * whole.size, whole.inputs, whole.channels
     with scope(PRECISIONS[exported.precision]):
-        batch, rows = jax_export.symbolic_shape("batch, rows", constraints=["rows >= 1"])
+        batch, rows = jax_export.symbolic_shape("batch, rows", constraints=["rows >= 2"])
         (single,) = jax_export.symbolic_shape("batch")
         shapes: dict[str, tuple[tuple[object, ...], ...]] = {
             "field": ((), (states,), (inputs,)),
