@@ -173,7 +173,8 @@ def for_equations(options: Options, facts: Facts) -> tuple[Options, list[Choice]
     A first row is as noisy as any other, so that starts are fitted beside the constants.
     """
     choices: list[Choice] = []
-    if options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS:
+    held = any(name.startswith("start.") for name in options.training.freeze)  # A part of the usual rule.
+    if options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS and not held:
         options = replace(options, start=fitted_start(facts))
         choices.append(Choice("start", "fitted", "a first row is as noisy as any other"))
     default = options.optimizer is None or bool(eqx.tree_equal(options.optimizer, LBFGS()))

@@ -1168,8 +1168,8 @@ MUTANTS = (
     Mutant(
         "optimum: starts of few trajectories are fitted",
         "node_fit/fitting/resolve.py",
-        'options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS',
-        'options.start == "auto"',
+        'options.start == "auto" and facts.trajectories <= MAX_FITTED_STARTS and',
+        'options.start == "auto" and',
         OPTIMUM,
     ),
     Mutant(

@@ -38,7 +38,7 @@ def test_the_spread_is_that_of_propagated_errors():
     ys = 2 * np.exp(-0.7 * ts) + np.where(ts > 0, 0.02 * rng.normal(size=31), 0)
     data = nf.Dataset.from_arrays(ts, ys[:, None], states=["x"])
     field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.5})
-    fit = nf.fit(data, field=field, options=nf.Options(precision="x64"))
+    fit = nf.fit(data, field=field, start="first", options=nf.Options(precision="x64"))
     k, interval = fit.model.constants()["k"], fit.confidence("fisher", level=0.95).constants["k"]
     error = (interval.upper - interval.lower) / (2 * 2.045)  # by Student's t with 29 degrees of freedom
     ensemble = fit.laplace(400)
