@@ -109,8 +109,11 @@ def training_data(run: Path, config: Json, table: Table) -> Dataset:
     data = config.get("data")
     split = data.get("split") if is_json(data) else None
     own = is_json(split) and split.get("_target_") == SPLIT and not any(map(holds_target, split.values()))
-    train = replace(table, split=build(split, "data.split") if own else Split(validation=0.0, test=0.0)).load().train
-    if not RunDirectory(run).was_fitted_to(train):
+    given = build(split, "data.split") if own else Split(validation=0.0, test=0.0)
+    # Equations alone were fitted to all rows where the split left its shares open.
+    trains = (replace(table, split=each).load().train for each in (given, given.with_shares(0.0)))
+    train = next(filter(RunDirectory(run).was_fitted_to, trains), None)
+    if train is None:
         raise ValueError(
             f"what data.path of {run / 'config.yaml'} names is not what the model was fitted to, by the run's record; "
             "name the files to check the export on with --data FILE."

@@ -127,7 +127,7 @@ def test_coefficients_that_the_data_do_not_ask_for_are_zero(climbed):
 
 def test_the_choice_is_told(climbed):
     (told,) = (choice for choice in climbed.choices if choice.key == "attempt")
-    assert told.value == "cubic" and "as chosen: good" in told.reason
+    assert told.value == "cubic" and "as chosen: close" in told.reason
 
 
 def test_equations_of_a_polynomial_are_its_rates(climbed):
