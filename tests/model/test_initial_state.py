@@ -57,13 +57,14 @@ def test_the_best_of_many_optima_is_kept():
     assert w.lower < RATE < w.upper
 
 
-def test_validation_data_decide():
+def test_training_data_decide_between_equations_from_several_starts():
+    """Validation data only judge them."""
     data = oscillation()
     fit = fit_to(data.until(3.5), validation=data.scored_after(3.5), restarts=8, **OPTIONS)
-    lowest = {}
-    for record in fit.history:
-        lowest[record.member] = min(lowest.get(record.member, math.inf), record.validation_loss)
-    assert fit.restarts.best == pytest.approx(min(lowest.values()), rel=1e-6)
+    last = {record.member: record for record in fit.history}
+    assert len(last) == 8 and all(record.validation_loss is None for record in fit.history)
+    # Steps that are refined change losses a little.
+    assert fit.restarts.best == pytest.approx(min(record.train_loss for record in last.values()), rel=0.05)
 
 
 def test_constants_lie_around_the_given_ones():
