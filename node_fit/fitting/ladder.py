@@ -88,6 +88,8 @@ LYAPUNOV_TIMES = 5.0
 BETTER, AS_GOOD, MORE_PROBABLE = 0.98, 1.02, 1.0
 # Stands for an error of zero, which has no logarithm.
 TINY = 1e-300
+# Other constants beside hidden states validate better by this share: some sets of both fit the same.
+OTHER_CONSTANTS = 0.9
 # Objectives of the same equations that differ by less are of the same optimum.
 SAME_OBJECTIVE = 1e-6
 # Attempts are simulated as the end of a run is, in the same programs; single fits have no bands of this level.
@@ -197,6 +199,10 @@ class Judged:
                 return mine.log_evidence > theirs.log_evidence + MORE_PROBABLE
         if mine.has_equations and self.standing:
             return self.error < as_good(self.fit) * other.error
+        if has_hidden_starts(self.fit) and mine.train is not None and theirs.train is not None:
+            # Of equations with a network; training rows alone tell constants apart where what is held out is at rest.
+            nearer = mine.train < BETTER * theirs.train and self.error <= as_good(self.fit) * other.error
+            return nearer or self.error < OTHER_CONSTANTS * other.error
         if mine.verdict in CONTENT and theirs.verdict in CONTENT:
             return self.log_error + math.log(1 / BETTER) < other.log_error
         return self.error < BETTER * other.error

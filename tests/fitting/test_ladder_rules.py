@@ -63,6 +63,13 @@ def test_equations_may_be_a_little_worse_but_only_if_they_leave_noise():
     assert not judged(1.2, "good", name="equations").beats(other)
 
 
+def test_hidden_starts_that_fit_the_training_rows_better_are_kept(monkeypatch):
+    monkeypatch.setattr(ladder, "has_hidden_starts", lambda fit: True)
+    other = judged(1.0, train=1.0)
+    assert judged(1.01, train=0.9).beats(other) and not judged(1.01, train=0.99).beats(other)
+    assert judged(0.89, train=2.0).beats(other) and not judged(0.95, train=2.0).beats(other)
+
+
 def test_fits_of_the_same_equations_are_told_apart_by_their_likelihood_alone(monkeypatch):
     monkeypatch.setattr(ladder, "has_same_equations", lambda one, other: True)
     near, far = judged(2.0, "poor"), judged(1.0, "good")
