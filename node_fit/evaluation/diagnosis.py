@@ -274,8 +274,9 @@ def is_worsened(case: Case) -> Diagnosis | None:
         return None
     untried = Untried(case.options, case.chosen)
     prior, lower = untried.prior() if case.penalised else None, lower_rate(case)
+    shorter = untried.shorter_windows(LONGER_WINDOW)
     said = f"worsened: training raised the validation loss from {begin:.2g} to {end:.2g}, so that its beginning is kept"
-    return Diagnosis("worsened", f"{said}; try {join_alternatives([*lower, prior, 'more data'])}.")
+    return Diagnosis("worsened", f"{said}; try {join_alternatives([*lower, prior, shorter, 'more data'])}.")
 
 
 def lower_rate(case: Case) -> list[str]:
