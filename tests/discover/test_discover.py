@@ -74,7 +74,8 @@ def test_chaos_with_a_state_that_is_unstable_along_noise_is_found():
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    reason="since candidates are ranked by Schwarz's criterion, the best of a quick search explains 95 %"
+    strict=True,
+    reason="since candidates are ranked by Schwarz's criterion, the best of a quick search explains 95 %",
 )
 def test_chaos_is_found_where_windows_of_noisy_starts_lead_to_poor_optima():
     """Lorenz's constants are found in the beginnings of windows; from whole windows, the best explained 78 % here."""
