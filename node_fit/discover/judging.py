@@ -20,7 +20,7 @@ System = tuple[Formula, ...]
 # of Roessler's system do where its third state, which is never negative, begins just below 0.
 PROBES, PROBE_REACH, FARTHEST = 8, 0.3, 10.0
 # Rows of the windows that are simulated at once, and the most windows of a record.
-WINDOW, MOST_CUTS, SHORTER = 15, 12, 4
+WINDOW, MOST_CUTS = 15, 12
 # Steps of the solver between rows, of which the first that is exact enough is taken, and its error relative to noise.
 STEPS, STEP_ERROR = (1, 2, 4, 8, 16), 0.02
 # Minus twice the logarithm of the probability of each symbol of a formula, of which one in 4.5 is taken.
@@ -36,14 +36,16 @@ ADDED, REPLACED = 6, 8
 def schwarz_criterion(variance: float, rows: float, unknowns: int) -> float:
     """Minus twice the logarithm of the probability of data under a model, but for what all models share.
 
-    It is n log(S/n) + k log n (G. Schwarz, Annals of Statistics 6 (1978) 461). No constant has a prior width, which
-    terms that cancel each other would exceed, as `x` and `x**2` do near an equilibrium; nor do units matter. A constant
-    that the data do not determine costs log n at the most.
+    It is n log(S/n) + k log n n/(n - k - 2): Schwarz's criterion (G. Schwarz, Annals of Statistics 6 (1978) 461), in
+    which each constant also takes a share of the noise, as it does of few data (A. D. R. McQuarrie, Statistics &
+    Probability Letters 44 (1999) 79). No constant has a prior width, which terms that cancel each other would exceed,
+    as `x` and `x**2` do near an equilibrium; nor do units matter.
 
     **Arguments:** `variance`: S/n, the mean squared residual. `rows`: n, the number of independent values. `unknowns`:
     k, the number of constants and starts.
     """
-    return rows * np.log(variance + RESOLUTION**2) + unknowns * np.log(max(rows, 1.0))
+    left = max(rows - unknowns - 2, 1.0)
+    return rows * np.log(variance + RESOLUTION**2) + unknowns * np.log(max(rows, 1.0)) * max(rows / left, 1.0)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Judge:
 
     **Arguments:** `records`: the smoothed records. `states`, `inputs`: names. `balance`: the functions that are sought;
     by default the rate of each state. `watch`: told what is simulated.
+
+    `share`: of residuals that count as independent.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class Judge:
         watch: SearchWatch | None = None,
     ):
         self.watch = SearchWatch() if watch is None else watch
+        self.share = 1.0
         self.records, self.states, self.inputs = records, list(states), list(inputs)
         self.balance = Balance.apart(self.states) if balance is None else balance
         self.names = [*self.states, *self.inputs]
@@ -227,10 +232,12 @@ class Judge:
         others = least_squares_of(apart, family, starts, trials, self.watch)
         if min(map(error_of, others)) > WHOLE * self.noise**2:
             # Errors of noisy starts and of first constants grow less in the beginnings of the windows.
-            parts = apart.begin(max(len(span.raw) // SHORTER, WINDOW))
-            begun = least_squares_of(parts, family, starts, trials, self.watch)
-            near = replace(family, constants=np.stack([each.values for each in begun]))
-            grown = least_squares_of(apart, near, np.stack([each.starts for each in begun]), trials, self.watch)
+            near, begun = family, starts
+            for length in lengths_of_beginnings(len(span.raw)):
+                grown = least_squares_of(apart.begin(length), near, begun, trials, self.watch)
+                near = replace(family, constants=np.stack([each.values for each in grown]))
+                begun = np.stack([each.starts for each in grown])
+            grown = least_squares_of(apart, near, begun, trials, self.watch)
             others = [min(pair, key=error_of) for pair in zip(others, grown, strict=True)]
         better = min(map(error_of, others)) < min(map(error_of, fitted)) / WHOLE
         return (others, apart) if better else (fitted, span)
@@ -249,7 +256,9 @@ class Judge:
             left[np.isfinite(span.raw).transpose(2, 0, 1)] = each.left
             left = left.transpose(1, 2, 0) * span.spread / self.scale[:, None]
             error, variance, unknowns = float(np.nanmean(left**2)), error_of(each), each.jacobian.shape[1]
-            found.append(JudgedSystem(formulas, each.starts, error, variance, unknowns, bool(away[at]), left))
+            found.append(
+                JudgedSystem(formulas, each.starts, error, variance, unknowns, bool(away[at]), left, self.share)
+            )
         return sorted(found, key=lambda one: one.rank)
 
     def escape(self, family: Family, values: np.ndarray) -> np.ndarray:
@@ -432,6 +441,11 @@ def unique(systems: Sequence[System], known: Sequence[JudgedSystem]) -> list[Sys
             seen.add(shape_of(system))
             found.append(system)
     return found
+
+
+def lengths_of_beginnings(rows: int) -> list[int]:
+    """Numbers of rows of the beginnings of windows, each about twice as long as the one before."""
+    return [length for length in (rows // 4, rows // 2) if length >= WINDOW] or [min(rows, WINDOW)]
 
 
 def error_of(fitted: Fitting) -> float:

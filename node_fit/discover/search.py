@@ -299,7 +299,7 @@ def search_source(
     offered = vocabulary.offer(judge.balance, source.sees, judge.values[:, seen], source.angles)
     beam = Search(source, offered, vocabulary.required, effort)
     beam.run(seed if symbolic else None)
-    judged = first_of_each_shape(count_independent(beam.judged))
+    judged = first_of_each_shape(beam.judged)
     fits, explained, verdict = decide(judge, judged[0])
     shares: dict[str, dict[str, float]] = {}
     if beam.ended is None:
@@ -340,6 +340,7 @@ class Search:
 
         **Arguments:** `seed`: of the symbolic search, or None for sums of terms alone.
         """
+        others: Sequence[Sequence[Formula]] = ()
         with self.keeping():
             systems, others = self.propose(self.judge, self.source.views, self.source.clean, seed)
             self.judge.choose_steps(systems[0])
@@ -350,6 +351,11 @@ class Search:
                 self.improve(*self.search_again(best))
                 if self.judged[0] is best:
                     break
+        best, self.judged = self.judged[0], count_independent(self.judged)
+        self.judge.share = self.judged[0].share
+        if self.ended is None and self.judged[0].formulas != best.formulas:
+            with self.keeping():
+                self.improve(others)
 
     @contextmanager
     def keeping(self) -> Generator[None]:

@@ -177,6 +177,8 @@ def explain_disk(error: OSError, place: str | Path, key: str = FOLDERS) -> str:
         return f"{place} can't be opened {reason}; {advice(error, key)}."
     if error.errno in OCCUPIED:
         return f"{place} can't be created, since a file is in the way {reason}; {advice(error, key)}."
+    if error.errno == errno.EISDIR:
+        return f"{error.filename2 or place} can't be written, since it is a folder {reason}; remove or rename it."
     if error.errno == errno.ENOENT and error.filename:
         return f"{place} can't be created {reason}; choose another {key}."
     if error.errno == errno.EIO:

@@ -41,7 +41,7 @@ def run(folder, *words):
 
 
 def test_the_line_of_constants_has_their_intervals(folder):
-    out, summary = run(folder)
+    out, summary = run(folder, "start=first")
     a = summary["confidence"]["constants"]["a"]
     assert a["lower"] < 1.0 < a["upper"] and summary["constants"]["a"] == a["estimate"]
     assert f"constants: a = {a['estimate']:.3g} [{a['lower']:.3g}, {a['upper']:.3g}] (intervals at 95%)" in out

@@ -11,6 +11,7 @@ from node_fit.app.config.build import build_parts
 from node_fit.app.launching import register
 from node_fit.data.dataset import Splits
 from node_fit.data.facts import Facts
+from node_fit.evaluation.diagnosis import FITS
 from node_fit.fitting.resolve import resolve
 from node_fit.model.make_model import made_of
 
@@ -42,5 +43,5 @@ def test_every_shipped_record_has_a_recipe(name):
 def test_a_stiff_record_over_ten_decades_of_time_is_fitted():
     _, splits = read("robertson")
     fit = nf.fit(splits.train, options=nf.Options(effort="quick"), progress=False)
-    assert fit.status != "failed" and fit.diagnose().kind == "good"
+    assert fit.status != "failed" and fit.diagnose().kind in FITS
     assert np.isfinite(fit.predict(splits.train)).all() and fit.score(splits.train).nrmse < 0.25

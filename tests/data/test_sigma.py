@@ -34,14 +34,14 @@ def weighted_slope(data: nf.Dataset, sigma) -> float:
 @pytest.mark.parametrize("sigma", [[0.3, 1.0], 0.2, np.linspace(0.1, 1.0, 18).reshape(9, 2)])
 def test_the_optimum_is_that_of_weighted_least_squares(sigma):
     data = two_lines(sigma)
-    fit = fit_to(data, field=RATE, **OPTIONS)
+    fit = fit_to(data, field=RATE, start="first", **OPTIONS)
     assert fit.model.constants()["k"] == pytest.approx(weighted_slope(data, sigma), rel=1e-6)
     found = fit.likelihood()
     chi2 = (np.square((data.ys[0] - fit.model.constants()["k"] * TS[:, None]) / sigma)[1:]).sum()
     assert found.chi2_per_dof == pytest.approx(chi2 / (16 - 1), rel=1e-6)
     logs = np.log(np.broadcast_to(sigma, (9, 2))[1:]).sum() + 8 * np.log(2 * np.pi)
     assert found.nll == pytest.approx(chi2 / 2 + logs, rel=1e-6)
-    assert (found.values, found.parameters) == (16, 1)
+    assert (found.values, found.parameters) == (16, pytest.approx(1))
 
 
 def test_validation_losses_are_weighted_too():
@@ -69,7 +69,7 @@ def test_sigma_of_a_logarithm_is_a_share_of_the_value():
     ys = np.exp(two_lines().ys[0])
     data = nf.Dataset.from_arrays(TS, ys, states=("x", "y"), sigma=[0.3, 1.0])
     field = functools.partial(nf.Known, equations={"x": "k*x", "y": "k*y"}, constants={"k": 1.0})
-    fit = fit_to(data, field=field, log=["x", "y"], **OPTIONS)
+    fit = fit_to(data, field=field, log=["x", "y"], start="first", **OPTIONS)
     assert fit.model.constants()["k"] == pytest.approx(weighted_slope(two_lines(), [0.3, 1.0]), rel=1e-5)
     off = (np.log(ys) - fit.model.constants()["k"] * TS[:, None])[1:] / [0.3, 1.0]
     logs = 8 * np.log(0.3) + 8 * np.log(2 * np.pi) + np.log(ys[1:]).sum()

@@ -79,3 +79,21 @@ def test_a_search_without_an_optimum_ends(monkeypatch):
     monkeypatch.setattr(trained, "MOST_START_EVALUATIONS", 5)
     found = search_start(lambda x: jnp.exp(-x), jnp.zeros(1), jnp.zeros(1))
     assert np.isfinite(found).all() and found > 0
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.1])
+def test_a_step_is_that_of_an_orthogonal_factorisation(damping):
+    rng = np.random.default_rng(0)
+    jacobian, residuals = rng.normal(size=(20, 4)) * [1e-3, 1.0, 1e2, 1.0], rng.normal(size=20)
+    with scope("x64"):
+        step = least_squares_step(*map(jnp.asarray, (jacobian, residuals, damping)))
+    table = np.concatenate([jacobian, np.sqrt(damping) * np.eye(4)])
+    wanted = np.concatenate([residuals, np.zeros(4)])
+    assert step == pytest.approx(-np.linalg.lstsq(table, wanted, rcond=None)[0], rel=1e-8)
+
+
+def test_the_search_calls_no_library_that_waits_for_threads():
+    """Each of two batches of LAPACK's factorisations at the same time waits for the other's thread, without end."""
+    search = lambda guess: search_start(lambda start: start**2 - 1, guess, guess)  # noqa: E731
+    text = jax.jit(jax.vmap(search)).lower(jnp.ones((5, 3))).as_text()
+    assert "while" in text and "custom_call" not in text

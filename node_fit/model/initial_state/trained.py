@@ -1,5 +1,6 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
+import copy
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
@@ -94,6 +95,12 @@ class Fitted(AbstractStart):
     def adapted(self, batch: Batch) -> "Fitted":
         placed = jax.tree.map(lambda x: jnp.asarray(x, self.values.dtype if x.dtype.kind == "f" else None), batch)
         return eqx.tree_at(lambda start: start.values, self, self.initial(placed))
+
+    def reading(self, rows: int) -> "Fitted":
+        """The same start, which is fitted to this number of rows of a new trajectory."""
+        alike = copy.copy(self)
+        object.__setattr__(alike, "rows", rows)
+        return alike
 
     def begun_at(self, starts: Float[AnyArray, " state"]) -> "Fitted":
         unknown = np.array(self.guess.unknown, int)
@@ -355,6 +362,37 @@ def least_squares_step(
     tiny = jnp.finfo(jacobian.dtype).eps * jnp.linalg.norm(jacobian) + jnp.finfo(jacobian.dtype).tiny
     size = jnp.maximum(jnp.sqrt(damping), tiny)  # A start that nothing depends on stays.
     table = jnp.concatenate([jacobian, size * jnp.eye(states, dtype=jacobian.dtype)])
-    q, r = jnp.linalg.qr(table)
     wanted = jnp.concatenate([residuals, jnp.zeros(states, residuals.dtype)])
-    return -jax.scipy.linalg.solve_triangular(r, q.T @ wanted)
+    triangle = triangularise(jnp.column_stack([table, wanted]))
+    return -substitute_back(triangle[:states, :states], triangle[:states, states])
+
+
+def triangularise(table: Float[Array, "row column"]) -> Float[Array, "row column"]:
+    """Householder's reflections of all columns but the last, which make them upper triangular.
+
+    Written as arithmetic, since batches of LAPACK's factorisations that XLA runs at the same time on the CPU wait for
+    the threads of each other, without end. Golub and Van Loan, Matrix Computations, 4th ed. 2013, algorithm 5.2.1.
+    """
+    rows, columns = table.shape
+    row = jnp.arange(rows)
+
+    def reflect(at: Array, table: Array) -> Array:
+        below = jnp.where(row >= at, table[:, at], 0)
+        normal = below + jnp.where(row == at, jnp.copysign(jnp.linalg.norm(below), below[at]), 0)
+        length = normal @ normal
+        return table - jnp.outer(
+            normal, jnp.where(length > 0, 2 / jnp.where(length > 0, length, 1), 0) * normal @ table
+        )
+
+    return jax.lax.fori_loop(0, columns - 1, reflect, table)
+
+
+def substitute_back(triangle: Float[Array, "column column"], sides: Float[Array, " column"]) -> Float[Array, " column"]:
+    """The solution of equations whose matrix is upper triangular."""
+    columns = sides.shape[0]
+
+    def solve_row(number: Array, x: Array) -> Array:
+        at = columns - 1 - number
+        return x.at[at].set((sides[at] - triangle[at] @ x) / triangle[at, at])
+
+    return jax.lax.fori_loop(0, columns, solve_row, jnp.zeros_like(sides))
