@@ -77,9 +77,13 @@ class Interruption:
             signal.signal(kind, old)
 
     def _watch(self) -> None:
-        """Ends the process in time after Ctrl-C."""
+        """Ends the process in time after Ctrl-C, and at once after a second signal."""
+        is_second = False
         with self._bell:
             while number := self._bell.recv(1):
+                if is_second and number[0] in SIGNALS:
+                    os._exit(128 + number[0])  # Python's handler would wait for a program that may never end.
+                is_second |= number[0] in SIGNALS
                 if number[0] == signal.SIGINT and not self._ended.wait(PATIENCE_AT_CTRL_C):
                     with suppress(Exception):  # For example a full disk.
                         self.leave()

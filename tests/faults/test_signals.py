@@ -79,3 +79,23 @@ def test_a_signal_that_is_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+WAITS_IN_C = """
+import hashlib, os, signal, threading, time
+from node_fit.app.run_logger import Interruption
+
+def send():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+
+with Interruption(print):
+    threading.Thread(target=send).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+def test_a_second_signal_ends_a_process_whose_program_never_returns():
+    ran = subprocess.run([sys.executable, "-c", WAITS_IN_C], env=ENVIRONMENT, timeout=60, check=False)
+    assert ran.returncode == 128 + signal.SIGTERM
