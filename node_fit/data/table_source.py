@@ -48,6 +48,8 @@ class Table:
     - `test_path`: files for the final score only; `path` then provides no test data.
     - `time_unit`: unit to convert timestamps to: `s`, `min`, `h` or `d`; chosen by their spacing if null.
     - `day_first`: whether 01.03.2024 is a day in March (or in January).
+    - `rename`: columns by the names that they have here, such as `{V: "Voltage (V)"}`, for names that equations can't
+      have.
     - `units`: unit of a column, by name.
     - `log`: positive states and inputs to see on a logarithmic scale.
     - `bounds`: lower and upper bounds of states and inputs, by name; null for no bound.
@@ -77,6 +79,7 @@ class Table:
     test_path: str | Sequence[str] | None = None
     time_unit: str | None = None
     day_first: bool | None = None
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
     units: dict[str, str] = field(default_factory=dict[str, str])
     log: Sequence[str] = ()
     bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
@@ -93,6 +96,7 @@ class Table:
     def __post_init__(self):
         if not self.noise >= 0:
             raise ValueError(f"noise must not be negative, got {self.noise}.")
+        check_rename(self.rename, self.roles)
         _ = (
             self.roles,
             self.covariate_numbers,
@@ -156,7 +160,10 @@ class Table:
         **Arguments:** `unit`: of times that are timestamps, if `time_unit` says nothing.
         """
         limits = (self.day_first, self.max_bytes)
-        data = read_files(Dataset, path, self.roles, self.time_unit, self.units, *limits, is_dated=unit is not None)
+        dated = unit is not None
+        data = read_files(
+            Dataset, path, self.roles, self.time_unit, self.units, *limits, rename=self.rename, is_dated=dated
+        )
         data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
         data = with_sigma(data, self.sigma, self.states)
         data = with_covariates(data, self.covariate_numbers, self.units)
@@ -168,6 +175,24 @@ class Table:
     def event_rows(self) -> list[dict[str, object]]:
         """The events as they are written."""
         return read_events(self.events, self.trajectory, self.max_bytes)
+
+
+def check_rename(rename: Mapping[str, str], roles: Roles) -> None:
+    """Checks that each column gets one name, and that the name has a role.
+
+    **Raises:** `ValueError` that names the entry.
+    """
+    single = (roles.time, roles.trajectory, roles.observable, roles.value)
+    known = [name for name in (*single, *roles.states, *roles.inputs, *roles.covariates) if name is not None]
+    columns = list(rename.values())
+    for name, column in rename.items():
+        if name not in known:
+            fix = f"write rename={{{column}: {name!r}}}" if column in known else "name it in states or inputs"
+            raise ValueError(f"rename: {name!r} is the new name of a column, but has no role; {fix}, or leave it out.")
+        if columns.count(column) > 1:
+            raise ValueError(f"rename: the column {column!r} gets two names; leave one out.")
+        if column in known and column not in rename:
+            raise ValueError(f"rename: the column {column!r} has a role under this name and under {name!r}; use one.")
 
 
 def tell_time(data: Dataset, *, chosen: bool) -> list[str]:

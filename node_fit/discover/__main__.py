@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
@@ -34,6 +35,7 @@ from ..runtime.serialization import Json
 from ..startup import BEGAN
 from ..storage.files import write_file
 from ..storage.model_file import load
+from .names import rename_columns
 from .search import RESAMPLES, Vocabulary, few_records
 from .watch import SearchWatch
 
@@ -82,7 +84,7 @@ def main() -> None:
     def job(config: DictConfig) -> int:
         register()
         try:
-            config = config if run is None else with_data_of(run, config)
+            config = with_plain_columns(config) if run is None else with_data_of(run, config)
             found = find_audibly(config, run, options)
             print(found, flush=True)
             if found.interrupted and not found.renamed:
@@ -179,6 +181,20 @@ def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()
     return discover(splits.train, effort=config.effort, seed=int(config.seed), tell=tell, **options)
+
+
+def with_plain_columns(config: DictConfig) -> DictConfig:
+    """The config of a table whose states and inputs have names that equations can have; says what these are."""
+    data = cast(dict[str, object], OmegaConf.to_container(config.data, resolve=False))
+    if "rename" not in data:
+        return config
+    changed = rename_columns(data)
+    if changed["rename"] != data["rename"]:
+        with open_dict(config):
+            config.data = OmegaConf.create(changed)
+        names = ", ".join(f"{short} is {name!r}" for short, name in cast(dict[str, str], changed["rename"]).items())
+        print(f"data.rename: equations need plain names: {names}", flush=True)
+    return config
 
 
 def with_data_of(run: Path, config: DictConfig) -> DictConfig:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from ..data.dataset import Dataset
 from ..model.fields.equations import check_symbol
@@ -50,6 +51,24 @@ def with_plain_names(data: Dataset) -> tuple[Dataset, dict[str, str]]:
         angles={rename[name]: turn for name, turn in data.angles.items()},
     )
     return renamed, plain
+
+
+def rename_columns(data: Mapping[str, object]) -> dict[str, object]:
+    """A table's keys in which states and inputs have names that equations can have, by its key `rename`."""
+
+    def renamed(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {plain.get(str(name), name): each for name, each in cast(Mapping[str, object], value).items()}
+        return [plain.get(name, name) for name in cast(Sequence[str], value)]
+
+    names = [
+        str(name) for key in ("states", "inputs", "covariates") for name in cast(Sequence[str], data.get(key) or ())
+    ]
+    plain = plain_names(names)
+    keys = ("states", "inputs", "covariates", "units", "log", "bounds", "angles", "sigma")
+    changed = {key: renamed(data[key]) for key in keys if not isinstance(data.get(key), str | float | None)}
+    columns = {short: name for name, short in plain.items()}
+    return {**data, **changed, "rename": {**cast(Mapping[str, str], data.get("rename") or {}), **columns}}
 
 
 def write_plainly(texts: Iterable[str], plain: Mapping[str, str]) -> list[str]:

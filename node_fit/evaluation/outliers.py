@@ -84,7 +84,8 @@ def find_outlying_residuals(data: Dataset, predicted: Predicted, scaler: Scaler)
         with np.errstate(divide="ignore", invalid="ignore"):
             distances = np.abs(column) / np.sqrt(np.maximum(np.nansum(squares) - squares, 0.0) / (count - 2))
         limit = float(cast(np.floating, stdtrit(count - 2, 1 - OUTLIER_RISK / (2 * count * residuals.shape[2]))))
-        for trajectory, row in zip(*(places.tolist() for places in np.nonzero(distances > limit)), strict=True):
+        for at in np.flatnonzero(distances > limit):
+            trajectory, row = divmod(int(at), column.shape[1])
             known = np.flatnonzero(np.isfinite(column[trajectory]))
             place = int(known.searchsorted(row))
             beside = np.abs(column[trajectory, known[[at for at in (place - 1, place + 1) if 0 <= at < known.size]]])

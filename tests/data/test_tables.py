@@ -522,3 +522,35 @@ def test_names_that_differ_by_blanks_are_not_merged_across_files_or_observables(
 def test_names_that_are_padded_alike_are_one(tmp_path):
     path = write(tmp_path, "a.csv", "id,t,x\na ,0,1\na ,1,1\nbb,0,1\nbb,1,1\n")
     assert read_table(path, time="t", states=["x"], trajectory="id").trajectories == ("a", "bb")
+
+
+def test_columns_have_the_names_that_equations_can_have(tmp_path):
+    (tmp_path / "lab.csv").write_text("Time (s),Voltage (V),id,Speed (rad/s)\n0,9,a,1\n1,8,a,2\n2,7,a,4\n3,6,a,3\n")
+    rename = {"t": "Time (s)", "V": "Voltage (V)", "w": "Speed (rad/s)"}
+    table = Table(str(tmp_path / "lab.csv"), "t", ["w"], ["V"], trajectory="id", rename=rename, units={"V": "volt"})
+    data = table.read(table.path)
+    assert (data.time, data.states, data.inputs, data.units) == ("t", ("w",), ("V",), {"V": "volt"})
+    assert data.ys.ravel().tolist() == [1, 2, 4, 3] and data.us.ravel().tolist() == [9, 8, 7, 6]
+
+
+def test_observables_of_a_long_table_are_renamed(tmp_path):
+    rows = "t,what,value\n0,CO2 (ppm),1\n1,CO2 (ppm),3\n0,O2,5\n1,O2,6\n"
+    (tmp_path / "long.csv").write_text(rows)
+    roles = {"observable": "what", "value": "value", "rename": {"c": "CO2 (ppm)"}}
+    table = Table(str(tmp_path / "long.csv"), "t", ["c", "O2"], **roles)
+    data = table.read(table.path)
+    assert data.states == ("c", "O2") and data.ys[0].tolist() == [[1, 5], [3, 6]]
+
+
+@pytest.mark.parametrize(
+    ("rename", "fault"),
+    [
+        ({"V": "x (m)"}, "rename: 'V' is the new name of a column, but has no role; name it in states or inputs"),
+        ({"x (m)": "x"}, "rename: 'x (m)' is the new name of a column, but has no role; write rename={x: 'x (m)'}"),
+        ({"x": "a", "t": "a"}, "rename: the column 'a' gets two names"),
+        ({"t": "x"}, "rename: the column 'x' has a role under this name and under 't'"),
+    ],
+)
+def test_a_new_name_is_of_one_column_with_a_role(rename, fault):
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        Table("mine.csv", "t", ["x"], rename=rename)

@@ -22,7 +22,7 @@ from node_fit.discover.candidates import (
 )
 from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, part_of, sum_of
 from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
-from node_fit.discover.names import plain_names
+from node_fit.discover.names import plain_names, rename_columns
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, screen_state, search
 from node_fit.discover.shapes import shape_of_term
 from node_fit.discover.simulation import Family, Span, least_squares_of
@@ -581,3 +581,17 @@ def test_the_command_reads_the_model_of_a_run(tmp_path):
     assert len(read_summary(tmp_path / "equations")["constants"]) == 4
     wrong = node_fit(tmp_path, "network", "data=spiral", module="node_fit.discover")
     assert wrong.code == 1 and wrong.sentence == "data=spiral: data is that of the run network; leave it out."
+
+
+def test_columns_of_a_table_get_plain_names():
+    given = {
+        "states": ["Position (mm)", "v"],
+        "inputs": ["Voltage (V)"],
+        "log": ["v"],
+        "bounds": {"Voltage (V)": [0, 1]},
+    }
+    data = rename_columns({**given, "covariates": None, "sigma": "estimate", "rename": {"v": "speed-2"}})
+    assert data["states"] == ["Position", "v"] and data["inputs"] == ["Voltage"] and data["log"] == ["v"]
+    assert data["bounds"] == {"Voltage": [0, 1]} and data["sigma"] == "estimate"
+    assert data["rename"] == {"v": "speed-2", "Position": "Position (mm)", "Voltage": "Voltage (V)"}
+    assert rename_columns({"states": ["x"], "rename": {}})["rename"] == {}

@@ -788,3 +788,12 @@ def test_a_true_law_is_not_beaten_by_the_best_of_several_models():
         }
         kinds.append(diagnose(Case("converged", STALLED, parts, predicted, rivals, penalised=False)).kind)
     assert kinds.count("beaten") <= 1
+
+
+def test_the_spread_of_all_data_is_their_standard_deviation():
+    """Also where the parts move little around different levels."""
+    ts, rng = np.linspace(0, 6, 40), np.random.default_rng(0)
+    train, test = series(5 + 0.1 * rng.normal(size=40), ts), series(1 + 0.1 * rng.normal(size=40), ts)
+    splits = {"train": train, "test": test}
+    case = Case("converged", STALLED, splits, {name: data.ys for name, data in splits.items()})
+    assert case.spread == pytest.approx(np.concatenate([train.ys, test.ys], axis=1).std(axis=(0, 1)), rel=0.01)

@@ -124,6 +124,26 @@ class Roles:
             wanted += [name for name in self.inputs if name in names]
         return dict(zip(wanted, choose_columns(names, wanted, origin), strict=True))
 
+    def named(self, names: Mapping[str, str]) -> "Roles":
+        """The same roles of columns that have other names."""
+
+        def every(old: Sequence[str]) -> tuple[str, ...]:
+            return tuple(names.get(name, name) for name in old)
+
+        def one(old: str | None) -> str | None:
+            return None if old is None else names.get(old, old)
+
+        return replace(
+            self,
+            time=one(self.time),
+            states=every(self.states),
+            inputs=every(self.inputs),
+            covariates=every(self.covariates),
+            trajectory=one(self.trajectory),
+            observable=one(self.observable),
+            value=one(self.value),
+        )
+
     def matched(self, names: Sequence[str], origin: str) -> list[str]:
         """The columns that `series` matches, in file order."""
         free = [name for name in names if name not in self.fixed]

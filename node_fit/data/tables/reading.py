@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -227,15 +228,18 @@ def read_files(
     day_first: bool | None = None,
     max_bytes: float = MOST_BYTES,
     *,
+    rename: Mapping[str, str] = MappingProxyType({}),
     is_dated: bool = False,
 ) -> Data:
     """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
 
-    **Arguments:** `is_dated`: as of `assemble`.
+    **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as of `assemble`.
     """
     check_unit(time_unit, roles.time is not None)
-    files = find_files(path)
-    tables = as_rows([read_file(file, roles, max_bytes) for file in files], roles)
+    files, columns = find_files(path), roles.named(rename)
+    tables = as_rows([read_file(file, columns, max_bytes) for file in files], columns)
+    names = {column: name for name, column in rename.items()}
+    tables = [table.renamed(names) for table in tables]
     return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first, is_dated)
 
 

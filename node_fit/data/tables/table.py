@@ -1,7 +1,7 @@
 """A table as columns of texts or numbers, and what its texts say: numbers and names."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, cast
 
@@ -39,6 +39,10 @@ class RawTable:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def renamed(self, names: Mapping[str, str]) -> "RawTable":
+        """The table with other names of some columns."""
+        return replace(self, columns={names.get(name, name): column for name, column in self.columns.items()})
 
     def row(self, index: int) -> str:
         """Describes the position of a row for a message."""

@@ -458,8 +458,9 @@ def check_symbol(name: object, kind: str) -> None:
         raise ValueError(f"{kind} {name!r:.80} has the name of a function; rename it.")
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
         raise ValueError(
-            f"{kind} {name!r:.80} has a name that is not valid in an equation; rename it: use letters, digits and "
-            "single underscores, do not start with a digit, and avoid Python keywords."
+            f"{kind} {name!r:.80} has a name that is not valid in an equation; rename it (data.rename in a "
+            "command): use letters, digits and single underscores, do not start with a digit, and avoid Python "
+            "keywords."
         )
 
 
