@@ -142,7 +142,7 @@ class Fitted(AbstractStart):
     @property
     def given(self) -> str:
         rows = "all rows" if self.rows is None else f"the first {self.rows} rows"
-        return f"{rows}, or those before the first that counts, to which the start is fitted"
+        return f"fitted to {rows}; of a forecast, to the rows before it"
 
 
 # Trajectories of at least this multiple of the rows that are read have rows to spare before their start.
@@ -266,8 +266,8 @@ class Encoder(AbstractStart):
 
     @property
     def given(self) -> str:
-        where = "the rows up to the start" if self.before else "the first rows"
-        return f"{self.rows} rows, {where}, from which a linear map and a network estimate it"
+        rows = f"the {self.rows} rows up to it" if self.before else f"the first {self.rows} rows"
+        return f"estimated from {rows}, by a linear map and a network"
 
 
 class StartSearch(NamedTuple):
