@@ -12,7 +12,7 @@ from ..model.make_model import keyword, made_of, says
 from ..objectives.objective import Penalty
 from ..optimizers.gradient import LBFGS
 from ..options.options import Options
-from ..options.recipes import DIRECT_RECIPE
+from ..options.recipes import DIRECT_RECIPE, Recipe
 from .residuals import explain_by_past
 
 # A fit that explains less of the variance than this is poor.
@@ -194,6 +194,9 @@ def spanning_decades(options: Options, data: Dataset) -> list[str]:
 
 def more_training(options: Options) -> str:
     """What brings a fit nearer to its optimum, of what it has not used."""
+    if not isinstance(options.recipe, Recipe | str):
+        last = [*options.recipe][-1]
+        return f"raise the steps of stage {last.name} (they were {last.steps})"
     steps = "" if options.training.steps is None else f" (they were {options.training.steps})"
     lbfgs = options.optimizer is None or isinstance(options.optimizer, LBFGS)
     own = not lbfgs or options.training.batch_size is not None

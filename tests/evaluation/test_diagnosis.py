@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.data.interpolation import noise_levels
 from node_fit.data.scaling import Scaler
-from node_fit.evaluation.advice import Untried, advise
+from node_fit.evaluation.advice import Untried, advise, more_training
 from node_fit.evaluation.case import Case, is_noise
 from node_fit.evaluation.chaos import ChaosScores
 from node_fit.evaluation.diagnosis import diagnose
@@ -116,6 +116,12 @@ def test_unstable_names_the_trajectory_and_the_time():
     found = said(broken)
     assert found.kind == "unstable"
     assert f"'1' can't be simulated beyond t = {data.ts[1, 6]:g}" in found.sentence
+
+
+def test_the_advice_names_the_steps_that_ran():
+    stages = [nf.Stage(nf.TrajectoryMatching(), nf.LBFGS(), steps=600, name="mine")]
+    assert "stage mine (they were 600)" in more_training(nf.Options(recipe=stages))
+    assert "training.steps (they were 70)" in more_training(nf.Options(training=nf.Training(steps=70)))
 
 
 def test_unfinished():
