@@ -10,8 +10,7 @@ from jaxtyping import Float
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
-from ..model.fields.known import Sparse
-from ..model.make_model import made_of, says
+from ..model.make_model import says
 from ..objectives.objective import AbstractResidualLoss
 from ..options.options import Options
 from ..solver.held_steps import SLACK
@@ -72,6 +71,7 @@ class Case:
     - `escape`: tells where longer simulations run away, if they do; None leaves them out.
     - `ends`: clauses on constants that have run to an end of their range.
     - `distance`: tells how far the constants of equations are from their optimum [standard errors]; None leaves it out.
+    - `has_found_equations`: whether the equations were found in the data, and not given.
     """
 
     status: Status
@@ -90,6 +90,7 @@ class Case:
     escape: Callable[[], Escape | None] | None = None
     ends: Sequence[str] = ()
     distance: Callable[[], float] | None = None
+    has_found_equations: bool = False
 
     @property
     def coarse(self) -> str | None:
@@ -103,9 +104,8 @@ class Case:
 
     @property
     def is_law(self) -> bool:
-        """Whether it has equations that were given, without a network: their few constants follow no noise."""
-        found = callable(self.options.field) and made_of(self.options.field) is Sparse
-        return says(self.options.field, "has_equations", False) and not self.penalised and not found
+        """Whether it has equations without a network: their few constants follow no noise."""
+        return says(self.options.field, "has_equations", False) and not self.penalised
 
     @cached_property
     def weighed(self) -> Mapping[str, Dataset]:

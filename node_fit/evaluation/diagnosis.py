@@ -363,12 +363,15 @@ def is_misfit(case: Case) -> Diagnosis | None:
     if case.misfit is None:
         return None
     said = f"{describe_lead(case)}, but what is left is no noise, so the model misses something: {case.misfit}"
-    if case.is_law and not case.is_outlying:
+    is_given = case.is_law and not case.has_found_equations
+    if is_given and not case.is_outlying:
         advice = Untried(case.options, case.chosen).other_equations()
     else:
-        advice = None if case.train.nrmse <= GOOD_R2 else case.what(overfits=False)
+        is_found = case.has_found_equations and not case.is_outlying
+        is_enough = is_found or case.train.nrmse <= GOOD_R2
+        advice = None if is_enough else case.what(overfits=False)
     said += "." if advice is None else f"; try {advice}."
-    return Diagnosis("misfit", f"misfit: NRMSE {said}") if case.is_law else Diagnosis("close", f"close: NRMSE {said}")
+    return Diagnosis("misfit", f"misfit: NRMSE {said}") if is_given else Diagnosis("close", f"close: NRMSE {said}")
 
 
 def is_runaway(case: Case) -> Diagnosis | None:

@@ -217,6 +217,7 @@ class Fit:
             (lambda: self.find_escape(given["train"])) if gate else None,
             describe_constants_at_ends(typical, self.options),
             (lambda: self.distance) if is_equations_alone(typical.field) else None,
+            any(choice.key == "field" and choice.value == "sparse" for choice in self.choices),
         )
         return assess(case, simulated)
 

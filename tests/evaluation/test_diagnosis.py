@@ -21,6 +21,7 @@ from node_fit.evaluation.metrics import predict_baselines, score_predictions
 from node_fit.evaluation.outliers import find_outlying_residuals
 from node_fit.evaluation.stability import Escape
 from node_fit.fitting.problem import CANDIDATES, choose_ridge, is_short
+from node_fit.fitting.resolve import Choice
 from node_fit.model.parameters import network_weights
 from node_fit.training.callback import Record
 
@@ -666,7 +667,18 @@ def test_what_a_law_leaves_is_noise_or_it_is_wrong():
     assert found.kind == "misfit" and "neighbouring residuals depend on each other" in found.sentence
     assert "the equations may be wrong" in found.sentence
     assert of_law(data, off, options=nf.Options(), penalised=True).kind == "close"
+    found = of_law(data, off, has_found_equations=True)
+    assert found.kind == "close" and "the equations may be wrong" not in found.sentence
     assert of_law(data, 2 * np.exp(-ts)[None, :, None]).kind == "good"
+
+
+def test_a_fit_says_whether_its_equations_were_found():
+    ts = np.linspace(0, 6, 60)
+    data = series(2 * np.exp(-ts) + 0.1 * np.sin(3 * ts), ts)
+    fit = fit_to(data, field=known(), start="first", steps=5, effort="quick", progress=False)
+    assert fit.diagnose().kind == "misfit"
+    found = dataclasses.replace(fit, choices=(Choice("field", "sparse", "found an equation"),))
+    assert found.diagnose().kind == "close"
 
 
 def test_errors_of_the_solver_are_no_misfit():
