@@ -32,6 +32,10 @@ OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
 os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-docs", action="store_true", help="rewrite outputs that the docs quote, where stale")
+
+
 def pytest_configure(config):
     config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests.
 
