@@ -301,15 +301,15 @@ def with_events(data: Dataset, events: "pandas.DataFrame | Sequence[Mapping[str,
     """The data with doses, resets and switches: states that jump at known times.
 
     ```python
-    data = node_fit.with_events(data, [{"time": 8, "state": "gut", "add": 100, "person": "A"}])
+    data = node_fit.with_events(data, [{"time": 8, "state": "gut", "add": 100, "trajectory": "A"}])
     ```
 
     **Arguments:**
 
     - `data`: the measurements.
-    - `events`: a `pandas.DataFrame`, or a list of dicts, with the time (`time`, or the name of the data's time), the
-      `state`, measured or hidden, one of `add`, `set` and `multiply` with a value in the state's unit, and the
-      `trajectory`; without one, all of them have the event. Several events of one time apply in their order.
+    - `events`: a `pandas.DataFrame` or a list of dicts, a row for each event: `time` (or the name of the data's time);
+      `state`, measured or hidden; one of `add`, `set` and `multiply`, with a value in the state's unit or a factor; and
+      `trajectory`, the name of the one in which it happens, or nothing for all. Events at one time apply in order.
 
     **Returns:** data with a row at each event. Where none was measured, states are missing, and inputs are
     interpolated, or held if they look like it. What is measured at an event's own time comes before it. Events after

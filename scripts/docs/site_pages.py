@@ -58,6 +58,44 @@ FOLDERS = {
     "uncertainty": "Uncertainty",
     "storage": "Files",
 }
+# What users call of these classes, or override in subclasses; their other members serve the package alone. Classes that
+# are not here show all.
+MEMBERS = {
+    "AbstractObjective": "takes_minibatches prepare loss residuals initial_auxiliary resample",
+    "AbstractOptimizer": "full_batch init step",
+    "Adam": "",
+    "Batch": "from_dataset",
+    "Discovery": "best weights predict experiment sympy latex",
+    "Encoder": "",
+    "Ensemble": "predict predict_frame solve bands constants",
+    "Fit": "constants equations derived predict predict_frame bands score assess diagnose confidence laplace "
+    "likelihood check_residuals plot save",
+    "Fitted": "",
+    "Hybrid": "",
+    "Known": "",
+    "Linear": "",
+    "MLP": "",
+    "Members": "",
+    "NetworkReadout": "",
+    "NeuralODE": "vector_field simulate observe forecast batch predict compile_prediction starting_from predict_frame "
+    "solve bands constants",
+    "Objective": "nominal bounds on_scale log_likelihood gradient fisher_information log_prior gradient_of_log_prior "
+    "simulate chi2",
+    "Options": "",
+    "PEtabFit": "parameters standard_errors sentence intervals profiles write draw plot",
+    "Penalty": "",
+    "Polynomial": "",
+    "Record": "",
+    "RunState": "",
+    "Scaling": "",
+    "Solver": "solve",
+    "Split": "",
+    "Splits": "",
+    "Stated": "",
+    "System": "in_users_units in_solver_units",
+    "Table": "load",
+    "Training": "",
+}
 # Arguments of constructors that the program gives.
 GIVEN = {"system", "batch", "key", "states", "inputs", "angles", "terms", "stages", "model"}
 
@@ -255,5 +293,13 @@ def api_page() -> str:
         if not names:
             continue
         lines.append(f"## {title}")
-        lines += [f"::: node_fit.{name}" for name in sorted(names, key=lambda name: (name[0].isupper(), name))]
+        lines += [reference(name) for name in sorted(names, key=lambda name: (name[0].isupper(), name))]
     return "\n\n".join(lines) + "\n"
+
+
+def reference(name: str) -> str:
+    """A public name for mkdocstrings, with the members that are shown."""
+    if name not in MEMBERS:
+        return f"::: node_fit.{name}"
+    members = ", ".join(MEMBERS[name].split())
+    return f"::: node_fit.{name}\n    options:\n      members: [{members}]"

@@ -1,6 +1,8 @@
 """Doses, resets and switches: states that jump at known times."""
 
 import dataclasses
+import re
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,13 @@ def blood(noise: float = 0.0, times=12) -> nf.Dataset:
 
 def dosed(noise: float = 0.0) -> nf.Dataset:
     return nf.with_events(blood(noise), ROWS)
+
+
+def test_the_example_of_the_docstring_runs():
+    example = re.search("```python\n(.*?)```", nf.with_events.__doc__, re.DOTALL)[1]
+    names = {"node_fit": nf, "data": blood()}
+    exec(textwrap.dedent(example), names)
+    assert names["data"].events is not None
 
 
 def pharmacokinetic(system, key):

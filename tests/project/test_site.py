@@ -85,6 +85,20 @@ def test_the_reference_has_every_public_name(site):
 
 
 @needs_mkdocs
+def test_the_reference_shows_what_users_call_and_no_internals(site):
+    text = (site / "api" / "index.html").read_text()
+    shown = set(re.findall(r'id="node_fit\.(\w+\.\w+)"', text))
+    assert {"Fit.predict", "NeuralODE.simulate", "Callback.on_chunk_end", "Dataset.split"} <= shown
+    assert not shown & {"Fit.evidence", "Solver.solve_held", "Options.placed", "Scaling.marked", "Known.jumped"}
+    path = ROOT / "scripts" / "docs" / "site_pages.py"
+    spec = importlib.util.spec_from_file_location("site_pages", path)
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    listed = {f"{name}.{member}" for name, members in pages.MEMBERS.items() for member in members.split()}
+    assert not listed - shown
+
+
+@needs_mkdocs
 def test_every_page_is_in_the_menu(site):
     menu = (ROOT / "mkdocs.yml").read_text()
     pages = {path.parent.name for path in site.glob("*/index.html")}
@@ -138,6 +152,11 @@ def test_each_page_of_the_gallery_has_a_command_a_picture_and_figures():
         assert re.search(
             r"<!-- measured by: python scripts/docs/gallery.py \w+ -->\n\| what.*<!-- end -->", text, re.DOTALL
         )
+
+
+def test_links_have_the_titles_of_pages():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+        assert not re.findall(r"\[[`\w/]+\.md`?\]\([^)]*\)", page.read_text()), page
 
 
 def test_readme_is_short_and_its_links_lead_somewhere():
