@@ -23,7 +23,7 @@ from ..fitting.progress import Display
 from ..fitting.result import Fit
 from ..options.options import Devices, Options
 from ..plots.curves import Curves
-from ..plots.figures import phase_points
+from ..plots.figures import check_are_known, phase_points
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
     Placement,
@@ -38,7 +38,7 @@ from ..startup import BEGAN, RUN, lacking_room
 from ..storage.files import explain_disk, write_file
 from ..training.callback import ENDED, Callback
 from .background import DRAWING, Page, Pictures, Rehearsal, warn_on_error
-from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of
+from .config.build import build_parts, check_top, errors_of_data, errors_of_training, placement_of, trajectories_to_plot
 from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
 from .leaderboard import runs_here
@@ -206,6 +206,8 @@ class Job:
             loaded, self.notes = parts.load_and_tell()
             for part in loaded.named().values():  # Of the test data, too, which a fit does not see.
                 parts.options.scaling.check(part)
+            names = [name for part in loaded.named().values() for name in part.trajectories]
+            check_are_known(trajectories_to_plot(self.config) or (), names)
         longest = max(int(part.lengths.max()) for part in loaded.named().values())
         if (window := self.config.evaluation.window) and window > longest:
             self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")
@@ -276,7 +278,8 @@ class Job:
             self.files.write_summary({"status": fit.status, "reason": fit.reason, "overrides": words})
         display.say("scoring the fit")
         chaos = fit.score_chaos(self.whole["train"], list(self.whole.values())[-1])
-        report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos)
+        names = trajectories_to_plot(self.config) or ()
+        report = fit.assess(self.named(fit.horizon), self.config.evaluation.level, chaos, pictured=names)
         self.files.write_predictions(report.frame())
         display.say("drawing the fit")
         page = self.draw(fit, report)
@@ -308,14 +311,16 @@ class Job:
         page = None
         with warn_on_error(f"the plots in {self.files.plots} were", self.files.plots):
             assert report.simulated is not None
-            curves = Curves.of(report.simulated)
+            curves = Curves.of(report.simulated, report.splits)
             typical, slopes = fit.model.typical, None
             if len(typical.states) == 2 and typical.is_measured:
                 slopes = np.asarray(fit.model.derivative(phase_points(curves)))
             sweep = None if self.number is None else self.files.path.absolute().parent
             page = Page(self.files.path.absolute(), curves, slopes, sweep)
             losses = () if fit.restarts is None else fit.restarts.losses
-            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses))
+            kept = next((each.name for each in fit.attempts if each.kept), None)
+            names = trajectories_to_plot(self.config)
+            self.beside(Pictures(self.files.plots, self.files.read_metrics(), curves, slopes, losses, kept, names))
         return page
 
     def draw_page(self, page: Page) -> None:

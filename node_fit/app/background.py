@@ -39,6 +39,8 @@ class Pictures:
     - `curves`: the data and the model's curves.
     - `slopes`: the vector field at `phase_points(curves)`, or `None` if there is no phase portrait.
     - `starts`: the losses of several starts, if there were.
+    - `kept`: the attempt that is the result.
+    - `trajectories`: those that are drawn; `None` for the best, the median and the worst.
     """
 
     folder: Path
@@ -46,6 +48,8 @@ class Pictures:
     curves: Curves
     slopes: np.ndarray | None
     starts: Sequence[float] = ()
+    kept: str | None = None
+    trajectories: Sequence[str] | None = None
 
     @property
     def title(self) -> str:
@@ -53,8 +57,8 @@ class Pictures:
 
     def draw(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        plot_loss(self.rows, self.folder / "loss.png")
-        plot_fit(self.curves, self.folder / "fit.png")
+        plot_loss(self.rows, self.folder / "loss.png", self.kept)
+        plot_fit(self.curves, self.folder / "fit.png", self.trajectories)
         if self.starts:
             plot_starts(self.starts, self.folder / "starts.png")
         if self.slopes is not None:

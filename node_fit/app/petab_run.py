@@ -25,7 +25,7 @@ from ..runtime.serialization import Json
 from ..storage.files import write_file
 from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
-from .config.build import build, check_top
+from .config.build import build, check_top, trajectories_to_plot
 from .config.composition import ConfigError
 from .console import NOT_ASKED
 from .run_directory import OtherData, RunDirectory, check_same_config, check_unchanged, with_new_keys, write_config
@@ -186,7 +186,7 @@ class PEtabRun:
         with warn_on_error(f"the plots in {files.plots} were", files.plots):
             files.plots.mkdir(exist_ok=True)
             if drawn is not None:
-                plot_fit(drawn.curves, files.plots / "fit.png")
+                plot_fit(drawn.curves, files.plots / "fit.png", trajectories_to_plot(self.config))
             if len(fit.attempts) > 1:
                 losses = [-each.log_likelihood for each in fit.attempts]
                 plot_starts(losses, files.plots / "starts.png", is_likelihood=True)

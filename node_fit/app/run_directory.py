@@ -37,7 +37,8 @@ from .config.composition import (
 if TYPE_CHECKING:
     import pandas
 
-PREDICTION_COLUMNS = [field.name for field in fields(Record)]
+# Of `metrics.csv`; steps of attempts count on, and the name of the attempt tells them apart.
+METRICS_COLUMNS = [*(field.name for field in fields(Record)), "attempt"]
 # Keys that may change when a run resumes; any other change would make it a different run.
 CHANGEABLE = (
     "training.steps",
@@ -45,6 +46,7 @@ CHANGEABLE = (
     "precision",
     "device",
     "verbose",
+    "plot",
     "report",
     "logger",
     "compile_cache",
@@ -197,16 +199,16 @@ class RunDirectory:
         """Drops the rows of `metrics.csv` after step `until`, and returns the remaining rows."""
         rows = [row for row in self.read_metrics() if row["step"] <= until]
         file = io.StringIO(newline="")
-        writer = csv.DictWriter(file, PREDICTION_COLUMNS)
+        writer = csv.DictWriter(file, METRICS_COLUMNS)
         writer.writeheader()
         writer.writerows({key: csv_text(value) for key, value in row.items()} for row in rows)
         write_file(self.metrics, file.getvalue().encode())
         return rows
 
-    def add_metrics(self, records: Sequence[Record]) -> None:
+    def add_metrics(self, records: Sequence[Record], attempt: str) -> None:
         with open(self.metrics, "a", newline="") as file:
             rows = ({key: csv_text(value) for key, value in asdict(record).items()} for record in records)
-            csv.DictWriter(file, PREDICTION_COLUMNS).writerows(rows)
+            csv.DictWriter(file, METRICS_COLUMNS).writerows(row | {"attempt": attempt} for row in rows)
 
     def read_metrics(self) -> list[Json]:
         """Reads the rows of `metrics.csv` and parses their numbers; skips a row that a full disk or kill truncated."""
@@ -216,12 +218,12 @@ class RunDirectory:
             whole = [line for line in file if line.endswith("\n")]
         rows = csv.DictReader(whole)
         try:
-            if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(PREDICTION_COLUMNS):
+            if not {"step", "seconds"} <= set(rows.fieldnames or ()) <= set(METRICS_COLUMNS):
                 raise ValueError
             return [{key: csv_number(key, value) for key, value in row.items()} for row in rows]
         except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
             raise RunExists(
-                f"{self.metrics} is not the log of a run, which has the columns {', '.join(PREDICTION_COLUMNS)}; "
+                f"{self.metrics} is not the log of a run, which has the columns {', '.join(METRICS_COLUMNS)}; "
                 "move it "
                 "elsewhere, or choose another hydra.run.dir."
             ) from None
@@ -277,7 +279,7 @@ def csv_text(value: object) -> str:
 
 
 def csv_number(key: str, value: str) -> str | float | None:
-    if key == "stage":
+    if key in ("stage", "attempt"):
         return value
     if value == "":
         return None

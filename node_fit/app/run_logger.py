@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from ..fitting.ladder import FIRST_ATTEMPT
 from ..fitting.progress import Display, leading
 from ..model.neural_ode import NeuralODE
 from ..storage.checkpoint import Checkpoints
@@ -160,6 +161,7 @@ class RunLogger(Callback):
         self.pruned = False
         self.checkpoints: Checkpoints  # Set in `on_fit_start`, after the model is checked.
         self.attempt = 1
+        self.attempt_name = FIRST_ATTEMPT
         self.before = 0.0
 
     def on_fit_start(self, model: NeuralODE, notes: Sequence[str]) -> None:
@@ -175,6 +177,7 @@ class RunLogger(Callback):
 
     def on_attempt(self, name: str, why: str) -> None:
         self.attempt += 1
+        self.attempt_name = name
         self.console.print(f"attempt {self.attempt}: {name}, since {why}", soft_wrap=True, markup=False)
         self.checkpoints = Checkpoints(self.files.checkpoints_of(self.attempt), run=self.files.identity())
 
@@ -201,7 +204,7 @@ class RunLogger(Callback):
 
     def on_chunk_end(self, records: Sequence[Record], state: RunState) -> str | None:
         records = [replace(record, seconds=record.seconds + self.before) for record in records]
-        self.files.add_metrics(records)
+        self.files.add_metrics(records, self.attempt_name)
         best = min(records, key=lambda record: record.judged_loss)
         self.checkpoints.save(state, best.judged_loss)
         self.display.show(leading(records, state), state)

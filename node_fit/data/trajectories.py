@@ -3,7 +3,7 @@
 What makes such arrays from series of different lengths is here too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -416,10 +416,13 @@ class Trajectories:
             events=self.events and self.events.at((index, slice(length))),
         )
 
-    def sample(self: Own, most: int) -> Own:
-        """At most `most` trajectories; an evenly spaced choice if there are more."""
+    def sample(self: Own, most: int, names: Collection[str] = ()) -> Own:
+        """At most `most` trajectories; an evenly spaced choice if there are more, and those of these `names`."""
         count = len(self.trajectories)
-        return self if count <= most else self.select(np.linspace(0, count - 1, most).astype(int))
+        if count <= most:
+            return self
+        named = [row for row, name in enumerate(self.trajectories) if name in names]
+        return self.select(np.union1d(np.linspace(0, count - 1, most).astype(int), named).astype(int))
 
     def until(self: Own, end: Cut) -> Own:
         """The rows with time at most `end` [unit of time], for all or for each trajectory; drops those without any."""

@@ -1,6 +1,6 @@
 """A single simulation for all parts of a report: every split, at the measured times and at dense times between."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -45,15 +45,20 @@ class Simulated:
     dense_hidden: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
 
-def simulate_splits(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9) -> Simulated:
-    """Simulates all splits."""
-    pictured = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
-    left_out = sum(len(part.trajectories) - len(pictured[name].trajectories) for name, part in splits.items())
+def simulate_splits(
+    model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float = 0.9, pictured: Collection[str] = ()
+) -> Simulated:
+    """Simulates all splits.
+
+    **Arguments:** `pictured`: names of trajectories that are to be pictured, however many there are.
+    """
+    shown = {name: part.sample(MOST_PICTURED, pictured) for name, part in splits.items()}
+    left_out = sum(len(part.trajectories) - len(shown[name].trajectories) for name, part in splits.items())
     if not left_out:
         return simulate_together(model, splits, level)
     found = {name: model.bands(part, level=level, earlier=True) for name, part in splits.items()}
     return replace(
-        simulate_together(model, pictured, level),
+        simulate_together(model, shown, level),
         at_rows={name: prediction.ys for name, prediction in found.items()},
         bands={name: (each.lower, each.upper) for name, each in found.items() if each.lower is not None},
         left_out=left_out,

@@ -1,6 +1,6 @@
 """The result of a fit."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -183,6 +183,7 @@ class Fit:
         level: float | None = None,
         chaos: ChaosScores | None = None,
         gate: bool = True,
+        pictured: Collection[str] = (),
     ) -> Assessment:
         """Scores, scores of simple models, verdict and residuals, of one simulation of the data.
 
@@ -193,9 +194,10 @@ class Fit:
         - `level`: the share of measurements that bands should cover; curves and bands are left out if None.
         - `chaos`: scores of a chaotic system (`score_chaos`).
         - `gate`: whether a model that fits well is also simulated three times longer, from other starts and inputs.
+        - `pictured`: names of trajectories whose curves are wanted, of data with thousands.
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
-        simulated = None if level is None else simulate_splits(self.model, dict(given), level)
+        simulated = None if level is None else simulate_splits(self.model, dict(given), level, pictured)
         typical = self.model.typical
         case = Case(
             self.status,
@@ -331,15 +333,22 @@ class Fit:
         train = self.marked(self.data["train"])
         return Evidence(model, self.options, stages_of(self.options, model, Facts.of(train))[0], train)
 
-    def plot(self, **splits: Dataset) -> Any:
+    def plot(self, trajectories: Sequence[str] | None = None, **splits: Dataset) -> Any:
         """Data and curves against time.
 
-        **Arguments:** `splits`: further data by their roles, such as `test=test`.
+        **Arguments:**
+
+        - `trajectories`: names of those that are drawn, in this order; by default the best, the median and the worst.
+        - `splits`: further data by their roles, such as `test=test`.
 
         **Returns:** a `matplotlib.figure.Figure`, which a notebook shows and `savefig` writes.
+
+        **Raises:** `ValueError` if there is no trajectory of a name.
         """
-        found = simulate_splits(self.model, {name: self.marked(part) for name, part in {**self.data, **splits}.items()})
-        return fit_figure(Curves.of(found))
+        parts = {name: self.marked(part) for name, part in {**self.data, **splits}.items()}
+        found = simulate_splits(self.model, parts, pictured=trajectories or ())
+        counted = {name: self.scored(part, trained=name == "train") for name, part in parts.items()}
+        return fit_figure(Curves.of(found, counted), trajectories)
 
     def save(self, path: str | Path) -> None:
         """Writes the model to a file that `node_fit.load` reads."""

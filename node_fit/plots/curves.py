@@ -4,7 +4,7 @@ import functools
 import io
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +72,7 @@ class Curves:
     - `at_rows`: the model's states at the data's own times; where they are missing, the curve is interpolated.
     - `hidden`: names of the model's hidden states.
     - `dense_hidden`: curves of these for each role, shape `(trajectory, n, hidden)`; empty if there are none.
+    - `counted`: the data of each role, whole, with the rows that count in errors; where it is missing, all count.
     """
 
     splits: dict[str, Dataset]
@@ -81,10 +82,11 @@ class Curves:
     at_rows: dict[str, Float[np.ndarray, "trajectory time state"]] = field(default_factory=dict[str, np.ndarray])
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict[str, np.ndarray])
+    counted: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
 
     @staticmethod
-    def of(simulated: Simulated) -> "Curves":
-        """The curves of a simulation."""
+    def of(simulated: Simulated, counted: Mapping[str, Dataset]) -> "Curves":
+        """The curves of a simulation of data, of which these rows count."""
         return Curves(
             splits=simulated.pictured,
             dense=simulated.dense,
@@ -93,6 +95,7 @@ class Curves:
             at_rows=simulated.pictured_rows,
             hidden=simulated.hidden,
             dense_hidden=simulated.dense_hidden,
+            counted=counted,
         )
 
     def curve(self, role: str, row: int) -> "Curve":
@@ -237,7 +240,8 @@ def collect(curves: Curves) -> list[Trajectory]:
     pieces: list[tuple[Segment, bool]] = []
     fitted = set(curves.splits[TRAIN].trajectories) if TRAIN in curves.splits else set[str]()
     for role, data in curves.splits.items():
-        scales = prediction_errors(data)
+        judged = curves.counted.get(role, data)
+        scales, places = prediction_errors(judged), {name: place for place, name in enumerate(judged.trajectories)}
         for row, name in enumerate(data.trajectories):
             context = data.valid[row] & ~data.scored[row]
             continues = role != TRAIN and bool(context.any())
@@ -249,7 +253,8 @@ def collect(curves: Curves) -> list[Trajectory]:
             counted = np.where(data.mask[row], data.ys[row], np.nan)[rows]
             at_rows = curves.at_rows.get(role)
             predicted = at_rows[row][rows] if at_rows is not None else interpolate_curve(ts[rows], curve)
-            error = row_error(counted, predicted, scales)
+            judges = judged.mask[places[name], : data.ts.shape[1]][rows]
+            error = row_error(np.where(judges, counted, np.nan), predicted, scales)
             if rows.any():
                 pieces.append((Segment(role, name, ts[rows], counted, us[rows], error, curve), continues))
     return join_segments(pieces)

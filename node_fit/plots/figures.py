@@ -1,7 +1,8 @@
 """The plots of a run: model and data over time and in the phase plane, losses, and the outcomes of several starts."""
 
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 
 # A line of `metrics.csv`.
 LogRow = Mapping[str, float | str | None]
+# An attempt and a stage of it.
+Stage = tuple[object, object]
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
+# Letters of a line of constant inputs, above a single trajectory and above several, and lines.
+WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
 
 
 def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str]]:
@@ -49,6 +54,39 @@ def choose_trajectories(records: list[Trajectory]) -> list[tuple[Trajectory, str
     ranked = sorted(rank_trajectories(records), key=lambda each: (each.held, each.error, order.get(each.rank, 0)))
     many = {held: sum(record.held == held for record in records) > PER_KIND for held in (False, True)}
     return [(record, record.rank if many[record.held] else "") for record in ranked]
+
+
+def select_trajectories(records: list[Trajectory], names: Sequence[str]) -> list[tuple[Trajectory, str]]:
+    """The trajectories of these names, in their order; of one that is cut into windows, the best, median and worst.
+
+    **Raises:** `ValueError` if there is none of a name.
+    """
+    chosen: list[tuple[Trajectory, str]] = []
+    for name in dict.fromkeys(names):
+        whole = [(record, "") for record in records if record.name == name]
+        windows = [record for record in records if re.fullmatch(rf"{re.escape(name)}\[\d+:\d+\]", record.name)]
+        if not whole and not windows:
+            check_are_known([name], [record.name for record in records])
+        chosen += whole or choose_trajectories(windows)
+    return chosen
+
+
+def check_are_known(names: Sequence[str], known: Collection[str]) -> None:
+    """Refuses names of trajectories to draw that the data lack.
+
+    **Raises:** `ValueError` that names the first, and what there is.
+    """
+    for name in names:
+        if name not in known:
+            some = textwrap.shorten(", ".join(dict.fromkeys(known)), 300, placeholder=" ...")
+            raise ValueError(f"there is no trajectory {name!r} to plot; the data have {some}.")
+
+
+def constant_inputs(records: Sequence[Trajectory]) -> list[int]:
+    """Places of inputs that are constant in each trajectory, which need no panel."""
+    whole = [np.concatenate([segment.us for segment in record.segments]) for record in records]
+    count = whole[0].shape[1] if whole else 0
+    return [place for place in range(count) if all(np.ptp(us[:, place]) == 0 for us in whole)]
 
 
 def headline(
@@ -64,7 +102,9 @@ def headline(
     """
     states, inputs = sizes
     parts: list[str] = []
-    if len(shown) < len(records):
+    if len(shown) < len(records) and not any(rank for _, rank in shown):
+        parts.append(f"{len(shown)} of {len(records)} trajectories")
+    elif len(shown) < len(records):
         counts = [
             (sum(record.held == held for record in records), kind)
             for held, kind in ((False, "fitted"), (True, "held out"))
@@ -104,28 +144,34 @@ def finite_values(arrays: list[np.ndarray]) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def plot_fit(curves: Curves, path: str | Path) -> Path:
+def plot_fit(curves: Curves, path: str | Path, trajectories: Sequence[str] | None = None) -> Path:
     """Writes the plot of `fit_figure` to a PNG at `path`; returns `path`."""
     with use_style():
-        return save_figure(fit_figure(curves), path)
+        return save_figure(fit_figure(curves, trajectories), path)
 
 
-def fit_figure(curves: Curves) -> "Figure":
+def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Figure":
     """Plots each state's data and the model's curve against time, for at most six trajectories.
 
     If there are more, the plot shows the best, the median and the worst of the fitted and of the held-out ones. Fitted
-    data are filled dots; held-out data are hollow, on a shaded background.
+    data are filled dots; held-out data are hollow, on a shaded background. Inputs that are constant in each trajectory
+    are in its title.
 
     **Arguments:**
 
     - `curves`: data and curves.
+    - `trajectories`: names of those that are drawn, instead.
 
     **Returns:** a `matplotlib.figure.Figure`.
+
+    **Raises:** `ValueError` if there is no trajectory of a name.
     """
     records = collect(curves)
-    shown = choose_trajectories(records)
+    shown = choose_trajectories(records) if trajectories is None else select_trajectories(records, trajectories)
     first = next(iter(curves.splits.values()))
-    states, inputs = first.states[:PANELS], first.inputs[:INPUTS]
+    constant = constant_inputs([record for record, _ in shown])
+    moving = [place for place in range(len(first.inputs)) if place not in constant]
+    states, inputs = first.states[:PANELS], [first.inputs[place] for place in moving[:INPUTS]]
     heights = [1.0] * len(states) + [0.42] * len(inputs)
     with use_style():
         width = 7.0 if len(shown) == 1 else max(6.0, 2.15 * len(shown) + 0.6)
@@ -139,16 +185,17 @@ def fit_figure(curves: Curves) -> "Figure":
             for down in range(len(states)):
                 draw_state(grid[down, across], record, down, crowd=80 if len(shown) == 1 else 24)
             draw_events(grid[len(states) - 1, across], record)
-            for down in range(len(inputs)):
-                draw_input(grid[len(states) + down, across], record, down)
-            grid[0, across].set_title(column_title(record, label, len(shown)), color=INK)
+            for down, place in enumerate(moving[:INPUTS]):
+                draw_input(grid[len(states) + down, across], record, place)
+            given = [f"{first.labelled(first.inputs[at])} = {record.segments[0].us[0, at]:.4g}" for at in constant]
+            grid[0, across].set_title(column_title(record, label, len(shown), given), color=INK)
             grid[-1, across].set_xlabel(plain_label(first.labelled(first.time)))
         for down, name in enumerate((*states, *inputs)):
             grid[down, 0].set_ylabel(plain_label(first.labelled(name)))
         for down in range(len(states)):
             grid[down, 0].set_ylim(limits([record for record, _ in shown], down))
         figure.align_ylabels(grid[:, 0])
-        headline(figure, records, shown, (len(first.states), len(first.inputs)), curves.left_out)
+        headline(figure, records, shown, (len(first.states), len(moving)), curves.left_out)
         legend(figure, shown)
         return figure
 
@@ -239,16 +286,22 @@ def visible(curve: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values) & (np.abs(values) < 1e30), values, np.nan)
 
 
-def column_title(record: Trajectory, label: str, columns: int) -> str:
+def column_title(record: Trajectory, label: str, columns: int, constants: Sequence[str] = ()) -> str:
+    """The splits, the name and the rank of a trajectory, its errors, and the inputs that are constant."""
+    several = len(record.errors) > 1
     errors = [
-        f"{role} {error:.2g}" if np.isfinite(error) else f"{role} failed"
+        " ".join([*[role] * several, f"{error:.2g}" if np.isfinite(error) else "failed"])
         for role, error in record.errors.items()
         if not np.isnan(error)
     ]
-    head = f"{plain_label(record.name)} ({label})" if label else plain_label(record.name)
+    name = f"{plain_label(record.name)} ({label})" if label else plain_label(record.name)
+    score = [f"NRMSE{':' * several} {', '.join(errors)}"] if errors else []
     if columns == 1:
-        return f"trajectory {head}   ·   NRMSE: {', '.join(errors)}"
-    return f"{head}\nNRMSE: {', '.join(errors)}"
+        lines, width = ["   ·   ".join([f"trajectory {name}, {' and '.join(record.errors)}", *score])], WIDE_TITLE
+    else:
+        lines, width = [f"{', '.join(record.errors)} · {name}", *score], NARROW_TITLE
+    given = textwrap.wrap(plain_label(", ".join(constants)), width, max_lines=MOST_TITLE_LINES, placeholder=" ...")
+    return "\n".join([*lines, *given])
 
 
 def legend(figure: "Figure", shown: list[tuple[Trajectory, str]]) -> None:
@@ -357,21 +410,21 @@ def orbit_legend(figure: "Figure", records: list[Trajectory], has_field: bool) -
     figure.legend(handles=entries, loc="outside lower center", ncols=len(entries))
 
 
-def plot_loss(rows: Sequence[LogRow], path: str | Path) -> Path:
-    """Plots training and validation loss against the step.
+def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None) -> Path:
+    """Plots training and validation loss against the step, with the bounds of attempts and stages.
 
     **Arguments:**
 
-    - `rows`: one dict per line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`; `None` or
-      NaN for a missing value.
-    - `path`: the PNG to write.
+    - `rows`: one dict per line of `metrics.csv`, with `step`, `stage`, `train_loss` and `validation_loss`, and with
+      `attempt` if there are several; `None` or NaN for a missing value.
+    - `path`: the PNG to write. `kept`: the attempt that is the result.
 
     **Returns:** `path`.
     """
     with use_style():
         figure = new_figure(6.0, 3.2)
         axes = figure.add_subplot()
-        steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
+        steps, stages = column(rows, "step"), [(row.get("attempt"), row.get("stage")) for row in rows]
         members = np.array([row.get("member") or 0 for row in rows])
         losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
         drawn = {name: positive(loss) for name, loss in losses.items()}
@@ -394,25 +447,29 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path) -> Path:
             return save_figure(figure, path)
         if any(np.isfinite(loss).any() for loss in drawn.values()):
             axes.set_yscale("log")
-            mark_best(axes, steps, stages, losses)
-            axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.2)
+            mark_best(axes, steps, stages, losses, kept)
+            figure.legend(loc="outside upper left", ncols=3)
         else:
             axes.text(0.5, 0.5, "no positive, finite loss", transform=axes.transAxes, ha="center", color=QUIET)
-        mark_stages(axes, steps, stages)
+        mark_parts(axes, steps, [stage for _, stage in stages], runs(stages))
+        mark_attempts(axes, steps, [attempt for attempt, _ in stages], kept)
         axes.set_xlabel("step")
         axes.set_ylabel("loss")
         axes.margins(x=0.02)
         return save_figure(figure, path)
 
 
-def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]) -> None:
-    """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
+def mark_best(
+    axes: "Axes", steps: np.ndarray, stages: Sequence[Stage], losses: dict[str, np.ndarray], kept: str | None
+) -> None:
+    """Marks the lowest validation loss or, without one, the lowest training loss of the last stage, of what is kept.
 
     Stages may minimise different objectives, so their training losses do not compare.
     """
     name = "validation_loss" if np.isfinite(losses["validation_loss"]).any() else "train_loss"
-    last = np.array([stage == stages[-1] or name == "validation_loss" for stage in stages])
-    loss = np.where(last & np.isfinite(losses[name]), losses[name], np.inf)
+    own = [stage for stage in stages if kept is None or stage[0] == kept] or list(stages)
+    counts = np.array([stage == own[-1] or (name == "validation_loss" and stage in own) for stage in stages])
+    loss = np.where(counts & np.isfinite(losses[name]), losses[name], np.inf)
     best = int(loss.argmin())
     if 0 < loss[best] < np.inf:
         label = f"best: {loss[best]:.3g} at step {steps[best]:g}"
@@ -421,28 +478,48 @@ def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses:
         )
 
 
-def mark_stages(axes: "Axes", steps: np.ndarray, stages: Sequence[object]) -> None:
-    parts = runs(stages)
+def mark_attempts(axes: "Axes", steps: np.ndarray, attempts: Sequence[object], kept: str | None) -> None:
+    """Bounds and names attempts above the losses, and shades the one that is kept."""
+    parts = runs(attempts)
     if len(parts) < 2:
         return
-    for index, part in enumerate(parts):
-        begin = float(steps[part[0] - 1]) if index else 0.0
-        if index:
-            axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
+    names = [f"{attempt} (kept)" if attempt == kept else attempt for attempt in attempts]
+    mark_parts(axes, steps, names, parts, above=True)
+    for begin, end in (bounds_of(steps, part) for part in parts if attempts[part[0]] == kept):
+        axes.axvspan(begin, end, color=SHADE, lw=0, zorder=-1)
+
+
+def mark_parts(
+    axes: "Axes", steps: np.ndarray, names: Sequence[object], parts: Sequence[np.ndarray], above: bool = False
+) -> None:
+    """Draws a line between parts of the training, if they are several, and writes their names below or above.
+
+    Names above are slanted, since short parts leave them no room.
+    """
+    places: LineStyle = {"rotation": 20, "ha": "left"} if above else {"ha": "center"}
+    for part in parts if len(parts) > 1 else []:
+        begin, end = bounds_of(steps, part)
+        if part[0]:
+            axes.axvline(begin, color=QUIET if above else FAINT, lw=0.8, zorder=0)
         axes.annotate(
-            plain_label(str(stages[part[0]])),
-            ((begin + steps[part[-1]]) / 2, 0.0),
+            plain_label(str(names[part[0]])),
+            ((begin + end) / 2, float(above)),
             (0, 4),
             xycoords=axes.get_xaxis_transform(),
             textcoords="offset points",
-            ha="center",
             color=QUIET,
             fontsize=7.5,
+            **places,
         )
 
 
+def bounds_of(steps: np.ndarray, part: np.ndarray) -> tuple[float, float]:
+    """The steps after and at which a part of the training begins and ends."""
+    return (float(steps[part[0] - 1]) if part[0] else 0.0), float(steps[part].max())
+
+
 def runs(stages: Sequence[object]) -> list[np.ndarray]:
-    """Indices of the rows of each stage."""
+    """Indices of the rows of each stage, or attempt."""
     changes = [i for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
     return np.split(np.arange(len(stages)), changes)
 

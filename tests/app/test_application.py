@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 FIGURES = {"rmse", "nrmse", "r2"}
 COLUMNS = [
     "step", "stage", "train_loss", "validation_loss", "gradient_norm", "learning_rate", "evaluations",
-    "failed_solves", "seconds", "member",
+    "failed_solves", "seconds", "member", "attempt",
 ]  # fmt: skip
 
 
@@ -126,7 +126,8 @@ def test_metrics(which, request):
     stages = list(dict.fromkeys(row["stage"] for row in rows))
     assert stages == (["derivative", "main"] if which == "fitted" else ["main"])
     for row in rows:
-        assert all(math.isfinite(float(row[name])) for name in COLUMNS if name != "stage")
+        assert all(math.isfinite(float(row[name])) for name in COLUMNS if name not in ("stage", "attempt"))
+        assert row["attempt"] == "as chosen"
         assert int(row["evaluations"]) >= 1 and int(row["failed_solves"]) == 0
     seconds = [float(row["seconds"]) for row in rows]
     assert seconds == sorted(seconds)

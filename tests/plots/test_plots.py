@@ -18,6 +18,7 @@ from node_fit.plots.figures import (
     plot_fit,
     plot_loss,
     plot_phase,
+    select_trajectories,
 )
 
 
@@ -165,6 +166,81 @@ def test_a_phase_portrait_needs_two_states(tmp_path):
     data = waves(1, states=3)
     with pytest.raises(ValueError, match="2 states, got 3"):
         plot_phase(Curves({"train": data}, {"train": curve(data)}), None, tmp_path / "phase.png")
+
+
+def test_titles_say_the_split_the_trajectory_and_what_is_constant_there():
+    """A title was `3 (best)`, and each covariate had a flat panel."""
+    data = waves(9, inputs=3)
+    us = data.us.copy()
+    us[..., 0], us[..., 2] = np.arange(9.0)[:, None], 4.0
+    data = replace(data, us=us, inputs=("dose", "u", "$w$"), units={"dose": "mg", "0": "m"})
+    figure = fit_figure(split_by_trajectory(data, train=5))
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+    assert titles[0].startswith("train · 0 (best)\nNRMSE 0.01") and "\ndose [mg] = 0, \\$w\\$ = 4" in titles[0]
+    assert titles[4].startswith("validation · 6 (median)\n") and "dose [mg] = 6" in titles[4]
+    labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
+    assert labels == ["y0", "y1", "u"]
+    (title,) = (axes.get_title(loc="left") for axes in fit_figure(split_by_time(waves(1))).axes[:1])
+    assert title == "trajectory 0, train and validation and test   ·   NRMSE: train 0, validation 0, test 0"
+
+
+def test_trajectories_are_chosen_by_name():
+    curves = split_by_trajectory(waves(9), train=5)
+    records = collect(curves)
+    assert [record.name for record, _ in select_trajectories(records, ["7", "0", "7"])] == ["7", "0"]
+    assert len(fit_figure(curves, ["7", "0"]).axes) == 2 * 2
+    with pytest.raises(ValueError, match=r"there is no trajectory 'S9' to plot; the data have 0, 1, 2"):
+        fit_figure(curves, ["0", "S9"])
+    windows = [replace(record, name=f"A[{10 * i}:{10 * i + 10}]") for i, record in enumerate(records)]
+    chosen = select_trajectories(windows, ["A"])
+    assert len(chosen) == 6 and {rank for _, rank in chosen} >= {"best", "worst"}
+
+
+def test_chosen_trajectories_are_in_the_sample_of_thousands():
+    data = waves(40)
+    some = data.sample(4, ["17", "39"]).trajectories
+    assert some == ("0", "13", "17", "26", "39") and data.sample(40, ["3"]) is data
+
+
+def test_rows_that_starts_are_read_from_do_not_count_in_a_title():
+    """The first rows, which are exact, made the error in the picture lower than that on the page."""
+    data = waves(2)
+    late = replace(data, scored=data.scored & (np.arange(len(TIMES)) > 5))
+    ts, ys = curve(data)
+    wrong = ts, ys + 0.1 * (np.arange(len(TIMES)) > 5)[None, :, None]
+    plain, counted = (
+        collect(Curves({"train": data}, {"train": wrong}, counted=each)) for each in ({}, {"train": late})
+    )
+    spread = late.ys[:, 6:].reshape(-1, 2).std(axis=0)
+    assert counted[0].error == pytest.approx(np.sqrt(np.mean((0.1 / spread) ** 2)), rel=1e-6)
+    assert plain[0].error < counted[0].error
+
+
+def test_attempts_are_bounded_and_the_kept_one_is_marked(tmp_path, monkeypatch):
+    """The best of all attempts was marked, though another was kept, and nothing said where one began."""
+    from matplotlib.axes import Axes
+
+    texts, points, shades = [], [], []
+    note, draw, shade = Axes.annotate, Axes.plot, Axes.axvspan
+    monkeypatch.setattr(
+        Axes, "annotate", lambda self, text, *a, **more: texts.append(text) or note(self, text, *a, **more)
+    )
+    monkeypatch.setattr(
+        Axes, "plot", lambda self, *a, **more: points.append(more.get("label")) or draw(self, *a, **more)
+    )
+    monkeypatch.setattr(Axes, "axvspan", lambda self, *a, **more: shades.append(a) or shade(self, *a, **more))
+    rows = [
+        {"step": step, "stage": "main", "attempt": attempt, "train_loss": loss, "validation_loss": loss}
+        for step, attempt, loss in (
+            (10, "as chosen", 2.0),
+            (20, "as chosen", 0.5),
+            (30, "linear", 1.5),
+            (40, "linear", 1.0),
+        )
+    ]
+    plot_loss(rows, tmp_path / "loss.png", "linear")
+    assert texts == ["main", "main", "as chosen", "linear (kept)"] and shades == [(20.0, 40.0)]
+    assert points[-1] == "best: 1 at step 40"
 
 
 @pytest.mark.parametrize("validation", [0.2, None, float("nan")])

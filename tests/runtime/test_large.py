@@ -125,7 +125,7 @@ def test_pictures_of_many_trajectories_are_of_some(monkeypatch, tmp_path):
     for name, part in splits.items():
         np.testing.assert_allclose(simulated.at_rows[name], model.predict(part), atol=1e-5)
     assert simulated.left_out == 15
-    curves = Curves.of(simulated)
+    curves = Curves.of(simulated, splits)
     assert len(collect(curves)) == 9
     plot_fit(curves, tmp_path / "fit.png")
     assert (tmp_path / "fit.png").stat().st_size > 10_000

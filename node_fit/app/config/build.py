@@ -514,6 +514,7 @@ def check_top(config: DictConfig) -> None:
             raise ConfigError(f"{key} must be one of {', '.join(choices)}, got {config[key]!r}.")
     if not isinstance(config.report, bool):
         raise ConfigError(f"report must be true or false, got {config.report!r}.")
+    trajectories_to_plot(config)
     check_loggers(config.logger)
     if config.compile_cache is not False and not isinstance(config.compile_cache, str):
         raise ConfigError(f"compile_cache must be auto, false or a folder, got {config.compile_cache!r}.")
@@ -523,6 +524,16 @@ def check_top(config: DictConfig) -> None:
     seed = config.seed
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed must be an integer from 0 to {LARGEST_SEED}, got {seed!r}.")
+
+
+def trajectories_to_plot(config: DictConfig) -> list[str] | None:
+    """The names of trajectories to plot; None for the best, the median and the worst."""
+    names = config.plot
+    if names == "auto":
+        return None
+    if not OmegaConf.is_list(names) or not names:
+        raise ConfigError(f"plot must be auto or a list of trajectories, such as plot=[A3,B1], got {names!r}.")
+    return [str(name) for name in names]
 
 
 def check_loggers(names: object) -> None:
