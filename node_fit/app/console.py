@@ -19,17 +19,19 @@ from rich.text import Text
 from ..evaluation.diagnosis import Assessment
 from ..evaluation.metrics import Figures, jsonable
 from ..fitting.ladder import Attempt
-from ..fitting.readable import equations_with_numbers
+from ..fitting.readable import equations_of, equations_with_numbers
 from ..fitting.resolve import Choice
 from ..fitting.result import Fit
 from ..fitting.selection import Restarts
 from ..model.ensemble import Ensemble
 from ..model.fields.known import quantities
 from ..model.initial_state.rule import describe_known_starts
+from ..model.neural_ode import NeuralODE
 from ..report.page import explain_term
 from ..report.run_files import Summary
 from ..runtime.placement import AnyArray, Placement, explain_memory
 from ..runtime.serialization import Json
+from ..sysid.state_space import StateSpace
 from ..training.callback import ENDED
 from ..uncertainty.confidence import ConfidenceInterval, Method, shown_with_interval
 
@@ -67,6 +69,7 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "devices": fit.devices,
         "parameters": fit.parameters,
         "start": describe_known_starts(fit.model.typical.start, fit.model.typical.system),
+        "model": describe_model(fit.model),
         "equations": equations_with_numbers(fit.model),
         "constants": fit.model.constants(),
         "derived": {name: jsonable(float(value)) for name, value in derived_values(fit).items()},
@@ -91,6 +94,13 @@ def summarise(fit: Fit, report: Assessment, given: Mapping[str, int], place: Pla
         "starts": None if fit.restarts is None else fit.restarts.as_dict(),
         "ensemble": describe_ensemble(fit, report),
     }
+
+
+def describe_model(model: NeuralODE | Ensemble) -> Json:
+    """The classes of a model's parts, its equations with their constants by name, and what a linear one is."""
+    one, space = model.typical, StateSpace.of(model)
+    parts = {name: type(getattr(one, name)).__name__ for name in ("field", "start", "observation")}
+    return {**parts, "equations": equations_of(model), "state_space": None if space is None else space.as_dict()}
 
 
 def derived_values(fit: Fit) -> dict[str, float | AnyArray]:

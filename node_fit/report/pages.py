@@ -1,5 +1,6 @@
 """The pages of a run, with its section on residuals, and of several runs, made from what their directories hold."""
 
+import itertools
 import math
 import sys
 import time
@@ -23,6 +24,7 @@ from ..evaluation.residuals import (
     neighbours_in_words,
 )
 from ..plots.curves import Curve, Curves, Trajectory, rank_trajectories
+from ..plots.figures import constant_inputs
 from ..runtime.serialization import Json, check_yaml, is_list
 from ..training.callback import ENDED
 from .page import jsonable_numbers, jsonable_times, write_page
@@ -37,6 +39,7 @@ from .run_files import (
     command_of,
     field_of_model,
     fit_again,
+    last_step,
     load_curves,
     read_config_text,
     read_discovery,
@@ -148,8 +151,10 @@ MOST_ERRORS = 2000
 SUMMARY = (
     *("status", "reason", "diagnosis", "steps", "parameters", "seconds", "precision", "device", "start", "rows"),
     *("metrics", "baselines", "choices", "equations", "constants", "ensemble", "linear_is_best", "overrides"),
-    *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon"),
+    *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon", "model"),
+    "warnings",
 )
+MODEL = ("field", "start", "equations", "state_space")
 BASELINES = {
     "mean": "mean",
     "persistence": "last value",
@@ -176,12 +181,14 @@ def make_run_page(
     discovery = read_discovery(folder)
     summary = cast(Summary, dict.fromkeys(SUMMARY) | read_summary(folder))
     diagnosis = summary["diagnosis"] or {}
+    model = dict.fromkeys(MODEL) | (summary["model"] or {})
     config, config_text = read_config_text(folder / "config.yaml")
     losses = stages(read_losses(folder / "metrics.csv"))
     data: Json = {"stages": losses, "discovery": discovery}
     starts = sorted((summary["starts"] or {}).get("table", []), key=lambda each: (each["loss"] is None, each["loss"]))
     data["starts"] = [each["loss"] for each in starts if each["loss"] is not None]
-    words: Json = {"records": 0, "checks": [], "split": "", "forecast": False}
+    data["units"] = read_units(config)
+    words: Json = {"units": data["units"], "records": 0, "checks": [], "split": "", "forecast": False}
     if predictions is not None:
         records = trajectories_of(predictions)
         chosen = choose_records(predictions, records)
@@ -193,7 +200,6 @@ def make_run_page(
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
-        data["units"] = read_units(config)
         words["records"] = len(records)
         words["checks"] = checks
         words["forecast"] = any(len(record.segments) > 1 for record in records)
@@ -214,8 +220,10 @@ def make_run_page(
         sentence=diagnosis.get("sentence") or summary["reason"] or "There is no summary yet.",
         scores=score_table(summary),
         baselines=[BASELINES.get(name, name) for name in summary["baselines"] or {}],
-        stages=[{"name": each["name"], "said": chunk_in_words(each)} for each in losses],
-        steps=steps_in_words(losses, summary["steps"]),
+        attempts=describe_attempts(losses, summary["attempts"] or []),
+        steps=steps_in_words(losses, summary["attempts"] or [], summary["steps"]),
+        model=model,
+        formulas=model["equations"] or summary["equations"] or {},
         shown=len(data.get("records", [])),
         has_field=data.get("field") is not None,
         predictions=predictions,
@@ -268,12 +276,19 @@ def describe_run(predictions: Predictions, records: list[Trajectory], chosen: li
     places = {id(record): index for index, record in enumerate(chosen)}
     known = sorted((record for record in records if math.isfinite(record.error)), key=attrgetter("error"))
     ranked = {kind: [each for each in known if each.held == held] for kind, held in (("fitted", False), ("held", True))}
+    constant = constant_inputs(records)
+    moving = [place for place in range(len(predictions.inputs)) if place not in constant]
     return {
         "states": list(predictions.states),
         "hidden": list(kept.hidden),
-        "inputs": list(predictions.inputs),
+        "inputs": [predictions.inputs[place] for place in moving],
+        "constants": [predictions.inputs[place] for place in constant],
         "time": predictions.time,
-        "records": [describe_record(predictions, record, kept.curves) for record in chosen],
+        "records": [
+            describe_record(predictions, record, kept.curves, moving)
+            | {"constants": jsonable_numbers(record.segments[0].us[0, constant])}
+            for record in chosen
+        ],
         "errors": {
             kind: [
                 [(i + 0.5) / len(group), float(f"{group[i].error:.4g}"), group[i].name, places.get(id(group[i]), -1)]
@@ -285,7 +300,9 @@ def describe_run(predictions: Predictions, records: list[Trajectory], chosen: li
     }
 
 
-def describe_record(predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve]) -> Json:
+def describe_record(
+    predictions: Predictions, record: Trajectory, smooth: Mapping[Key, Curve], moving: Sequence[int]
+) -> Json:
     segments: list[Json] = []
     past = -np.inf
     for segment in record.segments:
@@ -303,7 +320,7 @@ def describe_record(predictions: Predictions, record: Trajectory, smooth: Mappin
                 "step": step,
                 "ts": jsonable_times(ts),
                 "ys": to_columns(segment.ys[::step]),
-                "us": to_columns(segment.us[::step]),
+                "us": to_columns(segment.us[::step, moving]),
                 "residuals": to_columns(predictions.residuals[rows]),
                 "curve": {
                     "ts": jsonable_times(curve.ts[new]),
@@ -363,11 +380,35 @@ def score_table(summary: Summary) -> list[Json]:
     return lines
 
 
-def steps_in_words(stages: list[StageLosses], total: int | None) -> str | None:
-    """The steps of each stage, since `training.steps` is that of the last; all together where they are not known."""
-    ends = [max((member["step"][-1] or 0 for member in stage["members"]), default=0) for stage in stages]
-    counts = np.diff([0, *ends])
-    known = len(stages) > 1 and (counts > 0).all()
+def describe_attempts(losses: Sequence[StageLosses], tried: Sequence[Json]) -> list[Json]:
+    """The attempts whose losses are drawn: their steps, verdicts and stages; one without a name in older runs.
+
+    **Arguments:** `tried`: the attempts of the summary, which lack those that have failed.
+    """
+    known = {each["name"]: each for each in tried}
+    found: list[Json] = []
+    for name, group in itertools.groupby(enumerate(losses), lambda each: each[1]["attempt"]):
+        own = list(group)
+        found.append(
+            {
+                "name": name,
+                "verdict": known.get(name or "", {}).get("verdict", "failed"),
+                "kept": bool(known.get(name or "", {}).get("kept")),
+                "first": own[0][1]["after"] + 1,
+                "last": last_step(own[-1][1]),
+                "stages": [{"place": at, "name": each["name"], "said": chunk_in_words(each)} for at, each in own],
+            }
+        )
+    return found
+
+
+def steps_in_words(losses: Sequence[StageLosses], tried: Sequence[Json], total: int | None) -> str | None:
+    """The steps of each stage of what is kept, since `training.steps` is that of the last; all together where they are
+    not known."""
+    kept = [each["name"] for each in tried if each["kept"]]
+    counts = [last_step(each) - each["after"] for each in losses if each["attempt"] is None or each["attempt"] in kept]
+    counts = counts or [last_step(each) - each["after"] for each in losses]
+    known = bool(counts) and min(counts) > 0
     return " + ".join(f"{count:.0f}" for count in counts) if known else None if total is None else f"{total}"
 
 
@@ -518,7 +559,7 @@ def read_overrides(folder: Path) -> list[str]:
 
 def learning_curve(rows: list[LossRow]) -> dict[str, list[float | None]] | None:
     """Steps, seconds and losses of the last stage, of the best member in each chunk."""
-    last = [row for row in rows if row.get("stage") == rows[-1].get("stage")]
+    last = [row for row in rows if all(row.get(key) == rows[-1].get(key) for key in ("attempt", "stage"))]
     if not last:
         return None
     steps = sorted({row["step"] for row in last if row["step"] is not None})

@@ -3,6 +3,7 @@
 import csv
 import functools
 import io
+import itertools
 import json
 import math
 import re
@@ -41,6 +42,7 @@ class Summary(TypedDict):
     devices: int
     parameters: int
     start: str
+    model: Json
     equations: dict[str, str]
     constants: dict[str, float]
     derived: dict[str, float | None]
@@ -64,9 +66,10 @@ class Summary(TypedDict):
 
 
 class LossRow(TypedDict):
-    """A row of `metrics.csv`."""
+    """A row of `metrics.csv`; those of older versions have no attempt."""
 
     stage: str
+    attempt: NotRequired[str | None]
     member: float | None
     step: float | None
     seconds: float | None
@@ -84,9 +87,11 @@ class MemberLosses(TypedDict):
 
 
 class StageLosses(TypedDict):
-    """The losses of a stage."""
+    """The losses of a stage of an attempt, and the last step of the stage before."""
 
+    attempt: str | None
     name: str | None
+    after: float
     members: list[MemberLosses]
 
 
@@ -189,7 +194,8 @@ def read_losses(path: Path) -> list[LossRow]:
             rows = list(csv.DictReader(line for line in file if line.endswith("\n")))
     except OSError:
         return []
-    whole = [{key: value if key == "stage" else finite_number(value) for key, value in row.items()} for row in rows]
+    texts = ("stage", "attempt")
+    whole = [{key: value if key in texts else finite_number(value) for key, value in row.items()} for row in rows]
     return cast(list[LossRow], whole)
 
 
@@ -251,21 +257,30 @@ def read_discovery(folder: Path) -> Json | None:
 
 
 def stages(rows: list[LossRow]) -> list[StageLosses]:
-    """Losses by stage, and in it by member.
+    """Losses by attempt and stage, and in it by member.
 
-    **Returns:** for each stage its `name` and `members`: dicts with lists `step`, `seconds`, `train`, `validation`.
+    **Returns:** for each stage its `attempt`, its `name`, the step `after` which it begins, and `members`: dicts with
+    lists `step`, `seconds`, `train`, `validation`.
     """
-    found: list[tuple[str | None, dict[int, MemberLosses]]] = []
-    for row in rows:
-        if not found or found[-1][0] != row.get("stage"):
-            found.append((row.get("stage"), {}))
-        empty: MemberLosses = {"step": [], "seconds": [], "train": [], "validation": []}
-        member = found[-1][1].setdefault(int(row.get("member") or 0), empty)
-        member["step"].append(row.get("step"))
-        member["seconds"].append(row.get("seconds"))
-        member["train"].append(row.get("train_loss"))
-        member["validation"].append(row.get("validation_loss"))
-    return [{"name": name, "members": list(members.values())} for name, members in found]
+    found: list[StageLosses] = []
+    after = 0.0
+    for (attempt, name), group in itertools.groupby(rows, lambda row: (row.get("attempt") or None, row.get("stage"))):
+        members: dict[int, MemberLosses] = {}
+        for row in group:
+            empty: MemberLosses = {"step": [], "seconds": [], "train": [], "validation": []}
+            member = members.setdefault(int(row.get("member") or 0), empty)
+            member["step"].append(row.get("step"))
+            member["seconds"].append(row.get("seconds"))
+            member["train"].append(row.get("train_loss"))
+            member["validation"].append(row.get("validation_loss"))
+        found.append({"attempt": attempt, "name": name, "after": after, "members": list(members.values())})
+        after = last_step(found[-1])
+    return found
+
+
+def last_step(stage: StageLosses) -> float:
+    """The step at which a stage has ended, of the member that took most."""
+    return max((member["step"][-1] or 0 for member in stage["members"]), default=0)
 
 
 @dataclass(frozen=True)

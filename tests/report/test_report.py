@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 from helpers.commands import DIRECT, at_once, in_process, node_fit, write_table
 from helpers.commands import spirals as rows_of_spirals
-from helpers.reports import by_time, by_trajectory, curves_of, model_of, spirals, with_hidden, write_job, write_run
+from helpers.reports import (
+    METRICS,
+    by_time,
+    by_trajectory,
+    curves_of,
+    model_of,
+    spirals,
+    with_hidden,
+    write_job,
+    write_run,
+)
 
 import node_fit as nf
 from node_fit.app.background import Drawing, Page
@@ -33,6 +43,7 @@ from node_fit.report.pages import in_a_word, make_index, make_member_index, make
 from node_fit.report.run_files import read_predictions, read_summary, trajectories_of
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import save
+from node_fit.sysid.state_space import StateSpace
 
 NASTY = "<script>document.title='hit'</script>"
 
@@ -188,8 +199,62 @@ def test_what_was_tried_is_a_table(tmp_path):
         run = write_run(tmp_path / str(number), splits, attempts=attempts, horizon=50 if number else None)
         text = shown(make_run_page(run, curves_of(splits)))
         assert ("What was tried" in text) == bool(number)
-        cells = '<td>cubic</td><td>good</td><td class="n">0.0123</td>'
+        cells = '<td>cubic</td><td>good</td><td class="n">0.0123</td><td class="n">4</td>'
         assert not number or (cells in text and "<td>kept</td>" in text and "windows of 50 rows" in text)
+
+
+def test_losses_are_those_of_attempts_and_the_kept_one_is_named(tmp_path):
+    """Stages of one name that followed each other in two attempts were one curve, and no attempt had a name."""
+    tried = {"verdict": "flat", "train": 0.9, "validation": None, "log_evidence": None, "horizon": None, "seconds": 1}
+    attempts = [tried | {"name": name, "kept": name == "linear"} for name in ("as chosen", "linear")]
+    run = write_run(tmp_path / "run", by_time(spirals(1)), attempts=attempts)
+    rows = [f"{step},main,1,1,1,1,1,0,1,0,{name}" for name, steps in (
+        ("as chosen", (10, 20)), ("cubic", (30,)), ("linear", (40, 45))) for step in steps]  # fmt: skip
+    (run / "metrics.csv").write_text("\n".join([f"{METRICS},attempt", *rows, ""]))
+    page = make_run_page(run)
+    text, stages = shown(page), data_of(page)["stages"]
+    assert [(each["attempt"], each["members"][0]["step"]) for each in stages] == [
+        ("as chosen", [10, 20]), ("cubic", [30]), ("linear", [40, 45])]  # fmt: skip
+    for words in ("1. as chosen: flat, steps 1 to 20", "2. cubic: failed, steps 21 to 30"):
+        assert words in text, words
+    assert '<h3 class="attempt kept">3. linear: kept, steps 31 to 45</h3>' in text
+    assert "<dt>kept attempt</dt><dd>linear</dd>" in text and "<dt>steps</dt><dd>15</dd>" in text
+
+
+def test_the_result_comes_first_then_curves_then_the_rest(tmp_path):
+    """Scores came before the curves, and equations and constants after all residuals and losses."""
+    model = {"field": "Known", "start": "Fitted", "equations": {"x": "-a*x", "y": "-y"}}
+    numbers = {"x": "-0.5*x", "y": "-y"}
+    interval = {"estimate": 0.5, "standard_error": 0.1, "lower": 0.3, "upper": 0.7}
+    sure = {"level": 0.95, "constants": {"a": interval}}
+    splits = by_trajectory(spirals())
+    run = write_run(
+        tmp_path / "run", splits, model=model, equations=numbers, confidence=sure, warnings=["x is flat in 2 rows."]
+    )
+    text = shown(make_run_page(run, curves_of(splits)))
+    order = (
+        "NRMSE 0.1 on training", "x is flat in 2 rows.", "<dt>field</dt><dd>Known</dd>",
+        "<dt>start</dt><dd>Fitted</dd>", "<dt>parameters</dt><dd>90</dd>", "dx/dt = -a*x",
+        "<span>0.3</span> to <span>0.7</span>", "dx/dt = -0.5*x",
+        '<div id="fit">', "<h2>Scores</h2>", "<h2>Residuals</h2>", "<h2>Loss</h2>", "<h2>What was chosen",
+        "<h2>The run",
+    )  # fmt: skip
+    places = [text.index(words) for words in order]
+    assert places == sorted(places), list(zip(order, places, strict=True))
+
+
+def test_a_linear_model_has_matrices_poles_and_gain(tmp_path):
+    one = np.eye(2)
+    space = StateSpace(("x", "y"), ("u",), ("x",), -one, one[:, :1], 0 * one[0], one[:1], np.zeros(1))
+    splits = by_time(spirals(1))
+    run = write_run(tmp_path / "run", splits, model={"field": "Linear", "state_space": space.as_dict()})
+    text = shown(make_run_page(run))
+    for title in ("A", "B", "C", "rest", "Static gain", "Poles"):
+        assert f"<h3>{title}" in text, title
+    assert "<h3>shift" not in text and "x [m]" in text
+    still = replace(space, a=0 * one).as_dict()
+    text = shown(make_run_page(write_run(tmp_path / "still", splits, model={"state_space": still})))
+    assert "<h3>Static gain" not in text and "There is no static gain" in text
 
 
 def found_equations(name: str = "x") -> dict:

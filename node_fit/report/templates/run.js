@@ -2,7 +2,7 @@ const ROLES = {train: "fitted", validation: "validation", test: "test"};
 const SYMBOLS = {train: "circle", validation: "diamond-open", test: "circle-open"};
 
 function runPage(data) {
-  const {states = [], hidden = [], inputs = [], units = {}, records = []} = data;
+  const {states = [], hidden = [], inputs = [], constants = [], units = {}, records = []} = data;
   const named = name => esc(units[name] ? `${name} [${units[name]}]` : name);
   let current = 0;
 
@@ -201,7 +201,9 @@ function runPage(data) {
     current = (index + records.length) % records.length;
     if ($("pick")) $("pick").value = current;
     const step = Math.max(...records[current].segments.map(segment => segment.step));
-    $("said").textContent = [records.length === 1 ? label(records[current]) : "", step > 1 ? `every ${step}th row is drawn` : ""].filter(Boolean).join("; ");
+    // Inputs that are constant need no panel.
+    const given = constants.map((name, k) => `${name}${units[name] ? ` [${units[name]}]` : ""} = ${records[current].constants[k] ?? "–"}`).join(", ");
+    $("said").textContent = [records.length === 1 ? label(records[current]) : "", given, step > 1 ? `every ${step}th row is drawn` : ""].filter(Boolean).join("; ");
     show("fit", fit);
     show("residuals", residuals, MONO);
     if (data.field) show("phase", phase);

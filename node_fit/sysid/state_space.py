@@ -1,0 +1,113 @@
+"""A fitted linear model as engineers read it: matrices in the user's units, poles and static gain."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Complex, Float
+
+from ..data.scaling import UNBOUNDED
+from ..model.ensemble import Ensemble
+from ..model.fields.network import Linear
+from ..model.neural_ode import NeuralODE
+from ..model.observation import LinearReadout, MeasuredStates
+from ..runtime.serialization import Json
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """`dx/dt = a x + b u + rest`, `y = c x + shift`, in the user's units.
+
+    - `states`, `inputs`, `channels`: names of `x`, `u` and `y`.
+    """
+
+    states: tuple[str, ...]
+    inputs: tuple[str, ...]
+    channels: tuple[str, ...]
+    a: Float[np.ndarray, "state state"]
+    b: Float[np.ndarray, "state input"]
+    rest: Float[np.ndarray, " state"]
+    c: Float[np.ndarray, "channel state"]
+    shift: Float[np.ndarray, " channel"]
+
+    @staticmethod
+    def of(model: NeuralODE | Ensemble) -> "StateSpace | None":
+        """The state-space form of a model; None if it is not linear in the user's units."""
+        if isinstance(model, Ensemble) and model.center is None:
+            return None
+        one = model.typical
+        field, scaler, count = one.field, one.system.scaler, len(one.latent)
+        is_linear = isinstance(field, Linear) and isinstance(one.observation, LinearReadout | MeasuredStates)
+        bounds = (*scaler.bounds, *scaler.input_bounds, *one.scaler.bounds)
+        if not is_linear or any(each != UNBOUNDED for each in bounds):
+            return None
+        weight, bias = as_double(field.layer.weight), as_double(field.layer.bias)
+        scales, shifts = (
+            np.concatenate([as_double(state), as_double(inputs)])
+            for state, inputs in (
+                (scaler.state_scale, scaler.input_scale),
+                (scaler.state_shift, scaler.input_shift),
+            )
+        )
+        rates = as_double(scaler.state_scale) / as_double(scaler.time_scale)
+        slopes = rates[:, None] * weight / scales
+        c, shift = np.eye(len(one.states), count), np.zeros(len(one.states))
+        if isinstance(one.observation, LinearReadout):
+            scale = as_double(one.scaler.state_scale)
+            c = scale[:, None] * as_double(one.observation.matrix) / scales[:count]
+            shift = scale * as_double(one.observation.shift) + as_double(one.scaler.state_shift) - c @ shifts[:count]
+        return StateSpace(
+            one.latent,
+            one.inputs,
+            one.states,
+            slopes[:, :count],
+            slopes[:, count:],
+            rates * bias - slopes @ shifts,
+            c,
+            shift,
+        )
+
+    @property
+    def poles(self) -> Complex[np.ndarray, " state"]:
+        """The eigenvalues of `a` [1/time], the slowest first; the upper one of a pair before the lower."""
+        poles = np.linalg.eigvals(self.a).astype(complex)
+        upper = np.imag(poles)
+        return poles[np.lexsort((-upper, np.abs(upper), -np.real(poles)))]
+
+    @property
+    def gain(self) -> Float[np.ndarray, "channel input"] | None:
+        """What a channel settles at for each unit of a held input; None where not all states settle."""
+        settles = bool((np.real(self.poles) < 0).all())
+        return -self.c @ np.linalg.solve(self.a, self.b) if settles and self.inputs else None
+
+    def as_dict(self) -> Json:
+        """All of it as plain values; a pole has its time constant, its period and its damping, or None for each."""
+        gain = self.gain
+        return {
+            "states": list(self.states),
+            "inputs": list(self.inputs),
+            "channels": list(self.channels),
+            "A": self.a.tolist(),
+            "B": self.b.tolist(),
+            "rest": self.rest.tolist(),
+            "C": self.c.tolist(),
+            "shift": self.shift.tolist(),
+            "poles": [describe_pole(complex(pole)) for pole in self.poles],
+            "gain": None if gain is None else gain.tolist(),
+        }
+
+
+def as_double(array: object) -> np.ndarray:
+    return np.asarray(jax.device_get(array), np.float64)
+
+
+def describe_pole(pole: complex) -> Json:
+    """A pole, its time constant `-1/real`, its period `2 pi/imaginary` and its damping ratio, where it has them."""
+    return {
+        "real": pole.real,
+        "imaginary": pole.imag,
+        "time_constant": -1 / pole.real if pole.real < 0 else None,
+        "period": 2 * math.pi / abs(pole.imag) if pole.imag else None,
+        "damping": -pole.real / abs(pole) if pole.imag else None,
+    }
