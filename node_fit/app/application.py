@@ -23,7 +23,7 @@ from ..fitting.progress import Display
 from ..fitting.result import Fit
 from ..options.options import Devices, Options
 from ..plots.curves import Curves
-from ..plots.figures import check_are_known, phase_points
+from ..plots.figures import check_known_names, phase_points
 from ..runtime.compilation import keep_programs
 from ..runtime.placement import (
     Placement,
@@ -207,7 +207,7 @@ class Job:
             for part in loaded.named().values():  # Of the test data, too, which a fit does not see.
                 parts.options.scaling.check(part)
             names = [name for part in loaded.named().values() for name in part.trajectories]
-            check_are_known(trajectories_to_plot(self.config) or (), names)
+            check_known_names(trajectories_to_plot(self.config) or (), names)
         longest = max(int(part.lengths.max()) for part in loaded.named().values())
         if (window := self.config.evaluation.window) and window > longest:
             self.notes.append(f"evaluation.window={window} is more than the {longest} rows of the longest trajectory")

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # A line of `metrics.csv`.
 LogRow = Mapping[str, float | str | None]
-# An attempt and a stage of it.
-Stage = tuple[object, object]
 PER_KIND, PANELS, INPUTS = 3, 6, 2  # Shown at most: trajectories of each kind, states, inputs.
 # Letters of a line of constant inputs, above a single trajectory and above several, and lines.
 WIDE_TITLE, NARROW_TITLE, MOST_TITLE_LINES = 100, 32, 3
@@ -66,12 +64,12 @@ def select_trajectories(records: list[Trajectory], names: Sequence[str]) -> list
         whole = [(record, "") for record in records if record.name == name]
         windows = [record for record in records if re.fullmatch(rf"{re.escape(name)}\[\d+:\d+\]", record.name)]
         if not whole and not windows:
-            check_are_known([name], [record.name for record in records])
+            check_known_names([name], [record.name for record in records])
         chosen += whole or choose_trajectories(windows)
     return chosen
 
 
-def check_are_known(names: Sequence[str], known: Collection[str]) -> None:
+def check_known_names(names: Sequence[str], known: Collection[str]) -> None:
     """Refuses names of trajectories to draw that the data lack.
 
     **Raises:** `ValueError` that names the first, and what there is.
@@ -411,7 +409,7 @@ def orbit_legend(figure: "Figure", records: list[Trajectory], has_field: bool) -
 
 
 def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None) -> Path:
-    """Plots training and validation loss against the step, with the bounds of attempts and stages.
+    """Plots training and validation loss against the step, each attempt in a panel, with the bounds of its stages.
 
     **Arguments:**
 
@@ -421,55 +419,80 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
 
     **Returns:** `path`.
     """
+    attempts = [row.get("attempt") for row in rows]
+    parts = runs(attempts)
     with use_style():
-        figure = new_figure(6.0, 3.2)
-        axes = figure.add_subplot()
-        steps, stages = column(rows, "step"), [(row.get("attempt"), row.get("stage")) for row in rows]
-        members = np.array([row.get("member") or 0 for row in rows])
-        losses = {"train_loss": column(rows, "train_loss"), "validation_loss": column(rows, "validation_loss")}
-        drawn = {name: positive(loss) for name, loss in losses.items()}
-        labels = {"train_loss": "training", "validation_loss": "validation"}
-        for (name, label), color in zip(labels.items(), ACCENTS, strict=False):
-            # One line per stage and member: losses of two stages belong to two objectives.
-            parts = [part[members[part] == m] for part in runs(stages) for m in np.unique(members[part])]
-            for index, part in enumerate(parts):
-                known = part[np.isfinite(drawn[name][part])]
-                curve = drawn[name][known]
-                title = label if index == 0 else None
-                if known.size:
-                    axes.plot(steps[known], curve, color=color, lw=1.2, label=title, **single_point_style(curve))
-        if len(rows) == 1:  # A point shows no course.
-            axes.clear()
-            said = [f"{label} {losses[name][0]:.3g}" for name, label in labels.items() if np.isfinite(losses[name][0])]
-            text = f"after {steps[0]:g} steps, in one chunk:\n{', '.join(said) or 'no finite loss'}"
-            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)
-            axes.set_axis_off()
+        figure = new_figure(max(6.0, 2.3 * len(parts)), 3.2 + 0.2 * (len(parts) > 1))
+        panels = figure.subplots(1, len(parts), squeeze=False, sharey=True)[0]
+        if len(rows) == 1:
+            tell_losses(panels[0], rows[0])
             return save_figure(figure, path)
-        if any(np.isfinite(loss).any() for loss in drawn.values()):
-            axes.set_yscale("log")
-            mark_best(axes, steps, stages, losses, kept)
-            figure.legend(loc="outside upper left", ncols=3)
+        entries: dict[str, object] = {}
+        for axes, part in zip(panels, parts, strict=True):
+            is_kept = len(parts) == 1 or attempts[part[0]] == kept
+            after = column(rows[part[0] - 1 : part[0]], "step")[0] if part.size and part[0] else 0.0
+            draw_losses(axes, [rows[place] for place in part], float(after), is_kept)
+            if len(parts) > 1:
+                name = f"{attempts[part[0]]} (kept)" if is_kept else str(attempts[part[0]])
+                axes.set_title("\n".join(textwrap.wrap(plain_label(name), 24)), color=INK if is_kept else QUIET)
+                axes.set_facecolor(SHADE if is_kept else "white")
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        panels[0].set_ylabel("loss")
+        if entries:
+            figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=3)
         else:
-            axes.text(0.5, 0.5, "no positive, finite loss", transform=axes.transAxes, ha="center", color=QUIET)
-        mark_parts(axes, steps, [stage for _, stage in stages], runs(stages))
-        mark_attempts(axes, steps, [attempt for attempt, _ in stages], kept)
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss")
-        axes.margins(x=0.02)
+            panels[0].text(
+                0.5, 0.5, "no positive, finite loss", transform=panels[0].transAxes, ha="center", color=QUIET
+            )
         return save_figure(figure, path)
 
 
-def mark_best(
-    axes: "Axes", steps: np.ndarray, stages: Sequence[Stage], losses: dict[str, np.ndarray], kept: str | None
-) -> None:
-    """Marks the lowest validation loss or, without one, the lowest training loss of the last stage, of what is kept.
+DRAWN_LOSSES = {"train_loss": "training", "validation_loss": "validation"}
+
+
+def tell_losses(axes: "Axes", row: LogRow) -> None:
+    """Says the losses of a single chunk: a point shows no course."""
+    known = {label: column([row], name)[0] for name, label in DRAWN_LOSSES.items()}
+    said = [f"{label} {loss:.3g}" for label, loss in known.items() if np.isfinite(loss)]
+    text = f"after {row['step']:g} steps, in one chunk:\n{', '.join(said) or 'no finite loss'}"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=QUIET)
+    axes.set_axis_off()
+
+
+def draw_losses(axes: "Axes", rows: Sequence[LogRow], after: float, is_kept: bool) -> None:
+    """Draws the losses of an attempt that begins after a step, a line for each stage and member: two stages have two
+    objectives."""
+    steps, stages = column(rows, "step"), [row.get("stage") for row in rows]
+    members = np.array([row.get("member") or 0 for row in rows])
+    losses = {name: column(rows, name) for name in DRAWN_LOSSES}
+    for (name, label), color in zip(DRAWN_LOSSES.items(), ACCENTS, strict=False):
+        drawn = positive(losses[name])
+        for part in (rows_of[members[rows_of] == m] for rows_of in runs(stages) for m in np.unique(members[rows_of])):
+            known = part[np.isfinite(drawn[part])]
+            if known.size:
+                axes.plot(
+                    steps[known], drawn[known], color=color, lw=1.2, label=label, **single_point_style(drawn[known])
+                )
+    if any(np.isfinite(positive(loss)).any() for loss in losses.values()):
+        axes.set_yscale("log")
+        if is_kept:
+            mark_best(axes, steps, stages, losses)
+    mark_stages(axes, steps, stages, after)
+    axes.set_xlabel("step")
+    axes.locator_params(axis="x", nbins=4, integer=True)
+    if len(rows):
+        axes.set_xlim(after, after + 1.03 * (steps.max() - after or 1.0))
+
+
+def mark_best(axes: "Axes", steps: np.ndarray, stages: Sequence[object], losses: dict[str, np.ndarray]) -> None:
+    """Marks the lowest validation loss or, without one, the lowest training loss of the last stage.
 
     Stages may minimise different objectives, so their training losses do not compare.
     """
     name = "validation_loss" if np.isfinite(losses["validation_loss"]).any() else "train_loss"
-    own = [stage for stage in stages if kept is None or stage[0] == kept] or list(stages)
-    counts = np.array([stage == own[-1] or (name == "validation_loss" and stage in own) for stage in stages])
-    loss = np.where(counts & np.isfinite(losses[name]), losses[name], np.inf)
+    last = np.array([stage == stages[-1] or name == "validation_loss" for stage in stages])
+    loss = np.where(last & np.isfinite(losses[name]), losses[name], np.inf)
     best = int(loss.argmin())
     if 0 < loss[best] < np.inf:
         label = f"best: {loss[best]:.3g} at step {steps[best]:g}"
@@ -478,44 +501,22 @@ def mark_best(
         )
 
 
-def mark_attempts(axes: "Axes", steps: np.ndarray, attempts: Sequence[object], kept: str | None) -> None:
-    """Bounds and names attempts above the losses, and shades the one that is kept."""
-    parts = runs(attempts)
-    if len(parts) < 2:
-        return
-    names = [f"{attempt} (kept)" if attempt == kept else attempt for attempt in attempts]
-    mark_parts(axes, steps, names, parts, above=True)
-    for begin, end in (bounds_of(steps, part) for part in parts if attempts[part[0]] == kept):
-        axes.axvspan(begin, end, color=SHADE, lw=0, zorder=-1)
-
-
-def mark_parts(
-    axes: "Axes", steps: np.ndarray, names: Sequence[object], parts: Sequence[np.ndarray], above: bool = False
-) -> None:
-    """Draws a line between parts of the training, if they are several, and writes their names below or above.
-
-    Names above are slanted, since short parts leave them no room.
-    """
-    places: LineStyle = {"rotation": 20, "ha": "left"} if above else {"ha": "center"}
+def mark_stages(axes: "Axes", steps: np.ndarray, stages: Sequence[object], after: float) -> None:
+    """Bounds and names the stages, if they are several."""
+    parts = runs(stages)
     for part in parts if len(parts) > 1 else []:
-        begin, end = bounds_of(steps, part)
-        if part[0]:
-            axes.axvline(begin, color=QUIET if above else FAINT, lw=0.8, zorder=0)
+        begin = float(steps[part[0] - 1]) if part[0] else after
+        axes.axvline(begin, color=FAINT, lw=0.8, zorder=0)
         axes.annotate(
-            plain_label(str(names[part[0]])),
-            ((begin + end) / 2, float(above)),
-            (0, 4),
+            plain_label(str(stages[part[0]])),
+            (begin, 0.0),
+            (3, 4),
             xycoords=axes.get_xaxis_transform(),
             textcoords="offset points",
+            rotation=90,
             color=QUIET,
             fontsize=7.5,
-            **places,
         )
-
-
-def bounds_of(steps: np.ndarray, part: np.ndarray) -> tuple[float, float]:
-    """The steps after and at which a part of the training begins and ends."""
-    return (float(steps[part[0] - 1]) if part[0] else 0.0), float(steps[part].max())
 
 
 def runs(stages: Sequence[object]) -> list[np.ndarray]:

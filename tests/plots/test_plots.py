@@ -216,31 +216,28 @@ def test_rows_that_starts_are_read_from_do_not_count_in_a_title():
     assert plain[0].error < counted[0].error
 
 
-def test_attempts_are_bounded_and_the_kept_one_is_marked(tmp_path, monkeypatch):
-    """The best of all attempts was marked, though another was kept, and nothing said where one began."""
-    from matplotlib.axes import Axes
+def test_attempts_have_panels_and_the_best_is_that_of_the_kept_one(tmp_path, monkeypatch):
+    """All attempts were one line, of which the best point was marked, though another was kept."""
+    from matplotlib.figure import Figure
 
-    texts, points, shades = [], [], []
-    note, draw, shade = Axes.annotate, Axes.plot, Axes.axvspan
-    monkeypatch.setattr(
-        Axes, "annotate", lambda self, text, *a, **more: texts.append(text) or note(self, text, *a, **more)
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **more: figures.append(self) or save(self, *a, **more))
+    losses = (
+        (10, "as chosen", 2.0, 3.0),
+        (20, "as chosen", 0.5, 0.6),
+        (30, "linear", 1.5, None),
+        (40, "linear", 1, None),
     )
-    monkeypatch.setattr(
-        Axes, "plot", lambda self, *a, **more: points.append(more.get("label")) or draw(self, *a, **more)
-    )
-    monkeypatch.setattr(Axes, "axvspan", lambda self, *a, **more: shades.append(a) or shade(self, *a, **more))
     rows = [
-        {"step": step, "stage": "main", "attempt": attempt, "train_loss": loss, "validation_loss": loss}
-        for step, attempt, loss in (
-            (10, "as chosen", 2.0),
-            (20, "as chosen", 0.5),
-            (30, "linear", 1.5),
-            (40, "linear", 1.0),
-        )
+        {"step": step, "stage": "main", "attempt": attempt, "train_loss": train, "validation_loss": validation}
+        for step, attempt, train, validation in losses
     ]
     plot_loss(rows, tmp_path / "loss.png", "linear")
-    assert texts == ["main", "main", "as chosen", "linear (kept)"] and shades == [(20.0, 40.0)]
-    assert points[-1] == "best: 1 at step 40"
+    (figure,) = figures
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["as chosen", "linear (kept)"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said == ["training", "validation", "best: 1 at step 40"]
 
 
 @pytest.mark.parametrize("validation", [0.2, None, float("nan")])

@@ -80,7 +80,7 @@ function show(id, make, config = BAR) {
 // Steps; a single one is not to fill the axis.
 function steps(values, more = {}) {
   const low = Math.min(...values), high = Math.max(...values), room = 0.03 * (high - low);
-  return axis({zeroline: false, title: {text: "step"}, range: low < high ? [low - room, high + room] : low === high ? [0, 1.1 * high] : undefined, ...more});
+  return axis({zeroline: false, title: {text: "step"}, ...(high - low < 8 ? {dtick: 1} : {}), range: low < high ? [low - room, high + room] : low === high ? [0, 1.1 * high] : undefined, ...more});
 }
 
 // A logarithmic axis around the values that are positive, with few ticks.
