@@ -19,6 +19,7 @@ from ..data.table_source import Table
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
 from ..predict import holds_target, stored_level, stored_table, with_own_events
+from ..report.run_files import read_json
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json, __version__, is_json
 from ..storage.files import explain_disk
@@ -59,6 +60,7 @@ def main() -> None:
             precision=given.precision,
             tolerance=given.tolerance,
             level=level,
+            confidence=stored_confidence(given.run),
             overwrite=given.overwrite,
         )
     except OSError as error:
@@ -97,6 +99,12 @@ def model_and_data(
         table = with_own_events(table, events)
         unit = dict(model.typical.units).get(model.typical.system.time)
         return model, table.read(list(files) if len(files) > 1 else files[0], unit), stored_level(config)
+
+
+def stored_confidence(run: Path) -> Json:
+    """How sure the constants of a run are, by its summary; empty where it does not say."""
+    found = read_json(run / "summary.json").get("confidence")
+    return found if is_json(found) else {}
 
 
 def training_data(run: Path, config: Json, table: Table) -> Dataset:

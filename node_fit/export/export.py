@@ -14,7 +14,7 @@ from ..data.dataset import Dataset, check_data
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..runtime.serialization import __version__
+from ..runtime.serialization import Json, __version__
 from ..runtime.validation import check_argument, check_choice, check_path
 from ..solver.methods import EXPLICIT
 from ..solver.solver import Solver
@@ -66,6 +66,7 @@ class ExportTarget(NamedTuple):
     - `packages`: which it and its check need.
     - `how`: how to use it, for the README.
     - `bands`: whether it has bands; elsewhere, of an ensemble that was drawn around a fit, that fit is written.
+    - `intervals`: whether it shows the intervals of constants.
     """
 
     render: Render
@@ -75,6 +76,7 @@ class ExportTarget(NamedTuple):
     packages: tuple[str, ...]
     how: str
     bands: bool = True
+    intervals: bool = False
 
 
 def nothing_refused(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
@@ -121,8 +123,8 @@ no longer than the steps below; `field` gives the time derivatives, and `observe
 HOW_FORMULAS = """\
     from formulas import CONSTANTS, RATES
 
-`RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants; `formulas.tex` shows the
-equations."""
+`RATES` holds the time derivative of each state as a formula, `CONSTANTS` the fitted constants. `formulas.tex` is LaTeX
+to `\\input` (package amsmath): the equations with symbols and with numbers, units, and constants with intervals."""
 
 
 def without_trials(render: Callable[[Exported], Mapping[str, str | bytes]]) -> Render:
@@ -139,7 +141,14 @@ TARGETS: dict[str, ExportTarget] = {
     ),
     "onnx": ExportTarget(render_onnx, run_onnx, refusals_of_onnx, BOTH, ("onnx", "onnxruntime"), HOW_ONNX),
     "sympy": ExportTarget(
-        render_formulas, run_formulas, refusals_of_formulas, ("double",), ("sympy",), HOW_FORMULAS, bands=False
+        render_formulas,
+        run_formulas,
+        refusals_of_formulas,
+        ("double",),
+        ("sympy",),
+        HOW_FORMULAS,
+        bands=False,
+        intervals=True,
     ),
     "numpy": ExportTarget(without_trials(render_numpy), run_numpy, nothing_refused, ("double",), (), HOW_NUMPY),
 }
@@ -193,6 +202,7 @@ def export(
     precision: Precision = "double",
     tolerance: float | None = None,
     level: float = 0.9,
+    confidence: Json | None = None,
     overwrite: bool = False,
 ) -> Export:
     """Writes a model for another place, and checks that it predicts there what it predicts here.
@@ -212,6 +222,7 @@ def export(
     - `tolerance`: the largest difference from node_fit's predictions, as a share of the range of each channel; if None
       1e-6 in double precision, 1e-4 in float.
     - `level`: of an ensemble's bands.
+    - `confidence`: how sure the constants are, as in `summary.json`; of a fit, that of `Fit.confidence` if None.
     - `overwrite`: whether to replace files in the folder.
 
     **Returns:** what was written, and how far it is from node_fit's predictions.
@@ -228,6 +239,7 @@ def export(
     check_free(folder, ("README.md",), overwrite)
     if isinstance(model, Fit):
         data = model.data.get("train") if data is None else data
+        confidence = confidence_of(model) if confidence is None and chosen.intervals else confidence
         model = model.model
     if isinstance(model, Ensemble) and model.center is not None and not chosen.bands:
         model = model.center
@@ -244,7 +256,7 @@ def export(
     steps = choose_steps(first, trials, SHARE_OF_STEPS * tolerance)
     expected = predicted_columns(tight, records, level)
     plain = expected if is_tight(model) else predicted_columns(model, records, level)
-    exported = export_functions(model, precision, steps, level)
+    exported = replace(export_functions(model, precision, steps, level), confidence=confidence or {})
     files = as_bytes(chosen.render(exported, trials))
     check_free(folder, tuple(files), overwrite)
     found = tried(chosen, files, exported, trials)
@@ -270,6 +282,14 @@ def export(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, content)
     return done
+
+
+def confidence_of(fit: Fit) -> Json:
+    """How sure the constants of a fit are; empty if that can't be said."""
+    try:
+        return fit.confidence().as_dict()
+    except ValueError:
+        return {}
 
 
 def check_installed(target: str, packages: Sequence[str]) -> None:

@@ -3,15 +3,16 @@
 import ast
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..model.fields.equations import normalize, parse
 from ..model.fields.known import Known
 from ..runtime.serialization import __version__
-from ..runtime.validation import is_mapping
 from .c import templates_with
 from .functions import Exported
+from .latex import render_latex
 from .tracing import CannotExport
 from .trials import CheckRecord, load_module, record_starts
 
@@ -85,7 +86,7 @@ def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[s
         "rates": rates,
     }
     module = templates_with({"py": ascii}).get_template("formulas.py.txt").render(facts)
-    return {"formulas.py": module, "formulas.tex": latex(module)}
+    return {"formulas.py": module, "formulas.tex": latex(module, exported)}
 
 
 def equations_by_state(field: Known, states: Sequence[str]) -> list[tuple[str, str]]:
@@ -93,20 +94,18 @@ def equations_by_state(field: Known, states: Sequence[str]) -> list[tuple[str, s
     return [(state, texts[state]) for state in states]
 
 
-def latex(module: str) -> str:
-    """The equations in LaTeX, as SymPy prints them."""
-    import sympy
+def latex(module: str, exported: Exported) -> str:
+    """The equations in LaTeX; see `render_latex`.
 
-    space: dict[str, object] = {}
-    exec(module, space)  # written above from a checked syntax tree
-    rates, symbols = space["RATES"], space["SYMBOLS"]
-    assert is_mapping(rates) and is_mapping(symbols)
-    show = sympy.latex
-    rows = [
-        rf"\frac{{d}}{{d{show(symbols[space['TIME']])}}} {show(symbols[name])} &= {show(rate)}"
-        for name, rate in rates.items()
-    ]
-    return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}\n"
+    **Arguments:** `module`: the formulas, as written above from a checked syntax tree.
+    """
+    space: dict[str, Any] = {}
+    exec(module, space)
+    field = exported.one.field
+    assert isinstance(field, Known)
+    symbols, time = space["SYMBOLS"], space["TIME"]
+    constants = field.constants.as_dict()
+    return render_latex(space["RATES"], symbols, time, constants, exported.units, exported.confidence, __version__)
 
 
 def run_formulas(folder: Path, exported: Exported, trials: Sequence[CheckRecord]) -> list[np.ndarray]:

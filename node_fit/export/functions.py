@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Literal, NoReturn
 
 import jax
@@ -19,6 +20,7 @@ from ..model.initial_state.rule import Steady
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, scope
+from ..runtime.serialization import Json
 from ..solver.triggers import TriggeredField, has_triggers
 from .tracing import CannotExport, Program, trace
 
@@ -59,6 +61,7 @@ class Exported:
       from the scaled channels of all members; None for a single model.
     - `level`: the level of the band.
     - `steps`: the fixed steps.
+    - `confidence`: how sure the constants are, as in `summary.json`; empty where that is not known.
     """
 
     model: NeuralODE | Ensemble
@@ -68,6 +71,7 @@ class Exported:
     combined: Program | None
     level: float
     steps: Steps
+    confidence: Json = field(default_factory=dict[str, object])
 
     @property
     def one(self) -> NeuralODE:
