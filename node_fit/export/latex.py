@@ -80,7 +80,7 @@ def align_equations(
         shown = rate.subs(values)
         shown = shown.xreplace({each: sympy.Float(each, DIGITS_SHOWN) for each in shown.atoms(sympy.Float)} | stand_ins)
         text = sympy.latex(shown, symbol_names=names, mul_symbol=r" \, ")
-        left = rf"\frac{{\mathrm{{d}} {as_symbol(name)}}}{{\mathrm{{d}} {as_symbol(time)}}}"
+        left = rf"\frac{{\mathrm{{d}}\,{as_symbol(name)}}}{{\mathrm{{d}}\,{as_symbol(time)}}}"
         lines.append(f"{left} &= {text}")
     return "\\begin{align}\n" + " \\\\\n".join(lines) + "\n\\end{align}\n"
 

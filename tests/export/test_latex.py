@@ -53,7 +53,7 @@ def test_a_paper_has_equations_units_and_constants_with_intervals():
     """There was `aligned` with letters of names as products, without numbers, units or constants."""
     text = latex(SURE)
     for words in (
-        r"\frac{\mathrm{d} \mathrm{CO}_{2}}{\mathrm{d} t} &=",
+        r"\frac{\mathrm{d}\,\mathrm{CO}_{2}}{\mathrm{d}\,t} &=",
         r"k_{\mathrm{el}} \, \mathrm{CO}_{2}",
         r"\alpha_{1} \, \mathrm{CO}_{2} \, v",
         r"- 0.5 \, \mathrm{CO}_{2}",

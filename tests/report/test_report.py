@@ -32,6 +32,7 @@ from helpers.reports import (
 import node_fit as nf
 from node_fit.app.background import Drawing, Page
 from node_fit.app.leaderboard import row
+from node_fit.app.run_directory import RunDirectory
 from node_fit.data.tables.times import Dates
 from node_fit.evaluation.metrics import score_predictions
 from node_fit.evaluation.residuals import autocorrelation
@@ -44,6 +45,7 @@ from node_fit.report.run_files import read_predictions, read_summary, trajectori
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import save
 from node_fit.sysid.state_space import StateSpace
+from node_fit.training.callback import Record
 
 NASTY = "<script>document.title='hit'</script>"
 
@@ -241,6 +243,32 @@ def test_the_result_comes_first_then_curves_then_the_rest(tmp_path):
     )  # fmt: skip
     places = [text.index(words) for words in order]
     assert places == sorted(places), list(zip(order, places, strict=True))
+
+
+def test_inputs_that_are_constant_are_said_and_not_drawn(tmp_path):
+    """A covariate had a flat panel in each trajectory."""
+    us = np.stack(
+        [np.broadcast_to(np.arange(6.0)[:, None], (6, 40)), np.cos(np.ones((6, 1)) * np.arange(40.0))], axis=-1
+    )
+    splits = by_trajectory(spirals(us=us, inputs=("dose", "u")))
+    data = data_of(make_run_page(write_run(tmp_path / "run", splits), curves_of(splits)))
+    assert data["inputs"] == ["u"] and data["constants"] == ["dose"]
+    assert {each["name"]: each["constants"] for each in data["records"]} == {str(i): [i] for i in range(6)}
+    np.testing.assert_allclose(data["records"][0]["segments"][0]["us"], [np.cos(np.arange(40.0))], atol=1e-5)
+
+
+def test_the_log_says_the_attempt_of_each_chunk(tmp_path):
+    record = Record(10, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)
+    run = RunDirectory(tmp_path)
+    run.begin_metrics(-1)
+    run.add_metrics([record], "as chosen")
+    run.add_metrics([replace(record, step=20)], "several starts")
+    assert [(row["step"], row["attempt"]) for row in run.read_metrics()] == [(10, "as chosen"), (20, "several starts")]
+    whole = [line.rpartition(",")[0] for line in run.metrics.read_text().splitlines()]
+    run.metrics.write_text("\n".join([*whole, ""]))  # as older versions wrote it
+    run.begin_metrics(10)
+    run.add_metrics([replace(record, step=20)], "as chosen")
+    assert [(row["step"], row["attempt"]) for row in run.read_metrics()] == [(10, ""), (20, "as chosen")]
 
 
 def test_a_linear_model_has_matrices_poles_and_gain(tmp_path):
