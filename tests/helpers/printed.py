@@ -67,10 +67,12 @@ def renew(quote: str, output: str) -> str:
     quoted, printed = quote.splitlines(), output.splitlines()
     if GAP not in quoted:
         return output
-    renewed = []
+    renewed: list[str] = []
     for line in quoted:
-        similar = [line] if line == GAP else difflib.get_close_matches(line, printed, n=1, cutoff=0.3)
-        renewed += [*similar, ""][:1]
+        similar = [] if line == GAP else difflib.get_close_matches(line, printed, n=1, cutoff=0.3)
+        renewed += [GAP] if line == GAP else similar
+        if similar:
+            printed = printed[printed.index(similar[0]) + 1 :]
     return "\n".join(renewed) + "\n"
 
 
