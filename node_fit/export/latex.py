@@ -78,7 +78,10 @@ def align_equations(
     lines: list[str] = []
     for name, rate in rates.items():
         shown = rate.subs(values)
-        shown = shown.xreplace({each: sympy.Float(each, DIGITS_SHOWN) for each in shown.atoms(sympy.Float)} | stand_ins)
+        rounded: dict[sympy.Expr, sympy.Expr] = {
+            each: sympy.Float(each, DIGITS_SHOWN) for each in shown.atoms(sympy.Float)
+        }
+        shown = shown.xreplace({**rounded, **stand_ins})
         text = sympy.latex(shown, symbol_names=names, mul_symbol=r" \, ")
         left = rf"\frac{{\mathrm{{d}}\,{as_symbol(name)}}}{{\mathrm{{d}}\,{as_symbol(time)}}}"
         lines.append(f"{left} &= {text}")

@@ -34,6 +34,7 @@ from .curves import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -419,28 +420,30 @@ def plot_loss(rows: Sequence[LogRow], path: str | Path, kept: str | None = None)
 
     **Returns:** `path`.
     """
-    attempts = [row.get("attempt") for row in rows]
-    parts = runs(attempts)
+    parts = runs([row.get("attempt") for row in rows])
     with use_style():
         figure = new_figure(max(6.0, 2.3 * len(parts)), 3.2 + 0.2 * (len(parts) > 1))
         panels = figure.subplots(1, len(parts), squeeze=False, sharey=True)[0]
         if len(rows) == 1:
             tell_losses(panels[0], rows[0])
             return save_figure(figure, path)
-        entries: dict[str, object] = {}
+        entries: dict[str, Artist] = {}
+        after = 0.0
         for axes, part in zip(panels, parts, strict=True):
-            is_kept = len(parts) == 1 or attempts[part[0]] == kept
-            after = column(rows[part[0] - 1 : part[0]], "step")[0] if part.size and part[0] else 0.0
-            draw_losses(axes, [rows[place] for place in part], float(after), is_kept)
+            own = [rows[place] for place in map(int, part)]
+            attempt = own[0].get("attempt") if own else None
+            is_kept = len(parts) == 1 or attempt == kept
+            draw_losses(axes, own, after, is_kept)
+            after = max(column(own, "step"), default=0.0)
             if len(parts) > 1:
-                name = f"{attempts[part[0]]} (kept)" if is_kept else str(attempts[part[0]])
+                name = f"{attempt} (kept)" if is_kept else str(attempt)
                 axes.set_title("\n".join(textwrap.wrap(plain_label(name), 24)), color=INK if is_kept else QUIET)
                 axes.set_facecolor(SHADE if is_kept else "white")
             handles, labels = axes.get_legend_handles_labels()
             entries |= dict(zip(labels, handles, strict=True))
         panels[0].set_ylabel("loss")
         if entries:
-            figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=3)
+            figure.legend(handles=list(entries.values()), labels=list(entries), loc="outside lower center", ncols=3)
         else:
             panels[0].text(
                 0.5, 0.5, "no positive, finite loss", transform=panels[0].transAxes, ha="center", color=QUIET

@@ -38,9 +38,10 @@ class StateSpace:
             return None
         one = model.typical
         field, scaler, count = one.field, one.system.scaler, len(one.latent)
-        is_linear = isinstance(field, Linear) and isinstance(one.observation, LinearReadout | MeasuredStates)
         bounds = (*scaler.bounds, *scaler.input_bounds, *one.scaler.bounds)
-        if not is_linear or any(each != UNBOUNDED for each in bounds):
+        if not isinstance(field, Linear) or any(each != UNBOUNDED for each in bounds):
+            return None
+        if not isinstance(one.observation, LinearReadout | MeasuredStates):
             return None
         weight, bias = as_double(field.layer.weight), as_double(field.layer.bias)
         scales, shifts = (
