@@ -1,13 +1,20 @@
 import subprocess
 import sys
 from dataclasses import replace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.pictures import TIMES, curve, pixels, split_by_trajectory, waves
+from helpers.pictures import TIMES, curve, pictures, pixels, split_by_trajectory, waves
+from omegaconf import OmegaConf
 
 from node_fit import from_frame, with_events
+from node_fit.app import background, run_logger
+from node_fit.app.config.build import trajectories_to_plot
+from node_fit.app.config.composition import ConfigError
+from node_fit.app.run_directory import RunDirectory
+from node_fit.app.run_logger import RunLogger
 from node_fit.data.dataset import Dataset
 from node_fit.plots.curves import EVENT, Curves, collect
 from node_fit.plots.figures import (
@@ -20,6 +27,7 @@ from node_fit.plots.figures import (
     plot_phase,
     select_trajectories,
 )
+from node_fit.training.callback import Record, RunState
 
 
 def split_by_time(data: Dataset) -> Curves:
@@ -292,3 +300,33 @@ def test_one_chunk_is_told_and_not_drawn(tmp_path, monkeypatch):
     row = {"step": 22, "stage": "main", "train_loss": 5.6e-4, "validation_loss": 6.6e-4}
     assert plot_loss([row], tmp_path / "loss.png").is_file()
     assert texts == ["after 22 steps, in one chunk:\ntraining 0.00056, validation 0.00066"]
+
+
+def test_the_key_of_plotted_trajectories_is_a_list_of_names():
+    assert trajectories_to_plot(OmegaConf.create({"plot": "auto"})) is None
+    assert trajectories_to_plot(OmegaConf.create({"plot": [14, "A"]})) == ["14", "A"]
+    for wrong in ("A", [], None, 3):
+        with pytest.raises(ConfigError, match=r"plot must be auto or a list of trajectories, such as plot=\[A3,B1\]"):
+            trajectories_to_plot(OmegaConf.create({"plot": wrong}))
+
+
+def test_pictures_of_a_run_are_of_the_chosen_trajectories_and_the_kept_attempt(tmp_path, monkeypatch):
+    made = {}
+    monkeypatch.setattr(background, "plot_loss", lambda rows, path, kept: made.update(kept=kept))
+    monkeypatch.setattr(background, "plot_fit", lambda curves, path, trajectories: made.update(shown=trajectories))
+    replace(pictures(tmp_path), slopes=None, kept="linear", trajectories=["2"]).draw()
+    assert made == {"kept": "linear", "shown": ["2"]}
+
+
+def test_a_chunk_is_logged_with_its_attempt(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_logger, "leading", lambda records, state: records[0])
+    idle = MagicMock(number=None)
+    files = RunDirectory(tmp_path)
+    files.begin_metrics(-1)
+    logger = RunLogger(OmegaConf.create({}), files, idle, idle, idle)
+    logger.checkpoints, state = idle, RunState(0, 0, ())
+    for step in (10, 20):
+        logger.on_chunk_end([Record(step, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], state)
+        logger.on_attempt("several starts", "as chosen is poor")
+        logger.checkpoints = idle
+    assert [row["attempt"] for row in files.read_metrics()] == ["as chosen", "several starts"]
