@@ -228,13 +228,11 @@ def search_run(run: Path, config: DictConfig, options: Json, tell: Callable[[str
 
 
 def with_equations(config: DictConfig, found: Discovery) -> DictConfig:
-    """The config of a fit of the equations, which begins at the constants that were found, and fits the starts."""
+    """The config of a fit of the equations, which begins at the constants that were found."""
     best = found.known().keywords
     field: Json = {"_target_": "node_fit.Known", "_partial_": True, "triggers": []}
     with open_dict(config):
         config.field = OmegaConf.create(field | best)
-        if config.start == "auto" or (OmegaConf.is_config(config.start) and "_target_" not in config.start):
-            config.start = OmegaConf.create({"_target_": "node_fit.Fitted", "_partial_": True, "given": 10})
     return config
 
 
@@ -276,7 +274,7 @@ def experiment_text(config: DictConfig, found: Discovery) -> str:
         for key in ("_target_", "_partial_"):
             group.pop(key, None)
     groups = ["override /data: table", "override /field: known"]
-    if str(config.start.get("_target_", "")).endswith("Fitted"):
+    if OmegaConf.is_config(config.start) and str(config.start.get("_target_", "")).endswith("Fitted"):
         groups.append("override /start: fitted")
     chosen = "\n".join(f"  - {group}" for group in groups)
     return f"# @package _global_\n# {found.verdict}\ndefaults:\n{chosen}\n\n{OmegaConf.to_yaml(kept)}"

@@ -142,7 +142,8 @@ def draw_data(system: System, noise: float, seed: int) -> Dataset:
     """Records of a system with noise of a share of each state's standard deviation."""
     ts = np.linspace(0, system.last, ROWS)
     exact = FoundSystem(system.rates, {}, system.rates, 0.0, 0, 0.0, False)
-    clean = np.stack([exact.simulate(start, ts) for start in system.starts])
+    solved = [exact.simulate(start, ts) for start in system.starts]
+    clean = np.stack([ys for ys in solved if ys is not None])
     draw = np.random.default_rng(seed).standard_normal(clean.shape)
     return Dataset.from_arrays(ts, clean + noise * clean.std(axis=(0, 1)) * draw, states=list(system.rates))
 
