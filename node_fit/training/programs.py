@@ -21,7 +21,7 @@ from ..objectives.objective import Target
 from ..runtime.compilation import PROGRAMS, Compilations, Executable, count_calls
 from ..runtime.placement import AnyArray, Placement, numbers_as_arrays, to_host
 from ..solver.held_steps import Shares, finest, settle, settle_between_rows
-from .decisions import StepErrors, even_nodes, pad_to_room
+from .decisions import LIMIT, StepErrors, even_nodes, pad_to_room
 from .step import (
     Params,
     StageData,
@@ -72,6 +72,8 @@ class Pace:
         self.seconds = max(time.perf_counter() - began, 1e-9) / steps
 
 
+# How often held steps are refined at the same parameters, should their errors still be large.
+REFINEMENTS = 3
 # Rows of the sample by which shared held steps are refined.
 SAMPLED = 256
 
@@ -270,11 +272,16 @@ class StagePrograms:
 
     def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """States before the first step, with held steps that meet the tolerance at their parameters."""
-        found = self.refine(states, fresh=True)
-        return tuple(
-            replace(state, grid=grid, error_limit=limit)
-            for state, grid, limit in zip(states, found.grids, found.limits, strict=True)
-        )
+        for _ in range(REFINEMENTS):
+            found = self.refine(states, fresh=True)
+            states = [
+                replace(state, grid=grid, error_limit=limit)
+                for state, grid, limit in zip(states, found.grids, found.limits, strict=True)
+            ]
+            # Errors of steps that are unstable say little of the steps that are needed.
+            if not found.changed or max(map(float, map(np.max, found.limits))) <= LIMIT:
+                break
+        return tuple(states)
 
     def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """States before the first step, with the current iterate as the best, judged by validation data if any."""

@@ -1,12 +1,13 @@
 """Decisions at the end of a chunk, on states that are made by hand: what counts as progress, and what ends a stage."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from node_fit.training.decisions import PLATEAU, PROGRESS, has_diverged, judge_chunk, outcome_of, return_to_best
+from node_fit.training.programs import Refined, StagePrograms
 from node_fit.training.step import HOPELESS_STEPS, Iterate, Params, TrainState
 from node_fit.training.task import Stage
 
@@ -101,3 +102,21 @@ def test_the_stages_best_iterate_is_chosen_where_the_training_loss_judges_both()
 def test_a_fit_has_diverged_at_ten_times_its_reference():
     assert not has_diverged(replace(STATE, chosen=iterate(9.9)))
     assert has_diverged(replace(STATE, chosen=iterate(10.1)))
+
+
+@dataclass
+class Held:
+    grid: int
+    error_limit: np.ndarray
+
+
+def test_held_steps_whose_errors_stay_large_are_refined_again(monkeypatch):
+    """The first errors may be those of unstable steps, which say little of the steps that are needed."""
+    limits = iter([1e5, 2e3, 100.0, 100.0])
+
+    def refine(self, states, *, fresh):
+        return Refined([state.grid + 1 for state in states], [np.array(next(limits))], True)
+
+    monkeypatch.setattr(StagePrograms, "refine", refine)
+    (state,) = StagePrograms.refined(object.__new__(StagePrograms), [Held(0, np.array(np.inf))])
+    assert state.grid == 3 and state.error_limit == 100.0

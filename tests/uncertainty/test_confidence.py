@@ -267,3 +267,26 @@ def test_implicit_methods_give_the_same_intervals():
     explicit = decay(0.1, solver=nf.Solver("bosh3", rtol=1e-6)).confidence().constants
     for name in ("a", "b"):
         assert found[name].lower == pytest.approx(explicit[name].lower, rel=1e-3)
+
+
+def test_intervals_are_those_of_the_fit_where_first_held_steps_are_unstable():
+    """Batches that run out of glucose, whose rate then is fast: steps far too long have errors that say little."""
+    draw, (growth, half, gain) = np.random.default_rng(4), (0.4, 0.5, 0.5)
+
+    def grow(t, y):
+        rate = growth * y[1] / (half + y[1]) * y[0]
+        return [rate, -rate / gain]
+
+    ts = [np.sort(np.append(draw.uniform(0, 14, 12), 0.0)) for _ in range(6)]
+    starts = draw.uniform([0.1, 6.0], [0.4, 12.0], (6, 2))
+    solved = [
+        scipy.integrate.solve_ivp(grow, (0, 15), start, t_eval=times, rtol=1e-9, atol=1e-12).y.T
+        for start, times in zip(starts, ts, strict=True)
+    ]
+    noisy = [ys + np.array([0.08, 0.2]) * draw.standard_normal(ys.shape) for ys in solved]
+    data = nf.Dataset.from_arrays(ts, noisy, states=("x", "s"))
+    rate = "mu*s/(K + s)*x"
+    field = known({"x": rate, "s": f"-{rate}/Y"}, {"mu": [0.2, 0, None], "K": [1.0, 0, None], "Y": [1.0, 0, None]})
+    fit = nf.fit(data, field=field, options=nf.Options(precision="x64", effort="quick"), progress=False)
+    found = fit.confidence()
+    assert found.constants["K"].lower > 0.1 and found.constants["K"].upper < 2 and "do not describe" not in str(found)
