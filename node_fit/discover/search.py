@@ -28,7 +28,7 @@ from .candidates import (
     symbolic_candidates,
 )
 from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
-from .judging import Judge, JudgedSystem, System, count_independent, first_of_each_shape
+from .judging import Judge, JudgedSystem, System, count_independent, drops, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
 from .shapes import shape_of_term
@@ -39,6 +39,8 @@ INTERRUPTED = "was interrupted"
 NAME_OF_ANGLE = re.compile(r"(?<![a-z])(angle|theta)(?![a-z])", re.IGNORECASE)
 # Candidates of each state that are combined, and the most terms of which the best one is combined whatever its place.
 COMBINED, SHORT_SUM = 4, 5
+# Systems whose terms are dropped at last.
+SHORTENED = 6
 # Candidates with the shortest descriptions that are combined, too, whatever they are on their own.
 FIRST = 3
 # The user's terms, and libraries that are searched together.
@@ -351,11 +353,13 @@ class Search:
                 self.improve(*self.search_again(best))
                 if self.judged[0] is best:
                     break
-        best, self.judged = self.judged[0], count_independent(self.judged)
+        self.judged = count_independent(self.judged)
         self.judge.share = self.judged[0].share
-        if self.ended is None and self.judged[0].formulas != best.formulas:
+        if self.ended is None and self.judge.share < 1:
+            # What fewer values told of a term may not be worth it; the best then may be shorter by several terms.
+            shorter = [system for each in self.judged[:SHORTENED] for system in drops(each.formulas)]
             with self.keeping():
-                self.improve(others)
+                self.improve(others, shorter)
 
     @contextmanager
     def keeping(self) -> Generator[None]:
