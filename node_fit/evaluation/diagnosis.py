@@ -19,7 +19,7 @@ from .advice import LONGER_WINDOW, POOR, Untried, advise_flat, join_alternatives
 from .case import FALLING, FLAT, GOOD_R2, LAST_CHUNK, MOST_OF_STAGE, WELL, Case, best_records, is_falling
 from .metrics import Divergence, Score, coverage, prediction_errors, where_not_finite
 from .outliers import describe_outliers
-from .residuals import LEAST_RESIDUAL, ResidualChecks, check_residuals
+from .residuals import ResidualChecks, check_residuals
 from .simulation import Simulated, predictions_frame
 
 if TYPE_CHECKING:
@@ -394,8 +394,7 @@ def is_at_end(case: Case) -> Diagnosis | None:
 
 def is_off_optimum(case: Case) -> Diagnosis | None:
     """Equations whose constants are not those of the least misfit, so that their intervals lie beside them."""
-    # Errors as small are the solver's, and the standard errors rounding.
-    distance = 0.0 if case.distance is None or case.train.nrmse <= LEAST_RESIDUAL else case.distance()
+    distance = 0.0 if case.distance is None else case.distance()
     if distance <= OFF_OPTIMUM:
         return None
     said = f"the constants are {distance:.2g} standard errors from their optimum"

@@ -43,13 +43,10 @@ def test_first_values_are_those_of_equations_and_starts():
 def test_a_fit_whose_constants_are_at_an_end_or_off_their_optimum_is_not_good():
     ys = np.sin(np.linspace(0.0, 6.0, 50))[None, :, None]
     data = nf.Dataset.from_arrays(np.linspace(0.0, 6.0, 50), ys, states=["x"])
-    off = 0.01 * np.random.default_rng(0).normal(size=ys.shape)
-    good = Case("converged", [], {"train": data}, {"train": ys + off})
+    good = Case("converged", [], {"train": data}, {"train": ys + 1e-6})
     assert diagnose(good).kind in ("good", "noise-limited")
     ended = diagnose(replace(good, ends=("R1 has run to 6e-16",)))
     assert ended.kind == "undetermined" and "R1 has run to 6e-16" in ended.sentence
     far = diagnose(replace(good, distance=lambda: 2.5))
     assert far.kind == "unfinished" and "2.5 standard errors from their optimum" in far.sentence
     assert diagnose(replace(good, distance=lambda: 0.1)).kind == diagnose(good).kind
-    exact = replace(good, predicted={"train": ys + 1e-6}, distance=lambda: 2.5)
-    assert diagnose(exact).kind == "good", "such errors are the solver's"
