@@ -272,16 +272,21 @@ class StagePrograms:
 
     def refined(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """States before the first step, with held steps that meet the tolerance at their parameters."""
+        refinements: list[tuple[TrainState, ...]] = []
         for _ in range(REFINEMENTS):
             found = self.refine(states, fresh=True)
-            states = [
+            states = tuple(
                 replace(state, grid=grid, error_limit=limit)
                 for state, grid, limit in zip(states, found.grids, found.limits, strict=True)
-            ]
+            )
+            if max(map(float, map(np.max, found.limits))) <= LIMIT:
+                return states
+            refinements.append(states)
             # Errors of steps that are unstable say little of the steps that are needed.
-            if not found.changed or max(map(float, map(np.max, found.limits))) <= LIMIT:
+            if not found.changed:
                 break
-        return tuple(states)
+        # Steps that never get small enough would only hide that the trajectory can't be solved.
+        return refinements[0]
 
     def judged_first(self, states: Sequence[TrainState]) -> tuple[TrainState, ...]:
         """States before the first step, with the current iterate as the best, judged by validation data if any."""
