@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hydra
 from hydra._internal import hydra as loading
@@ -25,6 +25,7 @@ from omegaconf._utils import split_key
 from ..data.tables.guess import find_likely_inputs, guess_by_names, is_repeating
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
+from ..discover.names import plain_names, rename_columns, unit_of
 from ..runtime.placement import explain_memory
 from ..runtime.serialization import is_json, is_list
 from ..storage.files import explain_disk
@@ -153,6 +154,9 @@ def print_error(error: Exception) -> None:
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 # Keys whose values name columns.
 TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
+# Of these, and of others, what names states, inputs and covariates.
+ROLES = ("states", "inputs", "covariates")
+NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
 STATES_BY = {"data.states", "data.observable", "data.series"}
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 # States named one by one in the line about a file.
@@ -169,7 +173,9 @@ def complete(words: list[str], program: str) -> list[str]:
     if not files:
         return join_overrides(words)
     made, said = keys_of_option(files, given)
-    words = join_overrides([*made, *(word for word in words if word != "data=table")])
+    keys = {word.partition("=")[0] for word in made}
+    others = [word for word in words if word.lstrip("+").partition("=")[0] not in keys or "=" not in word]
+    words = join_overrides([*made, *others])
     asked = get_args_parser().parse_known_args(words)[0]
     if not asked.cfg and not asked.info:
         print(f"{said}; in full: python -m {program} {shlex.join(words)}")
@@ -254,13 +260,49 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
     if trajectory is not None:
         made.append(f"data.trajectory={as_value(trajectory)}")
         said.append(f"{trajectory!r} names the trajectory")
+    renamed = keys_with_plain_names(column_names(path), states, given)
     if states:
-        made.append(f"data.states={as_value(states)}")
         said.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
+        if not renamed:
+            made.append(f"data.states={as_value(states)}")
+    if renamed:
+        made += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
+        short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
+        said.append(f"with plain names for equations: {short}")
     if others:
         said.append(f"{list_names(others, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(path, columns, given) if states else ""
     return made, (f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)) + hints
+
+
+def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:
+    """The keys that name columns with blanks, brackets or signs so that equations can; none if no column has these.
+
+    **Arguments:**
+
+    - `names`: all columns of the file.
+    - `states`: those that are guessed to be states.
+    - `given`: the overrides of the command by key, which may use either name of a column.
+    """
+    if {"data.rename", "data.observable", "data.series"} & set(given):
+        return {}
+    columns = {short: name for name, short in plain_names(names).items()}
+    data: dict[str, object] = {"states": list(states)} if states else {}
+    for key in NAMING_KEYS:
+        value = value_of(given.get(f"data.{key}", ""))
+        if isinstance(value, str) and key in ROLES:
+            value = [value]
+        if is_json(value):
+            data[key] = {columns.get(str(name), str(name)): each for name, each in value.items()}
+        elif is_list(value):
+            data[key] = [columns.get(str(name), str(name)) for name in value]
+    changed = rename_columns(data, names)
+    rename = cast(Mapping[str, str], changed["rename"])
+    if not rename:
+        return {}
+    units = {short: unit for short, name in rename.items() if (unit := unit_of(name))}
+    units |= cast(dict[str, str], changed.get("units", {}))
+    return changed | ({"units": units} if units else {})
 
 
 def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
@@ -270,6 +312,8 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     """
     names = column_names(path)
     named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
+    columns = {short: name for name, short in plain_names(names).items()}
+    named += [columns[name] for name in named if name in columns]
     free = [name for name in names if name not in named]
     guess = guess_by_names(free)
     has_time, has_states = bool({"data.time", "data.step"} & set(given)), bool(STATES_BY & set(given))
@@ -301,7 +345,9 @@ def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str
     except (ValueError, OSError):  # The run says what is wrong with the table.
         return ""
     each = [f"{name!r} {why}" for name, why in found.items()]
-    return f"; {' and '.join(each)}, as an input does: data.inputs={as_value(list(found))}" if each else ""
+    plain = plain_names(column_names(path))
+    inputs = as_value([plain.get(name, name) for name in found])
+    return f"; {' and '.join(each)}, as an input does: data.inputs={inputs}" if each else ""
 
 
 def value_of(word: str) -> object:
@@ -319,10 +365,14 @@ def texts_in(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def as_value(value: str | Sequence[str]) -> str:
-    """Writes a text, or a list of texts, as the value of an override."""
+def as_value(value: object) -> str:
+    """Writes a text, a number, or a list or mapping of these, as the value of an override."""
+    if is_json(value):
+        return f"{{{','.join(f'{as_value(str(name))}:{as_value(each)}' for name, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(as_value(each) for each in cast(Sequence[object], value))}]"
     if not isinstance(value, str):
-        return f"[{','.join(as_value(each) for each in value)}]"
+        return "null" if value is None else str(value)
     if re.fullmatch(r"[A-Za-z_/.][\w/.-]*", value, re.ASCII) and isinstance(value_of(f"key={value}"), str):
         return value
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', value).replace("${", "\\${")

@@ -9,7 +9,7 @@ from ..data.dataset import Dataset
 from ..model.fields.equations import check_symbol
 
 # The unit after a name, in brackets.
-UNIT = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
+UNIT = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]\s*$")
 
 
 def is_symbol(name: str) -> bool:
@@ -53,22 +53,31 @@ def with_plain_names(data: Dataset) -> tuple[Dataset, dict[str, str]]:
     return renamed, plain
 
 
-def rename_columns(data: Mapping[str, object]) -> dict[str, object]:
-    """A table's keys in which states and inputs have names that equations can have, by its key `rename`."""
+def rename_columns(data: Mapping[str, object], columns: Sequence[str] | None = None) -> dict[str, object]:
+    """A table's keys in which states and inputs have names that equations can have, by its key `rename`.
+
+    **Arguments:** `columns`: all of the file, so that a name does not depend on the roles; those with a role if None.
+    """
+    roles = [
+        str(name) for key in ("states", "inputs", "covariates") for name in cast(Sequence[str], data.get(key) or ())
+    ]
+    plain = plain_names(roles if columns is None else columns)
 
     def renamed(value: object) -> object:
         if isinstance(value, Mapping):
             return {plain.get(str(name), name): each for name, each in cast(Mapping[str, object], value).items()}
         return [plain.get(name, name) for name in cast(Sequence[str], value)]
 
-    names = [
-        str(name) for key in ("states", "inputs", "covariates") for name in cast(Sequence[str], data.get(key) or ())
-    ]
-    plain = plain_names(names)
     keys = ("states", "inputs", "covariates", "units", "log", "bounds", "angles", "sigma")
     changed = {key: renamed(data[key]) for key in keys if not isinstance(data.get(key), str | float | None)}
-    columns = {short: name for name, short in plain.items()}
-    return {**data, **changed, "rename": {**cast(Mapping[str, str], data.get("rename") or {}), **columns}}
+    rename = {plain[name]: name for name in roles if name in plain}
+    return {**data, **changed, "rename": {**cast(Mapping[str, str], data.get("rename") or {}), **rename}}
+
+
+def unit_of(name: str) -> str | None:
+    """The unit in brackets at the end of a column's name, as in `Voltage (V)`."""
+    found = UNIT.search(name)
+    return found[1].strip() or None if found else None
 
 
 def write_plainly(texts: Iterable[str], plain: Mapping[str, str]) -> list[str]:

@@ -67,7 +67,15 @@ def test_a_file_is_fitted_without_a_key(folder, words):
         (["mine.csv", "data.states=[t,x]"], ["data.time=y"]),
         (["mine.csv", "data.step=0.1"], ["data.states=[t,x,y]"]),
         (["mine.csv", "data=table"], ["data.time=t", "data.states=[x,y]"]),
-        (["lab.csv"], ['data.time="Zeit [h]"', 'data.states=["Temperatur [°C]"]']),
+        (
+            ["lab.csv"],
+            [
+                'data.time="Zeit [h]"',
+                "data.states=[Temperatur]",
+                'data.rename={Temperatur:"Temperatur [°C]"}',
+                'data.units={Temperatur:"°C"}',
+            ],
+        ),
         (["*.csv", "data.states=[x]"], ['data.time="Zeit [h]"']),
     ],
 )
@@ -96,6 +104,24 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
     found = complete(["guess.csv", *words], "node_fit")
     assert [word for word in found[2:] if word not in words] == made
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pump", ["Pump (V)", "Pump"])
+def test_columns_with_blanks_and_units_get_names_for_equations(folder, pump):
+    (folder / "tank.csv").write_text("t (s),Upper tank (cm),Pump (V)\n0,1,2\n1,2,3\n2,3,1\n")
+    found = complete(["tank.csv", f'data.inputs=["{pump}"]', "data.bounds={Upper_tank: [0, null]}"], "node_fit")
+    data = composed(*found).data
+    assert (data.states, data.inputs) == (["Upper_tank"], ["Pump"])
+    assert data.rename == {"Upper_tank": "Upper tank (cm)", "Pump": "Pump (V)"}
+    assert data.units == {"Upper_tank": "cm", "Pump": "V"} and data.bounds == {"Upper_tank": [0, None]}
+    read = build(OmegaConf.to_container(data, resolve=True), key="data").load().train
+    assert (read.states, read.inputs, read.units["Pump"]) == (("Upper_tank",), ("Pump",), "V")
+
+
+def test_names_that_the_command_gives_to_columns_are_kept(folder):
+    found = complete(["lab.csv", "data.rename={T: 'Temperatur [°C]'}", "data.states=[T]"], "node_fit")
+    assert composed(*found).data.rename == {"T": "Temperatur [°C]"}
+    assert sum(word.startswith("data.rename") for word in found) == 1
 
 
 def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
