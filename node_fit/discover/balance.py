@@ -1,6 +1,5 @@
 """Where unknown functions stand in the rates of states: apart, within known equations, or as flows between states."""
 
-import ast
 import itertools
 import math
 import re
@@ -11,8 +10,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ..expressions.evaluation import Tape
+from ..expressions.tree import Expression, substitute
 from ..model.fields.equations import parse
-from .formulas import Formula, Tape, Term, lift, monomial
+from .formulas import Formula, Term, lift_expression, monomial, read_tape
 from .shapes import summands_of
 
 # Molecules of a reaction, on each side.
@@ -107,7 +108,7 @@ class Balance:
         """
         if not self.constants:
             return [set() for _ in self.titles]
-        rates = Tape(self.rates, [*names, *self.unknowns])
+        rates = read_tape(self.rates, [*names, *self.unknowns])
         at = [*values.T, *given.T, *self.constants.values()]
         slopes = [slopes_of(rates, at, len(names) + place) for place in range(len(self.unknowns))]
         sought, known = (
@@ -115,7 +116,7 @@ class Balance:
             np.stack([slope.ravel() for slope in slopes[given.shape[1] :]], axis=1),
         )
         with np.errstate(all="ignore"):
-            added = Tape([term.text for term in terms], names)([*values.T])
+            added = read_tape([term.text for term in terms], names)([*values.T])
         return [
             {term.text for term, value in zip(terms, added, strict=True) if is_spanned((slope * value).ravel(), known)}
             for slope in sought
@@ -126,7 +127,7 @@ class Balance:
         held = dict(zip(self.unknowns, texts, strict=True))
         trees = {name: parse(name, text) for name, text in held.items()}
         return {
-            state: held[rate] if rate in held else join(summands_of(InPlace(trees).visit(parse(state, rate))), digits)
+            state: held[rate] if rate in held else join(summands_of(substitute(parse(state, rate), trees)), digits)
             for state, rate in zip(states, self.rates, strict=True)
         }
 
@@ -150,21 +151,11 @@ def is_spanned(column: np.ndarray, known: np.ndarray) -> bool:
     return bool(np.linalg.norm(left) < SPANNED * np.linalg.norm(column))
 
 
-class InPlace(ast.NodeTransformer):
-    """Puts trees in the place of names."""
-
-    def __init__(self, trees: Mapping[str, ast.expr]):
-        self.trees = trees
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.trees.get(node.id, node)
-
-
-def join(summands: Iterable[tuple[int, ast.expr]], digits: int) -> str:
+def join(summands: Iterable[tuple[int, Expression]], digits: int) -> str:
     """The text of a sum, whose numbers have so many digits."""
     text = ""
     for sign, tree in summands:
-        text += f" {'-' if sign < 0 else '+'} {lift(ast.unparse(tree), 'sum').shown(digits)}"
+        text += f" {'-' if sign < 0 else '+'} {lift_expression(tree).shown(digits)}"
     return re.sub(r"^ (?:\+ |(-) )", r"\1", text) or "0"
 
 

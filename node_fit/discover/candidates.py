@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .balance import Balance
-from .formulas import Formula, Tape, Term, lift, part_of, sum_of
+from .formulas import Formula, Term, lift, part_of, read_tape, sum_of
 from .watch import SearchWatch
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class View:
         """The value of each term in each equation, shape `(equation, term)`."""
         columns = [self.values[:, at] for at in range(self.values.shape[1])]
         with np.errstate(all="ignore"):
-            each = Tape([term.text for term in terms], names)(columns)
+            each = read_tape([term.text for term in terms], names)(columns)
         found = np.stack([np.broadcast_to(value, len(self.values)) for value in each], axis=1)
         return found if self.weights is None else self.weights @ found
 

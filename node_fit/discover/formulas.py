@@ -1,20 +1,20 @@
 """Formulas with constants: libraries of terms, and right-hand sides that NumPy evaluates."""
 
-import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..model.fields.equations import operands, parse
+from ..expressions.evaluation import Tape
+from ..expressions.operations import OPERATIONS
+from ..expressions.tree import Application, Expression, Number, calls, symbols
+from ..expressions.writing import write
+from ..model.fields.equations import parse
 
-Value = float | np.ndarray
-# How much functions and divisions count in the size of a formula.
-OF_FUNCTION, OF_DIVISION = 4, 3
 # Terms of one library: with more, their elimination costs more than it finds.
 MOST_LIBRARY_TERMS = 80
 LIBRARIES = (
@@ -28,29 +28,6 @@ THRESHOLDS, MOST_EXPONENT = (0.2, 0.5, 0.8), 20.0
 HALVES, MAX_MOVE = (0.3, 0.1, 0.9), 3.0
 # Share of the largest value below 0 that is taken for noise of what is positive.
 MAX_NEGATIVE = 0.05
-
-
-def pass_where(gate: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """A value where its gate is not 0; a product with 0 would let infinite values through, as NaN."""
-    return np.where(gate, value, 0.0)
-
-
-def logistic(x: np.ndarray) -> np.ndarray:
-    return 0.5 + 0.5 * np.tanh(0.5 * x)
-
-
-ARRAY: dict[str, Callable[..., np.ndarray]] = {
-    **{name: getattr(np, name) for name in ("exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh")},
-    **{name: getattr(np, name) for name in ("tanh", "abs", "sign", "minimum", "maximum")},
-    "sigmoid": logistic,
-}
-ARITHMETIC: dict[type[ast.operator], Callable[..., np.ndarray]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
-}
 
 
 @dataclass(frozen=True)
@@ -178,28 +155,14 @@ def move_within(numbers: np.ndarray, moves: np.ndarray) -> np.ndarray:
 def part_of(term: str) -> tuple[str, tuple[float, ...], int]:
     """The part that is a term times a constant, the numbers within the term, and the part's size."""
     match read_term(term):
-        case ast.Constant(value=1):
+        case Number(1):
             product = "1.0"
-        case ast.BinOp(op=ast.Div(), left=ast.Constant(value=1), right=below):
-            product = f"1.0/({ast.unparse(below)})"
+        case Application("/", (Number(1), below)):
+            product = f"1.0/({write(below)})"
         case _:
             product = f"1.0*{term}"
     lifted = lift(product, "sum")
     return lifted.parts[0], lifted.constants[1:], count_part(lifted.parts[0])
-
-
-# How an operator is written, how it binds, and how tightly its right operand has to.
-SIGNS_AND_BINDING: dict[type[ast.operator], tuple[str, int, int]] = {
-    ast.Add: (" + ", 1, 1),
-    ast.Sub: (" - ", 1, 2),
-    ast.Mult: ("*", 2, 2),
-    ast.Div: ("/", 2, 3),
-    ast.Pow: ("**", 3, 4),
-}
-
-
-def enclose(text: str, needed: bool) -> str:
-    return f"({text})" if needed else text
 
 
 def lift(text: str, state: str) -> Formula:
@@ -207,139 +170,53 @@ def lift(text: str, state: str) -> Formula:
 
     **Raises:** `EquationError` if the grammar refuses the text.
     """
+    return lift_expression(parse(state, text))
+
+
+def lift_expression(expression: Expression) -> Formula:
+    """As `lift`."""
     found: list[float] = []
 
     def constant(value: float) -> str:
         found.append(value)
         return f"{{{len(found) - 1}}}"
 
-    def written(node: ast.expr, least: int = 0) -> str:
-        """The text, in parentheses where its operator binds less than `least`."""
-        match node:
-            case ast.Constant(value=int() | float() as value):
-                return constant(float(value))
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-                return constant(-float(value))
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return enclose(f"-{written(inner, 2)}", least > 0)
-            case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=power)) if power in (2, 3, 4, 5):
-                return enclose(f"{written(left, 4)}**{int(power)}", least > 3)
-            case ast.BinOp(op=operator, left=left, right=right):
-                sign, binds, right_binds = SIGNS_AND_BINDING[type(operator)]
-                left_binds = 4 if isinstance(operator, ast.Pow) else binds
-                return enclose(f"{written(left, left_binds)}{sign}{written(right, right_binds)}", binds < least)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return f"{name}({', '.join(map(written, arguments))})"
-            case ast.Name(id=name):
-                return name
-            case _:
-                raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
-
-    tree = parse(state, text)
-    return Formula((written(tree),), tuple(found), (), count(tree))
+    return Formula((write(expression, constant),), tuple(found), (), count(expression))
 
 
-def count(node: ast.expr) -> int:
-    """The size of a tree: names, constants and operators count once, functions and divisions more.
+def count(node: Expression) -> int:
+    """The size of an expression: names, constants and operators count once, functions and divisions more.
 
     A power counts as the product that it is, that of a number as a number. What is rare in equations of nature counts
     as more, as in the complexities of symbolic regression.
     """
     match node:
-        case ast.BinOp(op=ast.Pow(), left=ast.Constant(), right=ast.Constant()):
+        case Application("^", (Number(), Number())):
             return 1
-        case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as power)) if 2 <= power <= 9:
-            return power * count(left) + power - 1
-        case ast.Call():
-            own = OF_FUNCTION
-        case ast.BinOp(op=ast.Div()):
-            own = OF_DIVISION
+        case Application("^", (base, Number(int() as power))) if 2 <= power <= 9:
+            return power * count(base) + power - 1
+        case Application(name, arguments):
+            operation = OPERATIONS[name]
+            times = max(len(arguments) - 1, 1) if operation.folds else 1
+            return operation.size * times + sum(map(count, arguments))
         case _:
-            own = 1
-    return own + sum(map(count, operands(node)))
+            return 1
 
 
 @functools.lru_cache(maxsize=16_384)
-def read_term(text: str) -> ast.expr:
-    """The tree of a term, which is to be read only."""
+def read_term(text: str) -> Expression:
+    """The expression of a term."""
     return parse("term", text)
 
 
-class Tape:
-    """Expressions as one list of operations on arrays, in which whatever they share is computed once.
-
-    **Arguments:** `texts`: in the grammar of equations. `names`: of the values that a call is given. `sums`: by further
-    names, the summands of what these stand for, each with the name of its gate or None; they may be more than one text
-    can hold.
-    """
-
-    def __init__(
-        self,
-        texts: Sequence[str],
-        names: Sequence[str],
-        sums: Mapping[str, Sequence[tuple[str, str | None]]] = MappingProxyType({}),
-    ):
-        self.places = {name: at for at, name in enumerate(names)}
-        self.steps: list[tuple[Callable[..., Value], tuple[int, ...]]] = []
-        self.known: dict[tuple[object, ...], int] = {}
-        self.first = self.free = len(names)
-        for name, summands in sums.items():
-            places = [self.place_behind(gate, text) for text, gate in summands] or [self.number(0.0)]
-            self.places[name] = functools.reduce(lambda left, right: self.add(np.add, left, right), places)
-        self.results = [self.place(read_term(text)) for text in texts]
-
-    def __call__(self, values: Sequence[Value]) -> list[Value]:
-        """The value of each text."""
-        held: list[Value] = [*values]
-        for function, places in self.steps:
-            if len(places) == 2:
-                held.append(function(held[places[0]], held[places[1]]))
-            else:
-                held.append(function(*[held[at] for at in places]))
-        return [held[at] for at in self.results]
-
-    def add(self, function: Callable[..., Value], *places: int) -> int:
-        key = (function, places)
-        if key not in self.known:
-            self.steps.append(key)
-            self.known[key] = self.free
-            self.free += 1
-        return self.known[key]
-
-    def place_behind(self, gate: str | None, text: str) -> int:
-        """The place of a text's value where its gate is open, and of 0 elsewhere."""
-        place = self.place(read_term(text))
-        return place if gate is None else self.add(pass_where, self.places[gate], place)
-
-    def number(self, value: float) -> int:
-        """The place of a number, which an operation without operands yields."""
-        key = ("number", value)
-        if key not in self.known:
-            self.steps.append((lambda: value, ()))
-            self.known[key] = self.free
-            self.free += 1
-        return self.known[key]
-
-    def place(self, node: ast.expr) -> int:
-        """The place of the value of a tree."""
-        match node:
-            case ast.Constant(value=int() | float() as value):
-                return self.number(float(value))
-            case ast.Name(id=name):
-                return self.places[name]
-            case ast.UnaryOp(op=operator, operand=inner):
-                return self.add(np.negative, self.place(inner)) if isinstance(operator, ast.USub) else self.place(inner)
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return self.add(ARRAY[name], *map(self.place, arguments))
-            case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as power)) if 1 <= power <= 9:
-                base = found = self.place(left)
-                for _ in range(power - 1):
-                    found = self.add(np.multiply, found, base)
-                return found
-            case ast.BinOp(op=operator, left=left, right=right):
-                return self.add(ARITHMETIC[type(operator)], self.place(left), self.place(right))
-            case _:
-                raise TypeError(f"{type(node).__name__} passed the grammar, but is not known here.")
+def read_tape(
+    texts: Sequence[str],
+    names: Sequence[str],
+    sums: Mapping[str, Sequence[tuple[str, str | None]]] = MappingProxyType({}),
+) -> Tape:
+    """As `Tape`, of texts."""
+    read = {name: [(read_term(text), gate) for text, gate in summands] for name, summands in sums.items()}
+    return Tape([read_term(text) for text in texts], names, read)
 
 
 def monomial(names: Sequence[str]) -> Term:
@@ -405,15 +282,15 @@ def fits_angles(term: Term, angles: Sequence[str]) -> bool:
     """Whether angles stand in sines, cosines and products alone, as they do in mechanics; other functions of them only
     imitate these: `exp(x) - exp(-x)` is nearly a sine.
     """
-    for node in ast.walk(read_term(term.text)):
+    for node in calls(read_term(term.text)):
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name not in ("sin", "cos"):
-                inside: ast.AST = node
-            case ast.BinOp(op=ast.Div(), right=inside):
+            case Application("sin" | "cos" | "+" | "-" | "*" | "^" | "negative"):
+                continue
+            case Application("/", (_, inside)):
                 pass
             case _:
-                continue
-        if any(isinstance(each, ast.Name) and each.id in angles for each in ast.walk(inside)):
+                inside = node
+        if any(name in angles for name in symbols(inside)):
             return False
     return True
 

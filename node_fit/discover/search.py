@@ -10,7 +10,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..data.dataset import Dataset
-from ..model.fields.equations import nearest_symbol, parse, variables
+from ..expressions.tree import symbols
+from ..model.fields.equations import nearest_symbol, parse
 from ..model.neural_ode import NeuralODE
 from ..options.options import Effort
 from .balance import Balance, conserving, reacting
@@ -27,7 +28,7 @@ from .candidates import (
     sparse_candidates,
     symbolic_candidates,
 )
-from .formulas import LIBRARIES, Formula, Tape, Term, count, fits_angles, make_library
+from .formulas import LIBRARIES, Formula, Term, count, fits_angles, make_library, read_tape
 from .judging import Judge, JudgedSystem, System, count_independent, drops, first_of_each_shape
 from .names import plain_names
 from .reading import read_field
@@ -93,7 +94,7 @@ class FoundSystem:
         **Arguments:** `start`: of the states, at the first time. `us`: inputs by name, `(row,)`, linear between rows.
         """
         inputs = dict(us or {})
-        rates = Tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
+        rates = read_tape(list(self.equations.values()), [*self.equations, *inputs, *self.constants])
         constants = list(self.constants.values())
 
         def slope(t: float, y: np.ndarray) -> np.ndarray:
@@ -174,10 +175,10 @@ class Vocabulary:
         """
         for kind in ("terms", "required", "forbidden"):
             for text in getattr(self, kind):
-                for node in variables(parse(kind, text)):
-                    if node.id not in names:
-                        hint = nearest_symbol(node.id, names)
-                        raise ValueError(f"{kind}: in {text!r}, {node.id!r} is not a state or an input; {hint}")
+                for name in symbols(parse(kind, text)):
+                    if name not in names:
+                        hint = nearest_symbol(name, names)
+                        raise ValueError(f"{kind}: in {text!r}, {name!r} is not a state or an input; {hint}")
         shapes = {shape_of_term(term.text) for term in offered}
         for text in self.forbidden:
             if shape_of_term(text) not in shapes:

@@ -1,10 +1,10 @@
 """The shape of a term: what is the same in all its texts, however factors and summands are ordered."""
 
-import ast
 import functools
 from collections import Counter
 from collections.abc import Iterator
 
+from ..expressions.tree import Application, Expression, Number, Symbol
 from ..model.fields.equations import parse
 
 
@@ -17,24 +17,24 @@ def shape_of_term(text: str) -> str:
     return write_product(parse("term", text), with_number=False)
 
 
-def write_shape(node: ast.expr) -> str:
+def write_shape(node: Expression) -> str:
     match node:
-        case ast.Constant():
+        case Number():
             return "#"
-        case ast.Name(id=name):
+        case Symbol(name):
             return name
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return f"{name}({', '.join(map(write_shape, arguments))})"
-        case ast.BinOp(op=ast.Add() | ast.Sub()):
+        case Application("+" | "-"):
             signed = [("-" if sign < 0 else "+") + write_shape(each) for sign, each in summands_of(node)]
             return f"({' '.join(sorted(signed))})"
-        case ast.BinOp(op=ast.Pow(), left=left, right=right) if not is_integer_literal(right):
-            return f"{write_shape(left)}^{write_shape(right)}"
-        case _:
+        case Application("^", (base, exponent)) if not is_integer_literal(exponent):
+            return f"{write_shape(base)}^{write_shape(exponent)}"
+        case Application("*" | "/" | "^" | "negative"):
             return write_product(node, with_number=True)
+        case Application(name, arguments):
+            return f"{name}({', '.join(map(write_shape, arguments))})"
 
 
-def write_product(node: ast.expr, with_number: bool) -> str:
+def write_product(node: Expression, with_number: bool) -> str:
     powers: Counter[str] = Counter()
     for factor, power in factors_of(node):
         powers[write_shape(factor)] += power
@@ -43,59 +43,65 @@ def write_product(node: ast.expr, with_number: bool) -> str:
     return "*".join(["#"] * (has_number and with_number) + factors) or "#"
 
 
-def is_integer_literal(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int)
+def is_integer_literal(node: Expression) -> bool:
+    return isinstance(node, Number) and isinstance(node.value, int)
 
 
-def factors_of(node: ast.expr, power: int = 1) -> Iterator[tuple[ast.expr, int]]:
-    """The factors of a tree, with their whole powers; a sign is a number."""
+def factors_of(node: Expression, power: int = 1) -> Iterator[tuple[Expression, int]]:
+    """The factors of an expression, with their whole powers; a sign is a number."""
     match node:
-        case ast.BinOp(op=ast.Mult() | ast.Div() as operator, left=left, right=right):
-            yield from factors_of(left, power)
-            yield from factors_of(right, power if isinstance(operator, ast.Mult) else -power)
-        case ast.BinOp(op=ast.Pow(), left=left, right=ast.Constant(value=int() as exponent)):
-            yield from factors_of(left, power * exponent)
-        case ast.UnaryOp(operand=inner):
-            yield ast.Constant(-1), 1
+        case Application("*", arguments):
+            for argument in arguments:
+                yield from factors_of(argument, power)
+        case Application("/", (above, below)):
+            yield from factors_of(above, power)
+            yield from factors_of(below, -power)
+        case Application("^", (base, Number(int() as exponent))):
+            yield from factors_of(base, power * exponent)
+        case Application("negative", (inner,)):
+            yield Number(-1), 1
             yield from factors_of(inner, power)
         case _:
             yield node, power
 
 
-def summands_of(tree: ast.expr, sign: int = 1) -> Iterator[tuple[int, ast.expr]]:
+def summands_of(node: Expression, sign: int = 1) -> Iterator[tuple[int, Expression]]:
     """The summands of a sum that are not 0, with their signs."""
-    match tree:
-        case ast.BinOp(op=ast.Add() | ast.Sub() as operator, left=left, right=right):
+    match node:
+        case Application("+", arguments):
+            for argument in arguments:
+                yield from summands_of(argument, sign)
+        case Application("-", (left, right)):
             yield from summands_of(left, sign)
-            yield from summands_of(right, sign if isinstance(operator, ast.Add) else -sign)
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            yield from summands_of(right, -sign)
+        case Application("negative", (inner,)):
             yield from summands_of(inner, -sign)
-        case _ if not is_zero(tree):
-            own, tree = take_sign(tree)
-            yield sign * own, tree
+        case _ if not is_zero(node):
+            own, node = take_sign(node)
+            yield sign * own, node
         case _:
             pass
 
 
-def take_sign(tree: ast.expr) -> tuple[int, ast.expr]:
+def take_sign(node: Expression) -> tuple[int, Expression]:
     """The sign of a product's first factor, and the product without it."""
-    match tree:
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
+    match node:
+        case Application("negative", (inner,)):
             return -1, inner
-        case ast.BinOp(op=ast.Mult() | ast.Div() as operator, left=left, right=right):
-            sign, first = take_sign(left)
-            return sign, ast.BinOp(first, operator, right)
+        case Application("*" | "/" as name, (first, *others)):
+            sign, first = take_sign(first)
+            return sign, Application(name, (first, *others))
         case _:
-            return 1, tree
+            return 1, node
 
 
-def is_zero(tree: ast.expr) -> bool:
-    match tree:
-        case ast.Constant(value=value):
+def is_zero(node: Expression) -> bool:
+    match node:
+        case Number(value):
             return value == 0
-        case ast.BinOp(op=ast.Mult(), left=left, right=right):
-            return is_zero(left) or is_zero(right)
-        case ast.BinOp(op=ast.Div(), left=left):
-            return is_zero(left)
+        case Application("*", arguments):
+            return any(map(is_zero, arguments))
+        case Application("/", (above, _)):
+            return is_zero(above)
         case _:
             return False

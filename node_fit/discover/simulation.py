@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..expressions.evaluation import Tape
 from .balance import Balance
-from .formulas import Formula, Tape
+from .formulas import Formula, read_tape
 from .watch import say_nothing
 
 # Relative change of the sum of squares below which a fit has ended, and what a residual of a failed simulation is.
@@ -196,7 +197,7 @@ class Family:
             for each in summands:
                 if each.has[members].any():
                     sums[each.unknown].append((each.text, None if each.has[members].all() else gates[each]))
-            return Tape(balance.rates, named, sums)
+            return read_tape(balance.rates, named, sums)
 
         shut = np.array([each.has for each in gates], float).reshape(len(gates), len(systems)).T
         start, mine = np.hstack([constants, shut]), np.hstack([free, np.zeros_like(shut, bool)])

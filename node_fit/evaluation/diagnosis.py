@@ -1,6 +1,5 @@
 """The verdict on a fit, in a sentence that says what to try next, and where predictions end early."""
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
-from ..model.fields.equations import Equations, as_mapping, evaluate_term, variables
+from ..expressions.tree import Application, symbols
+from ..expressions.writing import write
+from ..model.fields.equations import Equations, as_mapping, evaluate_term
 from ..model.make_model import keyword, says
 from ..runtime.validation import is_mapping
 from .advice import LONGER_WINDOW, POOR, Untried, advise_flat, join_alternatives, more_training, past_predicts
@@ -66,28 +67,26 @@ def describe_edge(
     columns = np.concatenate([predicted[row, : last + 1], data.us[row, : last + 1]], axis=1).T
     values = dict(zip((*data.states, *data.inputs), map(jnp.asarray, columns), strict=True))
     for state, operation, argument in Equations.of(as_mapping(equations)).edges():
-        if not {node.id for node in variables(argument)} <= set(values):
+        if not set(symbols(argument)) <= set(values):
             continue
         past = np.atleast_1d(np.asarray(evaluate_term(argument, values, float)))
         ahead = 2 * past[-1] - past[-2] if len(past) > 1 else past[-1]
         if min(past[-1], ahead) < NEAR_EDGE * np.abs(past).max():
-            inside = ast.unparse(argument)
+            inside = write(argument)
             return (
-                f"{ast.unparse(operation)} in the equation of {state} has no value where {inside} is below 0, and it "
+                f"{write(operation)} in the equation of {state} has no value where {inside} is below 0, and it "
                 f"has come to {past[-1]:.2g}: write {guard(operation, inside)}"
             )
     return None
 
 
-def guard(operation: ast.expr, inside: str) -> str:
+def guard(operation: Application, inside: str) -> str:
     """A root, logarithm or power whose argument, the text `inside`, can't fall below its domain."""
     match operation:
-        case ast.Call(func=ast.Name(id=name)):
+        case Application("^", (_, exponent)):
+            return f"maximum({inside}, 0)**{write(exponent, least=4)}"
+        case Application(name):
             return f"{name}(maximum({inside}, {'0' if name == 'sqrt' else '1e-6'}))"
-        case ast.BinOp(right=exponent):
-            return f"maximum({inside}, 0)**{ast.unparse(exponent)}"
-        case _:
-            return ast.unparse(operation)
 
 
 Kind = Literal[

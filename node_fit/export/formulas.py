@@ -1,41 +1,19 @@
 """The target `sympy`: known equations as formulas of SymPy and as LaTeX."""
 
-import ast
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..expressions.writing import write_sympy
 from ..model.fields.equations import normalize, parse
 from ..model.fields.known import Known
 from ..runtime.serialization import __version__
 from .c import templates_with
 from .functions import Exported
 from .latex import render_latex
-from .tracing import CannotExport
 from .trials import CheckRecord, load_module, record_starts
-
-# Functions of equations, as SymPy writes them.
-SYMPY_NAMES = {
-    "abs": "sp.Abs({})",
-    "log10": "sp.log({}, 10)",
-    "minimum": "sp.Min({}, {})",
-    "maximum": "sp.Max({}, {})",
-    "sigmoid": "(1/(1 + sp.exp(-({}))))",
-    **{
-        name: f"sp.{name}({{}})" for name in ("exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")
-    },
-}
-SYMPY_SIGNS: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Pow: "**",
-    ast.USub: "-",
-    ast.UAdd: "+",
-}
 
 
 def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> list[str]:
@@ -50,23 +28,6 @@ def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> l
     return found
 
 
-def as_sympy(node: ast.expr, symbols: dict[str, str]) -> str:
-    """An expression of equations in Python with SymPy's functions; names become those of symbols."""
-    match node:
-        case ast.Constant(value=value):
-            return f"sp.Integer({value})" if isinstance(value, int) else f"sp.Float({value!r})"
-        case ast.Name(id=name):
-            return symbols[name]
-        case ast.UnaryOp(op=op, operand=operand):
-            return f"({SYMPY_SIGNS[type(op)]}{as_sympy(operand, symbols)})"
-        case ast.BinOp(left=left, op=op, right=right):
-            return f"({as_sympy(left, symbols)} {SYMPY_SIGNS[type(op)]} {as_sympy(right, symbols)})"
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return SYMPY_NAMES[name].format(*(as_sympy(each, symbols) for each in arguments))
-        case _:
-            raise CannotExport(f"an equation has {type(node).__name__}, which is no formula.")
-
-
 def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[str, str]:
     """The module of formulas, and their LaTeX."""
     one, field = exported.one, exported.one.field
@@ -74,7 +35,7 @@ def render_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> dict[s
     constants = field.constants.as_dict()
     names = [*one.latent, *one.inputs, one.system.time, *constants]
     symbols = {normalize(name): f"SYMBOLS[{name!a}]" for name in names}
-    rates = [as_sympy(parse(state, text), symbols) for state, text in equations_by_state(field, one.latent)]
+    rates = [write_sympy(parse(state, text), symbols) for state, text in equations_by_state(field, one.latent)]
     facts = {
         "version": __version__,
         "digest": exported.digest,

@@ -13,7 +13,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 from numpy.typing import ArrayLike
 
-from .formulas import Formula, Value, as_float, evaluate, stack_scalars, symbols
+from ..expressions.evaluation import as_float, evaluate, stack_scalars
+from ..expressions.operations import Value
+from ..expressions.tree import Expression, symbols
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
@@ -28,7 +30,7 @@ class Kind(NamedTuple):
     """
 
     before_equilibrium: tuple[bool, ...]
-    formulas: tuple[tuple[tuple[str, Formula], ...], ...]
+    formulas: tuple[tuple[tuple[str, Expression], ...], ...]
     ends_steady: bool
 
 
@@ -62,7 +64,7 @@ class Group:
     stops: tuple[Float[np.ndarray, "experiment _"], ...]
     targets: tuple[tuple[str, ...], ...]
     given: tuple[np.ndarray, ...]
-    values: tuple[tuple[tuple[Formula | None, ...], ...], ...]
+    values: tuple[tuple[tuple[Expression | None, ...], ...], ...]
     blocks: tuple[Block, ...]
 
     def changed_values(self, parameters: Mapping[str, Value]) -> tuple[Float[Array, "experiment _"], ...]:
@@ -76,7 +78,7 @@ class Group:
         )  # fmt: skip
 
 
-def is_of_parameters(formula: Formula, problem: Problem, targets: frozenset[str]) -> bool:
+def is_of_parameters(formula: Expression, problem: Problem, targets: frozenset[str]) -> bool:
     """Whether a value depends on parameters of the table alone, and not on the state."""
     return all(name in problem.parameters and name not in targets for name in symbols(formula))
 
@@ -120,7 +122,7 @@ class Planner:
             length = max(len(row[at]) for row in rows)
             padded = [[*row[at], *[np.inf] * (length - len(row[at]))] for row in rows]
             stops.append(np.array(padded).reshape(len(names), length))
-        values: list[tuple[tuple[Formula | None, ...], ...]] = []
+        values: list[tuple[tuple[Expression | None, ...], ...]] = []
         targets: list[tuple[str, ...]] = []
         given: list[np.ndarray] = []
         for at in range(count):

@@ -7,20 +7,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
+from ..expressions.operations import OPERATIONS
+from ..expressions.tree import Application, Expression, Number, Symbol, measure, substitute
 from ..runtime.validation import check_path
-from .formulas import (
-    MAX_DEPTH,
-    MAX_DEPTH_WRITTEN_OUT,
-    MAX_NODES,
-    OPERATIONS,
-    TIME,
-    Application,
-    Formula,
-    Number,
-    Symbol,
-    measure_formula,
-    substitute,
-)
+from .formulas import MAX_DEPTH, MAX_DEPTH_WRITTEN_OUT, MAX_NODES, TIME
 from .system import Event, Model
 
 if TYPE_CHECKING:
@@ -140,11 +130,11 @@ class SBMLReader:
         self.nodes = 0
         names = {value: name[4:] for name, value in vars(library).items() if name.startswith("AST_")}
         self.kinds = {kind: names[kind] for kind in names}
-        self.functions: dict[str, tuple[list[str], Formula]] = {}
-        self.initial: dict[str, Formula] = {}
-        self.rates: dict[str, Formula] = {}
-        self.rules: dict[str, Formula] = {}
-        self.reactions: dict[str, Formula] = {}
+        self.functions: dict[str, tuple[list[str], Expression]] = {}
+        self.initial: dict[str, Expression] = {}
+        self.rates: dict[str, Expression] = {}
+        self.rules: dict[str, Expression] = {}
+        self.reactions: dict[str, Expression] = {}
         self.containers: dict[str, str] = {}
 
     def refuse(self, element: "libsbml.SBase", reason: str) -> NoReturn:
@@ -181,7 +171,7 @@ class SBMLReader:
 
     # Mathematics
 
-    def formula(self, element: "libsbml.SBase", local: Mapping[str, Formula] | None = None) -> Formula:
+    def formula(self, element: "libsbml.SBase", local: Mapping[str, Expression] | None = None) -> Expression:
         """The mathematics of an element."""
         node = element.getMath()  # pyright: ignore[reportAttributeAccessIssue]
         if node is None:
@@ -189,8 +179,8 @@ class SBMLReader:
         return self.convert(node, element, local or {}, 0)
 
     def convert(
-        self, node: "libsbml.ASTNode", element: "libsbml.SBase", local: Mapping[str, Formula], depth: int
-    ) -> Formula:
+        self, node: "libsbml.ASTNode", element: "libsbml.SBase", local: Mapping[str, Expression], depth: int
+    ) -> Expression:
         self.nodes += 1
         if depth > MAX_DEPTH or self.nodes > MAX_NODES:
             self.refuse(element, f"its formulas are nested over {MAX_DEPTH} deep, or have over {MAX_NODES:,} parts")
@@ -211,8 +201,8 @@ class SBMLReader:
         return self.call(kind, node, element, children)
 
     def call(
-        self, kind: str, node: "libsbml.ASTNode", element: "libsbml.SBase", children: tuple[Formula, ...]
-    ) -> Formula:
+        self, kind: str, node: "libsbml.ASTNode", element: "libsbml.SBase", children: tuple[Expression, ...]
+    ) -> Expression:
         if kind == "FUNCTION":
             return self.expand(node.getName(), element, children)
         if kind == "MINUS":
@@ -225,8 +215,8 @@ class SBMLReader:
             self.refuse(element, f"{'delay' if kind == 'FUNCTION_DELAY' else 'rateOf'} of a state is not carried out")
         if kind not in MATHML:
             self.refuse(element, f"{node.getName() or kind.lower()!r} is not a function that is carried out")
-        fewest, most = OPERATIONS[MATHML[kind]][1:]
-        if not fewest <= len(children) <= most:
+        operation = OPERATIONS[MATHML[kind]]
+        if not operation.fewest <= len(children) <= operation.most:
             self.refuse(element, f"{MATHML[kind]!r} has {len(children)} arguments")
         return Application(MATHML[kind], children)
 
@@ -237,13 +227,13 @@ class SBMLReader:
             self.refuse(definition, f"the function {definition.getId()!r} has no formula")
         self.functions[definition.getId()] = names, self.convert(body, definition, {}, 0)
 
-    def expand(self, name: str, element: "libsbml.SBase", arguments: tuple[Formula, ...]) -> Formula:
+    def expand(self, name: str, element: "libsbml.SBase", arguments: tuple[Expression, ...]) -> Expression:
         if name not in self.functions:
             self.refuse(element, f"{name!r} is not a function that is defined before its use")
         names, body = self.functions[name]
         if len(names) != len(arguments):
             self.refuse(element, f"the function {name!r} takes {len(names)} arguments, not {len(arguments)}")
-        size = measure_formula(body, {name: measure_formula(each) for name, each in zip(names, arguments, strict=True)})
+        size = measure(body, {name: measure(each) for name, each in zip(names, arguments, strict=True)})
         self.nodes += size.nodes
         if self.nodes > MAX_NODES or size.depth > MAX_DEPTH_WRITTEN_OUT:
             self.refuse(
@@ -313,7 +303,7 @@ class SBMLReader:
         law = reaction.getKineticLaw()
         if law is None:
             return
-        local: dict[str, Formula] = {}
+        local: dict[str, Expression] = {}
         for parameter in (*law.getListOfParameters(), *law.getListOfLocalParameters()):
             full = f"{name}.{parameter.getId()}"
             self.initial[full] = Number(parameter.getValue())
@@ -323,7 +313,7 @@ class SBMLReader:
             for reference in group:
                 self.add_flow(reference, sign, Symbol(name))
 
-    def add_flow(self, reference: "libsbml.SpeciesReference", sign: str, rate: Formula) -> None:
+    def add_flow(self, reference: "libsbml.SpeciesReference", sign: str, rate: Expression) -> None:
         name = reference.getSpecies()
         species = self.model.getSpecies(name)
         if species is None:
@@ -341,7 +331,7 @@ class SBMLReader:
         terms = () if before is None else before.arguments if is_sum(before) else (before,)
         self.rates[name] = Application("+", (*terms, term)) if terms else term
 
-    def stoichiometry(self, reference: "libsbml.SpeciesReference") -> Formula:
+    def stoichiometry(self, reference: "libsbml.SpeciesReference") -> Expression:
         if self.document.getLevel() == 2:
             mathematics = reference.getStoichiometryMath()
             return Number(float(reference.getStoichiometry())) if mathematics is None else self.formula(mathematics)
@@ -372,5 +362,5 @@ class SBMLReader:
         )
 
 
-def is_sum(formula: Formula) -> TypeGuard[Application]:
+def is_sum(formula: Expression) -> TypeGuard[Application]:
     return isinstance(formula, Application) and formula.function == "+"

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .formulas import Application, Formula, Number, Value, as_float, evaluate, stack_scalars
+from ..expressions.evaluation import as_float, evaluate, stack_scalars
+from ..expressions.operations import Value
+from ..expressions.tree import Application, Expression, Number
 from .system import Change, Constants, ReactionSystem
 
 MAX_EVENTS_AT_ONCE = 100
@@ -182,7 +184,7 @@ def first_memory(system: ReactionSystem) -> Memory:
     )
 
 
-def level(trigger: Formula) -> Formula:
+def level(trigger: Expression) -> Expression:
     """A formula that is positive where a trigger holds, and negative elsewhere."""
     if not isinstance(trigger, Application):
         return Number(1.0 if trigger == Number(True) else -1.0)

@@ -12,7 +12,9 @@ from jaxtyping import Float
 
 from ..data.dataset import Dataset, read_table
 from ..data.tables.reading import column_names
-from .formulas import TIME, Application, Formula, Number, Symbol, as_float, evaluate, parse_formula, symbols
+from ..expressions.evaluation import as_float, evaluate
+from ..expressions.tree import Application, Expression, Number, Symbol, symbols
+from .formulas import TIME, parse_formula
 from .sbml import read_sbml
 from .system import Model, Scope
 from .tables import (
@@ -114,7 +116,7 @@ def used_names(problem: Problem) -> Iterator[str]:
         yield from symbols(formula)
 
 
-def model_with(model: Model, name: str, formula: Formula) -> Model:
+def model_with(model: Model, name: str, formula: Expression) -> Model:
     """A model in which a formula is the rate of a reaction, the value of a constant, or adds to a derivative."""
     if name in model.reactions:
         return replace(model, reactions={**model.reactions, name: formula})
@@ -164,14 +166,14 @@ def typical_size(problem: Problem, name: str) -> float:
     return max((size for size in sizes if 0 < size < math.inf), default=1.0)
 
 
-def network_formula(name: str, sizes: Mapping[str, float], width: int) -> Formula:
+def network_formula(name: str, sizes: Mapping[str, float], width: int) -> Expression:
     """`size * (bias + weights @ tanh(biases + weights @ (inputs / sizes)))`."""
 
-    def product(*factors: Formula) -> Formula:
+    def product(*factors: Expression) -> Expression:
         return Application("*", factors)
 
     scaled = {each: Application("/", (Symbol(each), Number(size))) for each, size in sizes.items()}
-    terms: list[Formula] = [Symbol(f"{name}_bias")]
+    terms: list[Expression] = [Symbol(f"{name}_bias")]
     for unit in range(1, width + 1):
         inside = [product(Symbol(f"{name}_{unit}_{each}"), scaled[each]) for each in sizes]
         layer = Application("+", (Symbol(f"{name}_{unit}_bias"), *inside))
@@ -294,7 +296,7 @@ class ModelTable:
 
     # Columns
 
-    def observed_formulas(self) -> dict[str, Formula]:
+    def observed_formulas(self) -> dict[str, Expression]:
         """A formula for each column that is fitted."""
         given, model = self.given.observables, self.model.place
         if isinstance(given, Mapping):
@@ -326,7 +328,7 @@ class ModelTable:
                     f"conditions: {name!r} is no quantity of {self.model.place} that can be set{self.near(name)}."
                 )
 
-    def changes(self, trajectory: int) -> dict[str, Formula]:
+    def changes(self, trajectory: int) -> dict[str, Expression]:
         """What the conditions of a trajectory set."""
         first = self.data.us[trajectory, 0]
         return {name: Number(float(first[self.data.inputs.index(name)])) for name in self.given.conditions}
@@ -392,7 +394,7 @@ class ModelTable:
         with jax.enable_x64(True):
             return float(as_float(evaluate(formulas[name], Scope({"time": 0.0}, formulas))))
 
-    def noise(self, column: str, ys: Float[np.ndarray, "trajectory time"]) -> tuple[Formula, list[TableParameter]]:
+    def noise(self, column: str, ys: Float[np.ndarray, "trajectory time"]) -> tuple[Expression, list[TableParameter]]:
         """The scale of the noise of a column, and the parameter that it is, if it is estimated."""
         sigma = self.given.sigma
         given = sigma if isinstance(sigma, (str, int, float)) else sigma.get(column, "estimate")

@@ -10,22 +10,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .formulas import (
-    MAX_DEPTH_WRITTEN_OUT,
-    TIME,
-    Application,
-    Formula,
-    FormulaSize,
-    Number,
-    Value,
-    as_float,
-    comparisons,
-    evaluate,
-    is_affine_in_time,
-    measure_formula,
-    stack_scalars,
-    symbols,
-)
+from ..expressions.evaluation import as_float, evaluate, stack_scalars
+from ..expressions.operations import Value
+from ..expressions.tree import Application, Expression, ExpressionSize, Number, comparisons, measure, symbols
+from .formulas import MAX_DEPTH_WRITTEN_OUT, TIME, is_affine_in_time
 
 Constants = Mapping[str, Value]
 ZERO = Number(0.0)
@@ -44,10 +32,10 @@ class Event:
     """
 
     name: str
-    trigger: Formula
-    assignments: Mapping[str, Formula]
-    delay: Formula = ZERO
-    priority: Formula = ZERO
+    trigger: Expression
+    assignments: Mapping[str, Expression]
+    delay: Expression = ZERO
+    priority: Expression = ZERO
     initial: bool = True
     is_persistent: bool = True
     from_trigger_time: bool = True
@@ -67,10 +55,10 @@ class Model:
     """
 
     place: str
-    initial: Mapping[str, Formula]
-    rates: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
-    rules: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
-    reactions: Mapping[str, Formula] = field(default_factory=dict[str, Formula])
+    initial: Mapping[str, Expression]
+    rates: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
+    rules: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
+    reactions: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
     containers: Mapping[str, str] = field(default_factory=dict[str, str])
     events: tuple[Event, ...] = ()
 
@@ -85,7 +73,7 @@ class Model:
     def names(self) -> frozenset[str]:
         return frozenset((*self.initial, *self.rates, *self.rules, *self.reactions, TIME))
 
-    def formulas(self) -> Iterator[tuple[str, Formula]]:
+    def formulas(self) -> Iterator[tuple[str, Expression]]:
         """All formulas, and what each is of."""
         for kind, group in (("start", self.initial), ("rate", self.rates), ("rule", self.rules)):
             yield from ((f"the {kind} of {name!r}", formula) for name, formula in group.items())
@@ -117,9 +105,9 @@ class Model:
                 circle = " -> ".join(map(repr, names_in_circle[:MAX_SHOWN]))
                 circle += " -> ..." if len(names_in_circle) > MAX_SHOWN else ""
                 raise ValueError(f"{self.place}: {kind} refer to each other in a circle: {circle}.") from None
-            sizes: dict[str, FormulaSize] = {}
+            sizes: dict[str, ExpressionSize] = {}
             for name in order:
-                sizes[name] = measure_formula(graph[name], sizes)
+                sizes[name] = measure(graph[name], sizes)
                 if sizes[name].depth > MAX_DEPTH_WRITTEN_OUT:
                     raise ValueError(
                         f"{self.place}: {kind} refer to each other in a long chain that ends at {name!r}: written out, "
@@ -140,8 +128,8 @@ class Scope(Mapping[str, Value]):
     def __init__(
         self,
         known: Mapping[str, Value],
-        formulas: Mapping[str, Formula],
-        frozen: Mapping[Formula, Value] = MappingProxyType({}),
+        formulas: Mapping[str, Expression],
+        frozen: Mapping[Expression, Value] = MappingProxyType({}),
     ):
         self.values_known = dict(known)
         self.formulas, self.frozen = formulas, frozen
@@ -161,7 +149,7 @@ class Scope(Mapping[str, Value]):
 class StartScope(Scope):
     """Values at the start, where changes take precedence over all else."""
 
-    def __init__(self, known: Mapping[str, Value], formulas: Mapping[str, Formula], changes: Mapping[str, Change]):
+    def __init__(self, known: Mapping[str, Value], formulas: Mapping[str, Expression], changes: Mapping[str, Change]):
         super().__init__({name: value for name, value in known.items() if name not in changes}, formulas)
         self.known, self.changes = known, changes
 
@@ -232,7 +220,7 @@ class ReactionSystem:
         time: Value,
         state: Float[Array, "... state"],
         constants: Constants,
-        frozen: Mapping[Formula, Value] = MappingProxyType({}),
+        frozen: Mapping[Expression, Value] = MappingProxyType({}),
     ) -> Scope:
         """The value of each name.
 
@@ -256,7 +244,7 @@ class ReactionSystem:
         self, time: Value, state: Float[Array, " state"], constants: Constants, modes: Bool[Array, " comparison"]
     ) -> Float[Array, " moving"]:
         """The time derivatives of the moving quantities, with the outcomes of all comparisons as given."""
-        frozen: dict[Formula, Value] = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
+        frozen: dict[Expression, Value] = {formula: modes[at] for at, formula in enumerate(self.comparisons)}
         scope = self.scope(time, state, constants, frozen)
         return stack_scalars([evaluate(formula, scope, frozen) for formula in self.model.rates.values()])
 
@@ -306,7 +294,7 @@ class ReactionSystem:
         return jnp.stack(new) if new else state
 
     @cached_property
-    def time_comparisons(self) -> tuple[Formula, ...]:
+    def time_comparisons(self) -> tuple[Expression, ...]:
         """Differences of two sides of comparisons that change their sign at a time which the constants give."""
         model = self.model
         targets = {name for event in model.events for name in event.assignments}

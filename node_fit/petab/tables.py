@@ -14,22 +14,12 @@ import jax.scipy.stats as densities
 import yaml
 from jaxtyping import Array, Float
 
+from ..expressions.evaluation import as_float, evaluate
+from ..expressions.operations import Value
+from ..expressions.tree import Expression, ExpressionSize, Symbol, measure, substitute, symbols
 from ..runtime.serialization import is_json, is_list, parse_number, parse_plain_yaml
 from ..runtime.validation import check_path
-from .formulas import (
-    Formula,
-    FormulaError,
-    FormulaSize,
-    Symbol,
-    Value,
-    as_float,
-    evaluate,
-    measure_formula,
-    parse_formula,
-    refuse_large,
-    substitute,
-    symbols,
-)
+from .formulas import FormulaError, parse_formula, refuse_large
 from .sbml import read_sbml
 from .system import Model
 
@@ -80,8 +70,8 @@ class Observable(NamedTuple):
     """What is measured: its formula, that of the noise's scale, and how the noise is distributed."""
 
     name: str
-    formula: Formula
-    noise: Formula
+    formula: Expression
+    noise: Expression
     kind: str
     scale: str
     placeholders: tuple[str, ...]
@@ -95,8 +85,8 @@ class Measurement(NamedTuple):
     experiment: str
     time: float
     value: float
-    overrides: tuple[Formula, ...]
-    noise_overrides: tuple[Formula, ...]
+    overrides: tuple[Expression, ...]
+    noise_overrides: tuple[Expression, ...]
     row: Mapping[str, str]
 
 
@@ -104,7 +94,7 @@ class Condition(NamedTuple):
     """When changes happen, and the new values; the time is negative infinity before an equilibrium."""
 
     time: float
-    changes: Mapping[str, Formula]
+    changes: Mapping[str, Expression]
 
 
 @dataclass(frozen=True)
@@ -155,12 +145,12 @@ class Row(NamedTuple):
         except ValueError:
             raise PEtabError(f"{self.place}, column {column!r}: {text!r:.60} is not a number.") from None
 
-    def formulas(self, column: str) -> tuple[Formula, ...]:
+    def formulas(self, column: str) -> tuple[Expression, ...]:
         text = self.text(column, "")
         place = f"{self.place}, column {column!r}"
         return tuple(parse_formula(each, place) for each in text.split(";")) if text else ()
 
-    def formula(self, column: str) -> Formula:
+    def formula(self, column: str) -> Expression:
         return parse_formula(self.text(column), f"{self.place}, column {column!r}")
 
     def names(self, column: str) -> tuple[str, ...]:
@@ -197,7 +187,7 @@ class PEtabReader:
 
     def __init__(self, path: Path, content: Mapping[str, object]):
         self.path, self.content = path, content
-        self.aliases: dict[str, Formula] = {}
+        self.aliases: dict[str, Expression] = {}
         self.places: dict[tuple[str, str], str] = {}
         self.parts = 0
 
@@ -289,7 +279,7 @@ class PEtabReader:
                 except (csv.Error, UnicodeDecodeError) as error:
                     raise PEtabError(f"{path.name} is no table of text between tabs: {error}.") from None
 
-    def rename(self, formula: Formula) -> Formula:
+    def rename(self, formula: Expression) -> Expression:
         return substitute(formula, self.aliases) if self.aliases else formula
 
     # Parameters
@@ -320,7 +310,7 @@ class PEtabReader:
     def observable(self, row: Row) -> Observable:
         name = row.text("observableId")
         formula, noise = self.rename(row.formula("observableFormula")), self.rename(row.formula("noiseFormula"))
-        self.count_parts(measure_formula(formula), measure_formula(noise))
+        self.count_parts(measure(formula), measure(noise))
         given = row.text("noiseDistribution", "normal")
         transformation = row.text("observableTransformation", "lin")
         if given not in NOISES:
@@ -337,7 +327,7 @@ class PEtabReader:
         noisy = row.names("noisePlaceholders") or numbered_placeholders(f"noiseParameter{{}}_{name}", used)
         return Observable(name, formula, noise, kind, scale if scale != "lin" else transformation, placeholders, noisy)
 
-    def count_parts(self, *sizes: FormulaSize) -> None:
+    def count_parts(self, *sizes: ExpressionSize) -> None:
         self.parts += sum(size.nodes for size in sizes)
         if self.parts > MAX_NODES_OF_OBSERVABLES:
             raise FormulaError(
@@ -354,16 +344,16 @@ class PEtabReader:
             name = error.args[1][0]
             raise FormulaError(f"{self.path.name}: the observable {name!r} refers to itself in a circle.") from None
         # The sizes are known before anything is replaced: each of a few observables may name the one before twice.
-        sizes: dict[str, FormulaSize] = {}
+        sizes: dict[str, ExpressionSize] = {}
         for name in order:
-            sizes[name] = measure_formula(observables[name].formula, sizes)
+            sizes[name] = measure(observables[name].formula, sizes)
             refuse_large(sizes[name], f"{self.path.name}: the observable {name!r}")
-        noises = {name: measure_formula(each.noise, sizes) for name, each in observables.items()}
+        noises = {name: measure(each.noise, sizes) for name, each in observables.items()}
         for name, size in noises.items():
             refuse_large(size, f"{self.path.name}: the noise of the observable {name!r}")
         self.parts = 0
         self.count_parts(*sizes.values(), *noises.values())
-        formulas: dict[str, Formula] = {}
+        formulas: dict[str, Expression] = {}
         for name in order:
             formulas[name] = substitute(observables[name].formula, formulas)
         return {
@@ -400,14 +390,14 @@ class PEtabReader:
     # Conditions
 
     def experiments(self, content: Mapping[str, object]) -> dict[str, tuple[Condition, ...]]:
-        conditions: dict[str, dict[str, Formula]] = {}
+        conditions: dict[str, dict[str, Expression]] = {}
         for row in self.rows(content, "condition_files"):
             target = self.rename(Symbol(row.text("targetId")))
             assert isinstance(target, Symbol)
             name = row.text("conditionId")
             self.note(f"target of the condition {name!r},", target.name, row)
             conditions.setdefault(name, {})[target.name] = self.rename(row.formula("targetValue"))
-        found: dict[str, dict[float, dict[str, Formula]]] = {}
+        found: dict[str, dict[float, dict[str, Expression]]] = {}
         for row in self.rows(content, "experiment_files"):
             condition = row.text("conditionId", "")
             if condition and condition not in conditions:
@@ -431,7 +421,7 @@ class PEtabReader:
         self, content: Mapping[str, object], measurements: list[Row]
     ) -> dict[str, tuple[Condition, ...]]:
         """The experiments of version 1: a condition, after an equilibrium under another one if one is named."""
-        conditions: dict[str, dict[str, Formula]] = {}
+        conditions: dict[str, dict[str, Expression]] = {}
         for row in self.rows(content, "condition_files"):
             given = {name: text for name, text in row.cells.items() if name not in ("conditionId", "conditionName")}
             conditions[self.note("condition", row.text("conditionId"), row)] = {
@@ -546,7 +536,7 @@ def refuse_useless_noise(problem: Problem, targets: Collection[str]) -> None:
             )
 
 
-def refuse_unknown(formula: Formula, known: set[str] | frozenset[str], owner: str) -> None:
+def refuse_unknown(formula: Expression, known: set[str] | frozenset[str], owner: str) -> None:
     unknown = next((name for name in symbols(formula) if name not in known), None)
     if unknown is not None:
         raise PEtabError(f"{owner} names {unknown!r}, which neither the model nor the table of parameters defines.")

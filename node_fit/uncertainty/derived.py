@@ -1,6 +1,5 @@
 """Intervals of quantities that follow from constants: what they can be where the data leave the constants."""
 
-import ast
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..data.domains import from_line, to_line
-from ..model.fields.equations import operands
+from ..expressions.tree import Application, Expression, Number, operands
+from ..expressions.writing import write
 from ..model.fields.known import Quantity
 from ..runtime.placement import scope
 from .linearization import MOVED, Information, Place
@@ -200,38 +200,37 @@ def spread_points(axes: int) -> Points:
 def find_divisors(quantity: Quantity, values: Mapping[str, float]) -> list[Quantity]:
     """What an expression divides by, or takes the logarithm of, factor by factor."""
 
-    def number(node: ast.expr) -> float:
-        return float(Quantity(quantity.name, ast.unparse(node)).of(values))
+    def number(node: Expression) -> float:
+        return float(Quantity(quantity.name, write(node)).of(values))
 
-    def factors(node: ast.expr) -> Iterator[ast.expr]:
+    def factors(node: Expression) -> Iterator[Expression]:
         match node:
-            case ast.BinOp(op=ast.Mult(), left=left, right=right):
-                yield from (*factors(left), *factors(right))
-            case ast.BinOp(op=ast.Div() | ast.Pow(), left=inner) | ast.UnaryOp(operand=inner):
+            case Application("*", arguments):
+                for argument in arguments:
+                    yield from factors(argument)
+            case Application("/" | "^" | "negative" | "abs" | "sqrt", (inner, *_)):
                 yield from factors(inner)
-            case ast.Call(func=ast.Name(id="abs" | "sqrt"), args=[inner]):
-                yield from factors(inner)
-            case ast.Constant() | ast.Call(func=ast.Name(id="exp" | "cosh" | "sigmoid")):
+            case Number() | Application("exp" | "cosh" | "sigmoid"):
                 return
             case _:
                 yield node
 
-    def poles(node: ast.expr) -> Iterator[ast.expr]:
-        for operand in operands(node):
-            yield from poles(operand)
+    def poles(node: Expression) -> Iterator[Expression]:
+        for argument in operands(node):
+            yield from poles(argument)
         match node:
-            case ast.BinOp(op=ast.Div(), right=divisor):
+            case Application("/", (_, divisor)):
                 yield from factors(divisor)
-            case ast.BinOp(op=ast.Pow(), left=base, right=power) if number(power) < 0:
+            case Application("^", (base, power)) if number(power) < 0:
                 yield from factors(base)
-            case ast.Call(func=ast.Name(id="log" | "log10"), args=[inner]):
+            case Application("log" | "log10" | "log2", (inner, *_)):
                 yield from factors(inner)
-            case ast.Call(func=ast.Name(id="tan"), args=[angle]):
-                yield ast.Call(ast.Name("cos"), [angle], [])
+            case Application("tan", (angle,)):
+                yield Application("cos", (angle,))
             case _:
                 return
 
-    texts = dict.fromkeys(ast.unparse(node) for node in poles(quantity.tree))
+    texts = dict.fromkeys(map(write, poles(quantity.tree)))
     return [Quantity(quantity.name, text) for text in texts]
 
 

@@ -3,8 +3,8 @@
     python scripts/faults/waits.py [--moments 5] [--only 'data=pendulum']
 
 runs each command once, noting when it prints, and then again with SIGINT at random moments. It prints a table in
-Markdown: seconds of the whole command, its longest silence, and the longest time from SIGINT to the end. A command
-should be silent for at most 10 s, and end within 2 s.
+Markdown: seconds of the whole command, its longest silence, and the times from SIGINT to the end. A command should be
+silent for at most 10 s, and end within 2 s. It exits with 1 if one is not, or if a command fails.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from pathlib import Path
 COMMANDS = (
     "data=pendulum",
     "",
-    "experiment=cascaded_tanks",
-    "experiment=handwriting",
+    "discover data=lynx_hare",
+    "data=motor",
     "experiment=lotka_volterra_known",
     "data=oscillator",
     "data=robertson",
@@ -31,10 +31,13 @@ COMMANDS = (
     "data=spiral ensemble.size=4",
     "data=spiral effort=thorough",
 )
+MOST_SILENT, MOST_TO_THE_END = 10.0, 2.0
 
 
 def begin(words: str, folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-u", "-m", "node_fit", *shlex.split(words)]
+    first, *rest = shlex.split(words) or [""]
+    module = ["node_fit.discover", *rest] if first == "discover" else ["node_fit", *shlex.split(words)]
+    command = [sys.executable, "-u", "-m", *module]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -81,14 +84,19 @@ def main() -> None:
     options.add_argument("--only", nargs="+", default=list(COMMANDS))
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
-    rng = random.Random(given.seed)
+    rng, wrong = random.Random(given.seed), False
     print("| command | seconds | longest silence | after | SIGINT to the end |\n|---|---|---|---|---|")
     for words in given.only:
         with tempfile.TemporaryDirectory() as folder:
-            whole, silent, after = watch(begin(words, Path(folder)))
+            process = begin(words, Path(folder))
+            whole, silent, after = watch(process)
+            if process.returncode:
+                sys.exit(f"{words!r} failed with {process.returncode}: {after}")
             ends = [interrupt(words, Path(folder), rng.uniform(1.0, whole)) for _ in range(given.moments)]
         shown = ", ".join(f"{seconds:.1f}" for seconds in sorted(ends))
         print(f"| `{words or 'no words'}` | {whole:.0f} | {silent:.1f} | {after[:60]} | {shown} |", flush=True)
+        wrong |= silent > MOST_SILENT or max(ends, default=0.0) > MOST_TO_THE_END
+    sys.exit(int(wrong))
 
 
 if __name__ == "__main__":

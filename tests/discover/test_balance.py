@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.discover.balance import Balance, conserving, reacting
 from node_fit.discover.candidates import make_views, smooth
-from node_fit.discover.formulas import Formula, Tape, polynomial, sum_of
+from node_fit.discover.formulas import Formula, polynomial, read_tape, sum_of
 from node_fit.discover.judging import Judge
 from node_fit.discover.search import Source, Vocabulary, search_source
 
@@ -36,7 +36,7 @@ def test_a_flow_leaves_one_state_and_enters_another():
     written = balance.write(["0.5*S*I", "0", "0.1*I + 0.2", "-1*dose"], ["S", "I", "R", "dose"])
     assert written["S"] == "-0.5*S*I" and written["R"] == "0.1*I + 0.2" and written["dose"] == "-1*dose"
     point = [3.0, 2.0, 1.0, 0.7]
-    rates = Tape(list(written.values()), ["S", "I", "R", "dose"])(point)
+    rates = read_tape(list(written.values()), ["S", "I", "R", "dose"])(point)
     assert rates == pytest.approx([-3.0, 3.0 - 0.4, 0.4, -0.7]) and sum(rates[:3]) == pytest.approx(0)
 
 
@@ -102,7 +102,7 @@ def test_the_rates_of_an_epidemic_are_found_with_its_people_conserved():
     assert found.explained and found.shares.keys() == {"S -> I", "I -> R"}
     assert list(found.found.constants.values()) == pytest.approx([0.0005, 0.15], rel=0.02)
     point = dict(zip("SIR", (600.0, 300.0, 100.0), strict=True)) | found.found.constants
-    rates = Tape(list(found.found.equations.values()), list(point))(list(point.values()))
+    rates = read_tape(list(found.found.equations.values()), list(point))(list(point.values()))
     assert sum(rates) == pytest.approx(0, abs=1e-9)
 
 

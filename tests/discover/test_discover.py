@@ -20,7 +20,17 @@ from node_fit.discover.candidates import (
     smooth,
     sparse_candidates,
 )
-from node_fit.discover.formulas import LIBRARIES, Formula, Tape, Term, fits_angles, lift, make_library, part_of, sum_of
+from node_fit.discover.formulas import (
+    LIBRARIES,
+    Formula,
+    Term,
+    fits_angles,
+    lift,
+    make_library,
+    part_of,
+    read_tape,
+    sum_of,
+)
 from node_fit.discover.judging import Judge, JudgedSystem, count_independent, cut, schwarz_criterion
 from node_fit.discover.names import plain_names, rename_columns
 from node_fit.discover.search import FoundSystem, Vocabulary, find_angles, screen_state, search
@@ -388,7 +398,7 @@ def test_stiff_systems_are_simulated_to_third_order():
     def end(steps, stiff):
         raw, rows = np.ones((steps + 1, 2, 1)), np.full((steps, 1), 2 / steps)
         span = Span(rows, np.zeros((steps, 1, 3, 0, 1)), raw, raw, raw[0], (False,), stiff)
-        tape = Tape(["-x**3", "100000.0*(x - v)"], ["x", "v"])
+        tape = read_tape(["-x**3", "100000.0*(x - v)"], ["x", "v"])
         return span.simulate(tape, np.zeros((0, 1)), np.ones((2, 1, 1)))[-1].ravel()
 
     errors = [abs(end(steps, True)[0] - 5**-0.5) for steps in (20, 40)]
@@ -464,7 +474,9 @@ def test_terms_of_a_library_are_finite_on_the_data(kind):
     values = np.random.default_rng(0).uniform(-1 if kind == "friction" else 0.5, 2, (30, 2))
     terms = make_library(kind, ["x", "y"], values)
     assert terms and len({term.text for term in terms}) == len(terms)
-    assert np.isfinite([np.sum(each) for each in Tape([term.text for term in terms], ["x", "y"])([*values.T])]).all()
+    assert np.isfinite(
+        [np.sum(each) for each in read_tape([term.text for term in terms], ["x", "y"])([*values.T])]
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -484,9 +496,9 @@ def test_terms_of_a_library_are_finite_on_the_data(kind):
 def test_a_formula_is_written_with_the_parentheses_that_it_needs(text, written):
     formula = lift(text, "x")
     point = [np.array([0.3, 1.7]), np.array([-0.8, 2.2])]
-    (expected,) = Tape([text], ["x", "v"])(point)
+    (expected,) = read_tape([text], ["x", "v"])(point)
     for shown in (formula.named([f"({value!r})" for value in formula.constants]), formula.shown(17)):
-        assert Tape([shown], ["x", "v"])(point)[0] == pytest.approx(expected, rel=1e-12), shown
+        assert read_tape([shown], ["x", "v"])(point)[0] == pytest.approx(expected, rel=1e-12), shown
     if written != "-({0} + x)*v":
         assert formula.text == written
 

@@ -51,7 +51,7 @@ def test_good():
     [
         ("-k*sqrt(x)", "sqrt(x) in the equation of x has no value where x is below 0, and it has come to 0.2: write "
          "sqrt(maximum(x, 0))"),
-        ("-k*x^0.5", "x ** 0.5 in the equation of x has no value where x is below 0, and it has come to 0.2: write "
+        ("-k*x^0.5", "x**0.5 in the equation of x has no value where x is below 0, and it has come to 0.2: write "
          "maximum(x, 0)**0.5"),
         ("k*log(x)", "write log(maximum(x, 1e-6))"),
         ("-k*x^2", "check the scale of the data and the solver"),

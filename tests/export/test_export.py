@@ -43,6 +43,13 @@ CASES = {
         scaling=nf.Scaling(angles=["x"]),
     ),
     "polynomial": lambda: network(field=nf.Polynomial),
+    "conditions and functions": lambda: network(
+        field=functools.partial(
+            nf.Known,
+            equations={"x": "-piecewise(k, x > -90 and not x > 95, 2*k)*x + erf(v)", "v": "min(x, 0.1*pi) - atan(v)"},
+            constants={"k": 0.5},
+        )
+    ),
     "one state": lambda: network(single()),
     "triggers and events": bounce,
 }

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node_fit as nf
-from node_fit.model.fields.equations import DEEPEST, FUNCTIONS, LONGEST_EQUATION, Equations, read_equation_lines
+from node_fit.expressions.parsing import RESERVED
+from node_fit.model.fields.equations import DEEPEST, LONGEST_EQUATION, Equations, read_equation_lines
 from node_fit.runtime.placement import dtype_of, scope
 from node_fit.storage.model_file import describe_part, rebuild
 
 VALUES = {"x": 0.7, "y": -1.3, "t": 2.5, "rate_1": 3.0}
 NUMPY = {"sigmoid": lambda x: 1 / (1 + np.exp(-x)), "__builtins__": {}} | {
-    name: getattr(np, name) for name in FUNCTIONS if name != "sigmoid"
+    name: getattr(np, name) for name in RESERVED if name != "sigmoid"
 }
 
 
@@ -92,7 +93,7 @@ def test_random_expressions_mean_what_they_mean_in_python(text):
 def scale_of(text: str) -> float:
     """The largest magnitude of a subexpression, which bounds the rounding errors."""
     parts = [ast.unparse(node) for node in ast.walk(ast.parse(text, mode="eval").body) if isinstance(node, ast.expr)]
-    return max(abs(value_of(part)) for part in parts if part not in FUNCTIONS)
+    return max(abs(value_of(part)) for part in parts if part not in RESERVED)
 
 
 @pytest.mark.parametrize("text", ["x*y - x**3", "exp(-x*t)/(1 + y**2)", "sigmoid(x)*sqrt(t)", "maximum(x, y)*x**2.5"])
@@ -261,7 +262,7 @@ def test_greek_letters_are_names_however_they_are_typed():
         ("  x^2 +  y < 3", r"a comparison is not allowed in an equation \(column 12 of"),
         ("y*x^2 + np.exp(x)", r"write exp\(x\) for np.exp \(column 9 of 'y\*x\^2 \+ np.exp\(x\)'\)"),
         ("np.power(x, 2)", r"write x\*\*y for np.power \(column 1 of"),
-        ("ln(x)", r"'ln' is not a function; write \* for a product, or write log\(x\) \(column 1 of"),
+        ("lne(x)", r"'lne' is not a function; write \* for a product, or did you mean 'ln' \(column 1 of"),
         ("np.foo(x)", "only a function name may come before parentheses"),
         ("True", "True is not a real number"),
         ("None", "None is not a real number"),

@@ -5,7 +5,7 @@ import pytest
 from helpers.petab import CHAIN, write_problem
 
 import node_fit
-from node_fit.petab.formulas import evaluate
+from node_fit.expressions.evaluation import evaluate
 
 
 def rate(a):

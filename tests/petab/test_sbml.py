@@ -5,7 +5,7 @@ import pytest
 from helpers.petab import DECAY, NAMESPACE, TIME, mathml, quantities, sbml
 
 import node_fit
-from node_fit.petab.formulas import evaluate
+from node_fit.expressions.evaluation import evaluate
 from node_fit.petab.sbml import read_sbml
 
 

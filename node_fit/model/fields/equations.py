@@ -1,82 +1,28 @@
-"""Right-hand sides as text: parsed by a small grammar to a checked syntax tree, and never run as Python code."""
+"""Right-hand sides as text, read to expressions and never run as code."""
 
-import ast
 import difflib
 import keyword
-import math
 import re
 import unicodedata
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float
 
-from ...data.domains import LARGEST_BOUND
 from ...data.tables.reading import missing
+from ...expressions.evaluation import evaluate
+from ...expressions.operations import PRODUCT_POWER
+from ...expressions.parsing import EQUATION_DIALECT, ParseError, parse_text
+from ...expressions.python_syntax import TooDeepError, explain_fault
+from ...expressions.tree import Application, Expression, calls, symbols, whole_number
 from ...runtime.serialization import stored_as
 from ...runtime.validation import check_path
-from . import operations
 
-# The functions that an equation may call, and how many arguments each takes.
-FUNCTIONS: dict[str, tuple[Callable[..., Array], int]] = {
-    "exp": (operations.exp, 1),
-    "log": (operations.log, 1),
-    "log10": (operations.log10, 1),
-    "sqrt": (operations.sqrt, 1),
-    "sin": (jnp.sin, 1),
-    "cos": (jnp.cos, 1),
-    "tan": (operations.tan, 1),
-    "sinh": (operations.sinh, 1),
-    "cosh": (operations.cosh, 1),
-    "tanh": (jnp.tanh, 1),
-    "sigmoid": (jax.nn.sigmoid, 1),
-    "abs": (jnp.abs, 1),
-    "sign": (jnp.sign, 1),
-    "minimum": (jnp.minimum, 2),
-    "maximum": (jnp.maximum, 2),
-}
-# What to write for functions of NumPy and others.
-SPELLED = {name: f"{name}(x)" if count == 1 else f"{name}(x, y)" for name, (_, count) in FUNCTIONS.items()} | {
-    **dict.fromkeys(("pow", "power"), "x**y"),
-    **dict.fromkeys(("absolute", "fabs"), "abs(x)"),
-    **dict.fromkeys(("expit", "logistic"), "sigmoid(x)"),
-    "ln": "log(x)",
-    "max": "maximum(x, y)",
-    "min": "minimum(x, y)",
-}
-OPERATORS: dict[type[ast.operator], Callable[[Array, Array], Array]] = {
-    ast.Add: jnp.add,
-    ast.Sub: jnp.subtract,
-    ast.Mult: jnp.multiply,
-    ast.Div: operations.divide,
-    ast.Pow: operations.power,
-}
-SIGNS: dict[type[ast.unaryop], Callable[[Array], Array]] = {ast.UAdd: jnp.positive, ast.USub: jnp.negative}
-# Python syntax that equations do not allow, described for error messages.
-REFUSED: dict[type[ast.AST], str] = {
-    ast.Attribute: "an attribute after a dot",
-    ast.Subscript: "an index in brackets",
-    ast.Compare: "a comparison",
-    ast.BoolOp: "`and` or `or`",
-    ast.IfExp: "`if`",
-    ast.NamedExpr: "an assignment",
-    ast.Lambda: "`lambda`",
-    ast.JoinedStr: "text in quotes",
-    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), "a comprehension"),
-    **dict.fromkeys((ast.List, ast.Tuple, ast.Set, ast.Dict), "a list of values"),
-}
 # Equations may come from untrusted files. These limits bound the time to parse and evaluate them.
-LONGEST_EQUATION = 2000
-DEEPEST = 100
-# Integer powers up to this one become products, which are exact and differentiable at 0 and for negative values.
-PRODUCT_POWER = 64
-# A number with an underscore, which Python reads without it.
-GROUPED = re.compile(r"(?<![\w.])[\d.]*\d_")
+LONGEST_EQUATION, DEEPEST = 2000, EQUATION_DIALECT.most_nested
 
 # What a text is, in the sentence about one that is wrong.
 EQUATION = "equation of"
@@ -98,176 +44,49 @@ class EquationError(ValueError):
         super().__init__(f"{kind} {state!r}{reason}{place}")
 
 
-def parse(state: str, text: str, kind: str = EQUATION) -> ast.expr:
-    """Parses a right-hand side into a syntax tree that only has nodes known to `evaluate`.
+def parse(state: str, text: str, kind: str = EQUATION) -> Expression:
+    """Reads a right-hand side.
 
     **Arguments:**
 
     - `state`, `kind`: name of the state, and what the text is, for the error message.
-    - `text`: an expression, in which `^` means `**`.
-
-    **Returns:** the root of the tree.
+    - `text`: an expression, in which `^` and `**` are powers.
 
     **Raises:** `EquationError` that says what is wrong, and at which column.
     """
-    deep = f" is nested more than {DEEPEST} deep; group the terms of a long sum in parentheses."
     if len(text) > LONGEST_EQUATION:
         raise EquationError(
             state, f" has {len(text)} characters, over the limit of {LONGEST_EQUATION}; shorten it.", kind=kind
         )
-    source, columns = as_python(text)
-
-    def refusal(reason: str, offset: int) -> EquationError:
-        return EquationError(state, f": {reason}", columns[min(max(offset, 1), len(columns)) - 1], text, kind)
-
-    if "#" in source:  # Python would silently drop the rest.
-        raise refusal("a comment is not allowed in an equation", source.index("#") + 1)
-    if underscore := GROUPED.search(source):
-        raise refusal("a number has no underscore", underscore.end())
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python's warnings about text that is refused below.
-            tree = ast.parse(source, mode="eval").body
-    except SyntaxError as error:
-        raise refusal(*fault_of(error, source)) from None
-    except (RecursionError, MemoryError):
-        raise EquationError(state, deep, kind=kind) from None
-    except ValueError:
-        raise refusal("it has invalid characters", 1) from None
-    level = [tree]
-    for _ in range(DEEPEST):
-        for node in level:
-            reason = rejection(node)
-            if reason:
-                raise refusal(reason, offset_of(node, source))
-        level = [child for node in level for child in operands(node)]
-    if level:
+        return parse_text(text, EQUATION_DIALECT)
+    except ParseError as error:
+        refusal = error
+    try:
+        fault = explain_fault(text) if refusal.is_syntax else None
+    except TooDeepError:
+        refusal.is_deep = True
+        fault = None
+    if refusal.is_deep:
+        deep = f" is nested more than {DEEPEST} deep; group the terms of a long sum in parentheses."
         raise EquationError(state, deep, kind=kind)
-    return tree
+    reason, column = fault or (refusal.reason, refusal.column)
+    raise EquationError(state, f": {reason}", column, text, kind)
 
 
-def as_python(text: str) -> tuple[str, list[int]]:
-    """Python's spelling of an equation on one line, and the column in the text of each character and of the end."""
-    spelled = [("**" if letter == "^" else " " if letter.isspace() else letter) for letter in text]
-    source = "".join(spelled)
-    columns = [at for at, piece in enumerate(spelled, start=1) for _ in piece]
-    begin, end = len(source) - len(source.lstrip()), len(source.rstrip())
-    return source[begin:end], [*columns[begin:end], (columns[end - 1] if end else 0) + 1]
-
-
-def fault_of(error: SyntaxError, source: str) -> tuple[str, int]:
-    """What is wrong with a text that Python can't parse, and at which offset, from 1."""
-    reason, at = str(error.msg).split(". ")[0], error.offset or 1
-    if reason == "invalid syntax" and source.endswith(tuple("+-*/")) and at == 1:
-        return "it ends where a value should follow", len(source) + 1
-    if reason.startswith("invalid decimal literal") and source[at : at + 1].isalpha():  # Python points to the digit.
-        return "write * between a number and a name", at + 1
-    return reason, at
-
-
-def rejection(node: ast.expr) -> str | None:
-    """Why a node is not allowed in an equation, or `None` if it is; does not check its operands."""
-    match node:
-        case ast.Constant(value=value):
-            if isinstance(value, str | bytes):
-                return "text in quotes is not allowed in an equation"
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                return f"{value!r} is not a real number"
-            return None if abs(value) <= LARGEST_BOUND else "a number is too large"
-        case ast.Name(id=name):
-            if name in FUNCTIONS:
-                return f"the function {name!r} needs its argument in parentheses"
-            return f"{name!r} is not allowed as a name" if name.startswith("__") else None
-        case ast.UnaryOp(op=operator):
-            return None if type(operator) in SIGNS else "the operators are + - * / **"
-        case ast.BinOp(op=operator):
-            return None if type(operator) in OPERATORS else "the operators are + - * / **"
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
-            if name not in FUNCTIONS:
-                known = f"write {SPELLED[name]}" if name in SPELLED else nearest_symbol(name, FUNCTIONS)
-                return f"{name!r} is not a function; write * for a product, or {known}".rstrip("?.")
-            count = FUNCTIONS[name][1]
-            plain = not keywords and not any(isinstance(argument, ast.Starred) for argument in arguments)
-            return None if plain and len(arguments) == count else f"{name!r} takes {count} argument{'s' * (count > 1)}"
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)) if name in SPELLED:
-            return f"write {SPELLED[name]} for {module}.{name}"
-        case ast.Call():
-            return "only a function name may come before parentheses; write * for a product"
-        case _:
-            return f"{REFUSED.get(type(node), 'this')} is not allowed in an equation"
-
-
-def operands(node: ast.expr) -> list[ast.expr]:
-    """The operands of a node that `rejection` accepts."""
-    match node:
-        case ast.UnaryOp(operand=operand):
-            return [operand]
-        case ast.BinOp(left=left, right=right):
-            return [left, right]
-        case ast.Call(args=arguments):
-            return arguments
-        case _:
-            return []
-
-
-def variables(node: ast.expr) -> Iterator[ast.Name]:
-    """The names in a tree, from left to right."""
-    if isinstance(node, ast.Name):
-        yield node
-    for child in operands(node):
-        yield from variables(child)
-
-
-def evaluate_term(node: ast.expr, values: Mapping[str, Array], dtype: DTypeLike) -> Array:
-    """Evaluates a tree from `parse`; every number becomes a float array first."""
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return jnp.asarray(float(value), dtype)
-        case ast.Name(id=name):
-            return values[name]
-        case ast.UnaryOp(op=sign, operand=operand):
-            return SIGNS[type(sign)](evaluate_term(operand, values, dtype))
-        case ast.BinOp(op=ast.Pow(), left=left, right=right) if (exponent := integer(right)) is not None:
-            return operations.integer_power(evaluate_term(left, values, dtype), exponent)
-        case ast.BinOp(op=operator, left=left, right=right):
-            return OPERATORS[type(operator)](evaluate_term(left, values, dtype), evaluate_term(right, values, dtype))
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return FUNCTIONS[name][0](*(evaluate_term(argument, values, dtype) for argument in arguments))
-        case _:
-            raise TypeError(f"{type(node).__name__} passed `parse`, but `evaluate_term` does not know it.")
-
-
-def integer(node: ast.expr) -> int | None:
-    """The value of a small integer exponent, written as `2`, `2.0`, `-2` or `(-2)`; `None` for any other node."""
-    match node:
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = integer(operand)
-            return None if value is None else -value
-        case ast.Constant(value=int() | float() as value) if value == int(value) and value <= PRODUCT_POWER:
-            return int(value)
-        case _:
-            return None
-
-
-def offset_of(node: ast.expr, source: str) -> int:
-    """The offset of a node's start, or of the operator after its first part, in characters from 1, not in bytes."""
-    text, start = source.encode(), node.col_offset
-    first = node.left if isinstance(node, ast.BinOp | ast.Compare) else None
-    if isinstance(node, ast.Tuple) and node.elts:
-        first = node.elts[0]
-    if first is not None and first.end_col_offset is not None:
-        between = text[first.end_col_offset :]
-        start = first.end_col_offset + len(between) - len(between.lstrip(b" )"))
-    return len(text[:start].decode()) + 1
-
-
-def column_of(node: ast.expr, text: str) -> int:
-    """Where a node begins in a text as it was written, from 1."""
-    source, columns = as_python(text)
-    return columns[min(offset_of(node, source), len(columns)) - 1]
+def evaluate_term(tree: Expression, values: Mapping[str, Array], dtype: DTypeLike) -> Array:
+    """The value of an expression, whose numbers become arrays of floats first."""
+    return cast(Array, evaluate(tree, values, dtype=dtype))
 
 
 # How the list of all names begins, and the key of a constant's first value.
 NAMES_ARE, CONSTANT_KEY = "the names are", "+field.constants."
+
+
+def is_product(exponent: Expression) -> bool:
+    """Whether a power with this exponent is computed as a product."""
+    value = whole_number(exponent)
+    return value is not None and abs(value) <= PRODUCT_POWER
 
 
 def nearest_symbol(name: str, names: Collection[str]) -> str:
@@ -280,16 +99,18 @@ LINE, DERIVATIVE = re.compile(r"(?P<state>[^:=]*)[:=](?P<text>.*)"), re.compile(
 # A file of equations is not larger [bytes].
 MOST_EQUATION_BYTES = 1_000_000
 # What to write for numbers that have a name elsewhere.
-NUMBERS = {"e": "write exp(x) for e^x.", "pi": f"write {math.pi} for pi."}
+NUMBERS = {"e": "write exp(x) for e^x."}
 
 
 @stored_as("Equations")
 class Equations(eqx.Module):
     """Right-hand sides `d(state)/dt = expression`, written as text.
 
-    An expression consists of numbers, names, `+ - * / **`, parentheses, and the functions exp, log, log10, sqrt, sin,
-    cos, tan, sinh, cosh, tanh, sigmoid, abs, sign, minimum and maximum. `^` is another way to write `**`. Derivatives
-    of a guarded expression, such as `sqrt(maximum(h, 0))`, are finite where the guard begins.
+    An expression consists of numbers, names, `pi`, `+ - * / **`, parentheses, and functions: exp, log (or ln), log10,
+    log2, sqrt, sin, cos, tan, their inverses (arcsin or asin, ...), sinh, cosh, tanh, sigmoid, abs, sign, floor, ceil,
+    minimum and maximum (or min and max), and `piecewise(x, a > b, y)`, which is `x` where the condition holds, and else
+    `y`; conditions are joined by `and`, `or` and `not`. `^` is another way to write `**`. Derivatives of a guarded
+    expression, such as `sqrt(maximum(h, 0))`, are finite where the guard begins.
 
     **Arguments:**
 
@@ -334,25 +155,22 @@ class Equations(eqx.Module):
 
     def names_used(self) -> frozenset[str]:
         """All names in the right-hand sides except functions, normalised like Python identifiers (Unicode NFKC)."""
-        return frozenset(node.id for state, text in self.texts for node in variables(parse(state, text)))
+        return frozenset(name for state, text in self.texts for name in symbols(parse(state, text)))
 
-    def edges(self) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    def edges(self) -> Iterator[tuple[str, Application, Expression]]:
         """Roots, logarithms and powers that have no value where their argument is below 0.
 
         **Returns:** for each the state of its equation, the operation and its argument.
         """
         for state, text in self.texts:
-            level = [parse(state, text)]
-            while level:
-                for node in level:
-                    match node:
-                        case ast.Call(func=ast.Name(id="sqrt" | "log" | "log10"), args=[argument]):
-                            yield state, node, argument
-                        case ast.BinOp(op=ast.Pow(), left=argument, right=exponent) if integer(exponent) is None:
-                            yield state, node, argument
-                        case _:
-                            pass
-                level = [child for node in level for child in operands(node)]
+            for call in calls(parse(state, text)):
+                match call:
+                    case Application("sqrt" | "log" | "log10" | "log2", (argument, *_)):
+                        yield state, call, argument
+                    case Application("^", (argument, exponent)) if not is_product(exponent):
+                        yield state, call, argument
+                    case _:
+                        pass
 
     def check(self, known: Collection[str]) -> None:
         """Checks that the equations use only known names.
@@ -365,14 +183,14 @@ class Equations(eqx.Module):
         """
         names = {normalize(name) for name in known}
         for state, text in self.texts:
-            for node in variables(parse(state, text)):
-                if node.id not in names:
-                    hint = NUMBERS.get(node.id) or nearest_symbol(node.id, names)
+            for name in symbols(parse(state, text)):
+                if name not in names:
+                    hint = NUMBERS.get(name) or nearest_symbol(name, names)
                     if hint.startswith(NAMES_ARE):
-                        key = f"{CONSTANT_KEY}{node.id}=1"
+                        key = f"{CONSTANT_KEY}{name}=1"
                         hint = f"{hint.rstrip('.')}; if it is a constant, give its first value, {key}."
                     what = "is not a state, an input, a constant or the time"
-                    raise EquationError(state, f": {node.id!r} {what}; {hint}")
+                    raise EquationError(state, f": {name!r} {what}; {hint}")
 
 
 class EquationFile(dict[str, str]):
@@ -454,8 +272,10 @@ def check_symbol(name: object, kind: str) -> None:
     """
     if not isinstance(name, str):
         raise ValueError(f"{kind} {name!r:.80} has a name that is not a string; in YAML, put quotes around it.")
-    if name in FUNCTIONS:
+    if name in EQUATION_DIALECT.reserved:
         raise ValueError(f"{kind} {name!r:.80} has the name of a function; rename it.")
+    if name in EQUATION_DIALECT.numbers:
+        raise ValueError(f"{kind} {name!r:.80} has the name of a number; rename it.")
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
         raise ValueError(
             f"{kind} {name!r:.80} has a name that is not valid in an equation; rename it (data.rename in a "

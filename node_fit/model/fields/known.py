@@ -3,7 +3,6 @@
 Constants are fitted within bounds; at triggers states jump.
 """
 
-import ast
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
+from ...expressions.parsing import find_name
+from ...expressions.tree import Application, Expression, Symbol, symbols
 from ...runtime.placement import AnyArray, scope
 from ...runtime.serialization import stored_as
 from ...runtime.validation import is_list_or_tuple, is_mapping
@@ -27,13 +28,11 @@ from .equations import (
     Equations,
     as_mapping,
     check_symbol,
-    column_of,
     evaluate_term,
     nearest_symbol,
     normalize,
     parse,
     placed,
-    variables,
 )
 from .field import AbstractVectorField
 from .network import Activation, Layers, make_layers
@@ -323,13 +322,13 @@ class Quantity:
     text: str
 
     @property
-    def tree(self) -> ast.expr:
+    def tree(self) -> Expression:
         return parse(self.name, self.text, KIND)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The constants in it, normalised."""
-        return tuple(dict.fromkeys(node.id for node in variables(self.tree)))
+        return tuple(dict.fromkeys(symbols(self.tree)))
 
     def uses(self, constant: str) -> bool:
         return normalize(constant) in self.names
@@ -348,22 +347,20 @@ class Quantity:
     def is_positive(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether it is positive for all values of the constants within their bounds, as its form shows."""
 
-        def positive(node: ast.expr) -> bool:
+        def positive(node: Expression) -> bool:
             match node:
-                case ast.Name(id=name):
+                case Symbol(name):
                     lower = next(pair[0] for key, pair in bounds.items() if normalize(key) == name)
                     return lower is not None and lower >= 0
-                case ast.BinOp(op=ast.Add() | ast.Mult() | ast.Div(), left=left, right=right):
-                    return positive(left) and positive(right)
-                case ast.BinOp(op=ast.Pow(), left=left):
-                    return positive(left)
-                case ast.Call(func=ast.Name(id="exp" | "sigmoid")):
-                    return True
-                case ast.Call(func=ast.Name(id="sqrt"), args=[argument]):
+                case Application("+" | "*" | "/" | "minimum" | "maximum", arguments):
+                    return all(map(positive, arguments))
+                case Application("^" | "sqrt", (argument, *_)):
                     return positive(argument)
+                case Application("exp" | "sigmoid"):
+                    return True
                 case _:
                     # Without constants it is a number.
-                    return not any(variables(node)) and float(evaluate_term(node, {}, float)) > 0
+                    return not any(symbols(node)) and float(evaluate_term(node, {}, float)) > 0
 
         return positive(self.tree)
 
@@ -402,11 +399,11 @@ def check_quantities(found: Sequence[Quantity], constants: Sequence[str]) -> Non
     for each in found:
         if normalize(each.name) in known:
             raise ValueError(f"{KIND} {each.name!r} has the name of a constant; rename it.")
-        for node in variables(each.tree):
-            if node.id not in known:
+        for name in symbols(each.tree):
+            if name not in known:
                 raise ValueError(
-                    f"{KIND} {each.name!r}: {node.id!r} is not a constant (column {column_of(node, each.text)} of "
-                    f"{each.text[:200]!r}); {nearest_symbol(node.id, known)}"
+                    f"{KIND} {each.name!r}: {name!r} is not a constant (column {find_name(name, each.text)} of "
+                    f"{each.text[:200]!r}); {nearest_symbol(name, known)}"
                 )
 
 

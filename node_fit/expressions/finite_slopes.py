@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array
 
-Operation = Callable[..., Array]
+Entry = Callable[..., Array]
 
 
-def with_finite_slopes(function: Operation) -> Operation:
+def with_finite_slopes(function: Entry) -> Entry:
     """The function of single numbers, or of arrays of them, with derivatives of any order that are finite."""
     guarded = jax.custom_jvp(function)
 
@@ -32,7 +32,7 @@ def with_finite_slopes(function: Operation) -> Operation:
     return guarded
 
 
-def slope_of(function: Operation, place: int) -> Operation:
+def slope_of(function: Entry, place: int) -> Entry:
     """The derivative of a function by the argument at this place; 0 where it is not finite."""
 
     def slope(*values: Array) -> Array:

@@ -1,0 +1,1 @@
+"""Expressions: trees of numbers, names and operations, read from text, evaluated, and written."""

@@ -1,0 +1,306 @@
+"""Reads expressions from text by one parser, in the spelling of equations or of PEtab; no text is run as code."""
+
+import difflib
+import functools
+import keyword
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from ..data.domains import LARGEST_BOUND
+from .operations import ANY, OPERATIONS
+from .tree import COMPARISONS, Application, Expression, Number, Symbol, measure
+
+
+@dataclass(frozen=True, eq=False)
+class Dialect:
+    """How a kind of text spells expressions.
+
+    **Arguments:**
+
+    - `token`: what a text consists of, as groups `number`, `name`, `operator`, `end` and `wrong`.
+    - `functions`: other names of functions.
+    - `numbers`: names that are numbers.
+    - `words`: names that are operators.
+    - `joins`: whether a chain such as a sum is one call with many arguments, rather than calls within each other.
+    - `most_nested`: of parts within each other.
+    - `largest`: number.
+    - `is_strict`: whether numbers and conditions are told apart, and what a text computes is a number.
+    - `reserved`: functions whose names can't be anything else.
+    """
+
+    token: re.Pattern[str]
+    functions: Mapping[str, str]
+    numbers: Mapping[str, float | bool]
+    words: Mapping[str, str]
+    joins: bool
+    most_nested: int
+    largest: float = math.inf
+    is_strict: bool = False
+    reserved: frozenset[str] = frozenset()
+
+
+def tokens(names: str, operators: str, flags: re.RegexFlag) -> re.Pattern[str]:
+    return re.compile(
+        rf"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>{names})|"
+        rf"(?P<operator>{operators})|(?P<end>$)|(?P<wrong>.))",
+        flags | re.DOTALL,
+    )
+
+
+# Binary operators by how strongly they bind; powers bind to the right.
+BINDING = {
+    "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "^": 8,
+}  # fmt: skip
+NAMES = {"||": "or", "&&": "and"}
+# Operators of which a chain is one call with many arguments.
+CHAINED = ("+", "*", "and", "or")
+# How strongly a sign, PEtab's `!` and the word `not` bind.
+SIGNS = {"-": 7, "+": 7, "!": 7, "not": 2}
+# Operations that are written with operators alone.
+NO_FUNCTIONS = ("and", "or", "xor", "not", "negative")
+
+
+class ParseError(ValueError):
+    """Raised for a text that is no expression.
+
+    **Arguments:** `reason`: what is wrong. `column`: where, from 1. `is_syntax`: whether the text can't be read on,
+    rather than says what it must not. `is_deep`: whether it is nested too deep.
+    """
+
+    def __init__(self, reason: str, column: int, *, is_syntax: bool = False, is_deep: bool = False):
+        super().__init__(reason)
+        self.reason, self.column, self.is_syntax, self.is_deep = reason, column, is_syntax, is_deep
+
+
+class Parser:
+    """A parser by precedence (V. R. Pratt, 1973)."""
+
+    def __init__(self, text: str, dialect: Dialect):
+        self.text, self.dialect, self.at, self.depth = text, dialect, 0, 0
+        self.kind: str = ""
+        self.token: str = ""
+        self.column: int = 1
+        # Where the conditions are, by what they are: they stay in the expression, so that no other has their identity.
+        self.conditions: dict[int, int] = {}
+        self.advance()
+
+    def advance(self) -> None:
+        match = self.dialect.token.match(self.text, self.at)
+        assert match is not None
+        self.kind = match.lastgroup or "end"
+        self.token = match.group(self.kind)
+        self.column, self.at = match.start(self.kind) + 1, match.end()
+        self.token = "^" if self.token == "**" else self.token
+        if self.kind == "name" and self.token in self.dialect.words:
+            self.kind, self.token = "operator", self.dialect.words[self.token]
+
+    def refuse(self, reason: str, column: int | None = None, *, is_syntax: bool = False) -> ParseError:
+        return ParseError(reason, self.column if column is None else column, is_syntax=is_syntax)
+
+    def too_deep(self) -> ParseError:
+        return ParseError(f"it is nested more than {self.dialect.most_nested} deep", self.column, is_deep=True)
+
+    def take(self, token: str) -> bool:
+        found = self.kind == "operator" and self.token == token
+        if found:
+            self.advance()
+        return found
+
+    def whole(self) -> Expression:
+        """The expression of the whole text."""
+        expression = self.expression(0)
+        if self.kind != "end":
+            raise self.refuse(f"{self.token!r} is not expected here", is_syntax=True)
+        if self.dialect.is_strict:
+            self.check_number(expression)
+            if measure(expression).depth > self.dialect.most_nested:
+                raise self.too_deep()
+        return expression
+
+    def expression(self, binding: int) -> Expression:
+        self.depth += 1
+        if self.depth > self.dialect.most_nested:
+            raise self.too_deep()
+        left, joined = self.operand(), ""
+        while self.kind == "operator" and BINDING.get(self.token, -1) > binding:
+            sign, column = self.token, self.column
+            self.advance()
+            right = self.expression(BINDING[sign] - (sign == "^"))
+            name = NAMES.get(sign, sign)
+            terms = left.arguments if isinstance(left, Application) and joined == name else (left,)
+            if len(terms) == ANY:
+                raise self.refuse(f"over {ANY} values are joined by {sign!r}; group them in parentheses")
+            left = self.make_call(name, (*terms, right), column)
+            joined = name if name in CHAINED and self.dialect.joins else ""
+        self.depth -= 1
+        return left
+
+    def operand(self) -> Expression:
+        kind, token, column = self.kind, self.token, self.column
+        if kind == "end":
+            raise self.refuse("it ends where a value should follow", is_syntax=True)
+        if kind == "wrong":
+            raise self.refuse(f"{token!r} is not allowed in a formula", is_syntax=True)
+        if kind == "operator" and token in SIGNS:
+            self.advance()
+            inside = self.expression(SIGNS[token])
+            return inside if token == "+" else self.make_call("negative" if token == "-" else "not", (inside,), column)
+        if self.take("("):
+            inside = self.expression(0)
+            if not self.take(")"):
+                raise self.refuse("a parenthesis is not closed", is_syntax=True)
+            return inside
+        if kind == "operator":
+            raise self.refuse(f"a value should come before {token!r}", is_syntax=True)
+        self.advance()
+        if kind == "number":
+            return self.number(token, column)
+        return self.call(token, column) if self.take("(") else self.name(token, column)
+
+    def number(self, token: str, column: int) -> Expression:
+        if float(token) > self.dialect.largest:
+            raise self.refuse("a number is too large", column)
+        return Number(int(token) if self.dialect.is_strict and token.isdigit() else float(token))
+
+    def name(self, token: str, column: int) -> Expression:
+        if self.dialect.is_strict:
+            if keyword.iskeyword(token) or not token.isidentifier():
+                raise self.refuse(f"{token!r} is not allowed as a name", column, is_syntax=True)
+            if token.startswith("__"):
+                raise self.refuse(f"{token!r} is not allowed as a name", column)
+            if token in self.dialect.reserved:
+                raise self.refuse(f"the function {token!r} needs its argument in parentheses", column)
+            token = unicodedata.normalize("NFKC", token)
+        return Number(self.dialect.numbers[token]) if token in self.dialect.numbers else Symbol(token)
+
+    def call(self, token: str, column: int) -> Expression:
+        name = self.dialect.functions.get(token, token)
+        if not is_function(token, self.dialect.functions):
+            raise self.refuse(self.describe_unknown(token), column)
+        arguments: list[Expression] = []
+        while not self.take(")"):
+            if arguments and not self.take(","):
+                raise self.refuse("a parenthesis is not closed", is_syntax=True)
+            arguments.append(self.expression(0))
+        fewest, most = OPERATIONS[name].fewest, OPERATIONS[name].most
+        lacks = self.dialect.is_strict and (
+            (OPERATIONS[name].folds and len(arguments) < 2) or (name == "piecewise" and len(arguments) % 2 == 0)
+        )
+        if lacks or not fewest <= len(arguments) <= most:
+            raise self.refuse(describe_count(token, self.dialect.functions), column)
+        return self.make_call(name, tuple(arguments), column)
+
+    def describe_unknown(self, token: str) -> str:
+        reason = f"{token!r} is not a function; write * for a product"
+        if token in SPELLED:
+            return f"{reason}, or {SPELLED[token]}"
+        known = [*self.dialect.functions, *(name for name in OPERATIONS if name.isidentifier())]
+        close = difflib.get_close_matches(token, known, 1) if self.dialect.is_strict else []
+        return f"{reason}, or did you mean {close[0]!r}" if close else reason
+
+    def make_call(self, name: str, arguments: tuple[Expression, ...], column: int) -> Application:
+        """A call whose arguments are numbers or conditions, as the operation needs them."""
+        made = Application(name, arguments)
+        if not self.dialect.is_strict:
+            return made
+        takes = OPERATIONS[name].takes_conditions
+        for place, argument in enumerate(arguments):
+            if not takes and not (name == "piecewise" and place % 2):
+                self.check_number(argument)
+            elif id(argument) not in self.conditions:
+                raise self.refuse(NO_CONDITION.get(name, NO_CONDITION["and"]), column)
+        if OPERATIONS[name].gives_condition:
+            self.conditions[id(made)] = column
+        return made
+
+    def check_number(self, expression: Expression) -> None:
+        if id(expression) in self.conditions:
+            what = "a comparison" if cast(Application, expression).function in COMPARISONS else "`and` or `or`"
+            raise self.refuse(f"{CONDITIONS_GO} {what} is not allowed in an equation", self.conditions[id(expression)])
+
+
+# Arcs have two names.
+ARCS = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "cot", "sec", "csc")}
+FUNCTIONS = {"ln": "log", "min": "minimum", "max": "maximum", "pow": "^", "power": "^", **ARCS}
+# What to write for functions of NumPy and others.
+SPELLED = {
+    **dict.fromkeys(("pow", "power"), "x**y"),
+    **dict.fromkeys(("absolute", "fabs"), "abs(x)"),
+    **dict.fromkeys(("expit", "logistic"), "sigmoid(x)"),
+    **dict.fromkeys(("maximum", "fmax"), "maximum(x, y)"),
+    **dict.fromkeys(("minimum", "fmin"), "minimum(x, y)"),
+    **dict.fromkeys(("where", "if_else", "ifelse", "select"), "piecewise(x, condition, y)"),
+}
+CONDITIONS_GO = "outside of a condition, as in piecewise(1, x > 0, 0),"
+# What is wrong where a condition should be.
+NO_CONDITION = {
+    "piecewise": "piecewise takes values, each with its condition, and a last value, as in piecewise(1, x > 0, 0)",
+    "not": "the operators are + - * / **, and `not` is for comparisons",
+    "and": "`and` or `or` is not allowed but between comparisons",
+}
+
+
+def is_function(token: str, functions: Mapping[str, str] = FUNCTIONS) -> bool:
+    """Whether a name is that of a function, in the spelling of a dialect."""
+    name = functions.get(token, token)
+    return token.isidentifier() and name in OPERATIONS and name not in NO_FUNCTIONS
+
+
+def describe_count(token: str, functions: Mapping[str, str] = FUNCTIONS) -> str:
+    """How many arguments a function takes."""
+    name = functions.get(token, token)
+    fewest, most = OPERATIONS[name].fewest, OPERATIONS[name].most
+    if name == "piecewise":
+        return NO_CONDITION[name]
+    if OPERATIONS[name].folds:
+        return f"{token!r} takes 2 arguments or more"
+    return f"{token!r} takes {fewest if fewest == most else f'{fewest} or {most}'} argument{'s' * (most > 1)}"
+
+
+# Functions whose names no state or constant of an equation has.
+RESERVED = frozenset((
+    "exp", "log", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sigmoid", "abs", "sign", "minimum",
+    "maximum",
+))  # fmt: skip
+EQUATION_DIALECT = Dialect(
+    tokens(r"[^\W\d]\w*", r"\*\*|[=!<>]=|[-+*/^<>(),]", re.NOFLAG),
+    FUNCTIONS | {"absolute": "abs", "fabs": "abs", "expit": "sigmoid", "logistic": "sigmoid"},
+    {"pi": math.pi},
+    {"and": "&&", "or": "||", "not": "not"},
+    joins=False,
+    most_nested=100,
+    largest=LARGEST_BOUND,
+    is_strict=True,
+    reserved=RESERVED,
+)
+PETAB_DIALECT = Dialect(
+    tokens(r"[A-Za-z_]\w*", r"\*\*|\|\||&&|[=!<>]=|[-+*/^<>!(),]", re.ASCII),
+    FUNCTIONS,
+    {"true": True, "false": False, "pi": math.pi, "exponentiale": math.e, "inf": math.inf},
+    {},
+    joins=True,
+    most_nested=100,
+)
+
+
+@functools.lru_cache(maxsize=16_384)
+def parse_text(text: str, dialect: Dialect) -> Expression:
+    """The expression of a text.
+
+    **Raises:** `ParseError`.
+    """
+    return Parser(text, dialect).whole()
+
+
+def find_name(name: str, text: str, dialect: Dialect = EQUATION_DIALECT) -> int:
+    """The column, from 1, at which a name first stands in a text that was read."""
+    at = 0
+    while at < len(text) and (match := dialect.token.match(text, at)) is not None:
+        if match.lastgroup == "name" and unicodedata.normalize("NFKC", match["name"]) == name:
+            return match.start("name") + 1
+        at = match.end()
+    raise ValueError(f"{name!r} is not in {text!r:.80}.")
