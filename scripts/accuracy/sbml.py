@@ -19,7 +19,8 @@ import roadrunner
 from jaxtyping import Float
 
 import node_fit
-from node_fit.petab.formulas import Number, Symbol, evaluate
+from node_fit.expressions.evaluation import evaluate
+from node_fit.expressions.tree import Number, Symbol
 from node_fit.petab.tables import Condition, Measurement, Observable, Problem
 
 POINTS = 101

@@ -95,7 +95,7 @@ CONDITIONS = st.deferred(
 
 
 @given(text=NUMBERS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_what_is_written_reads_as_the_same(text):
     tree = parse_text(text, EQUATION_DIALECT)
     again = parse_text(write(tree), EQUATION_DIALECT)
