@@ -75,6 +75,7 @@ def read_sbml(path: str | Path) -> Model:
 def refuse_repeated_names(library: ModuleType, document: "libsbml.SBMLDocument", place: str) -> None:
     """Refuses two elements with one name, and two rules or assignments of one quantity: the later one would win."""
     document.getErrorLog().clearLog()  # After a fault of reading, even of no weight, nothing would be checked.
+    document.getModel().unsetId()  # Nothing refers to it, and many a model has the name of a parameter.
     for category in (name for name in vars(library) if name.startswith("LIBSBML_CAT_")):
         document.setConsistencyChecks(getattr(library, category), category == "LIBSBML_CAT_IDENTIFIER_CONSISTENCY")
     document.checkConsistency()

@@ -34,6 +34,14 @@ def decay(name: str, law: str, what: str) -> str:
 
 
 K, SIZE, GROWTH = 0.7, 2.0, 0.25
+
+
+def test_a_model_may_have_the_name_of_a_parameter(tmp_path):
+    path = tmp_path / "model.xml"
+    path.write_text(sbml(quantities(x=1.0)).replace('<model id="m"', '<model id="x"'))
+    assert "x" in read_sbml(path).initial
+
+
 PIECES = f"<piece><cn>1</cn>{apply('lt', TIME, '1')}</piece><otherwise><cn>0</cn></otherwise>"
 LEVEL_3 = sbml(
     "<listOfFunctionDefinitions><functionDefinition id='square'>"
