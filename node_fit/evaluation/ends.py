@@ -24,8 +24,9 @@ def describe_constants_at_ends(model: NeuralODE, options: Options) -> list[str]:
     first = first_values(options)
     clauses: list[str] = []
     for _, group in parameters.parameter_nodes(model, Constants):
-        for (name, value), bounds in zip(group.as_dict().items(), group.bounds, strict=True):
-            clause = describe_constant_at_end(value, bounds, first.get(name))
+        values = group.as_dict()
+        for name, bounds, _ in group.free():
+            clause = describe_constant_at_end(values[name], bounds, first.get(name))
             clauses += [] if clause is None else [f"{name} has run to {clause}"]
     return clauses
 

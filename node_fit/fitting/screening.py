@@ -165,7 +165,7 @@ def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.f
 def constants_of(model: PyTree) -> list[Constants]:
     """The groups of constants of a model's field and start."""
     parts = jax.tree.leaves((model.field, model.start), is_leaf=lambda part: isinstance(part, Constants))
-    return [part for part in parts if isinstance(part, Constants) and part.names and jax.tree.leaves(part.raw)]
+    return [part for part in parts if isinstance(part, Constants) and part.free() and jax.tree.leaves(part.raw)]
 
 
 def raw_of(model: PyTree) -> list[PyTree]:

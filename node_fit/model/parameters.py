@@ -44,6 +44,12 @@ def partition(model: PyTree, freeze: Sequence[str] = (), parts: Sequence[str] = 
     paths = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(model)]
     for frozen in freeze:
         if not any(within(path, frozen) for path in paths):
+            constant = frozen.split(".")[-1]
+            if any(constant in group.names for _, group in parameter_nodes(model, Constants)):
+                value = f"{constant}: [VALUE, VALUE, VALUE]"
+                raise ValueError(
+                    f"freeze names the constant {frozen!r}; hold it by equal bounds: constants={{{value}}}."
+                )
             known = {".".join(path.split(".")[: i + 1]) for path in paths for i in range(path.count(".") + 1)}
             near = difflib.get_close_matches(frozen, sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the parts are {', '.join(sorted(known))}."

@@ -212,8 +212,8 @@ class Evidence:
         for _, each in parameters.parameter_nodes(numbered.model, Constants):
             if not is_array(each.raw):
                 continue
-            rows = zip(each.names, np.asarray(jax.device_get(each.raw)).tolist(), each.bounds, each.scales, strict=True)
-            places += [Place(name, round(index), bounds, scale) for name, index, bounds, scale in rows]
+            rows = zip(each.free(), np.asarray(jax.device_get(each.raw)).tolist(), strict=True)
+            places += [Place(name, round(index), bounds, scale) for (name, bounds, scale), index in rows]
         return places
 
     @property

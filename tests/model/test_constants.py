@@ -1,5 +1,6 @@
 """Constants of known equations: their values, their bounds, and their trained parameters."""
 
+import functools
 import json
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import node_fit as nf
 from node_fit.model.fields.known import Constants
 from node_fit.runtime.placement import carry, dtype_of, scope
 from node_fit.storage.model_file import describe_part, rebuild
@@ -44,6 +46,35 @@ def test_no_step_leaves_the_bounds(far):
     assert all(np.isfinite(value) for value in values.values())
     gradient = jax.grad(lambda module: sum(module.values().values()))(constants)
     assert np.isfinite(gradient.raw).all()
+
+
+HELD = {"a": 0.5, "g": [0.14, 0.14, 0.14], "b": [0.03, 0, None]}
+
+
+def test_equal_bounds_hold_a_constant(precision):
+    with scope(precision):
+        constants = Constants.of(HELD)
+        values = constants.values()
+        assert [float(values[name]) for name in HELD] == pytest.approx([0.5, 0.14, 0.03])
+        assert {value.dtype for value in values.values()} == {dtype_of(precision)}
+    assert constants.raw.shape == (2,) and [name for name, _, _ in constants.free()] == ["a", "b"]
+    assert constants.around(np.array([[0.0, 0.0], [1.0, 1.0]]), 10.0).shape == (2, 2)
+    again = rebuild(json.loads(json.dumps(describe_part(constants, "field", tensors := {}))), tensors, ())
+    assert again.as_dict() == pytest.approx(constants.as_dict(), rel=1e-6) and again.bounds == constants.bounds
+
+
+def test_a_held_constant_stays_and_has_no_interval():
+    ts = np.linspace(0.0, 4.0, 30)
+    noise = np.random.default_rng(0).normal(size=30) * 0.01
+    data = nf.Dataset.from_arrays(ts, (2.0 * np.exp(-0.7 * ts) + noise)[:, None], states=["x"])
+    field = functools.partial(nf.Known, equations={"x": "-(k + g)*x"}, constants={"k": 0.3, "g": [0.2, 0.2, 0.2]})
+    fit = nf.fit(data, field=field, options=nf.Options(derived={"both": "k + g"}))
+    assert fit.constants["g"] == pytest.approx(0.2) and fit.constants["k"] == pytest.approx(0.5, abs=0.02)
+    found = fit.confidence()
+    assert list(found.constants) == ["k"] and found.derived["both"].estimate == pytest.approx(0.7, abs=0.02)
+    assert found.derived["both"].lower > 0.65 and "g" not in fit.diagnose().sentence.split()
+    with pytest.raises(ValueError, match=r"freeze names the constant 'g'; hold it by equal bounds"):
+        nf.fit(data, field=field, options=nf.Options(training=nf.Training(freeze=["g"])))
 
 
 def test_a_changed_precision_is_followed():

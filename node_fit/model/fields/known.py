@@ -40,18 +40,18 @@ from .network import Activation, Layers, make_layers
 
 @stored_as("Constants")
 class Constants(eqx.Module):
-    """Named numbers, such as reaction rates, that are fitted within their bounds.
+    """Named numbers, such as reaction rates, that are fitted within their bounds; equal bounds hold one where it is.
 
     **Arguments:** (`Constants.of` makes and checks them.)
 
-    - `raw`: the trained parameters, shape `(constant,)`: each constant, mapped from its bounds to the real line and
-      divided by its scale.
-    - `names`: the constants' names.
+    - `raw`: the trained parameters, shape `(free,)`: each constant that is not held, mapped from its bounds to the real
+      line and divided by its scale.
+    - `names`: the constants' names, of those that are held, too.
     - `bounds`: lower and upper bound of each constant, `None` where there is none.
     - `scales`: the scale of each constant: its initial magnitude if it has no bounds, else 1.
     """
 
-    raw: Float[Array, " constant"]
+    raw: Float[Array, " free"]
     names: tuple[str, ...] = eqx.field(static=True)
     bounds: tuple[Bounds, ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
@@ -63,7 +63,7 @@ class Constants(eqx.Module):
         **Arguments:**
 
         - `constants`: for each name a number, or `[value, lower, upper]` with `None` where there is no bound; in the
-            user's units.
+            user's units. Three equal numbers hold a constant.
 
         **Raises:** `ValueError` if a name is invalid in an equation, or a value is not a number within its bounds.
         """
@@ -77,24 +77,30 @@ class Constants(eqx.Module):
         scales = [
             abs(value) or 1.0 if pair == (None, None) else 1.0 for value, pair in zip(values, bounds, strict=True)
         ]
-        line = [to_line(np.asarray(value), pair) for value, pair in zip(values, bounds, strict=True)]
-        raw = jnp.asarray(np.array(line, np.float64) / np.array(scales, np.float64), float)
+        given = zip(values, bounds, scales, strict=True)
+        line = [to_line(np.asarray(value), pair) / scale for value, pair, scale in given if not leaves_one_value(pair)]
+        raw = jnp.asarray(np.array(line, np.float64), float)
         return Constants(raw, tuple(constants), tuple(bounds), tuple(scales))
+
+    def free(self) -> list[tuple[str, Bounds, float]]:
+        """The constants that are fitted, in the order of `raw`, each with its bounds and scale."""
+        given = zip(self.names, self.bounds, self.scales, strict=True)
+        return [each for each in given if not leaves_one_value(each[1])]
 
     def values(self) -> dict[str, Float[Array, ""]]:
         """The constants by name, in the user's units and the dtype of `raw`."""
         return cast(dict[str, Array], self.named(self.raw))
 
-    def around(self, shares: Float[np.ndarray, "... constant"], factor: float) -> Float[np.ndarray, "... constant"]:
+    def around(self, shares: Float[np.ndarray, "... free"], factor: float) -> Float[np.ndarray, "... free"]:
         """The parameters (`raw`) of other constants, at shares from 0 to 1 of the ranges around these.
 
         The distance of a constant from a single bound, or its size without bounds, varies by a factor, log-uniformly;
         between two bounds a constant is uniform.
         """
-        given = zip(self.as_dict().values(), self.bounds, self.scales, np.moveaxis(shares, -1, 0), strict=True)
+        values = self.as_dict()
         line = [
-            to_line(np.asarray(value_at(np.asarray(share), value, pair, factor)), pair) / scale
-            for value, pair, scale, share in given
+            to_line(np.asarray(value_at(np.asarray(share), values[name], pair, factor)), pair) / scale
+            for (name, pair, scale), share in zip(self.free(), np.moveaxis(shares, -1, 0), strict=True)
         ]
         return np.stack(line, axis=-1).astype(np.asarray(self.raw).dtype)
 
@@ -103,9 +109,18 @@ class Constants(eqx.Module):
         raw = np.asarray(jax.device_get(self.raw), np.float64)
         return {name: float(value) for name, value in self.named(raw).items()}
 
-    def named(self, raw: Float[AnyArray, " constant"]) -> dict[str, Float[AnyArray, ""]]:
-        parts = zip(self.names, raw, self.scales, self.bounds, strict=True)
-        return {name: from_line(part * scale, bounds) for name, part, scale, bounds in parts}
+    def named(self, raw: Float[AnyArray, " free"]) -> dict[str, Float[AnyArray, ""]]:
+        fitted = {
+            name: from_line(part * scale, pair) for (name, pair, scale), part in zip(self.free(), raw, strict=True)
+        }
+        kind = np if isinstance(raw, np.ndarray) else jnp
+        held = zip(self.names, self.bounds, strict=True)
+        return {name: fitted[name] if name in fitted else kind.asarray(pair[0], raw.dtype) for name, pair in held}
+
+
+def leaves_one_value(bounds: Bounds) -> bool:
+    """Whether bounds leave one value."""
+    return bounds[0] is not None and bounds[0] == bounds[1]
 
 
 def value_at(share: np.ndarray, value: float, bounds: Bounds, factor: float) -> np.ndarray | np.floating:
@@ -129,6 +144,8 @@ def value_and_bounds(entry: object, name: str) -> tuple[float, Bounds]:
     value, *bounds = given
     if not is_real(value):
         raise ValueError(f"{name} must be a number of magnitude up to {LARGEST_BOUND:g}, got {value!r:.40}.")
+    if is_real(bounds[0]) and value == bounds[0] == bounds[1]:
+        return float(value), (float(value), float(value))
     pair = check_bounds(bounds, name)
     check_inside(np.asarray(value, np.float64), pair, name)
     return float(value), pair
