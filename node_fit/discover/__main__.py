@@ -25,6 +25,7 @@ from ..app.config.build import build_parts, errors_of_data
 from ..app.config.composition import ConfigError, read_config
 from ..app.launching import launch, print_error, register, wants_tracebacks
 from ..app.run_directory import CONFIG, RunDirectory, read_record
+from ..data.tables.table import list_names
 from ..fitting.discovery import Discovery, Limits, discover, discover_in
 from ..fitting.progress import Display
 from ..options.options import Options
@@ -180,6 +181,9 @@ def search_data(config: DictConfig, options: Json, tell: Callable[[str], object]
     """The equations of the training data that a config describes."""
     with errors_of_data():
         splits, _ = build_parts(config).data.load_and_tell()
+    rows, records = int(splits.train.lengths.sum()), len(splits.train.trajectories)
+    names = list_names(splits.train.states)
+    print(f"searching equations of {names} in {rows} rows of {records} record{'s' * (records > 1)}", flush=True)
     return discover(splits.train, effort=config.effort, seed=int(config.seed), tell=tell, **options)
 
 
