@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .model.initial_state.trained import Encoder, Fitted
     from .model.make_model import make_model
     from .model.neural_ode import NeuralODE
-    from .model.observation import LinearReadout, MeasuredStates, NetworkReadout
+    from .model.observation import FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout
     from .model.rollout import Prediction
     from .model.system import System
     from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
@@ -67,6 +67,7 @@ __all__ = [
     "First",
     "Fit",
     "Fitted",
+    "FormulaReadout",
     "Huber",
     "Hybrid",
     "Known",
@@ -165,6 +166,7 @@ _HOMES = {
     "First": "model.initial_state.rule",
     "Fit": "fitting.result",
     "Fitted": "model.initial_state.trained",
+    "FormulaReadout": "model.observation",
     "Huber": "objectives.objective",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",

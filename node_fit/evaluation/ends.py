@@ -32,8 +32,8 @@ def describe_constants_at_ends(model: NeuralODE, options: Options) -> list[str]:
 
 
 def first_values(options: Options) -> dict[str, float]:
-    """The values from which the constants of equations and of starts have begun."""
-    groups = [keyword(part, "constants") for part in (options.field, options.start)]
+    """The values from which the constants of equations, starts and observations have begun."""
+    groups = [keyword(part, "constants") for part in (options.field, options.start, options.observation)]
     return {
         str(name): value_and_bounds(entry, str(name))[0]
         for group in groups

@@ -246,6 +246,8 @@ def export(
     if data is not None:
         check_data(data, "data")
         model.check_channels(data)
+    if model.typical.observation.reads_inputs:
+        raise CannotExport("channels that are formulas of states and inputs (observation=formula) are not exported.")
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))

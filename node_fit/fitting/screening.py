@@ -20,7 +20,7 @@ from scipy import optimize
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
-from ..model.fields.known import Constants
+from ..model.fields.known import Constants, constants_in
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 
@@ -108,7 +108,7 @@ def simulation_losses(model: NeuralODE, beginnings: Beginning, batch: Batch) -> 
 
     def loss(beginning: Beginning) -> Float[Array, ""]:
         begun = beginning(model)
-        found = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys)
+        found = begun.observe(begun.solver.forecast(begun.problem(batch, begun.first_states(batch))).ys, batch)
         misfit = batch.weighted(begun.scaler.near(found, batch.ys) - batch.ys)
         return jnp.where(batch.mask, misfit**2, 0).sum() / batch.mask.sum()
 
@@ -163,9 +163,9 @@ def start_at(share: np.ndarray, size: Size, bounds: Bounds) -> np.ndarray | np.f
 
 
 def constants_of(model: PyTree) -> list[Constants]:
-    """The groups of constants of a model's field and start."""
-    parts = jax.tree.leaves((model.field, model.start), is_leaf=lambda part: isinstance(part, Constants))
-    return [part for part in parts if isinstance(part, Constants) and part.free() and jax.tree.leaves(part.raw)]
+    """The groups of constants of a model's field, start and observation that are trained."""
+    parts = constants_in((model.field, model.start, model.observation))
+    return [part for part in parts if part.free() and jax.tree.leaves(part.raw)]
 
 
 def raw_of(model: PyTree) -> list[PyTree]:

@@ -21,13 +21,12 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from .fields.equations import Equations, as_mapping, normalize
-from .fields.known import WHEN, Constants, Hybrid, Known, Sparse
+from .fields.known import WHEN, Hybrid, Known, Sparse, constants_in
 from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
-from .observation import AbstractObservation, LinearReadout, MeasuredStates, NetworkReadout
-from .parameters import parameter_nodes
+from .observation import AbstractObservation, FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout
 from .system import System
 
 MakeField = Callable[..., VectorField]
@@ -45,7 +44,12 @@ FIELDS = {
     "log_time": LogTimeMLP,
 }
 STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated, "steady": Steady}
-OBSERVATIONS = {"measured": MeasuredStates, "linear": LinearReadout, "network": NetworkReadout}
+OBSERVATIONS = {
+    "measured": MeasuredStates,
+    "linear": LinearReadout,
+    "network": NetworkReadout,
+    "formula": FormulaReadout,
+}
 # What to pass for these.
 START_HINT = f"{', '.join(STARTS)}, or one of node_fit's such as Fitted(given=5)"
 OBSERVATION_HINT = f"{', '.join(OBSERVATIONS)}, or one of node_fit's such as NetworkReadout(width=8)"
@@ -120,6 +124,7 @@ def make_model(
         inputs=train.inputs,
         time=train.time,
         readout=not says(observation, "is_direct", False),
+        formulas=keyword(observation, "formulas"),
         angles=scaling.turns,
     )
     # If memory runs out, this raises here; later, it would end the process.
@@ -132,7 +137,7 @@ def make_model(
     model = NeuralODE(
         field=made,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
-        observation=observation(system, key=observation_key),
+        observation=make_observation(observation, system, train.states, made, observation_key),
         scaler=scaler,
         solver=numbers_as_arrays(solver.for_data()),
         system=system,
@@ -171,13 +176,14 @@ def names_read(field: object) -> frozenset[str]:
 
 
 def check_constants(model: NeuralODE) -> None:
-    """Refuses a name for a constant of the field and for another one of the start."""
-    parts = (model.field, model.start)
-    of_field, of_start = (
-        {name for _, each in parameter_nodes(part, Constants) for name in each.names} for part in parts
-    )
-    for name in sorted(of_field & of_start):
-        raise ValueError(f"{name!r} is a constant of the field and of the start, which are not the same; rename one.")
+    """Refuses one name for constants of two parts."""
+    homes: dict[str, str] = {}
+    for kind, part in (("field", model.field), ("start", model.start), ("observation", model.observation)):
+        for name in sorted(name for group in constants_in(part) for name in group.names):
+            if name in homes:
+                both = f"of the {homes[name]} and of the {kind}"
+                raise ValueError(f"{name!r} is a constant {both}, which are not the same; rename one.")
+            homes[name] = kind
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:
@@ -190,6 +196,16 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
         return maker(system, key=key)
     angles = {"angles": system.scaler} if any(system.scaler.turns) and "angles" in parameters else {}
     return maker(len(system.states), len(system.inputs), **angles, key=key)
+
+
+def make_observation(
+    observation: MakeObservation, system: System, channels: Sequence[str], field: VectorField, key: PRNGKeyArray
+) -> AbstractObservation:
+    """The observation; one of formulas gets the names of the channels and of the field's constants."""
+    if "channels" not in inspect.signature(made_of(observation)).parameters:
+        return observation(system, key=key)
+    known = [name for group in constants_in(field) for name in group.names]
+    return observation(system, channels=channels, known=known, key=key)
 
 
 def check_call(field: VectorField, system: System) -> None:

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import SLICE, Batch, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
-from ..data.scaling import Scaler
+from ..data.domains import to_line
+from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
@@ -25,7 +26,7 @@ from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorFie
 from ..solver.row_by_row import Front
 from ..solver.solver import Solver
 from ..solver.triggers import has_triggers
-from .fields.known import Constants
+from .fields.known import constants_in
 from .initial_state.rule import AbstractStart
 from .observation import AbstractObservation, MeasuredStates
 from .rollout import (
@@ -130,9 +131,25 @@ class NeuralODE(eqx.Module):
         free = jnp.arange(start.shape[1]) >= self.system.measured
         return jnp.where(free, jnp.maximum(bound, float(jnp.finfo(bound.dtype).max) ** (1 / 3)), bound)
 
-    def observe(self, states: Float[Array, "trajectory time state"]) -> Float[Array, "trajectory time channel"]:
-        """The measured channels at some states, in scaled units."""
-        return jax.vmap(jax.vmap(self.observation))(states)
+    def observe(
+        self, states: Float[Array, "trajectory time state"], batch: Batch
+    ) -> Float[Array, "trajectory time channel"]:
+        """The measured channels at the states of a batch's rows, in scaled units."""
+        if not self.observation.reads_inputs:
+            return jax.vmap(jax.vmap(self.observation))(states)
+        ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
+        return jax.vmap(jax.vmap(self.channels))(ts, states, us)
+
+    def channels(
+        self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " channel"]:
+        """The measured channels at a time, at states and inputs, in scaled units."""
+        if not self.observation.reads_inputs:
+            return self.observation(z)
+        time, states, inputs = self.system.in_users_units(t, z, u)
+        constants = {name: value for part in constants_in(self.field) for name, value in part.values().items()}
+        ys = self.observation.read(self.system.named(time, states, inputs) | constants)
+        return (columns_by_name(to_line, ys, self.scaler.bounds) - self.scaler.state_shift) / self.scaler.state_scale
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """States at the first rows of training trajectories, or windows of them, in scaled units."""
@@ -146,7 +163,7 @@ class NeuralODE(eqx.Module):
         **Returns:** a solution with `ys` of shape `(trajectory, time, channel)`, and `ok` of shape `(trajectory,)`.
         """
         solution = self.solver.solve(self.problem(batch, self.first_states(batch)), joint=batch.joint)
-        return Solution(self.observe(solution.ys), solution.ok)
+        return Solution(self.observe(solution.ys, batch), solution.ok)
 
     def forecast(self, batch: Batch) -> Solution:
         """Channels of any trajectories in scaled units, from starts that the rule estimates.
@@ -154,13 +171,13 @@ class NeuralODE(eqx.Module):
         The solve is tight, and only forward-mode derivatives exist.
         """
         solution = self.solver.forecast(self.problem(batch, self.estimated_start(batch)))
-        return Solution(self.observe(solution.ys), solution.ok)
+        return Solution(self.observe(solution.ys, batch), solution.ok)
 
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """States at the first rows of any trajectories, as the rule for starts estimates them."""
 
         def channels(start: Float[Array, "trajectory state"], given: Batch) -> Float[Array, "trajectory time channel"]:
-            ys = self.observe(self.solver.forecast(self.problem(given, start)).ys)
+            ys = self.observe(self.solver.forecast(self.problem(given, start)).ys, given)
             return self.scaler.near(ys, given.ys)
 
         return self.start.completed(self.start.estimate(channels, batch), self.field, batch)
@@ -305,8 +322,7 @@ class NeuralODE(eqx.Module):
 
     def constants(self) -> dict[str, float]:
         """The constants of known equations and starts by their names, in the user's units."""
-        found = jax.tree.leaves((self.field, self.start), is_leaf=lambda part: isinstance(part, Constants))
-        named = [part.as_dict() for part in found if isinstance(part, Constants)]
+        named = [part.as_dict() for part in constants_in((self.field, self.start, self.observation))]
         return {name: value for each in named for name, value in each.items()}
 
     def check_channels(self, data: Dataset) -> None:
@@ -432,7 +448,7 @@ def begin_at(
 ) -> tuple[Array, Front]:
     """Outputs at given starts, and the front of the solve there."""
     front = model.solver.begin(model.problem(batch, starts), first)
-    return outputs(model, front.y), front
+    return outputs(model, batch.origin + batch.ts[:, 0], front.y, batch.us[:, 0]), front
 
 
 def find_starts(

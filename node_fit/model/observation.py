@@ -1,6 +1,8 @@
 """Observations: the measured channels as functions of the states, which are states, linear or a network."""
 
 import abc
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 import equinox as eqx
@@ -10,6 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..runtime.serialization import stored_as
 from ..runtime.validation import Part
+from .fields.equations import Equations
+from .fields.known import ConstantConfig, Constants
 from .fields.network import Activation, Layers
 from .system import System
 
@@ -21,14 +25,20 @@ class AbstractObservation(eqx.Module, metaclass=Part):
 
     - `is_direct`: whether the channels are states.
     - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
+    - `reads_inputs`: whether they depend on the time, inputs and constants of the field, too; then `read` is called.
     """
 
     is_direct: ClassVar[bool] = False
     is_nonlinear: ClassVar[bool] = False
+    reads_inputs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         """The channels, shape `(channel,)`, at a state, shape `(state,)`."""
+
+    def read(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " channel"]:
+        """The channels in the user's units, from the values of states, inputs, the time and the field's constants."""
+        raise NotImplementedError(f"{type(self).__name__} reads states alone.")
 
 
 class AbstractFeatureReadout(AbstractObservation):
@@ -76,6 +86,63 @@ class LinearReadout(AbstractObservation):
 
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         return self.matrix @ state + self.shift
+
+
+@stored_as("FormulaReadout")
+class FormulaReadout(AbstractObservation):
+    """Channels that are formulas of states, inputs, the time and constants, in the user's units.
+
+    ```python
+    node_fit.FormulaReadout(formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": 3.6, "R0": [0.05, 0, None]})
+    ```
+
+    A channel without a formula is a state. The other states have the names in `hidden`. Formulas may have the constants
+    of the field, too.
+
+    **Arguments:**
+
+    - `system`: the names of states and inputs, and their scales.
+    - `formulas`: of each channel that is no state, see `Equations`.
+    - `constants`: those that are in formulas alone, as of `Known`.
+    - `channels`: the names of all channels.
+    - `known`: the names of the field's constants.
+    - `key`: not used.
+
+    **Raises:** `ValueError` if a name in a formula is unknown.
+    """
+
+    is_nonlinear: ClassVar[bool] = True
+    reads_inputs: ClassVar[bool] = True
+    formulas: Equations
+    constants: Constants
+    channels: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        system: System,
+        *,
+        formulas: Mapping[str, str],
+        constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
+        channels: Sequence[str],
+        known: Sequence[str] = (),
+        key: PRNGKeyArray | None = None,
+    ):
+        self.formulas, self.constants, self.channels = Equations.of(formulas), Constants.of(constants), tuple(channels)
+        names = (*system.states, *system.inputs, system.time, *self.constants.names)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"observation.constants: {twice[0]!r} is a state, an input or the time, too; rename it.")
+        self.formulas.check((*names, *known))
+        unused = sorted(set(self.constants.names) - self.formulas.names_used())
+        if unused:
+            raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")
+
+    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
+        raise NotImplementedError("formulas of channels need more than the states; call `read`.")
+
+    def read(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " channel"]:
+        found = {**names, **self.formulas({**names, **self.constants.values()})}
+        return jnp.stack([found[name] for name in self.channels])
 
 
 @stored_as("NetworkReadout")

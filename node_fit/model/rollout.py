@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -63,7 +64,8 @@ def intervals_to(
     else:
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
-    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps_at(batch, nodes[:, :-1]))
+    jumps, after = jumps_at(batch, nodes[:, :-1]), inputs_at(batch, end, kind)
+    intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps, after)
     index = search_rows(nodes, later, "left") - 1
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
 
@@ -75,6 +77,27 @@ def search_rows(
 ) -> Int[np.ndarray, "trajectory wanted"]:
     """Where wanted times lie among those of each trajectory, as `np.searchsorted` says it."""
     return np.stack([r.searchsorted(w, side=side) for r, w in zip(rows, wanted, strict=True)])
+
+
+def inputs_at(
+    batch: Batch, times: Float[np.ndarray, "trajectory time"], kind: str
+) -> Float[np.ndarray, "trajectory time input"] | None:
+    """The inputs at times from the first row on, of held ones those that begin there; None if there are none."""
+    rows, us = np.asarray(batch.ts, np.float64), np.asarray(batch.us)
+    if us.shape[2] == 0:
+        return None
+    last = rows.shape[1] - 1
+    row = np.minimum(search_rows(rows, times, "right") - 1, last)
+    at = (np.arange(len(rows))[:, None], row)
+    if last == 0:
+        return us[at]
+    before = (at[0], np.minimum(row, last - 1))
+    gap = np.diff(rows, axis=1)[before]
+    share = (np.clip((times - rows[before]) / np.where(gap > 0, gap, 1), 0, 1))[..., None]
+    first, *rest = [np.asarray(each)[before] for each in polynomials(rows, us, kind)][::-1]
+    for coefficient in rest:
+        first = coefficient + first * share
+    return np.where((row == last)[..., None], us[at], first)
 
 
 def jumps_at(batch: Batch, begin: Float[np.ndarray, "trajectory interval"]) -> Jumps | None:
@@ -114,6 +137,7 @@ def pieces_of(intervals: Intervals, room: int | None = None) -> list[Intervals]:
         filled(intervals.length),
         tuple(filled(x) for x in intervals.coefficients),
         jax.tree.map(filled, intervals.jumps),
+        jax.tree.map(filled, intervals.after),
     )
     return [jax.tree.map(lambda x, b=b: x[:, b : b + size], whole) for b in range(0, count + missing, size)]
 
@@ -176,6 +200,7 @@ class Model(Protocol):
     @property
     def solver(self) -> Solver: ...
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem: ...
+    def channels(self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array: ...
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]: ...
 
 
@@ -203,14 +228,19 @@ def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Callable[[Batch,
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
 
 
-def outputs(model: Model, states: Float[Array, "*rows state"]) -> Float[Array, "*rows output"]:
-    """The channels at some states, followed by the hidden states if the channels are states."""
+def outputs(
+    model: Model,
+    ts: Float[AnyArray, "*rows"],
+    states: Float[Array, "*rows state"],
+    us: Float[AnyArray, "*rows input"],
+) -> Float[Array, "*rows output"]:
+    """The channels at some times, states and inputs, followed by the hidden states if the channels are states."""
     if isinstance(model.observation, MeasuredStates):
         return states
-    each = model.observation
+    each = model.channels
     for _ in states.shape[:-1]:
         each = jax.vmap(each)
-    return each(states)
+    return each(jnp.asarray(ts), states, jnp.asarray(us))
 
 
 @eqx.filter_jit
@@ -218,7 +248,7 @@ def begin_channels(model: Model, batch: Batch, first: Intervals) -> tuple[Array,
     """Outputs at the starts of trajectories, and the front of the solve there."""
     problem = model.problem(batch, model.estimated_start(batch))
     front = model.solver.begin(problem, first)
-    return outputs(model, front.y), front
+    return outputs(model, batch.origin + batch.ts[:, 0], front.y, batch.us[:, 0]), front
 
 
 @eqx.filter_jit
@@ -228,7 +258,8 @@ def advance_channels(
     """Outputs at the end of each interval, and the front of the solve there."""
     problem = InitialValueProblem(model.field, intervals.begin, front.y, intervals.coefficients[0], origin)
     ys, front = model.solver.advance(problem, intervals, front)
-    return outputs(model, ys), front
+    after = jnp.zeros((*ys.shape[:-1], 0), ys.dtype) if intervals.after is None else intervals.after
+    return outputs(model, origin[:, None] + intervals.end, ys, after), front
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The names of a system's states, inputs and time, and conversions between the user's units and the solver's."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import equinox as eqx
 import jax
@@ -51,6 +51,7 @@ class System(eqx.Module):
         inputs: Sequence[str] = (),
         time: str = "t",
         readout: bool = False,
+        formulas: Collection[str] | None = None,
         angles: dict[str, float] | None = None,
     ) -> "System":
         """Makes a system whose first states are the channels, or, with `readout`, whose channels are a readout.
@@ -62,9 +63,12 @@ class System(eqx.Module):
         - `hidden`: names or number of the states in excess of the channels. With `readout`, the number may be negative.
         - `bounds`: bounds of hidden states, by name.
         - `readout`: whether the channels are a readout of the states, which are then named `z0`, `z1`, ...
+        - `formulas`: the channels that are formulas of the states; the others are states.
 
         **Raises:** `ValueError` if a name is used twice, or no state is left.
         """
+        if formulas is not None:
+            return System.behind_formulas(scaler, channels, hidden, bounds, formulas, tuple(inputs), time)
         count = hidden if isinstance(hidden, int) else len(hidden)
         if count < 0 and not readout:
             raise ValueError(
@@ -85,6 +89,42 @@ class System(eqx.Module):
             )
         whole = scaler.extended([bounds.get(name, (None, None)) for name in extra], turns_of(extra, angles or {}))
         return System(states, len(channels), len(channels), tuple(inputs), time, as_jax(whole))
+
+    @staticmethod
+    def behind_formulas(
+        scaler: Scaler,
+        channels: Sequence[str],
+        hidden: int | Sequence[str],
+        bounds: dict[str, Bounds],
+        formulas: Collection[str],
+        inputs: tuple[str, ...],
+        time: str,
+    ) -> "System":
+        """A system some of whose channels are formulas of the states, which are the other channels and the hidden ones.
+
+        **Raises:** `ValueError` if a formula is of no channel, hidden states have no names, or there is no state.
+        """
+        for name in formulas:
+            if name not in channels:
+                known = ", ".join(channels)
+                raise ValueError(f"observation.formulas has {name!r}, which is not measured; the channels are {known}.")
+            if not isinstance(hidden, int) and name in hidden:
+                raise ValueError(f"observation.formulas has {name!r}, which is a hidden state, too; rename one.")
+        direct = [name for name in channels if name not in formulas]
+        if isinstance(hidden, int) and hidden:
+            raise ValueError(f"formulas need the names of the hidden states; write hidden=[x, y], not hidden={hidden}.")
+        extra = () if isinstance(hidden, int) else tuple(hidden)
+        states = (*direct, *extra)
+        if not states:
+            raise ValueError("all channels are formulas, so name the states: hidden=[x, y].")
+        own = blank_scaler(scaler).extended([bounds.get(name, (None, None)) for name in states])
+        at = np.array([list(channels).index(name) for name in direct], int)
+        shift, scale = np.array(own.state_shift), np.array(own.state_scale)
+        shift[: len(direct)], scale[: len(direct)] = scaler.state_shift[at], scaler.state_scale[at]
+        own = dataclasses.replace(own, state_shift=shift, state_scale=scale)
+        # The first measured values are those of the first states only where no formula stands between.
+        measured = len(direct) if list(channels[: len(direct)]) == direct else 0
+        return System(states, measured, len(channels), inputs, time, as_jax(own))
 
     def in_users_units(
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]

@@ -257,7 +257,7 @@ def misfit(
     """
     solved = jnp.isfinite(states)
     # Keep values that are not finite away from the observation and its gradient.
-    channels = model.observe(jnp.where(solved, states, 0))
+    channels = model.observe(jnp.where(solved, states, 0), batch)
     whole = solved.all(axis=2, keepdims=True)
     difference = jnp.where(whole, channels - model.scaler.near(batch.ys, channels), UNSOLVED)
     found = jnp.where(batch.mask, batch.weighted(difference), 0)

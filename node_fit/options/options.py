@@ -190,7 +190,8 @@ class Options:
       `Known(equations={"x": "-a*x"}, constants={"a": 1.0})`.
     - `hidden`: states that nobody measured: their number, or their names.
     - `start`: where trajectories start: `First`, `Fitted(given=5)`, `Encoder`, `Stated`, `Steady`.
-    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`.
+    - `observation`: what is measured: `MeasuredStates`, `LinearReadout`, `NetworkReadout(width=8)`,
+      `FormulaReadout(formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": 3.6, "R0": 0.05})`.
     - `scaling`: how states, inputs and time are brought to order one, with logarithms and bounds, and which are angles.
     - `solver`: of training: a `Solver`, the name of a method such as `kvaerno5` (`heun` of the command line is
       `Solver("heun", stepping="even", max_steps=16384)`), or a `diffrax.AbstractSolver`. `prediction_solver`: of

@@ -151,6 +151,8 @@ class Intervals(eqx.Module):
       first, each of shape `(trajectory, interval, input)`.
     - `jumps`: jumps of the states at the beginning of each interval, `(trajectory, interval, state)`; None if there are
       none.
+    - `after`: the inputs at the end of each interval, of held ones those that begin there, `(trajectory, interval,
+      input)`; None if nothing there depends on them.
     """
 
     begin: Float[AnyArray, "trajectory interval"]
@@ -159,6 +161,7 @@ class Intervals(eqx.Module):
     length: Float[AnyArray, "trajectory interval"]
     coefficients: tuple[Float[AnyArray, "trajectory interval input"], ...]
     jumps: Jumps | None = None
+    after: Float[AnyArray, "trajectory interval input"] | None = None
 
     @property
     def are_smooth(self) -> bool:

@@ -344,7 +344,7 @@ def check_model(model: object) -> None:
         jax.ShapeDtypeStruct(shape, dtype) for shape in ((), (len(model.latent),), (len(model.inputs),))
     )
     check_part("field", len(model.latent), f"{len(model.latent)} states", model.field, time, state, inputs)
-    check_part("observation", len(model.states), f"{len(model.states)} channels", model.observation, state)
+    check_part("observation", len(model.states), f"{len(model.states)} channels", model.channels, time, state, inputs)
     check_part("start", len(model.latent), f"{len(model.latent)} states", model.start, one_trajectory(model, dtype))
 
 

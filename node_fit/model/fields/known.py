@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
 from ...expressions.parsing import find_name
@@ -116,6 +116,12 @@ class Constants(eqx.Module):
         kind = np if isinstance(raw, np.ndarray) else jnp
         held = zip(self.names, self.bounds, strict=True)
         return {name: fitted[name] if name in fitted else kind.asarray(pair[0], raw.dtype) for name, pair in held}
+
+
+def constants_in(part: PyTree) -> list[Constants]:
+    """The groups of constants in a part of a model."""
+    found = jax.tree.leaves(part, is_leaf=lambda node: isinstance(node, Constants))
+    return [node for node in found if isinstance(node, Constants)]
 
 
 def leaves_one_value(bounds: Bounds) -> bool:
@@ -252,7 +258,10 @@ class Known(AbstractVectorField):
             raise placed(error, texts) from None
         unused = sorted(set(self.constants.names).difference(*(each.names_used() for each in used)))
         if unused:
-            raise ValueError(f"constants names {unused[0]!r}, which occurs in no equation; leave it out.")
+            raise ValueError(
+                f"constants names {unused[0]!r}, which occurs in no equation; leave it out, or, if a formula of a "
+                "measured channel has it, move it to observation.constants."
+            )
 
     def texts(self) -> dict[str, str]:
         return dict(self.equations.texts)
