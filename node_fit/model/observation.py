@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..runtime.serialization import stored_as
 from ..runtime.validation import Part
-from .fields.equations import Equations
+from .fields.equations import CONSTANT_KEY, EQUATION, EquationError, Equations
 from .fields.known import ConstantConfig, Constants
 from .fields.network import Activation, Layers
 from .system import System
@@ -132,7 +132,11 @@ class FormulaReadout(AbstractObservation):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"observation.constants: {twice[0]!r} is a state, an input or the time, too; rename it.")
-        self.formulas.check((*names, *known))
+        try:
+            self.formulas.check((*names, *known))
+        except EquationError as error:
+            said = str(error).replace(EQUATION, "formula of").replace(CONSTANT_KEY, "+observation.constants.")
+            raise ValueError(said) from None
         unused = sorted(set(self.constants.names) - self.formulas.names_used())
         if unused:
             raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")

@@ -154,7 +154,7 @@ def test_channels_are_differentiated_by_constants_of_formulas():
         ({"hidden": 0}, "all channels are formulas, so name the states"),
         (
             {"observation": functools.partial(VOLTAGE, formulas={"V": "ocv - R0*J"})},
-            "'J' is not a state, an input, a constant or the time",
+            r"^formula of 'V': 'J' is not a state, .*give its first value, \+observation.constants.J=1",
         ),
         (
             {"observation": functools.partial(VOLTAGE, formulas={"V": "ocv - V1"})},
