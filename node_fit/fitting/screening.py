@@ -1,11 +1,12 @@
 """Where fits of known equations begin: constants and hidden starts, over decades, that simulate the data best.
 
-A simulation is cheap beside a fit. So thousands of beginnings are simulated, a generation of them in one program, and
-fits start from the best, which mostly lie in the basins of the lowest optima (differential evolution: Storn and Price,
-Journal of Global Optimization 11, 1997; hybrids with local fits: Villaverde et al., Bioinformatics 35, 2019).
+A simulation is cheap beside a fit. So thousands of beginnings are simulated, some of them at a time, and fits start
+from the best, which mostly lie in the basins of the lowest optima (differential evolution: Storn and Price, Journal of
+Global Optimization 11, 1997; hybrids with local fits: Villaverde et al., Bioinformatics 35, 2019).
 """
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,11 @@ from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 # How many beginnings a generation has at the least, how many generations follow the first, of how many trajectories
 # they are simulated, and over how many solver steps at the most.
 POPULATION, GENERATIONS, TRAJECTORIES, SOLVER_STEPS = 768, 20, 16, 1024
+# Beginnings that are simulated at once. Each interval between rows lasts as long as the slowest of them takes, and with
+# hundreds, one or another runs away in each.
+AT_ONCE = 16
+# What the search may take [s]; then the best so far count.
+SECONDS = 60.0
 # Their solver's relative tolerance, since beginnings differ much.
 ROUGH = 1e-3
 # Constants are sought within this factor of the given ones, and hidden starts of the largest measured value.
@@ -64,7 +70,7 @@ def choose_beginnings(
 
     - `model`: a model for which `has_beginnings`.
     - `train`: the training data. `count`: number of beginnings wanted. `seed`: of the search.
-    - `tell`: called with a few words before each generation; what it raises ends the search.
+    - `tell`: called with a few words before some are simulated; what it raises ends the search.
     """
     part, size, precision = train.sample(TRAJECTORIES), Size.of(train), precision_of(model)
     with scope_of(model):
@@ -73,16 +79,28 @@ def choose_beginnings(
         rough = replace(model, start=model.start.adapted(batch), solver=loose)
         rough, batch = carry((rough, batch), dtype_of(precision))
 
+        generations, began = itertools.count(1), time.perf_counter()
+
+        def is_over() -> bool:
+            return time.perf_counter() - began > SECONDS
+
+        def stop(*_: object, **__: object) -> None:
+            if is_over():
+                raise StopIteration
+
         def losses(shares: Float[np.ndarray, "number beginning"]) -> Any:  # a loss for each
-            found = simulation_losses(rough, carry(beginnings_at(model, size, shares.T), dtype_of(precision)), batch)
-            return np.nan_to_num(np.asarray(found, np.float64), nan=FAILED_LOSS, posinf=FAILED_LOSS)
+            generation, count = next(generations), shares.shape[1]
+            # The last ones are repeated, so that one program serves all.
+            padded = np.pad(shares, ((0, 0), (0, -count % AT_ONCE)), "edge")
+            found = np.full(padded.shape[1], FAILED_LOSS)
+            for at in range(0, padded.shape[1], AT_ONCE):
+                if is_over() and (at or generation > 1):
+                    break
+                tell(f"several starts: generation {generation} of {GENERATIONS + 1}, {SECONDS:.0f} s in all at most")
+                some = carry(beginnings_at(model, size, padded[:, at : at + AT_ONCE].T), dtype_of(precision))
+                found[at : at + AT_ONCE] = simulation_losses(rough, some, batch)
+            return np.nan_to_num(found[:count], nan=FAILED_LOSS, posinf=FAILED_LOSS)
 
-        generations = itertools.count(1)
-
-        def say(*_: object, **__: object) -> None:
-            tell(f"several starts: generation {next(generations)} of {GENERATIONS} of {POPULATION}")
-
-        say()
         numbers = sum(raw.size for raw in raw_of(model)) + len(model.latent)
         found = optimize.differential_evolution(
             losses,
@@ -96,7 +114,7 @@ def choose_beginnings(
             polish=False,
             vectorized=True,
             updating="deferred",
-            callback=say,
+            callback=stop,
         )
     order = np.argsort(found.population_energies, kind="stable")[:count]
     return [beginnings_at(model, size, found.population[index]) for index in order]
