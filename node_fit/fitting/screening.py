@@ -30,9 +30,9 @@ from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 POPULATION, GENERATIONS, TRAJECTORIES, SOLVER_STEPS = 768, 20, 16, 1024
 # Beginnings that are simulated at once. Each interval between rows lasts as long as the slowest of them takes, and with
 # hundreds, one or another runs away in each.
-AT_ONCE = 16
+TOGETHER = 16
 # What the search may take [s]; then the best so far count.
-SECONDS = 60.0
+MOST_SECONDS = 60.0
 # Their solver's relative tolerance, since beginnings differ much.
 ROUGH = 1e-3
 # Constants are sought within this factor of the given ones, and hidden starts of the largest measured value.
@@ -82,7 +82,7 @@ def choose_beginnings(
         generations, began = itertools.count(1), time.perf_counter()
 
         def is_over() -> bool:
-            return time.perf_counter() - began > SECONDS
+            return time.perf_counter() - began > MOST_SECONDS
 
         def stop(*_: object, **__: object) -> None:
             if is_over():
@@ -91,14 +91,16 @@ def choose_beginnings(
         def losses(shares: Float[np.ndarray, "number beginning"]) -> Any:  # a loss for each
             generation, count = next(generations), shares.shape[1]
             # The last ones are repeated, so that one program serves all.
-            padded = np.pad(shares, ((0, 0), (0, -count % AT_ONCE)), "edge")
+            padded = np.pad(shares, ((0, 0), (0, -count % TOGETHER)), "edge")
             found = np.full(padded.shape[1], FAILED_LOSS)
-            for at in range(0, padded.shape[1], AT_ONCE):
+            for at in range(0, padded.shape[1], TOGETHER):
                 if is_over() and (at or generation > 1):
                     break
-                tell(f"several starts: generation {generation} of {GENERATIONS + 1}, {SECONDS:.0f} s in all at most")
-                some = carry(beginnings_at(model, size, padded[:, at : at + AT_ONCE].T), dtype_of(precision))
-                found[at : at + AT_ONCE] = simulation_losses(rough, some, batch)
+                tell(
+                    f"several starts: generation {generation} of {GENERATIONS + 1}, {MOST_SECONDS:.0f} s in all at most"
+                )
+                some = carry(beginnings_at(model, size, padded[:, at : at + TOGETHER].T), dtype_of(precision))
+                found[at : at + TOGETHER] = simulation_losses(rough, some, batch)
             return np.nan_to_num(found[:count], nan=FAILED_LOSS, posinf=FAILED_LOSS)
 
         numbers = sum(raw.size for raw in raw_of(model)) + len(model.latent)

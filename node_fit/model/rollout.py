@@ -64,7 +64,7 @@ def intervals_to(
     else:
         length = np.zeros(end.shape)
         coefficients = (np.repeat(batch.us[:, :1], end.shape[1], axis=1),)
-    jumps, after = jumps_at(batch, nodes[:, :-1]), inputs_at(batch, end, kind)
+    jumps, after = jumps_at(batch, nodes[:, :-1]), inputs_after(batch, end, kind)
     intervals = Intervals(nodes[:, :-1], end, rows[at], length, coefficients, jumps, after)
     index = search_rows(nodes, later, "left") - 1
     return intervals, np.where(wanted < rows[:, :1] - 1e-12, -2, index)
@@ -79,7 +79,7 @@ def search_rows(
     return np.stack([r.searchsorted(w, side=side) for r, w in zip(rows, wanted, strict=True)])
 
 
-def inputs_at(
+def inputs_after(
     batch: Batch, times: Float[np.ndarray, "trajectory time"], kind: str
 ) -> Float[np.ndarray, "trajectory time input"] | None:
     """The inputs at times from the first row on, of held ones those that begin there; None if there are none."""

@@ -222,7 +222,7 @@ class Options:
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `log_time`, `sparse`; `first`, `fitted`, `encoder`, `steady`; `measured`,
-    `linear`, `network`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+    `linear`, `network`, `formula`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
 
     **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range; `TypeError` if
     there is no such option, which says where it belongs.

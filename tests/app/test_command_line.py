@@ -109,7 +109,7 @@ def test_columns_are_guessed_by_name_before_place(folder, capsys, head, words, m
 @pytest.mark.parametrize("pump", ["Pump (V)", "Pump"])
 def test_columns_with_blanks_and_units_get_names_for_equations(folder, pump):
     (folder / "tank.csv").write_text("t (s),Upper tank (cm),Pump (V)\n0,1,2\n1,2,3\n2,3,1\n")
-    found = complete(["tank.csv", f'data.inputs=["{pump}"]', "data.bounds={Upper_tank: [0, null]}"], "node_fit")
+    found = complete(["tank.csv", f'data.inputs=["{pump}"]', "data.bounds={Upper_tank: [0.0, null]}"], "node_fit")
     data = composed(*found).data
     assert (data.states, data.inputs) == (["Upper_tank"], ["Pump"])
     assert data.rename == {"Upper_tank": "Upper tank (cm)", "Pump": "Pump (V)"}

@@ -89,11 +89,11 @@ def test_the_best_beginnings_fit_better_than_the_given_constants(monkeypatch):
 def test_a_search_ends_in_time_and_can_be_ended_at_any_moment(small_search, monkeypatch):
     data, _ = prey()
     model, said = model_of(data, TRUE), []
-    monkeypatch.setattr(screening, "SECONDS", 0.0)
+    monkeypatch.setattr(screening, "MOST_SECONDS", 0.0)
     found = choose_beginnings(model, data, 3, 0, said.append)
     assert len(found) == 3 and len(said) == 1, "one piece of a generation is simulated, whatever it takes"
     assert said[0].startswith("several starts: generation 1 of 21, 0 s in all")
-    monkeypatch.setattr(screening, "SECONDS", 60.0)
+    monkeypatch.setattr(screening, "MOST_SECONDS", 60.0)
 
     def interrupt(what: str) -> None:
         said.append(what)

@@ -64,7 +64,7 @@ def test_inputs_between_rows_are_those_of_the_solver(inputs):
             data, field=field, hidden=["x"], observation=readout, solver=nf.Solver(inputs=inputs), key=KEY
         )
     fine = np.linspace(0.0, 4.0, 41)
-    found = model.predict(data, ts=fine)[0, :, 0]
+    found = model.predict(data, ts=fine[None])[0, :, 0]
     np.testing.assert_allclose(found[::5], np.sin(ts), atol=1e-12)
     if inputs == "linear":
         np.testing.assert_allclose(found, np.interp(fine, ts, np.sin(ts)), atol=1e-12)
