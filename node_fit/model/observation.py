@@ -104,8 +104,7 @@ class FormulaReadout(AbstractObservation):
     - `system`: the names of states and inputs, and their scales.
     - `formulas`: of each channel that is no state, see `Equations`.
     - `constants`: those that are in formulas alone, as of `Known`.
-    - `channels`: the names of all channels.
-    - `known`: the names of the field's constants.
+    - `channels`, `known`: the names of all channels and of the field's constants, as the model's maker knows them.
     - `key`: not used.
 
     **Raises:** `ValueError` if a name in a formula is unknown.
@@ -123,7 +122,7 @@ class FormulaReadout(AbstractObservation):
         *,
         formulas: Mapping[str, str],
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
-        channels: Sequence[str],
+        channels: Sequence[str] = (),
         known: Sequence[str] = (),
         key: PRNGKeyArray | None = None,
     ):

@@ -15,9 +15,7 @@ from node_fit.runtime.placement import scope
 KEY = jax.random.key(0)
 R0, R1, C, OCV = 0.012, 0.02, 2200.0, 3.71
 CELL = functools.partial(nf.Known, equations={"V1": "I/C - V1/(R1*C)"}, constants={"R1": R1, "C": C})
-VOLTAGE = functools.partial(
-    nf.FormulaReadout, formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": OCV, "R0": [R0, 0, None]}
-)
+VOLTAGE = nf.FormulaReadout(formulas={"V": "ocv - R0*I - V1"}, constants={"ocv": OCV, "R0": [R0, 0, None]})
 START = functools.partial(nf.First, absent={"V1": 0.0})
 
 
