@@ -14,6 +14,7 @@ from ..data.dataset import Dataset, check_data
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
+from ..model.observation import FormulaReadout
 from ..runtime.serialization import Json, __version__
 from ..runtime.validation import check_argument, check_choice, check_path
 from ..solver.methods import EXPLICIT
@@ -246,7 +247,7 @@ def export(
     if data is not None:
         check_data(data, "data")
         model.check_channels(data)
-    if model.typical.observation.reads_inputs:
+    if isinstance(model.typical.observation, FormulaReadout):
         raise CannotExport("channels that are formulas of states and inputs (observation=formula) are not exported.")
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)

@@ -26,12 +26,12 @@ from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
-from .observation import AbstractObservation, FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout
+from .observation import FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout, Observation
 from .system import System
 
 MakeField = Callable[..., VectorField]
 MakeStart = Callable[..., AbstractStart]
-MakeObservation = Callable[..., AbstractObservation]
+MakeObservation = Callable[..., Observation]
 # Parts of a model by their names on the command line.
 FIELDS = {
     "mlp": MLP,
@@ -200,7 +200,7 @@ def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray
 
 def make_observation(
     observation: MakeObservation, system: System, channels: Sequence[str], field: VectorField, key: PRNGKeyArray
-) -> AbstractObservation:
+) -> Observation:
     """The observation; one of formulas gets the names of the channels and of the field's constants."""
     if "channels" not in inspect.signature(made_of(observation)).parameters:
         return observation(system, key=key)

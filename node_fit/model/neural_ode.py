@@ -28,7 +28,7 @@ from ..solver.solver import Solver
 from ..solver.triggers import has_triggers
 from .fields.known import constants_in
 from .initial_state.rule import AbstractStart
-from .observation import AbstractObservation, MeasuredStates
+from .observation import FormulaReadout, MeasuredStates, Observation
 from .rollout import (
     ROOMS,
     Prediction,
@@ -78,7 +78,7 @@ class NeuralODE(eqx.Module):
 
     field: VectorField
     start: AbstractStart
-    observation: AbstractObservation
+    observation: Observation
     scaler: Scaler
     solver: Solver
     system: System
@@ -135,7 +135,7 @@ class NeuralODE(eqx.Module):
         self, states: Float[Array, "trajectory time state"], batch: Batch
     ) -> Float[Array, "trajectory time channel"]:
         """The measured channels at the states of a batch's rows, in scaled units."""
-        if not self.observation.reads_inputs:
+        if not isinstance(self.observation, FormulaReadout):
             return jax.vmap(jax.vmap(self.observation))(states)
         ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
         return jax.vmap(jax.vmap(self.channels))(ts, states, us)
@@ -144,7 +144,7 @@ class NeuralODE(eqx.Module):
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " channel"]:
         """The measured channels at a time, at states and inputs, in scaled units."""
-        if not self.observation.reads_inputs:
+        if not isinstance(self.observation, FormulaReadout):
             return self.observation(z)
         time, states, inputs = self.system.in_users_units(t, z, u)
         constants = {name: value for part in constants_in(self.field) for name, value in part.values().items()}

@@ -25,20 +25,14 @@ class AbstractObservation(eqx.Module, metaclass=Part):
 
     - `is_direct`: whether the channels are states.
     - `is_nonlinear`: whether they are no linear function of the states, so that no linear model describes them.
-    - `reads_inputs`: whether they depend on the time, inputs and constants of the field, too; then `read` is called.
     """
 
     is_direct: ClassVar[bool] = False
     is_nonlinear: ClassVar[bool] = False
-    reads_inputs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
         """The channels, shape `(channel,)`, at a state, shape `(state,)`."""
-
-    def read(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " channel"]:
-        """The channels in the user's units, from the values of states, inputs, the time and the field's constants."""
-        raise NotImplementedError(f"{type(self).__name__} reads states alone.")
 
 
 class AbstractFeatureReadout(AbstractObservation):
@@ -89,7 +83,7 @@ class LinearReadout(AbstractObservation):
 
 
 @stored_as("FormulaReadout")
-class FormulaReadout(AbstractObservation):
+class FormulaReadout(eqx.Module, metaclass=Part):
     """Channels that are formulas of states, inputs, the time and constants, in the user's units.
 
     ```python
@@ -111,7 +105,6 @@ class FormulaReadout(AbstractObservation):
     """
 
     is_nonlinear: ClassVar[bool] = True
-    reads_inputs: ClassVar[bool] = True
     formulas: Equations
     constants: Constants
     channels: tuple[str, ...] = eqx.field(static=True)
@@ -140,10 +133,8 @@ class FormulaReadout(AbstractObservation):
         if unused:
             raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")
 
-    def __call__(self, state: Float[Array, " state"]) -> Float[Array, " channel"]:
-        raise NotImplementedError("formulas of channels need more than the states; call `read`.")
-
     def read(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " channel"]:
+        """The channels in the user's units, from the values of states, inputs, the time and the field's constants."""
         found = {**names, **self.formulas({**names, **self.constants.values()})}
         return jnp.stack([found[name] for name in self.channels])
 
@@ -198,3 +189,6 @@ class NetworkReadout(AbstractFeatureReadout):
             self,
             tuple(jnp.asarray(x, matrix.dtype) for x in (shift[0], states.T, hidden.T)),
         )
+
+
+Observation = AbstractObservation | FormulaReadout

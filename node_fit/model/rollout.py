@@ -23,7 +23,7 @@ from ..solver.problem import InitialValueProblem, Intervals, VectorField, polyno
 from ..solver.row_by_row import Front
 from ..solver.solver import Solver
 from .initial_state.rule import AbstractStart
-from .observation import AbstractObservation, MeasuredStates
+from .observation import MeasuredStates, Observation
 
 if TYPE_CHECKING:
     import pandas
@@ -196,7 +196,7 @@ class Model(Protocol):
     @property
     def start(self) -> AbstractStart: ...
     @property
-    def observation(self) -> AbstractObservation: ...
+    def observation(self) -> Observation: ...
     @property
     def solver(self) -> Solver: ...
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem: ...
