@@ -338,7 +338,8 @@ def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str
         getattr(columns, role) or next(texts_in(value_of(given.get(f"data.{role}", ""))), None)
         for role in ("time", "trajectory")
     )
-    if time is None or len(columns.states) < 2:
+    # Once inputs are named, what they move seems to be moved by nothing, as if it were set itself.
+    if time is None or len(columns.states) < 2 or "data.inputs" in given:
         return ""
     try:
         found = find_likely_inputs(path, time, trajectory, columns.states)

@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import optax
 import pytest
 from helpers.commands import node_fit, spirals, write_table
@@ -132,6 +133,11 @@ def test_a_likely_input_is_named_in_the_first_line(folder, capsys):
         "; 'heater' stays at one of 2 levels, as an input does: data.inputs=[heater]; in full:"
         in capsys.readouterr().out
     )
+    draw, level, lower, lines = np.random.default_rng(0), 0.0, 0.0, ["t,heater,room,wall"]
+    for row, heat in enumerate(draw.normal(size=80)):  # A wall that follows a room, which a heater moves.
+        lines.append(f"{row},{heat},{level},{lower}")
+        level, lower = level + 2 * heat - 0.1 * level, lower + 0.5 * (level - lower)
+    (folder / "set.csv").write_text("\n".join(lines))
     complete(["set.csv", "data.inputs=[heater]"], "node_fit")
     assert "as an input does" not in capsys.readouterr().out
 
