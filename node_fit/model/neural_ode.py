@@ -114,8 +114,25 @@ class NeuralODE(eqx.Module):
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
         """The initial value problem of all states, hidden ones included, in scaled units."""
-        bound = self.bound(batch, start)
-        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
+        bound, guess = self.bound(batch, start), self.guess(batch, start)
+        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps, guess)
+
+    def guess(
+        self, batch: Batch, start: Float[Array, "trajectory state"]
+    ) -> Float[Array, "trajectory time state"] | None:
+        """States near those of a good fit: of measured states the last value, of others the start.
+
+        None if no channel is a state.
+        """
+        if not isinstance(self.observation, MeasuredStates):
+            return None
+        rows = jnp.arange(batch.ts.shape[1])[None, :, None]
+        last = jnp.maximum.accumulate(jnp.where(batch.known, rows, -1), axis=1)
+        count = batch.ys.shape[2]
+        measured = jnp.take_along_axis(jnp.asarray(batch.ys), jnp.maximum(last, 0), axis=1)
+        measured = jnp.where(last < 0, start[:, None, :count], measured)
+        others = jnp.broadcast_to(start[:, None, count:], (*measured.shape[:2], start.shape[1] - count))
+        return jax.lax.stop_gradient(jnp.concatenate([measured, others], axis=2))
 
     def bound(self, batch: Batch, start: Float[Array, "trajectory state"]) -> Float[Array, " state"]:
         """A bound far above all that a state can be; a solution beyond it has run away.

@@ -173,14 +173,15 @@ class AbstractSimulation(AbstractLeastSquares):
 
     def linearised(self, build: Build, x: Vector, target: Target) -> tuple[Residuals, Jacobian]:
         batch, grid = self.seen(target)
-        if grid is None or has_triggers(build(x)[0].field):
-            # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events.
-            return forward(lambda x: self.solved(*build(x), target, "forward"), x)
 
         def starts(x: Array) -> Array:
             return self.starts(*build(x), target)
 
-        y0 = starts(x)
+        y0, field = starts(x), build(x)[0].field
+        if grid is None or has_triggers(field) or self.solver.marches_together(field, *y0.shape):
+            # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events; steps
+            # that are solved at once have derivatives of all modes.
+            return forward(lambda x: self.solved(*build(x), target, "forward"), x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
         jumps = batch.jumps and batch.jumps.with_sensitivities(x.size)
@@ -191,6 +192,7 @@ class AbstractSimulation(AbstractLeastSquares):
             y0=jnp.concatenate([y0, s0], axis=1),
             bound=bound,
             jumps=jumps,
+            guess=None,
         )
         ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)

@@ -21,7 +21,8 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..runtime.placement import AnyArray
-from .methods import EXPLICIT, Adjoint, Tableau, Tolerance, combine, tableau
+from .methods import EXPLICIT, Adjoint, Tableau, Tolerance, runge_kutta_step, tableau
+from .recurrence import solve_recurrence
 
 # The derivative of all trajectories at once.
 Derivative = Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]
@@ -69,6 +70,9 @@ def march(
     y0: Float[Array, "trajectory state"],
     bound: Float[Array, " state"] | None,
     adjoint: Adjoint = "checkpointed",
+    *,
+    together: bool = False,
+    guess: Float[Array, "trajectory node state"] | None = None,
 ) -> March:
     """Steps of an explicit method from node to node of a grid.
 
@@ -84,6 +88,8 @@ def march(
     - `adjoint`: `direct` for a scan over all steps of the grid, in use or not, which has derivatives of any order and
       mode; `forward` for a loop that has forward-mode derivatives alone; all others for a loop with a reverse-mode
       derivative, which computes the stages of each step again.
+    - `together`: solve all steps at once, with derivatives of any order and mode, and not one after the other.
+    - `guess`: states at the nodes, near the solution, from which `together` begins.
     """
     table = tableau(method)
     times = jax.lax.stop_gradient(jnp.swapaxes(jnp.asarray(grid), 0, 1))
@@ -92,7 +98,9 @@ def march(
         return derivative(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
 
     used = steps_in_use(times)
-    if adjoint == "direct":
+    if together:
+        found = solved_together(evaluate, y0, times, table, guess)
+    elif adjoint == "direct":
         found = scanned(evaluate, y0, times, table)
     elif adjoint == "forward":
         found = looped(evaluate, y0, times, used, table)
@@ -119,11 +127,8 @@ def _(size: int, mapped: list[bool], times: Float[Array, "member node trajectory
 
 def step(evaluate: Derivative, table: Tableau, y: Array, slope: Array, begin: Array, end: Array) -> tuple[Array, Array]:
     """The states after a step, and its stages."""
-    h = end - begin
-    ks = [slope if table.fsal else evaluate(begin, y)]
-    for row, c in zip(table.a, table.c, strict=True):
-        ks.append(evaluate(begin + float(c) * h, y + h[:, None] * combine(row, ks)))
-    return y + h[:, None] * combine(table.b, ks), jnp.stack(ks)
+    after, stages = runge_kutta_step(table, evaluate, begin, end - begin, y, slope if table.fsal else None)
+    return after, jnp.stack(stages)
 
 
 def first_slope(evaluate: Derivative, table: Tableau, y0: Array, begin: Array) -> Array:
@@ -141,6 +146,19 @@ def scanned(evaluate: Derivative, y0: Array, times: Array, table: Tableau) -> No
 
     slope = first_slope(evaluate, table, y0, times[0])
     _, (after, stages) = jax.lax.scan(body, (y0, slope), (times[:-1], times[1:]))
+    return Nodes(jnp.concatenate([y0[None], after]), stages)
+
+
+def solved_together(
+    evaluate: Derivative, y0: Array, times: Array, table: Tableau, guess: Float[Array, "trajectory node state"] | None
+) -> Nodes:
+    """Takes all steps at once."""
+
+    def one(y: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        return step(evaluate, table, y, first_slope(evaluate, table, y, ends[0]), *ends)
+
+    near = None if guess is None else jnp.swapaxes(guess, 0, 1)[1:]
+    after, stages = solve_recurrence(one, y0, (times[:-1], times[1:]), near)
     return Nodes(jnp.concatenate([y0[None], after]), stages)
 
 
@@ -364,11 +382,11 @@ def size(needed: int | float) -> int:
     return math.ceil(needed / quantum) * quantum
 
 
-def room(steps: int) -> int:
-    """A number of steps of which there is one for each factor of four, from 128."""
-    most = 16 * FEWEST_STEPS
+def room(steps: int, *, tight: bool = False) -> int:
+    """A number of steps of which there is one for each factor of four, from 128; of two, from 16, if `tight`."""
+    most, factor = (2 * FEWEST_STEPS, 2) if tight else (16 * FEWEST_STEPS, 4)
     while most < steps:
-        most *= 4
+        most *= factor
     return most
 
 

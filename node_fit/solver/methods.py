@@ -54,6 +54,21 @@ def combine(weights: np.ndarray, stages: Sequence[Array]) -> Array:
     return sum(terms[1:], terms[0]) if terms else jnp.zeros_like(stages[0])
 
 
+def runge_kutta_step(
+    table: Tableau,
+    rates: Callable[[Array, Array], Array],
+    t: Float[Array, " trajectory"],
+    h: Float[Array, " trajectory"],
+    y: Float[Array, "trajectory state"],
+    slope: Float[Array, "trajectory state"] | None = None,
+) -> tuple[Float[Array, "trajectory state"], list[Array]]:
+    """The states after a step of length `h` from time `t`, and its stages, of which `slope` is the first if known."""
+    stages = [rates(t, y) if slope is None else slope]
+    for row, c in zip(table.a, table.c, strict=True):
+        stages.append(rates(t + float(c) * h, y + h[:, None] * combine(row, stages)))
+    return y + h[:, None] * combine(table.b, stages), stages
+
+
 def error_order(method: str) -> int:
     """The order of a method's error estimate: the error is proportional to this power of the step."""
     order = EXPLICIT[method]().error_order(None)

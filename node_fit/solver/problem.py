@@ -29,6 +29,7 @@ class InitialValueProblem(eqx.Module):
     - `bound`: magnitude of each state beyond which a solution over held steps has diverged, shape `(state,)`; no bound
       if None.
     - `jumps`: jumps of the states just after the times `ts`, shape `(trajectory, time, state)`; None if there are none.
+    - `guess`: states near the solution at the times `ts`, shape `(trajectory, time, state)`; None if none are known.
     """
 
     field: VectorField
@@ -38,6 +39,7 @@ class InitialValueProblem(eqx.Module):
     origin: Float[AnyArray, " trajectory"]
     bound: Float[Array, " state"] | None = None
     jumps: Jumps | None = None
+    guess: Float[Array, "trajectory time state"] | None = None
 
 
 class Solution(eqx.Module):

@@ -1,8 +1,7 @@
 """Steps that end at every row, where inputs may have a kink and states may jump: no step crosses one.
 
-Explicit methods step adaptively here for predictions and validation, at a cost that is linear in the rows, or take a
-fixed number of equal steps in every interval, which can be differentiated in forward and reverse mode. Implicit methods
-and the user's own solvers take Diffrax's steps.
+Explicit methods step adaptively here for predictions and validation, at a cost that is linear in the rows. Implicit
+methods and the user's own solvers take Diffrax's steps.
 """
 
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from optimistix import RESULTS
 
 from ..runtime.placement import AnyArray
-from .methods import Method, Tableau, Tolerance, Tolerances, combine, error_order, tableau
+from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_kutta_step, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
-from .triggers import Solve, SolveWithError, Triggers, TriggerWatch, has_triggers, select_trajectories
+from .triggers import Solve, Triggers, TriggerWatch, has_triggers, select_trajectories
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
 # Ordinary Differential Equations I, 1993, section II.4).
@@ -91,16 +90,6 @@ def first_front(
     return Front(y0, slope, jnp.where(length > 0, length, 1), jnp.isfinite(y0).all(axis=1), watch)
 
 
-def one_step(
-    table: Tableau, rates: Rates, passed: Array, h: Array, y: Array, slope: Array | None = None
-) -> tuple[Float[Array, "trajectory state"], list[Array]]:
-    """The states after a step of length `h`, and its stages, of which `slope` is the first if it is known."""
-    stages = [rates(passed, y) if slope is None else slope]
-    for row, c in zip(table.a, table.c, strict=True):
-        stages.append(rates(passed + float(c) * h, y + h[:, None] * combine(row, stages)))
-    return y + h[:, None] * combine(table.b, stages), stages
-
-
 def scaled_norm(ratios: Float[Array, "trajectory state"]) -> Float[Array, " trajectory"]:
     """Of all states; infinite where it is not finite."""
     error = jnp.sqrt(jnp.mean(ratios**2, axis=1))
@@ -157,7 +146,7 @@ def advance_explicit(
             left = length - passed
             last = at.step >= left * (1 - NEARLY)
             h = jnp.where(last, left, at.step)
-            after, stages = one_step(table, rates, passed, h, at.y, at.slope)
+            after, stages = runge_kutta_step(table, rates, passed, h, at.y, at.slope)
             allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
             error = scaled_norm(h[:, None] * combine(table.error, stages) / allowed)
             active = at.sound & (passed < length)
@@ -168,7 +157,7 @@ def advance_explicit(
             end = jnp.where(last, length, passed + h)
             watch = at.watch
             if watch is not None:
-                again: Solve = lambda y, t, h: one_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
+                again: Solve = lambda y, t, h: runge_kutta_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
                 stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
@@ -198,99 +187,6 @@ def advance_explicit(
 
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
     return jnp.swapaxes(ys, 0, 1), front
-
-
-# As many steps are compiled one after another; for more of them, or with triggers, whose steps are large, a loop is.
-UNROLLED = 3
-# States, their derivatives, and what is remembered of triggers, if there are any.
-Carry = tuple[Array, Array, TriggerWatch | None]
-
-
-class RowMarch(NamedTuple):
-    """A solution over held steps between rows.
-
-    - `ys`: states at all rows, shape `(trajectory, time, state)`.
-    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`.
-    """
-
-    ys: Float[Array, "trajectory time state"]
-    errors: Float[Array, "trajectory interval"]
-
-
-def march_rows(
-    method: str, problem: InitialValueProblem, intervals: Intervals, substeps: int, tolerances: Tolerances
-) -> RowMarch:
-    """Solves through all intervals between rows.
-
-    **Arguments:**
-
-    - `method`: a name in `EXPLICIT`.
-    - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
-      that diverges, and its gradient, stay finite.
-    - `intervals`: the intervals between its rows.
-    - `substeps`: steps in each interval.
-    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
-    """
-    table = tableau(method)
-    rtol, atol = tolerances
-    bound, origin = problem.bound, jnp.asarray(problem.origin)
-    field = jax.vmap(problem.field)
-
-    def triggers_of(interval: Interval) -> Triggers:
-        span = interval.end - interval.begin
-        return Triggers(problem.field, origin, interval.inputs_at, span, tolerances)
-
-    def step(
-        y: Array, slope: Array, t: Array, h: Array, interval: Interval
-    ) -> tuple[Array, Float[Array, " trajectory"], Array]:
-        def rates(t: Array, y: Array) -> Array:
-            y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
-            return field(origin + t, y, interval.inputs_at(t))
-
-        stages = [slope if reuses else rates(t, y)]
-        for row, c in zip(table.a, table.c, strict=True):
-            stages.append(rates(t + float(c) * h, y + h[:, None] * combine(row, stages)))
-        after = y + h[:, None] * combine(table.b, stages)
-        error = h[:, None] * combine(table.error, stages)
-        allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
-        return after, jnp.sqrt(jnp.mean((error / allowed) ** 2, axis=1)), stages[-1]
-
-    @jax.checkpoint
-    def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
-        y, slope, watch = carry
-        y = interval.begun(y)
-        h = (interval.end - interval.begin) / substeps
-
-        triggers = triggers_of(interval) if has_triggers(problem.field) else None
-
-        def substep(carry: Carry, number: Array) -> tuple[Carry, Array]:
-            y, slope, watch = carry
-            t = interval.begin + number * h
-            if triggers is not None and watch is not None:
-                y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
-            after, error, slope = step(y, slope, t, h, interval)
-            if triggers is not None and watch is not None:
-                again: SolveWithError = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
-                after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
-            return (after, slope, watch), error
-
-        numbers = jnp.arange(substeps, dtype=h.dtype)
-        unroll = substeps if substeps <= UNROLLED and triggers is None else 1
-        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
-        y, _, watch = carry
-        y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
-        return carry, (y, errors.max(axis=0))
-
-    # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
-    reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field)
-    each = by_interval(intervals)
-    first = jax.tree.map(lambda x: x[0], each)
-    y0 = problem.y0
-    slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
-    watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
-    _, (ys, errors) = jax.lax.scan(through, (y0, slope, watch), each)
-    whole = jnp.concatenate([y0[None], ys])
-    return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))
 
 
 # A first step is at least so many times the spacing of floating-point numbers.

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from ..runtime.placement import AXIS, AnyArray
+from ..runtime.placement import AXIS, AnyArray, default_device
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_choice, checks_arguments
 from . import held_steps, row_by_row
+from .held_rows import RowMarch, march_rows
 from .held_steps import Grid, March, Shares, first_spacing, march, mean_spacing
 from .methods import (
     ADJOINTS,
@@ -44,11 +45,12 @@ from .problem import (
     Interpolation,
     Intervals,
     Solution,
+    VectorField,
     at_row,
     between_rows,
     interpolate,
 )
-from .row_by_row import Front, RowMarch, march_rows, solve_by_row
+from .row_by_row import Front, solve_by_row
 from .triggers import NEEDS_HELD_STEPS, has_triggers
 
 EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
@@ -84,6 +86,11 @@ def on_each_device(method: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 # `fit` chooses.
 AUTO = "auto"
+MarchName = Literal["auto", "sequential", "parallel"]
+MARCHES = ("auto", "sequential", "parallel")
+# On a GPU, steps that are taken at once pay up to so many states, whose Jacobians are solved with, and up to so many
+# derivatives in a step: of 2 states, in 2,000 trajectories (docs/performance.md).
+MAX_PARALLEL_STATES, MAX_PARALLEL_DERIVATIVES = 16, 6_000
 
 
 @stored_as("Solver")
@@ -107,6 +114,9 @@ class Solver(eqx.Module):
       mode only). Held steps have exact gradients with all of them; use `direct` to differentiate again.
     - `inputs`: interpolation of inputs between measurements: `linear`, `cubic`, or `hold` for the last value; `auto`
       stands for `linear`, or in `fit` for `hold` if the inputs look like it.
+    - `march`: how held and even steps are taken: `sequential`, one after the other, or `parallel`, all at once by
+      Newton's method, with the same results to rounding; `auto` is `parallel` on a GPU for few trajectories of few
+      states. Fields with triggers march sequentially.
 
     **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't take such steps.
     """
@@ -118,6 +128,7 @@ class Solver(eqx.Module):
     max_steps: int = eqx.field(static=True)
     adjoint: Adjoint = eqx.field(static=True)
     inputs: str = eqx.field(static=True)
+    march: MarchName = eqx.field(static=True)
 
     @checks_arguments
     def __init__(
@@ -130,6 +141,7 @@ class Solver(eqx.Module):
         max_steps: int = 4096,
         adjoint: Adjoint = "checkpointed",
         inputs: Interpolation | Literal["auto"] = AUTO,
+        march: MarchName = AUTO,
     ):
         method = method_named(method)
         natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
@@ -138,6 +150,7 @@ class Solver(eqx.Module):
         check_choice("stepping", stepping, STEPPINGS)
         check_choice("adjoint", adjoint, ADJOINTS)
         check_choice("inputs", inputs, (*INTERPOLATIONS, AUTO))
+        check_choice("march", march, MARCHES)
         for key, given in (("rtol", rtol), ("atol", atol), ("max_steps", max_steps)):
             check_positive(key, given)
         check_stepping(method, stepping)
@@ -148,6 +161,7 @@ class Solver(eqx.Module):
         self.max_steps = max_steps
         self.adjoint = adjoint
         self.inputs = inputs
+        self.march = march
 
     def for_data(self, *, driven: bool = False, inputs: str = "linear") -> "Solver":
         """The solver with all options chosen, for records that inputs of this kind drive, or for autonomous ones."""
@@ -294,6 +308,18 @@ class Solver(eqx.Module):
         """How inputs are interpolated between rows."""
         return "linear" if self.inputs == AUTO else self.inputs
 
+    def may_march_together(self, platform: str) -> bool:
+        """Whether marches on this platform (`cpu`, `gpu`) may solve all steps at once."""
+        return self.march == "parallel" or (self.march == AUTO and platform == "gpu")
+
+    def marches_together(self, field: VectorField, trajectories: int, states: int) -> bool:
+        """Whether a march over so many trajectories solves all steps at once, on the device of the `scope`."""
+        # The time of a trigger is known once its step is.
+        if has_triggers(field) or not self.may_march_together(default_device().platform):
+            return False
+        few = states <= MAX_PARALLEL_STATES and trajectories * (1 + states) <= MAX_PARALLEL_DERIVATIVES
+        return self.march == "parallel" or few
+
     @property
     def takes_given_steps(self) -> bool:
         """Whether training gives the solver its steps; a Diffrax solver of your own makes even steps itself."""
@@ -316,14 +342,20 @@ class Solver(eqx.Module):
 
     def _march_rows(self, problem: InitialValueProblem, grid: Grid) -> RowMarch:
         intervals = between_rows(problem, self.interpolation)
-        return march_rows(self._name, problem, intervals, grid.shape[1] - 1, self.tolerances(problem.y0))
+        tolerances, together = self.tolerances(problem.y0), self.marches_together(problem.field, *problem.y0.shape)
+        return march_rows(self._name, problem, intervals, grid.shape[1] - 1, tolerances, together=together)
 
     def _march(self, problem: InitialValueProblem, grid: Grid, adjoint: Adjoint | None = None) -> March:
         def derivative(t: Array, y: Array) -> Array:
             u = jax.vmap(interpolate, in_axes=(0, 0, 0, None))(t, problem.ts, problem.us, self.interpolation)
             return jax.vmap(problem.field)(jnp.add(problem.origin, t), y, u)
 
-        return march(self._name, derivative, grid, problem.y0, problem.bound, adjoint or self.held_adjoint)
+        together, guess = self.marches_together(problem.field, *problem.y0.shape), None
+        if together and problem.guess is not None:
+            at_nodes = jax.vmap(jax.vmap(jnp.interp, in_axes=(None, None, 1), out_axes=1))
+            guess = at_nodes(grid, jnp.asarray(problem.ts), problem.guess)
+        bound, adjoint = problem.bound, adjoint or self.held_adjoint
+        return march(self._name, derivative, grid, problem.y0, bound, adjoint, together=together, guess=guess)
 
     def _diffeqsolve(
         self, driven: Driven, ts: AnyArray, y0: Array, first: Array | float = 0.0, *, adjoint: Adjoint

@@ -241,7 +241,9 @@ def pad_to_room(programs: HeldSteps, grid: Shares | None) -> Shares | None:
     # A scan, which `direct` asks for, takes all steps.
     if grid is None or solver is None or between or solver.held_adjoint == "direct":
         return grid
-    steps = room(grid.shape[-1] - 1)
+    # All steps at once are all steps of the array, in use or not.
+    tight = solver.may_march_together(programs.setup.place.own.platform)
+    steps = room(grid.shape[-1] - 1, tight=tight)
     return pad_grid(grid, steps) if programs.blocks * steps <= ROOMY else grid
 
 

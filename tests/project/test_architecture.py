@@ -164,6 +164,12 @@ def test_there_is_one_kind_of_expression():
     assert [name for name, path in MODULES.items() if tables.search(path.read_text())] == ["expressions.operations"]
 
 
+def test_explicit_methods_have_one_step():
+    """Steps that adapt, that are held, and that are held between rows are the same."""
+    stages = re.compile(r"zip\(\w+\.a, \w+\.c")
+    assert [name for name, path in MODULES.items() if stages.search(path.read_text())] == ["solver.methods"]
+
+
 def test_hints_say_what_is_passed():
     assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in MODULES.values()) <= MOST_ANY
 

@@ -206,7 +206,7 @@ SENTENCES = {
     "ensemble": r"ensemble must be a number of members, 'auto' or a node_fit\.Members, got '3'\.",
     "start": r"start must be one of auto, first, fitted, encoder, .*, got 'furst'; did you mean 'first'\?",
     "start type": r"start must be auto, first, .*, or one of node_fit's such as Fitted\(given=5\), got 3\.",
-    "observation": r"observation must be one of measured, linear, network, formula, got 'lnear'; did you mean 'linear'\?",
+    "observation": r"observation must be one of measured, linear, network, formula, got 'lnear'; did you .* 'linear'\?",
     "field name": r"field must be one of mlp, linear, .*, got 'mpl'; did you mean 'mlp'\?",
     "known name": r"field='known' is not enough: Known needs equations; write Known\(equations=\.\.\.\)\.",
     "solver name": r"solver must be one of euler, heun, .*, got 'kvaerno'; did you mean 'kvaerno5'\?",

@@ -13,10 +13,10 @@ import node_fit as nf
 from node_fit.evaluation.metrics import score_rows
 from node_fit.model.rollout import ROOMS
 from node_fit.runtime.compilation import Compilations, count_calls
+from node_fit.solver.held_rows import march_rows
 from node_fit.solver.held_steps import settle_between_rows
 from node_fit.solver.methods import error_order
 from node_fit.solver.problem import InitialValueProblem, between_rows
-from node_fit.solver.row_by_row import march_rows
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,124 @@
+"""Held steps between rows: a fixed number of equal steps in every interval, with derivatives of both modes.
+
+No step crosses a row, where inputs may have a kink and states may jump.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .methods import Tableau, Tolerances, combine, runge_kutta_step, tableau
+from .problem import InitialValueProblem, Interval, Intervals, by_interval
+from .recurrence import solve_recurrence
+from .triggers import SolveWithError, Triggers, TriggerWatch, has_triggers
+
+# As many steps are compiled one after another; for more of them, or with triggers, whose steps are large, a loop is.
+UNROLLED = 3
+# States, their derivatives, and what is remembered of triggers, if there are any.
+Carry = tuple[Array, Array, TriggerWatch | None]
+
+
+class RowMarch(NamedTuple):
+    """A solution over held steps between rows.
+
+    - `ys`: states at all rows, shape `(trajectory, time, state)`.
+    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`.
+    """
+
+    ys: Float[Array, "trajectory time state"]
+    errors: Float[Array, "trajectory interval"]
+
+
+def estimate_error(
+    table: Tableau, h: Array, y: Array, after: Array, stages: Sequence[Array], tolerances: Tolerances
+) -> Float[Array, " trajectory"]:
+    """The estimated error of a step relative to its tolerance, as a root mean square over the states."""
+    rtol, atol = tolerances
+    allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
+    return jnp.sqrt(jnp.mean((h[:, None] * combine(table.error, stages) / allowed) ** 2, axis=1))
+
+
+def march_rows(
+    method: str,
+    problem: InitialValueProblem,
+    intervals: Intervals,
+    substeps: int,
+    tolerances: Tolerances,
+    *,
+    together: bool = False,
+) -> RowMarch:
+    """Solves through all intervals between rows.
+
+    **Arguments:**
+
+    - `method`: a name in `EXPLICIT`.
+    - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
+      that diverges, and its gradient, stay finite.
+    - `intervals`: the intervals between its rows.
+    - `substeps`: steps in each interval.
+    - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
+    - `together`: solve all intervals at once, and not one after the other; not with triggers.
+    """
+    table = tableau(method)
+    bound, origin = problem.bound, jnp.asarray(problem.origin)
+    field = jax.vmap(problem.field)
+
+    def triggers_of(interval: Interval) -> Triggers:
+        span = interval.end - interval.begin
+        return Triggers(problem.field, origin, interval.inputs_at, span, tolerances)
+
+    def step(
+        y: Array, slope: Array, t: Array, h: Array, interval: Interval
+    ) -> tuple[Array, Float[Array, " trajectory"], Array]:
+        def rates(t: Array, y: Array) -> Array:
+            y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
+            return field(origin + t, y, interval.inputs_at(t))
+
+        after, stages = runge_kutta_step(table, rates, t, h, y, slope if reuses else None)
+        return after, estimate_error(table, h, y, after, stages, tolerances), stages[-1]
+
+    def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
+        y, slope, watch = carry
+        y = interval.begun(y)
+        h = (interval.end - interval.begin) / substeps
+
+        triggers = triggers_of(interval) if has_triggers(problem.field) else None
+
+        def substep(carry: Carry, number: Array) -> tuple[Carry, Array]:
+            y, slope, watch = carry
+            t = interval.begin + number * h
+            if triggers is not None and watch is not None:
+                y, watch = triggers.settle(t, y, watch, interval.end > interval.begin)
+            after, error, slope = step(y, slope, t, h, interval)
+            if triggers is not None and watch is not None:
+                again: SolveWithError = lambda y, t, h: step(y, y, t, h, interval)[:2]  # noqa: E731
+                after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
+            return (after, slope, watch), error
+
+        numbers = jnp.arange(substeps, dtype=h.dtype)
+        unroll = substeps if substeps <= UNROLLED and triggers is None else 1
+        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
+        y, _, watch = carry
+        y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
+        return carry, (y, errors.max(axis=0))
+
+    def alone(y: Array, interval: Interval) -> tuple[Array, Array]:
+        (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), interval)
+        return y, errors
+
+    # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
+    reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field) and not together
+    each, y0 = by_interval(intervals), problem.y0
+    if together:
+        near = None if problem.guess is None else jnp.swapaxes(problem.guess, 0, 1)[1:]
+        ys, errors = solve_recurrence(alone, y0, each, near)
+    else:
+        first = jax.tree.map(lambda x: x[0], each)
+        slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
+        watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
+        _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), each)
+    whole = jnp.concatenate([y0[None], ys])
+    return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))
