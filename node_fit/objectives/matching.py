@@ -134,6 +134,11 @@ def evenly(data: Dataset, most: int) -> Dataset:
     return cut(data, [pieces[index] for index in map(int, chosen)], [str(index) for index in chosen])
 
 
+# Parameters up to which steps that are solved at once are differentiated by each. The sensitivities to more of them are
+# too many states to be solved at once.
+MOST_PUSHED = 64
+
+
 class AbstractSimulation(AbstractLeastSquares):
     """An objective with residuals of trajectories that are solved from `starts`, on the data that are `seen`."""
 
@@ -178,9 +183,11 @@ class AbstractSimulation(AbstractLeastSquares):
             return self.starts(*build(x), target)
 
         y0, field = starts(x), build(x)[0].field
-        if grid is None or has_triggers(field) or self.solver.marches_together(field, *y0.shape):
+        together = self.solver.marches_together(field, *y0.shape)
+        pushed = together and (x.size <= MOST_PUSHED or self.solver.march == "parallel")
+        if grid is None or has_triggers(field) or pushed:
             # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events; steps
-            # that are solved at once have derivatives of all modes.
+            # that are solved at once have one for each parameter.
             return forward(lambda x: self.solved(*build(x), target, "forward"), x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)

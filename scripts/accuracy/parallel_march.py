@@ -216,10 +216,10 @@ def stiffness() -> None:
 def chaos() -> None:
     def lorenz(theta: jax.Array, t: Any, y: jax.Array) -> jax.Array:
         x, y, z = y
-        return jnp.stack([10 * (y - x), x * (theta[0] - z) - y, x * y - 8 / 3 * z])
+        return jnp.stack([10 * (y - x), x * (theta[0] - 10 * z) - y, 10 * x * y - 8 / 3 * z])
 
     for times in (5, 20):
-        start = np.array([[1.0, 1.0, 20.0], [-3.0, 2.0, 15.0]])
+        start = np.array([[0.1, 0.1, 2.0], [-0.3, 0.2, 1.5]])  # In tenths.
         rows = compare(lorenz, jnp.array([28.0]), start, times / 0.9, "x64", steps=60 * times)
         show(f"Lorenz, {times} Lyapunov times", "x64", rows)
     rows = compare(
