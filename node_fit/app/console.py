@@ -100,7 +100,12 @@ def describe_model(model: NeuralODE | Ensemble) -> Json:
     """The classes of a model's parts, its equations with their constants by name, and what a linear one is."""
     one, space = model.typical, StateSpace.of(model)
     parts = {name: type(getattr(one, name)).__name__ for name in ("field", "start", "observation")}
-    return {**parts, "equations": equations_of(model), "state_space": None if space is None else space.as_dict()}
+    return {
+        **parts,
+        "inputs": one.solver.interpolation if one.inputs else None,
+        "equations": equations_of(model),
+        "state_space": None if space is None else space.as_dict(),
+    }
 
 
 def derived_values(fit: Fit) -> dict[str, float | AnyArray]:
@@ -230,13 +235,15 @@ def find_worst(channels: Mapping[str, Figures]) -> list[str]:
     return sorted(channels, key=error, reverse=True)[:MOST_PRINTED_CHANNELS]
 
 
-def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Json]) -> str:
-    """Names with their values, and with their intervals if there are some."""
+def with_intervals(values: Mapping[str, float | None], intervals: Mapping[str, Json], held: str = "") -> str:
+    """Names with their values, and with their intervals if there are some; `held` is said of those without one then."""
     shown: list[str] = []
     for name, value in values.items():
-        plain = "-" if value is None else f"{value:.4g}"
-        sure = name in intervals
-        shown.append(shown_with_interval(name, ConfidenceInterval.of(intervals[name])) if sure else f"{name} = {plain}")
+        if name in intervals:
+            shown.append(shown_with_interval(name, ConfidenceInterval.of(intervals[name])))
+        else:
+            plain = f"{name} = {'-' if value is None else f'{value:.4g}'}"
+            shown.append(f"{plain} ({held})" if held and intervals else plain)
     return ", ".join(shown)
 
 
@@ -258,7 +265,7 @@ def print_constants(console: Console, summary: Summary) -> None:
     said = [*confidence.get("undetermined", ()), *confidence.get("notes", ())]
     if (reason := confidence.get("left_out")) and reason != NOT_ASKED:
         said.append(f"No intervals of the constants: {reason}")
-    lines = [f"constants: {with_intervals(constants, confidence.get('constants', {}))}{level}"]
+    lines = [f"constants: {with_intervals(constants, confidence.get('constants', {}), 'held')}{level}"]
     if derived:
         lines.append(f"derived: {with_intervals(derived, confidence.get('derived', {}))}")
     for line in (*lines, *said):

@@ -31,6 +31,7 @@ class Simulated:
       trajectories, and their states at their own times.
     - `left_out`: number of trajectories that `pictured` lacks.
     - `hidden`, `dense_hidden`: names of hidden states, and their curves, shape `(trajectory, n, hidden)`.
+    - `inputs`: how inputs go on between rows; see `node_fit.Solver`.
     """
 
     at_rows: dict[str, np.ndarray]
@@ -43,6 +44,7 @@ class Simulated:
     left_out: int = 0
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    inputs: str = "linear"
 
 
 def simulate_splits(
@@ -94,8 +96,12 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
             bands[name], dense_bands[name] = edges
         if prediction.hidden is not None:
             hidden[name] = pieces(prediction.hidden)[1]
+    one = model.typical
     return Simulated(
-        at_rows, dense, bands, dense_bands, level, splits, at_rows, hidden=model.typical.hidden, dense_hidden=hidden
+        *(at_rows, dense, bands, dense_bands, level, splits, at_rows),
+        hidden=one.hidden,
+        dense_hidden=hidden,
+        inputs=one.solver.interpolation,
     )
 
 

@@ -73,6 +73,7 @@ class Curves:
     - `hidden`: names of the model's hidden states.
     - `dense_hidden`: curves of these for each role, shape `(trajectory, n, hidden)`; empty if there are none.
     - `counted`: the data of each role, whole, with the rows that count in errors; where it is missing, all count.
+    - `inputs`: how inputs go on between rows; see `node_fit.Solver`.
     """
 
     splits: dict[str, Dataset]
@@ -83,6 +84,7 @@ class Curves:
     hidden: tuple[str, ...] = ()
     dense_hidden: dict[str, Float[np.ndarray, "trajectory n hidden"]] = field(default_factory=dict[str, np.ndarray])
     counted: Mapping[str, Dataset] = field(default_factory=dict[str, Dataset])
+    inputs: str = "linear"
 
     @staticmethod
     def of(simulated: Simulated, counted: Mapping[str, Dataset]) -> "Curves":
@@ -96,6 +98,7 @@ class Curves:
             hidden=simulated.hidden,
             dense_hidden=simulated.dense_hidden,
             counted=counted,
+            inputs=simulated.inputs,
         )
 
     def curve(self, role: str, row: int) -> "Curve":

@@ -185,7 +185,7 @@ def fit_figure(curves: Curves, trajectories: Sequence[str] | None = None) -> "Fi
                 draw_state(grid[down, across], record, down, crowd=80 if len(shown) == 1 else 24)
             draw_events(grid[len(states) - 1, across], record)
             for down, place in enumerate(moving[:INPUTS]):
-                draw_input(grid[len(states) + down, across], record, place)
+                draw_input(grid[len(states) + down, across], record, place, held=curves.inputs == "hold")
             given = [f"{first.labelled(first.inputs[at])} = {record.segments[0].us[0, at]:.4g}" for at in constant]
             grid[0, across].set_title(column_title(record, label, len(shown), given), color=INK)
             grid[-1, across].set_xlabel(plain_label(first.labelled(first.time)))
@@ -237,10 +237,11 @@ def draw_events(axes: "Axes", record: Trajectory) -> None:
         axes.plot(times, np.zeros_like(times), **EVENT, transform=axes.get_xaxis_transform(), clip_on=False, zorder=4)
 
 
-def draw_input(axes: "Axes", record: Trajectory, which: int) -> None:
+def draw_input(axes: "Axes", record: Trajectory, which: int, *, held: bool) -> None:
+    """Draws an input as the model has it between rows: `held` at its last value, or on a line to the next."""
     shade(axes, record, label=False)
     ts, us = (np.concatenate([getattr(segment, name) for segment in record.segments]) for name in ("ts", "us"))
-    axes.plot(ts, us[:, which], color=QUIET, lw=0.9)
+    axes.plot(ts, us[:, which], color=QUIET, lw=0.9, drawstyle="steps-post" if held else "default")
     axes.label_outer()
 
 

@@ -154,7 +154,7 @@ SUMMARY = (
     *("confidence", "likelihood", "residuals", "starts", "given_rows", "derived", "attempts", "horizon", "model"),
     "warnings",
 )
-MODEL = ("field", "start", "equations", "state_space")
+MODEL = ("field", "start", "inputs", "equations", "state_space")
 BASELINES = {
     "mean": "mean",
     "persistence": "last value",
@@ -200,6 +200,7 @@ def make_run_page(
             field = find_field(folder / "model.safetensors", predictions, extensions)
         checks = describe_residuals(predictions, summary["residuals"] or {})
         data |= describe_run(predictions, records, chosen, kept) | {"checks": checks, "field": describe_field(field)}
+        data["held"] = model["inputs"] == "hold"
         words["records"] = len(records)
         words["checks"] = checks
         words["forecast"] = any(len(record.segments) > 1 for record in records)

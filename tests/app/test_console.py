@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from node_fit.app.console import MOST_PRINTED_CHANNELS, print_equations, print_scores
+from node_fit.app.console import MOST_PRINTED_CHANNELS, print_equations, print_scores, with_intervals
 from node_fit.fitting.progress import at_most
 from node_fit.report.page import explain_term
 
@@ -64,3 +64,10 @@ def test_equations_are_printed_unless_they_were_given(choices, keys, printed):
     summary = {"equations": {"x": "-0.5*x"}, "choices": choices, "attempts": attempts}
     print_equations(Console(file=file), summary)
     assert file.getvalue() == ("equations:\n  dx/dt = -0.5*x\n" if printed else "")
+
+
+def test_a_constant_that_is_held_is_said_to_be():
+    interval = {"k": {"estimate": 0.3, "standard_error": 0.01, "lower": 0.28, "upper": 0.32}}
+    values = {"k": 0.3, "g": 0.14}
+    assert with_intervals(values, interval, "held").endswith("], g = 0.14 (held)")
+    assert with_intervals(values, {}, "held") == "k = 0.3, g = 0.14"  # Nothing is known of either.

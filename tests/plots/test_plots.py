@@ -118,6 +118,14 @@ def test_events_are_marked_where_they_happen():
     assert "event" in [text.get_text() for text in figure.legends[0].texts]
 
 
+@pytest.mark.parametrize("inputs", ["linear", "hold"])
+def test_an_input_is_drawn_as_the_model_has_it_between_rows(inputs):
+    data = waves(1, inputs=1)
+    figure = fit_figure(Curves({"train": data}, {"train": curve(data)}, inputs=inputs))
+    (line,) = figure.axes[-1].lines
+    assert line.get_drawstyle() == {"linear": "default", "hold": "steps-post"}[inputs]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_solutions_that_fail_are_drawn_as_far_as_they_go(tmp_path, bad):
     data = waves(2)
