@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ..expressions.evaluation import as_float, evaluate, stack_scalars
 from ..expressions.operations import Value
 from ..expressions.tree import Expression, symbols
+from ..minimize.compiled import DampedSearch, Damping, search_damped
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
@@ -218,8 +219,8 @@ class Derivatives(NamedTuple):
 COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
 
 
-# Steps by which scales, offsets and noise are fitted to a point; the longest; the first damping, and its changes.
-SCREENING_STEPS, LONGEST_SCREENING_STEP, SCREENING_DAMPING, MILDER, HARSHER = 40, 1.0, 1e-2, 0.2, 8.0
+# Evaluations in which scales, offsets and noise are fitted to a point; the longest step, and the damping.
+SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0)
 
 
 class Objective:
@@ -501,16 +502,6 @@ def group_targets(group: Group) -> dict[str, bool]:
     return given | {name: True for name, _ in group.kind.formulas[0]}
 
 
-class Fitting(NamedTuple):
-    """Where a fit of some parameters is: their values, what they give, and the damping of the next step."""
-
-    y: Float[Array, " parameter"]
-    value: Float[Array, ""]
-    gradient: Float[Array, " parameter"]
-    information: Float[Array, "parameter parameter"]
-    damping: Float[Array, ""]
-
-
 class Screen:
     """Chooses starts among points.
 
@@ -545,16 +536,15 @@ class Screen:
     def _adapt(self, x: Float[Array, " parameter"], recorded: Recorded) -> tuple[Array, Array]:
         """Damped steps by the Fisher information within the bounds (Levenberg and Marquardt)."""
 
-        def look(y: Float[Array, " parameter"], damping: Float[Array, ""]) -> Fitting:
-            return Fitting(y, *self._differentiate(x, y, recorded), damping)
+        def look(y: Float[Array, " parameter"]) -> tuple[Array, tuple[Array, Array]]:
+            value, *local = self._differentiate(x, y, recorded)
+            return -value, (local[0], local[1])
 
-        def step(here: Fitting, _: None) -> tuple[Fitting, None]:
-            there = look(damped_step(here, self.lower, self.upper), MILDER * here.damping)
-            other = here._replace(damping=HARSHER * here.damping)
-            return jax.tree.map(lambda a, b: jnp.where(there.value > here.value, a, b), there, other), None
+        def propose(now: DampedSearch) -> tuple[Array, Array]:
+            return damped_step(now, self.lower, self.upper), jnp.zeros((), bool)
 
-        last, _ = jax.lax.scan(step, look(x[self.at], jnp.asarray(SCREENING_DAMPING)), None, length=SCREENING_STEPS)
-        return last.value, x.at[self.at].set(last.y)
+        last = search_damped(look, propose, x[self.at], damping=SCREENING_DAMPING, evaluations=SCREENING_EVALUATIONS)
+        return -last.value, x.at[self.at].set(last.best)
 
     def _differentiate(
         self, x: Float[Array, " parameter"], y: Float[Array, " observation"], recorded: Recorded
@@ -578,14 +568,15 @@ class Screen:
         )
 
 
-def damped_step(here: Fitting, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
+def damped_step(now: DampedSearch, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
     """A point within the bounds; parameters at a bound that the gradient pushes against rest."""
-    rests = ((here.y <= lower) & (here.gradient < 0)) | ((here.y >= upper) & (here.gradient > 0))
+    gradient, information = now.at
+    rests = ((now.best <= lower) & (gradient < 0)) | ((now.best >= upper) & (gradient > 0))
     both = ~jnp.logical_or.outer(rests, rests)
-    added = jnp.where(rests, 1.0, here.damping * (jnp.diag(here.information) + 1e-3))
-    matrix = jnp.where(both, here.information, 0.0) + jnp.diag(added)
-    moved = jnp.linalg.solve(matrix, jnp.where(rests, 0.0, here.gradient))
-    return jnp.clip(here.y + jnp.clip(moved, -LONGEST_SCREENING_STEP, LONGEST_SCREENING_STEP), lower, upper)
+    added = jnp.where(rests, 1.0, now.damping * (jnp.diag(information) + 1e-3))
+    matrix = jnp.where(both, information, 0.0) + jnp.diag(added)
+    moved = jnp.linalg.solve(matrix, jnp.where(rests, 0.0, gradient))
+    return jnp.clip(now.best + jnp.clip(moved, -LONGEST_SCREENING_STEP, LONGEST_SCREENING_STEP), lower, upper)
 
 
 def objective(problem: Problem, tolerances: Tolerances = DEFAULT_TOLERANCES) -> Objective:

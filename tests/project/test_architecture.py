@@ -19,6 +19,7 @@ LIBRARY = [
     "runtime",
     "data",
     "expressions",
+    "minimize",
     "solver",
     "model",
     "objectives",

@@ -1,8 +1,7 @@
 """Starts that training finds: fitted, one for each trajectory, or read from measurements by a network."""
 
 import copy
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
+from ...minimize.compiled import search_least_squares
 from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
 from ...runtime.validation import checks_arguments
@@ -20,17 +20,6 @@ from .rule import Absent, AbstractStart, Guess, Simulate, Starts
 
 # A residual that stands for "not solved".
 FAR_START = 1e3
-# Evaluations of a search for a start.
-MOST_START_EVALUATIONS = 60
-# The search begins at a typical start where the sum of squares there is below this share of that at the guess.
-MUCH_NEARER = 0.1
-# The damping at first, its factors after a step that lowers the sum of squares and after one that does not, its least
-# value, and the one at which nothing can be lowered any more; states are of order one.
-START_DAMPING, EASED, RAISED = 1.0, 0.1, 10.0
-LEAST_START_DAMPING, MOST_START_DAMPING = 1e-12, 1e10
-# A sum of squares is flat where the undamped step would lower it by less than this many of its roundings. One more step
-# then finds the optimum more exactly than the sum tells.
-START_ROUNDINGS = 10
 
 
 @stored_as("Fitted")
@@ -88,7 +77,7 @@ class Fitted(AbstractStart):
                 return jnp.where(mask, misfit, 0).reshape(-1)
 
             typical = jnp.where(free[0], self.values.mean(axis=0), guess[0])
-            return jnp.where(free[0], search_start(residuals, guess[0], typical), guess[0])
+            return jnp.where(free[0], search_least_squares(residuals, guess[0], typical), guess[0])
 
         return jax.vmap(one)(jnp.arange(batch.ts.shape[0]))
 
@@ -268,131 +257,3 @@ class Encoder(AbstractStart):
     def given(self) -> str:
         rows = f"the {self.rows} rows up to it" if self.before else f"the first {self.rows} rows"
         return f"estimated from {rows}, by a linear map and a network"
-
-
-class StartSearch(NamedTuple):
-    """The state of a search.
-
-    - `best`, `residuals`, `jacobian`, `value`: the best start so far, and residuals, their derivatives and the sum of
-      their squares there. `trial`: the start to evaluate next.
-    - `damping`, `number`: of the next step, and of evaluations so far.
-    - `flat`, `done`: whether the sum of squares is flat at the best, and whether the search has ended.
-    """
-
-    best: Float[Array, " state"]
-    residuals: Float[Array, " residual"]
-    jacobian: Float[Array, "residual state"]
-    value: Float[Array, ""]
-    trial: Float[Array, " state"]
-    damping: Float[Array, ""]
-    number: Int[Array, ""]
-    flat: Bool[Array, ""]
-    done: Bool[Array, ""]
-
-
-def search_start(
-    residuals: Callable[[Float[Array, " state"]], Float[Array, " residual"]],
-    guess: Float[Array, " state"],
-    typical: Float[Array, " state"],
-) -> Float[Array, " state"]:
-    """The start with the least sum of squared residuals that is found from `guess`, or from `typical` if it is much
-    better.
-
-    By Levenberg and Marquardt's method, written so that the solve from a start occurs once in the program; a library's
-    search evaluates it in several places, and compiles for three times as long.
-
-    **Arguments:** `residuals`: finite, of a start.
-    """
-
-    def linearise(start: Float[Array, " state"]) -> tuple[Array, Array]:
-        basis = jnp.eye(start.shape[0], dtype=start.dtype)
-        found, columns = jax.vmap(lambda along: jax.jvp(residuals, (start,), (along,)), out_axes=(None, 1))(basis)
-        return found, columns
-
-    def advance(old: StartSearch) -> StartSearch:
-        found, jacobian = linearise(old.trial)
-        value = found @ found
-        rounding = START_ROUNDINGS * jnp.finfo(value.dtype).eps
-        enough = jnp.where(old.number == 1, MUCH_NEARER, jnp.where(old.flat, 1 + rounding, 1)) * old.value
-        better = (value < enough) & jnp.isfinite(jacobian).all()
-        best, found, jacobian, value = jax.tree.map(
-            lambda new, kept: jnp.where(better, new, kept),
-            (old.trial, found, jacobian, value),
-            (old.best, old.residuals, old.jacobian, old.value),
-        )
-        stepped = jnp.where(better, jnp.maximum(old.damping * EASED, LEAST_START_DAMPING), old.damping * RAISED)
-        damping = jnp.where(old.number < 2, START_DAMPING, stepped)
-        whole, damped = (least_squares_step(jacobian, found, size) for size in (jnp.zeros_like(damping), damping))
-        # What the linearised problem would gain.
-        gain = value - jnp.sum((found + jacobian @ whole) ** 2)
-        return StartSearch(
-            best=best,
-            residuals=found,
-            jacobian=jacobian,
-            value=value,
-            trial=jnp.where(old.number == 0, typical, best + damped),
-            damping=damping,
-            number=old.number + 1,
-            flat=(old.number > 0) & (gain <= rounding * value),
-            done=(old.number > 0) & (old.flat | (damping > MOST_START_DAMPING)),
-        )
-
-    shape = jax.eval_shape(residuals, guess)
-    rows, states, dtype = shape.shape[0], guess.shape[0], shape.dtype
-    begin = StartSearch(
-        best=guess,
-        residuals=jnp.zeros(rows, dtype),
-        jacobian=jnp.zeros((rows, states), dtype),
-        value=jnp.full((), jnp.inf, dtype),
-        trial=guess,
-        damping=jnp.ones((), dtype),
-        number=jnp.zeros((), jnp.int32),
-        flat=jnp.zeros((), bool),
-        done=jnp.zeros((), bool),
-    )
-    return jax.lax.while_loop(lambda s: ~s.done & (s.number < MOST_START_EVALUATIONS), advance, begin).best
-
-
-def least_squares_step(
-    jacobian: Float[Array, "residual state"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
-) -> Float[Array, " state"]:
-    """The step that minimises the linearised sum of squares with `damping` times its own square; by an orthogonal
-    factorisation, since the normal equations would lose half of the digits."""
-    states = jacobian.shape[1]
-    tiny = jnp.finfo(jacobian.dtype).eps * jnp.linalg.norm(jacobian) + jnp.finfo(jacobian.dtype).tiny
-    size = jnp.maximum(jnp.sqrt(damping), tiny)  # A start that nothing depends on stays.
-    table = jnp.concatenate([jacobian, size * jnp.eye(states, dtype=jacobian.dtype)])
-    wanted = jnp.concatenate([residuals, jnp.zeros(states, residuals.dtype)])
-    triangle = triangularise(jnp.column_stack([table, wanted]))
-    return -substitute_back(triangle[:states, :states], triangle[:states, states])
-
-
-def triangularise(table: Float[Array, "row column"]) -> Float[Array, "row column"]:
-    """Householder's reflections of all columns but the last, which make them upper triangular.
-
-    Written as arithmetic, since batches of LAPACK's factorisations that XLA runs at the same time on the CPU wait for
-    the threads of each other, without end. Golub and Van Loan, Matrix Computations, 4th ed. 2013, algorithm 5.2.1.
-    """
-    rows, columns = table.shape
-    row = jnp.arange(rows)
-
-    def reflect(at: Array, table: Array) -> Array:
-        below = jnp.where(row >= at, table[:, at], 0)
-        normal = below + jnp.where(row == at, jnp.copysign(jnp.linalg.norm(below), below[at]), 0)
-        length = normal @ normal
-        return table - jnp.outer(
-            normal, jnp.where(length > 0, 2 / jnp.where(length > 0, length, 1), 0) * normal @ table
-        )
-
-    return jax.lax.fori_loop(0, columns - 1, reflect, table)
-
-
-def substitute_back(triangle: Float[Array, "column column"], sides: Float[Array, " column"]) -> Float[Array, " column"]:
-    """The solution of equations whose matrix is upper triangular."""
-    columns = sides.shape[0]
-
-    def solve_row(number: Array, x: Array) -> Array:
-        at = columns - 1 - number
-        return x.at[at].set((sides[at] - triangle[at] @ x) / triangle[at, at])
-
-    return jax.lax.fori_loop(0, columns, solve_row, jnp.zeros_like(sides))

@@ -1,0 +1,167 @@
+"""Least squares inside a compiled program: one loop of damped steps, also of many problems under `jax.vmap`.
+
+It evaluates a function at one place of the program; a library's search does so in several places, and compiles for
+three times as long.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+Vector = Float[Array, " parameter"]
+# The least damping, and the one at which nothing can be lowered any more; parameters are of order one.
+MIN_DAMPING, MAX_DAMPING = 1e-12, 1e10
+# A search begins at the other point where the value there is below this share of the first one's.
+MUCH_NEARER = 0.1
+# A sum of squares is flat where the undamped step would lower it by less than this many of its roundings. One more step
+# then finds the optimum more exactly than the sum tells.
+FLAT_ROUNDINGS = 10
+
+
+class Damping(NamedTuple):
+    """The damping of the first step, and its factors after a step that lowers the value and after one that does not."""
+
+    first: float = 1.0
+    eased: float = 0.1
+    raised: float = 10.0
+
+
+class DampedSearch(NamedTuple):
+    """The state of a search.
+
+    - `best`, `value`, `at`: the best point so far, its value, and what steps from there need.
+    - `trial`: the point to evaluate next.
+    - `damping`, `number`: of the next step, and of evaluations so far.
+    - `flat`, `done`: whether the value can hardly fall below the best, and whether the search has ended.
+    """
+
+    best: Vector
+    value: Float[Array, ""]
+    at: PyTree[Array]
+    trial: Vector
+    damping: Float[Array, ""]
+    number: Int[Array, ""]
+    flat: Bool[Array, ""]
+    done: Bool[Array, ""]
+
+
+def search_damped(
+    look: Callable[[Vector], tuple[Float[Array, ""], PyTree[Array]]],
+    propose: Callable[[DampedSearch], tuple[Vector, Bool[Array, ""]]],
+    begin: Vector,
+    other: Vector | None = None,
+    *,
+    damping: Damping,
+    evaluations: int,
+) -> DampedSearch:
+    """Lowers a function by damped steps (Levenberg and Marquardt's method).
+
+    **Arguments:**
+
+    - `look`: the value at a point and what steps from it need; a point where either is not finite is not taken.
+    - `propose`: from the best point so far, the next point by a step with the damping, and whether the value is flat.
+    - `begin`, `other`: where the search begins, and another point to begin at if the value there is much lower.
+    - `evaluations`: maximum number of evaluations.
+    """
+    beginnings = 1 if other is None else 2
+
+    def advance(old: DampedSearch) -> DampedSearch:
+        value, at = look(old.trial)
+        limit = jnp.where(old.flat, 1 + FLAT_ROUNDINGS * jnp.finfo(value.dtype).eps, 1)
+        limit = jnp.where(old.number == 1, MUCH_NEARER, limit) if beginnings == 2 else limit
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(at)]).all()
+        better = (value < limit * old.value) & finite
+        best, value, at = jax.tree.map(
+            lambda new, kept: jnp.where(better, new, kept), (old.trial, value, at), (old.best, old.value, old.at)
+        )
+        changed = jnp.where(better, jnp.maximum(old.damping * damping.eased, MIN_DAMPING), old.damping * damping.raised)
+        after = jnp.where(old.number < beginnings, damping.first, changed)
+        new = old._replace(best=best, value=value, at=at, damping=after, number=old.number + 1)
+        trial, flat = propose(new)
+        return new._replace(
+            trial=trial if other is None else jnp.where(old.number == 0, other, trial),
+            flat=(new.number >= beginnings) & flat,
+            done=old.flat | (after > MAX_DAMPING),
+        )
+
+    value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
+    first = jnp.full((), damping.first, value.dtype)
+    no = jnp.zeros((), bool)
+    start = DampedSearch(begin, value + jnp.inf, at, begin, first, jnp.zeros((), jnp.int32), no, no)
+    return jax.lax.while_loop(lambda now: ~now.done & (now.number < evaluations), advance, start)
+
+
+def search_least_squares(
+    residuals: Callable[[Vector], Float[Array, " residual"]],
+    begin: Vector,
+    other: Vector | None = None,
+    *,
+    evaluations: int = 60,
+) -> Vector:
+    """The point with the least sum of squared residuals that is found from `begin`, or from `other` if it is much
+    better.
+
+    **Arguments:** `residuals`: finite, of a point. `evaluations`: maximum number of evaluations.
+    """
+
+    def look(x: Vector) -> tuple[Float[Array, ""], tuple[Array, Array]]:
+        basis = jnp.eye(x.shape[0], dtype=x.dtype)
+        found, columns = jax.vmap(lambda along: jax.jvp(residuals, (x,), (along,)), out_axes=(None, 1))(basis)
+        return found @ found, (found, columns)
+
+    def propose(now: DampedSearch) -> tuple[Vector, Bool[Array, ""]]:
+        found, jacobian = now.at
+        whole, damped = (least_squares_step(jacobian, found, d) for d in (jnp.zeros_like(now.damping), now.damping))
+        # What the linearised problem would gain.
+        gain = now.value - jnp.sum((found + jacobian @ whole) ** 2)
+        return now.best + damped, gain <= FLAT_ROUNDINGS * jnp.finfo(gain.dtype).eps * now.value
+
+    return search_damped(look, propose, begin, other, damping=Damping(), evaluations=evaluations).best
+
+
+def least_squares_step(
+    jacobian: Float[Array, "residual parameter"], residuals: Float[Array, " residual"], damping: Float[Array, ""]
+) -> Vector:
+    """The step that minimises the linearised sum of squares with `damping` times its own square; by an orthogonal
+    factorisation, since the normal equations would lose half of the digits."""
+    states = jacobian.shape[1]
+    tiny = jnp.finfo(jacobian.dtype).eps * jnp.linalg.norm(jacobian) + jnp.finfo(jacobian.dtype).tiny
+    size = jnp.maximum(jnp.sqrt(damping), tiny)  # A parameter that nothing depends on stays.
+    table = jnp.concatenate([jacobian, size * jnp.eye(states, dtype=jacobian.dtype)])
+    wanted = jnp.concatenate([residuals, jnp.zeros(states, residuals.dtype)])
+    triangle = triangularise(jnp.column_stack([table, wanted]))
+    return -substitute_back(triangle[:states, :states], triangle[:states, states])
+
+
+def triangularise(table: Float[Array, "row column"]) -> Float[Array, "row column"]:
+    """Householder's reflections of all columns but the last, which make them upper triangular.
+
+    Written as arithmetic, since batches of LAPACK's factorisations that XLA runs at the same time on the CPU wait for
+    the threads of each other, without end. Golub and Van Loan, Matrix Computations, 4th ed. 2013, algorithm 5.2.1.
+    """
+    rows, columns = table.shape
+    row = jnp.arange(rows)
+
+    def reflect(at: Array, table: Array) -> Array:
+        below = jnp.where(row >= at, table[:, at], 0)
+        normal = below + jnp.where(row == at, jnp.copysign(jnp.linalg.norm(below), below[at]), 0)
+        length = normal @ normal
+        return table - jnp.outer(
+            normal, jnp.where(length > 0, 2 / jnp.where(length > 0, length, 1), 0) * normal @ table
+        )
+
+    return jax.lax.fori_loop(0, columns - 1, reflect, table)
+
+
+def substitute_back(triangle: Float[Array, "column column"], sides: Float[Array, " column"]) -> Float[Array, " column"]:
+    """The solution of equations whose matrix is upper triangular."""
+    columns = sides.shape[0]
+
+    def solve_row(number: Array, x: Array) -> Array:
+        at = columns - 1 - number
+        return x.at[at].set((sides[at] - triangle[at] @ x) / triangle[at, at])
+
+    return jax.lax.fori_loop(0, columns, solve_row, jnp.zeros_like(sides))
