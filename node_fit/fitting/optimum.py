@@ -51,7 +51,6 @@ def bring_to_optimum(fit: Fit) -> Fit:
 def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
     """The parameters with the least misfit near those of the fit (a trust region: Branch, Coleman and Li, SIAM J. Sci.
     Comput. 21, 1999)."""
-    roots = np.sqrt(evidence.best.prior)
 
     # SciPy asks for residuals and Jacobian of the same parameters one after the other.
     @functools.lru_cache(maxsize=2)
@@ -60,11 +59,11 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
 
     def residuals(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, " residual"]:
         found = linearise(x.tobytes())
-        values = np.full_like(found.residuals, np.inf) if found.failed else found.residuals
-        return np.concatenate([values.reshape(-1), roots * x])
+        values = found.with_prior(x)[1]
+        return np.full_like(values, np.inf) if found.failed else values
 
     def jacobian(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "residual parameter"]:
-        return np.concatenate([linearise(x.tobytes()).jacobian, np.diag(roots)])
+        return linearise(x.tobytes()).with_prior(x)[0]
 
     with np.errstate(all="ignore"):  # A constant that nears its bound has a parameter without an end.
         end = least_squares(

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..minimize.host import Damping, damped_steps, minimize
 from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope_of
-from ..training.programs import Found
-from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
+from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, FitAtPoint, Unsure
 from .result import Fit
 
 Vector = Float[np.ndarray, " parameter"]
@@ -27,8 +27,8 @@ HARDLY, NONE, INFINITE = 1e-6, 1e-12, 1e8
 NEGLIGIBLE_COEFFICIENT = 1e-5
 # Rounds of new priors, steps in each, and when priors have settled: by this change of their logarithms.
 MOST_PRIOR_ROUNDS, STEPS_IN_ROUND, SETTLED_PRIORS = 40, 6, 1e-2
-# Damping of a step at first, by which it changes, and how often a step is tried.
-FIRST_DAMPING, DAMPING_FACTOR, MOST_DAMPED_TRIES = 1e-3, 4.0, 10
+# Damping of steps, and how often a step is tried.
+PRIOR_DAMPING, MOST_DAMPED_TRIES = Damping(1e-3, 1 / 4, 4.0), 10
 # The relative fall of the objective at which steps end.
 STEPS_SETTLED = 1e-6
 # A thinned polynomial may fit the training data worse by this factor.
@@ -40,14 +40,6 @@ class Thinned(NamedTuple):
 
     model: NeuralODE
     log_evidence: float
-
-
-class FitAtPoint(NamedTuple):
-    """Parameters, the sum of squares there, and its value with a prior."""
-
-    x: Vector
-    found: Found
-    value: float
 
 
 def log_evidence(evidence: Evidence, prior: Vector | None = None, at: FitAtPoint | None = None) -> float:
@@ -119,17 +111,17 @@ def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
 
 def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[FitAtPoint, Vector, float]:
     """Fits, and priors that make the data most probable, in turn; the last fit, its priors and its evidence."""
-    here = point_at(evidence, evidence.x, prior)
+    x = evidence.x
     for _ in range(MOST_PRIOR_ROUNDS):
-        here = descend(evidence, here, prior, STEPS_IN_ROUND)
+        here = descend(evidence, x, prior, STEPS_IN_ROUND)
         if not math.isfinite(here.value):
             return here, prior, -math.inf
         new = np.where(chosen, reestimate(evidence, here, prior), 0.0)
         change = np.abs(np.log(np.maximum(new, NONE) / np.maximum(prior, NONE)))[chosen].max(initial=0.0)
-        prior = new
+        x, prior = here.x, new
         if change < SETTLED_PRIORS:
             break
-    here = descend(evidence, point_at(evidence, here.x, prior), prior, MOST_PRIOR_ROUNDS)
+    here = descend(evidence, x, prior, MOST_PRIOR_ROUNDS)
     lost = not math.isfinite(here.value)
     return here, prior, -math.inf if lost else log_evidence(evidence, prior, here)
 
@@ -142,37 +134,21 @@ def reestimate(evidence: Evidence, here: FitAtPoint, prior: Vector) -> Vector:
     return np.minimum(determined * variance / np.maximum(here.x**2, np.finfo(float).tiny), INFINITE)
 
 
-def point_at(evidence: Evidence, x: Vector, prior: Vector) -> FitAtPoint:
-    found = evidence.at(x)
-    value = float((found.residuals**2).sum() + (prior * x**2).sum())
-    lost = found.failed or not (math.isfinite(value) and np.isfinite(found.jacobian).all())
-    return FitAtPoint(x, found, math.inf if lost else value)
-
-
-def descend(evidence: Evidence, here: FitAtPoint, prior: Vector, most: int) -> FitAtPoint:
+def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> FitAtPoint:
     """Damped Gauss-Newton steps (Levenberg and Marquardt's), at most so many."""
-    here, damping = point_at(evidence, here.x, prior), FIRST_DAMPING
-    for _ in range(most):
-        if not math.isfinite(here.value):
-            return here
-        jacobian = here.found.jacobian
-        curvature, slope = (
-            jacobian.T @ jacobian + np.diag(prior),
-            jacobian.T @ here.found.residuals.ravel() + prior * here.x,
-        )
-        for _ in range(MOST_DAMPED_TRIES):
-            damped = curvature + np.diag(damping * np.maximum(np.diag(curvature), NONE))
-            there = point_at(evidence, here.x - np.linalg.lstsq(damped, slope)[0], prior)
-            if there.value < here.value:
-                break
-            damping *= DAMPING_FACTOR
-        else:
-            return here
-        settled = here.value - there.value < STEPS_SETTLED * here.value
-        here, damping = there, damping / DAMPING_FACTOR
-        if settled:
-            break
-    return here
+
+    def look(x: Vector) -> FitAtPoint:
+        return FitAtPoint.of(evidence.at(x)._replace(prior=prior), x)
+
+    search = damped_steps(
+        look(x),
+        FitAtPoint.newton,
+        PRIOR_DAMPING,
+        steps=most,
+        tries=MOST_DAMPED_TRIES,
+        is_still=lambda old, new: 0 < old.value - new.value < STEPS_SETTLED * old.value,
+    )
+    return minimize(search, look)
 
 
 def evidence_of(fit: Fit) -> float | None:

@@ -11,22 +11,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .host import Damping
+
 Vector = Float[Array, " parameter"]
-# The least damping, and the one at which nothing can be lowered any more; parameters are of order one.
-MIN_DAMPING, MAX_DAMPING = 1e-12, 1e10
+# Of parameters of order one.
+UNIT_DAMPING = Damping(1.0, 0.1, 10.0, 1e-12, 1e10)
 # A search begins at the other point where the value there is below this share of the first one's.
 MUCH_NEARER = 0.1
 # A sum of squares is flat where the undamped step would lower it by less than this many of its roundings. One more step
 # then finds the optimum more exactly than the sum tells.
 FLAT_ROUNDINGS = 10
-
-
-class Damping(NamedTuple):
-    """The damping of the first step, and its factors after a step that lowers the value and after one that does not."""
-
-    first: float = 1.0
-    eased: float = 0.1
-    raised: float = 10.0
 
 
 class DampedSearch(NamedTuple):
@@ -77,14 +71,15 @@ def search_damped(
         best, value, at = jax.tree.map(
             lambda new, kept: jnp.where(better, new, kept), (old.trial, value, at), (old.best, old.value, old.at)
         )
-        changed = jnp.where(better, jnp.maximum(old.damping * damping.eased, MIN_DAMPING), old.damping * damping.raised)
+        eased = jnp.maximum(old.damping * damping.eased, damping.least)
+        changed = jnp.where(better, eased, old.damping * damping.raised)
         after = jnp.where(old.number < beginnings, damping.first, changed)
         new = old._replace(best=best, value=value, at=at, damping=after, number=old.number + 1)
         trial, flat = propose(new)
         return new._replace(
             trial=trial if other is None else jnp.where(old.number == 0, other, trial),
             flat=(new.number >= beginnings) & flat,
-            done=old.flat | (after > MAX_DAMPING),
+            done=old.flat | (after > damping.most),
         )
 
     value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
@@ -119,7 +114,7 @@ def search_least_squares(
         gain = now.value - jnp.sum((found + jacobian @ whole) ** 2)
         return now.best + damped, gain <= FLAT_ROUNDINGS * jnp.finfo(gain.dtype).eps * now.value
 
-    return search_damped(look, propose, begin, other, damping=Damping(), evaluations=evaluations).best
+    return search_damped(look, propose, begin, other, damping=UNIT_DAMPING, evaluations=evaluations).best
 
 
 def least_squares_step(

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from ..expressions.evaluation import as_float, evaluate, stack_scalars
 from ..expressions.operations import Value
 from ..expressions.tree import Expression, symbols
-from ..minimize.compiled import DampedSearch, Damping, search_damped
+from ..minimize.compiled import DampedSearch, search_damped
+from ..minimize.host import Damping
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
@@ -220,7 +221,7 @@ COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").s
 
 
 # Evaluations in which scales, offsets and noise are fitted to a point; the longest step, and the damping.
-SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0)
+SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0, most=1e10)
 
 
 class Objective:
@@ -541,7 +542,7 @@ class Screen:
             return -value, (local[0], local[1])
 
         def propose(now: DampedSearch) -> tuple[Array, Array]:
-            return damped_step(now, self.lower, self.upper), jnp.zeros((), bool)
+            return step_within_bounds(now, self.lower, self.upper), jnp.zeros((), bool)
 
         last = search_damped(look, propose, x[self.at], damping=SCREENING_DAMPING, evaluations=SCREENING_EVALUATIONS)
         return -last.value, x.at[self.at].set(last.best)
@@ -568,7 +569,7 @@ class Screen:
         )
 
 
-def damped_step(now: DampedSearch, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
+def step_within_bounds(now: DampedSearch, lower: np.ndarray, upper: np.ndarray) -> Float[Array, " parameter"]:
     """A point within the bounds; parameters at a bound that the gradient pushes against rest."""
     gradient, information = now.at
     rests = ((now.best <= lower) & (gradient < 0)) | ((now.best >= upper) & (gradient > 0))

@@ -14,6 +14,7 @@ from jaxtyping import Float, Inexact
 from threadpoolctl import threadpool_limits
 
 from ..data.batch import Batch
+from ..minimize.host import Damping, LazyPoint, Local, damped_steps, minimize
 from .subspace import Rates, identify_subspace
 
 # Dampings to try in one step of a search, and the relative fall of the error at which it ends.
@@ -232,40 +233,38 @@ def from_vector(x: np.ndarray, like: LinearSystem) -> LinearSystem:
     return LinearSystem(rates[:, :states], rates[:, states:-1], rates[:, -1], start[:, :-1], start[:, -1])
 
 
-def minimize(start: LinearSystem, record: SimulationRecord, steps: int) -> tuple[LinearSystem, float]:
-    """Minimises the mean squared error by Levenberg-Marquardt; returns the system and its error.
+def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tuple[LinearSystem, float]:
+    """Minimises the mean squared error by Levenberg-Marquardt; returns the system and its error."""
+    from scipy.linalg import cho_factor, cho_solve
 
-    Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2.
-    """
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    def look(x: np.ndarray) -> LazyPoint:
+        system = from_vector(x, start)
 
-    x, damping, growth = as_vector(start), 1e-3, 2.0
-    value = float((compute_residuals(start, record) ** 2).sum() + LINEAR_RIDGE * (x**2).sum())
-    stalled = 0
-    for _ in range(steps):
-        here = normal_equations(from_vector(x, start), record)
-        normal, slope = here.matrix + LINEAR_RIDGE * np.eye(len(x)), here.slope + LINEAR_RIDGE * x
-        scale = np.diag(normal) + 1e-9
-        for _ in range(MOST_DAMPINGS):
-            try:
-                step = -cho_solve(cho_factor(normal + np.diag(damping * scale)), slope)
-            except (LinAlgError, ValueError):  # A step that is not finite is not taken.
-                damping *= growth
-                continue
-            there = from_vector(x + step, start)
-            found = float((compute_residuals(there, record) ** 2).sum() + LINEAR_RIDGE * ((x + step) ** 2).sum())
-            gain = (value - found) / max(float(step @ (damping * scale * step - slope)), 1e-300)
-            if np.isfinite(found) and gain > 0:
-                break
-            damping, growth = damping * growth, 2 * growth
-        else:
-            break
-        stalled = 0 if found < (1 - STALLED_BELOW) * value else stalled + 1
-        x, value = x + step, found
-        damping, growth = damping * max(1 / 3, 1 - (2 * gain - 1) ** 3), 2.0
-        if stalled >= 2:
-            break
-    best = from_vector(x, start)
+        def expand(x: np.ndarray) -> Local:
+            here, ridge = normal_equations(system, record), LINEAR_RIDGE * np.eye(len(x))
+            return Local(value, 2 * (here.slope + LINEAR_RIDGE * x), 2 * (here.matrix + ridge))
+
+        value = float((compute_residuals(system, record) ** 2).sum() + LINEAR_RIDGE * (x**2).sum())
+        return LazyPoint(x, value, expand)
+
+    def step(here: LazyPoint, damping: float) -> np.ndarray:
+        scale = np.diag(here.local.curvature) + 2e-9
+        try:
+            return here.x - cho_solve(cho_factor(here.local.curvature + np.diag(damping * scale)), here.local.gradient)
+        except ValueError:  # What is not finite has no step.
+            return here.x
+
+    search = damped_steps(
+        look(as_vector(start)),
+        step,
+        Damping(raised=2.0),
+        steps=steps,
+        tries=MOST_DAMPINGS,
+        is_still=lambda old, new: (1 - STALLED_BELOW) * old.value <= new.value < old.value,
+        patience=2,
+        predict=lambda old, new: old.local.fall(new.x - old.x),
+    )
+    best = from_vector(minimize(search, look).x, start)
     return best, float((compute_residuals(best, record) ** 2).sum())
 
 
@@ -339,8 +338,8 @@ def search(
         guess = identify_subspace(ys, over, known, channels + count)
         if guess is not None:
             starts.append(start_at_zero(guess, record))
-        tried = [minimize(start, record, FIRST_STEPS) for start in starts]
-        found, _ = minimize(min(tried, key=lambda each: each[1])[0], record, SEARCH_STEPS)
+        tried = [fit_system(start, record, FIRST_STEPS) for start in starts]
+        found, _ = fit_system(min(tried, key=lambda each: each[1])[0], record, SEARCH_STEPS)
         candidates = [found, *(constant_systems(record, us.shape[2]) if count == 0 else [])]
         best_one = min(candidates, key=lambda each: nrmse_on(each, held_out))
         validated = nrmse_on(best_one, held_out)
@@ -367,7 +366,7 @@ def cross_validate(system: LinearSystem, record: SimulationRecord) -> float:
     if half < 2:
         return nrmse_on(system, record)
     halves = (record.part(slice(half)), record.part(slice(half, None)))
-    errors = [nrmse_on(minimize(system, other, FIRST_STEPS)[0], own) for own, other in (halves, halves[::-1])]
+    errors = [nrmse_on(fit_system(system, other, FIRST_STEPS)[0], own) for own, other in (halves, halves[::-1])]
     return float(np.sqrt(np.mean(np.square(errors))))
 
 

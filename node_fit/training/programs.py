@@ -375,6 +375,13 @@ class Found(NamedTuple):
     prior: Float[np.ndarray, " parameter"]
     failed: int
 
+    def with_prior(
+        self, x: Float[np.ndarray, " parameter"]
+    ) -> tuple[Float[np.ndarray, "row parameter"], Float[np.ndarray, " row"]]:
+        """Jacobian and residuals of all whose squares are summed: those of the blocks, and one of each prior."""
+        roots = np.sqrt(self.prior)
+        return np.concatenate([self.jacobian, np.diag(roots)]), np.concatenate([self.residuals.reshape(-1), roots * x])
+
 
 class LinearisedStage:
     """The sum of squares of a stage of one member, as a function of a flat vector of its parameters.

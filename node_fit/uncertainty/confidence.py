@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import equinox as eqx
 import numpy as np
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.domains import Bounds, from_line, slope
 from ..evaluation.residuals import neighbours_in_words
+from ..minimize.host import Damping, damped_steps, minimize
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants, Quantity, quantities
@@ -19,9 +20,9 @@ from ..model.neural_ode import NeuralODE
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..runtime.placement import scope_of
 from ..runtime.serialization import Json
-from ..training.programs import Found, LinearisedStage
+from ..training.programs import LinearisedStage
 from .derived import ENDLESS, Range, Region, find_error, find_range, is_undetermined
-from .linearization import Evidence, Information, Noise, Place, Unsure
+from .linearization import Evidence, FitAtPoint, Information, Noise, Place, Unsure
 
 # A direction of which less is known is not determined: a standard error of the constants' own sizes.
 VAGUE = 1.0
@@ -35,8 +36,8 @@ FARTHEST_POINT = 10.0
 LARGE = 1e3
 # The first trial, and the longest step after it, in the same units.
 LONGEST_STEP = 1.0
-# Relative accuracy of a threshold, and maximum number of trials on a side and of steps in each.
-ACCURATE, MOST_HALVINGS, NEWTON_STEPS = 3e-3, 40, 25
+# Relative accuracy of a threshold, and maximum number of trials on a side and of evaluations in each; their damping.
+ACCURATE, MOST_HALVINGS, NEWTON_EVALUATIONS, STEADY = 3e-3, 40, 25, Damping(1e-4, least=1e-4)
 # A fit with a constant held has converged when its sum of squares would fall by less, in variances.
 SETTLED = 1e-4
 
@@ -353,14 +354,6 @@ def shown_with_interval(name: str, found: ConfidenceInterval) -> str:
     return f"{name} = {estimate} [{lower}, {upper}]"
 
 
-class Point(NamedTuple):
-    """Parameters with the sum of squares there, and its value."""
-
-    x: Vector
-    found: Found
-    value: float
-
-
 @dataclass(frozen=True)
 class Profile:
     """Fits with one parameter held.
@@ -376,45 +369,36 @@ class Profile:
     variance: float
     tolerance: float
 
-    def point(self, x: Vector) -> Point:
-        found = self.stage.at(x)
-        value = self.evidence.objective(found, x)
-        lost = found.failed or not (math.isfinite(value) and np.isfinite(found.jacobian).all())
-        return Point(x, found, math.inf if lost else value)
+    def point(self, x: Vector) -> FitAtPoint:
+        return FitAtPoint.of(self.stage.at(x), x)
 
-    def moved(self, near: Point, index: int, to: float) -> Point:
+    def moved(self, near: FitAtPoint, index: int, to: float) -> FitAtPoint:
         """The best fit with the parameter of this number held at a value, found from one nearby."""
         held = np.zeros_like(near.x)
         held[index] = to - near.x[index]
         free = np.arange(len(held)) != index
         # The linearised model says how the others follow; where it is far off, they follow less.
-        tries = (newton(near, held, free, damping, self.tolerance) for damping in (0.0, 1e-3, 1e-1, 10.0))
         there = self.point(near.x + held)
-        for follow in tries:
-            better = self.point(near.x + held + follow)
+        for damping in (0.0, 1e-3, 1e-1, 10.0):
+            better = self.point(near.newton(damping, free, held, self.tolerance))
             if better.value < there.value:
                 there = better
                 break
         return self.minimised(there, free)
 
-    def minimised(self, here: Point, free: Bool[np.ndarray, " parameter"]) -> Point:
+    def minimised(self, here: FitAtPoint, free: Bool[np.ndarray, " parameter"]) -> FitAtPoint:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
-        damping, still = 0.0, np.zeros_like(here.x)
-        for _ in range(NEWTON_STEPS):
-            if not math.isfinite(here.value) or not free.any():
-                return here
-            step = newton(here, still, free, damping, self.tolerance)
-            there = self.point(here.x + step)
-            gain = here.value - there.value
-            if gain > 0:
-                here, damping = there, damping / 10 if damping > 1e-6 else 0.0
-            if abs(gain) < SETTLED * self.variance or damping > 1e6:
-                return here
-            if gain <= 0:
-                damping = max(10 * damping, 1e-3)
-        return here
+        search = damped_steps(
+            here,
+            # The least damping stands for none.
+            lambda at, damping: at.newton(damping if damping > STEADY.least else 0.0, free, 0.0, self.tolerance),
+            STEADY,
+            evaluations=NEWTON_EVALUATIONS,
+            is_still=lambda old, new: abs(old.value - new.value) < SETTLED * self.variance,
+        )
+        return minimize(search, self.point) if free.any() else here
 
-    def end(self, best: Point, index: int, size: float, error: float, wanted: float, limit: float) -> float:
+    def end(self, best: FitAtPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
         """How far a parameter can move until the sum of squares has risen to a threshold.
 
         **Arguments:**
@@ -446,20 +430,6 @@ class Profile:
                 share = (wanted - rise_inside) / (rise_outside - rise_inside) if math.isfinite(rise_outside) else 0.5
                 distance = inside + min(max(share, 0.05), 0.95) * (outside - inside)
         return distance
-
-
-def newton(at: Point, held: Vector, free: Bool[np.ndarray, " parameter"], damping: float, tolerance: float) -> Vector:
-    """The damped Gauss-Newton step of the free parameters after another step has been made."""
-    jacobian, root = at.found.jacobian, np.sqrt(at.found.prior)
-    residuals = at.found.residuals.reshape(-1) + jacobian @ held
-    rows = np.concatenate([jacobian[:, free], np.diag(root)[:, free]])
-    norms = np.linalg.norm(rows, axis=0)
-    norms[norms == 0] = 1.0
-    damped = np.concatenate([rows / norms, math.sqrt(damping) * np.eye(int(free.sum()))])
-    wanted = np.concatenate([residuals, root * (at.x + held), np.zeros(int(free.sum()))])
-    step = np.zeros_like(at.x)
-    step[free] = -np.linalg.lstsq(damped, wanted, rcond=tolerance)[0] / norms
-    return step
 
 
 def profile(evidence: Evidence, level: float) -> Confidence:
@@ -502,13 +472,13 @@ def corners(information: Information, wanted: float) -> list[Vector]:
     """Parameters at about the ends of the intervals, by the linearised model."""
     evidence = information.evidence
     points: list[np.ndarray] = []
-    best = Point(evidence.x, evidence.best, 0.0)
+    best = FitAtPoint.of(evidence.best, evidence.x)
     for place, size, error in zip(information.places, information.sizes, information.errors, strict=True):
         for side in (-1, 1):
             held = np.zeros_like(evidence.x)
             held[place.index] = side * size * min(wanted * error, LONGEST_STEP)
             free = np.arange(len(held)) != place.index
-            points.append(evidence.x + held + newton(best, held, free, 0.0, information.tolerance))
+            points.append(best.newton(0.0, free, held, information.tolerance))
     return points
 
 

@@ -20,9 +20,9 @@ from node_fit.sysid.linear_model import (
     as_vector,
     compute_residuals,
     constant_systems,
+    fit_system,
     from_vector,
     linear_models,
-    minimize,
     normal_equations,
     nrmse_on,
     simplest_model,
@@ -78,7 +78,7 @@ def test_the_normal_equations_are_those_of_the_residuals(kind):
 def test_the_search_falls_to_the_truth():
     batch, _ = windows_of(record())
     held = SimulationRecord.of(batch, "hold")
-    found, error = minimize(random_system(2, held.past.shape[1], seed=3)._replace(c=np.zeros(2)), held, 60)
+    found, error = fit_system(random_system(2, held.past.shape[1], seed=3)._replace(c=np.zeros(2)), held, 60)
     assert np.sqrt(error / held.variance) < 1e-2
     eigenvalues = np.sort_complex(np.linalg.eigvals(found.a))
     np.testing.assert_allclose(eigenvalues, np.sort_complex(np.linalg.eigvals(A)), rtol=0.02)

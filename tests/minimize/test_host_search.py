@@ -1,0 +1,150 @@
+"""Searches on the host: a curved valley, parameters that nothing tells of, points without a value, many at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from node_fit.minimize.host import (
+    Damping,
+    LazyPoint,
+    Local,
+    damped_step,
+    damped_steps,
+    minimize,
+    minimize_together,
+)
+
+
+class Linearised(NamedTuple):
+    x: np.ndarray
+    residuals: np.ndarray
+    jacobian: np.ndarray
+
+    @property
+    def value(self) -> float:
+        return float(self.residuals @ self.residuals)
+
+
+def valley(x: np.ndarray, bend: float = 10.0) -> Linearised:
+    """The residuals of Rosenbrock's function."""
+    residuals = np.array([bend * (x[1] - x[0] ** 2), 1 - x[0]])
+    return Linearised(x, residuals, np.array([[-2 * bend * x[0], bend], [-1.0, 0.0]]))
+
+
+def follow(here: Linearised, damping: float) -> np.ndarray:
+    return here.x + damped_step(here.jacobian, here.residuals, damping)
+
+
+BEGIN = np.array([-1.2, 1.0])
+
+
+def test_a_curved_valley_is_followed_to_its_end():
+    found = minimize(damped_steps(valley(BEGIN), follow, Damping(), evaluations=100), valley)
+    np.testing.assert_allclose(found.x, 1.0, rtol=1e-8)
+
+
+def test_the_damping_follows_what_a_quadratic_model_predicts():
+    """Nielsen's rule from a gradient and a curvature alone."""
+
+    def look(x: np.ndarray) -> LazyPoint:
+        def expand(x: np.ndarray) -> Local:
+            return Local(at.value, 2 * at.jacobian.T @ at.residuals, 2 * at.jacobian.T @ at.jacobian)
+
+        at = valley(x)
+        return LazyPoint(x, at.value, expand)
+
+    dampings: list[float] = []
+
+    def step(here: LazyPoint, damping: float) -> np.ndarray:
+        dampings.append(damping)
+        return here.x - np.linalg.solve(here.local.curvature + damping * np.eye(2), here.local.gradient)
+
+    search = damped_steps(
+        look(BEGIN), step, Damping(1.0, raised=2.0), steps=60, predict=lambda old, new: old.local.fall(new.x - old.x)
+    )
+    np.testing.assert_allclose(minimize(search, look).x, 1.0, rtol=1e-6)
+    ratios = np.divide(dampings[1:], dampings[:-1])
+    assert ratios.min() == pytest.approx(1 / 3) and 2.0 in ratios, "an exact prediction eases by a third at most"
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5])
+def test_a_parameter_that_nothing_depends_on_stays(damping):
+    jacobian = np.array([[1.0, 0.0], [2.0, 0.0]])
+    step = damped_step(jacobian, np.array([1.0, 2.0]), damping)
+    np.testing.assert_allclose(step, [-5 / (5 + damping), 0.0], atol=1e-15)
+
+
+def test_the_units_of_parameters_and_the_damping_are_those_of_ridge_regression():
+    rng = np.random.default_rng(0)
+    jacobian, residuals, units = rng.normal(size=(9, 3)), rng.normal(size=9), np.array([1.0, 0.1, 10.0])
+    matrix = jacobian.T @ jacobian + np.diag(0.3 / units**2)
+    step = damped_step(jacobian, residuals, 0.3, units)
+    np.testing.assert_allclose(step, -np.linalg.solve(matrix, jacobian.T @ residuals), rtol=1e-10)
+
+
+def test_a_point_without_a_value_turns_the_search_back():
+    """Beyond 1.2 nothing can be computed, and the first step would go there."""
+
+    def look(x: np.ndarray) -> Linearised:
+        residuals = np.where(x > 1.2, np.nan, np.tanh(x) - 0.76)
+        return Linearised(x, residuals, np.diag(1 - np.tanh(x) ** 2))
+
+    assert np.isnan(look(follow(look(np.array([-1.5])), 1e-3)).value)
+    found = minimize(damped_steps(look(np.array([-1.5])), follow, Damping(), evaluations=40), look)
+    np.testing.assert_allclose(found.x, np.arctanh(0.76), rtol=1e-6)
+    lost = look(np.array([2.0]))
+    assert minimize(damped_steps(lost, follow, Damping()), look) is lost, "nor does a search begin at such a point"
+
+
+def test_searches_that_go_on_together_are_as_each_alone():
+    """They end after other numbers of evaluations."""
+    bends = [0.1, 1.0, 10.0]
+
+    def begun():
+        return [
+            damped_steps(
+                valley(BEGIN, bend), follow, Damping(), is_still=lambda old, new: abs(old.value - new.value) < 1e-12
+            )
+            for bend in bends
+        ]
+
+    rounds: list[list[int]] = []
+
+    def evaluate(points):
+        rounds.append([*points])
+        return [valley(x, bends[at]) for at, x in points.items()]
+
+    together = minimize_together(begun(), evaluate)
+    assert rounds[0] == [0, 1, 2] and len(rounds[-1]) < 3
+    for search, bend, found in zip(begun(), bends, together, strict=True):
+        np.testing.assert_array_equal(minimize(search, lambda x, bend=bend: valley(x, bend)).x, found.x)
+
+
+def test_a_search_that_is_ended_leaves_its_best_point():
+    rounds: list[list[int]] = []
+
+    def evaluate(points):
+        rounds.append([*points])
+        return [None if at == 0 and len(rounds) == 12 else valley(x) for at, x in points.items()]
+
+    left, whole = minimize_together(
+        [damped_steps(valley(BEGIN), follow, Damping(), evaluations=100) for _ in range(2)], evaluate
+    )
+    assert whole.value < left.value < valley(BEGIN).value
+    assert rounds[12:] == [[1]] * len(rounds[12:])
+
+
+@pytest.mark.parametrize("limit", [{"evaluations": 4}, {"steps": 4}, {"tries": 4}])
+def test_limits_end_a_search(limit):
+    """Where every step lowers the value without end, or none does."""
+    seen: list[float] = []
+
+    def look(x: float) -> Linearised:
+        seen.append(x)
+        value = np.exp(-x if "tries" not in limit else abs(x))
+        return Linearised(np.array([x]), np.array([value]), np.eye(1))
+
+    search = damped_steps(look(0.0), lambda here, damping: float(here.x[0]) + 1.0, Damping(), **limit)
+    minimize(search, look)
+    assert len(seen) == 5
