@@ -1,12 +1,16 @@
 """Simulates many right-hand sides at once, and fits their constants and starts by Levenberg and Marquardt's method."""
 
+import itertools
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ..expressions.evaluation import Tape
+from ..minimize.host import Damping, damped_steps, minimize_together
 from .balance import Balance
 from .formulas import Formula, read_tape
 from .watch import say_nothing
@@ -22,10 +26,10 @@ STATE_NUDGE = 1e-7
 # Rates, relative to solver steps, beyond which rounding hides the identity in what a stiff step inverts.
 STIFFEST = 1e14
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
-UNTIL_LEFT, BEHIND = 3, 100.0
+UNTIL_LEFT, BEHIND = 4, 100.0
 # A function that a text calls.
 FUNCTION = re.compile(r"[a-z]\w*(?=\()")
-LEAST_DAMPING, BEGIN_DAMPING, MOST_DAMPING, STEEPEST = 1e-9, 1e-3, 1e6, 1e12
+DAMPING, STEEPEST = Damping(least=1e-9, most=1e6), 1e12
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ class Family:
 class Fitting:
     """One member where least squares have come, and what is around.
 
-    **Arguments:** `values`: all constants of the family. `starts`: of windows, `(state, record)`. `merit`: the sum of
+    **Arguments:** `values`: all constants of the family. `starts`: of windows, `(state, record)`. `value`: the sum of
     squared residuals, and of the gaps between windows. `left`: residuals in units of the noise's spread, as they will
     be once the gaps are closed. `jacobian`: their derivatives by the unknowns: the starts of records, then the member's
     constants. `closing`: how far each start moves to close the gaps, `(record, state)`. `moves`: how it moves with the
@@ -227,7 +231,7 @@ class Fitting:
 
     values: np.ndarray
     starts: np.ndarray
-    merit: float
+    value: float
     left: np.ndarray
     jacobian: np.ndarray
     closing: np.ndarray
@@ -236,6 +240,11 @@ class Fitting:
     @property
     def total(self) -> float:
         return float(self.left @ self.left)
+
+    @property
+    def score(self) -> float:
+        """Minus twice the logarithm of the likelihood."""
+        return len(self.left) * math.log(self.value + 1e-300)
 
 
 def least_squares_of(
@@ -250,38 +259,38 @@ def least_squares_of(
     **Arguments:** `starts`: `(member, state, record)`. `trials`: the most evaluations of a member. `watch`: told of
     each, and may end the fit by an exception.
     """
-    members = len(family.constants)
-    values, begun = family.constants.copy(), starts.copy()
-    damping = np.full(members, BEGIN_DAMPING)
-    best: list[Fitting] = linearize(span, family, np.arange(members), values, begun)
-    active = list(range(members))
-    for trial in range(trials - 1):
-        if not active:
-            break
+    members, rounds = len(family.constants), itertools.count()
+    begun = linearize(span, family, np.arange(members), family.constants, starts)
+    scores = np.array([each.score for each in begun])
+
+    def evaluate(points: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> list[Fitting | None]:
+        trial = next(rounds)
         watch(f"{members} right-hand sides simulated, {trial} of {trials - 1} times")
-        for at in active:
-            values[at], begun[at] = step_from(best[at], family.free[at], damping[at])
-        tried = linearize(span, family, np.array(active), values[active], begun[active])
-        going: list[int] = []
-        for at, new in zip(active, tried, strict=True):
-            old = best[at]
-            if new.merit < old.merit:
-                best[at], damping[at] = new, max(damping[at] / 10, LEAST_DAMPING)
-                if old.merit - new.merit > FITTED_WELL * old.merit and new.merit > len(new.left) * RESOLUTION**2:
-                    going.append(at)
-            else:
-                damping[at] *= 10
-                if damping[at] < MOST_DAMPING:
-                    going.append(at)
-        if trial == UNTIL_LEFT:
-            scores = [len(each.left) * np.log(each.merit + 1e-300) for each in best]
-            going = [at for at in going if scores[at] < min(scores) + BEHIND]
-        active = going
-    return best
+        near = scores < scores.min() + (math.inf if trial != UNTIL_LEFT else BEHIND)
+        going = [at for at in points if near[at]]
+        if not going:
+            return [None] * len(points)
+        values, starts = (np.stack([points[at][part] for at in going]) for part in (0, 1))
+        found = dict(zip(going, linearize(span, family, np.array(going), values, starts), strict=True))
+        for at, each in found.items():
+            scores[at] = min(scores[at], each.score)
+        return [found.get(at) for at in points]
+
+    searches = [
+        damped_steps(each, partial(step_from, free=free), DAMPING, evaluations=trials - 1, is_still=is_fitted)
+        for each, free in zip(begun, family.free, strict=True)
+    ]
+    return minimize_together(searches, evaluate)
+
+
+def is_fitted(old: Fitting, new: Fitting) -> bool:
+    """Whether a step lowers the sum of squares, and by little, or to the errors of the simulation."""
+    fall = old.value - new.value
+    return fall > 0 and (fall <= FITTED_WELL * old.value or new.value <= len(new.left) * RESOLUTION**2)
 
 
 @np.errstate(all="ignore")
-def step_from(at: Fitting, free: np.ndarray, damping: float) -> tuple[np.ndarray, np.ndarray]:
+def step_from(at: Fitting, damping: float, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Other constants and starts, by a damped step of Gauss and Newton."""
     square = at.jacobian.T @ at.jacobian
     # In units of their own, constants may differ by any factor.
@@ -392,5 +401,5 @@ def condense(
     jacobian = np.nan_to_num(np.concatenate(columns), nan=0.0).clip(-STEEPEST, STEEPEST)
     bounded = np.nan_to_num(closing, nan=0.0).clip(-STEEPEST, STEEPEST)
     moves = np.nan_to_num(moves, nan=0.0).clip(-STEEPEST, STEEPEST)
-    merit = float((left**2).sum()) + gaps
-    return Fitting(values.copy(), starts.copy(), merit, whole, jacobian, bounded, moves)
+    value = float((left**2).sum()) + gaps
+    return Fitting(values.copy(), starts.copy(), value, whole, jacobian, bounded, moves)

@@ -124,6 +124,22 @@ def damped_step(
     return -np.linalg.lstsq(damped, np.concatenate([residuals, np.zeros(count)]), rcond=rcond)[0] * units
 
 
+class LinearisedPoint(NamedTuple):
+    """A point, and what is squared and summed there."""
+
+    x: Vector
+    residuals: Float[np.ndarray, " residual"]
+    jacobian: Float[np.ndarray, "residual parameter"]
+
+    @property
+    def value(self) -> float:
+        return float(self.residuals @ self.residuals)
+
+    def step(self, damping: float) -> Vector:
+        """The point after a damped step."""
+        return self.x + damped_step(self.jacobian, self.residuals, damping)
+
+
 class Local(NamedTuple):
     """A function near a point: its value there, and its gradient and curvature."""
 

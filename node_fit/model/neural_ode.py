@@ -20,6 +20,7 @@ from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values
 from ..data.domains import to_line
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
+from ..minimize.host import Damping, LinearisedPoint, damped_steps, minimize_together
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 BEYOND = 1e4
 # The most rows before a start that a hindcast simulates: what one piece of a prediction holds.
 MOST_EARLIER = ROOMS[-1]
-# Of the search for a hindcast's first states: iterations, the step of differences [scaled units], and the damping.
-ITERATIONS, NUDGE, DAMPING = 10, 1e-2, 1e-3
+# Of the search for a hindcast's first states: iterations, and the step of differences [scaled units].
+ITERATIONS, NUDGE = 10, 1e-2
 # A residual that stands for "not solved".
 NOT_SOLVED = 1e3
 
@@ -473,19 +474,16 @@ def find_starts(
     begin: Float[np.ndarray, "trajectory state"],
 ) -> Float[np.ndarray, "trajectory state"]:
     """Levenberg and Marquardt's method for each trajectory, all at once, with derivatives by differences."""
-    starts, now = begin, residuals(begin)
-    damping = np.full(len(begin), DAMPING)
-    identity = np.eye(begin.shape[1])
-    for _ in range(ITERATIONS):
-        jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in identity], axis=2)
-        normal: np.ndarray = np.einsum("trs,tru->tsu", jacobian, jacobian) + damping[:, None, None] * identity
-        slope: np.ndarray = np.einsum("trs,tr->ts", jacobian, now)
-        step = -np.linalg.solve(normal, slope[..., None])[..., 0]
-        then = residuals(starts + step)
-        better = (then**2).sum(axis=1) < (now**2).sum(axis=1)
-        starts, now = np.where(better[:, None], starts + step, starts), np.where(better[:, None], then, now)
-        damping = np.where(better, damping / 10, damping * 10)
-    return starts
+
+    def look(starts: Float[np.ndarray, "trajectory state"]) -> list[LinearisedPoint]:
+        now = residuals(starts)
+        jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in np.eye(starts.shape[1])], 2)
+        return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
+
+    searches = [damped_steps(each, LinearisedPoint.step, Damping(), evaluations=ITERATIONS) for each in look(begin)]
+    # None ends before the others.
+    ends = minimize_together(searches, lambda points: look(np.stack([*points.values()])))
+    return np.stack([each.x for each in ends])
 
 
 def with_earlier(

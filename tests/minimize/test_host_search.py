@@ -1,13 +1,12 @@
 """Searches on the host: a curved valley, parameters that nothing tells of, points without a value, many at once."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
 from node_fit.minimize.host import (
     Damping,
     LazyPoint,
+    LinearisedPoint,
     Local,
     damped_step,
     damped_steps,
@@ -16,31 +15,17 @@ from node_fit.minimize.host import (
 )
 
 
-class Linearised(NamedTuple):
-    x: np.ndarray
-    residuals: np.ndarray
-    jacobian: np.ndarray
-
-    @property
-    def value(self) -> float:
-        return float(self.residuals @ self.residuals)
-
-
-def valley(x: np.ndarray, bend: float = 10.0) -> Linearised:
+def valley(x: np.ndarray, bend: float = 10.0) -> LinearisedPoint:
     """The residuals of Rosenbrock's function."""
     residuals = np.array([bend * (x[1] - x[0] ** 2), 1 - x[0]])
-    return Linearised(x, residuals, np.array([[-2 * bend * x[0], bend], [-1.0, 0.0]]))
-
-
-def follow(here: Linearised, damping: float) -> np.ndarray:
-    return here.x + damped_step(here.jacobian, here.residuals, damping)
+    return LinearisedPoint(x, residuals, np.array([[-2 * bend * x[0], bend], [-1.0, 0.0]]))
 
 
 BEGIN = np.array([-1.2, 1.0])
 
 
 def test_a_curved_valley_is_followed_to_its_end():
-    found = minimize(damped_steps(valley(BEGIN), follow, Damping(), evaluations=100), valley)
+    found = minimize(damped_steps(valley(BEGIN), LinearisedPoint.step, Damping(), evaluations=100), valley)
     np.testing.assert_allclose(found.x, 1.0, rtol=1e-8)
 
 
@@ -86,28 +71,29 @@ def test_the_units_of_parameters_and_the_damping_are_those_of_ridge_regression()
 def test_a_point_without_a_value_turns_the_search_back():
     """Beyond 1.2 nothing can be computed, and the first step would go there."""
 
-    def look(x: np.ndarray) -> Linearised:
+    def look(x: np.ndarray) -> LinearisedPoint:
         residuals = np.where(x > 1.2, np.nan, np.tanh(x) - 0.76)
-        return Linearised(x, residuals, np.diag(1 - np.tanh(x) ** 2))
+        return LinearisedPoint(x, residuals, np.diag(1 - np.tanh(x) ** 2))
 
-    assert np.isnan(look(follow(look(np.array([-1.5])), 1e-3)).value)
-    found = minimize(damped_steps(look(np.array([-1.5])), follow, Damping(), evaluations=40), look)
+    assert np.isnan(look(look(np.array([-1.5])).step(1e-3)).value)
+    found = minimize(damped_steps(look(np.array([-1.5])), LinearisedPoint.step, Damping(), evaluations=40), look)
     np.testing.assert_allclose(found.x, np.arctanh(0.76), rtol=1e-6)
     lost = look(np.array([2.0]))
-    assert minimize(damped_steps(lost, follow, Damping()), look) is lost, "nor does a search begin at such a point"
+    assert minimize(damped_steps(lost, LinearisedPoint.step, Damping()), look) is lost, (
+        "nor does a search begin at such a point"
+    )
 
 
 def test_searches_that_go_on_together_are_as_each_alone():
     """They end after other numbers of evaluations."""
     bends = [0.1, 1.0, 10.0]
 
+    def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
+        return abs(old.value - new.value) < 1e-12
+
     def begun():
-        return [
-            damped_steps(
-                valley(BEGIN, bend), follow, Damping(), is_still=lambda old, new: abs(old.value - new.value) < 1e-12
-            )
-            for bend in bends
-        ]
+        starts = [valley(BEGIN, bend) for bend in bends]
+        return [damped_steps(each, LinearisedPoint.step, Damping(), is_still=is_still) for each in starts]
 
     rounds: list[list[int]] = []
 
@@ -129,7 +115,7 @@ def test_a_search_that_is_ended_leaves_its_best_point():
         return [None if at == 0 and len(rounds) == 12 else valley(x) for at, x in points.items()]
 
     left, whole = minimize_together(
-        [damped_steps(valley(BEGIN), follow, Damping(), evaluations=100) for _ in range(2)], evaluate
+        [damped_steps(valley(BEGIN), LinearisedPoint.step, Damping(), evaluations=100) for _ in range(2)], evaluate
     )
     assert whole.value < left.value < valley(BEGIN).value
     assert rounds[12:] == [[1]] * len(rounds[12:])
@@ -140,10 +126,10 @@ def test_limits_end_a_search(limit):
     """Where every step lowers the value without end, or none does."""
     seen: list[float] = []
 
-    def look(x: float) -> Linearised:
+    def look(x: float) -> LinearisedPoint:
         seen.append(x)
         value = np.exp(-x if "tries" not in limit else abs(x))
-        return Linearised(np.array([x]), np.array([value]), np.eye(1))
+        return LinearisedPoint(np.array([x]), np.array([value]), np.eye(1))
 
     search = damped_steps(look(0.0), lambda here, damping: float(here.x[0]) + 1.0, Damping(), **limit)
     minimize(search, look)
