@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import least_squares
 
+from ..minimize.host import LinearisedPoint
 from ..model.ensemble import Ensemble
 from ..model.make_model import is_equations_alone
-from ..training.programs import Found
 from ..uncertainty.confidence import at
 from ..uncertainty.linearization import Evidence, Information, Unsure
 from .result import Fit
@@ -54,22 +54,15 @@ def search_optimum(evidence: Evidence) -> Float[np.ndarray, " parameter"]:
 
     # SciPy asks for residuals and Jacobian of the same parameters one after the other.
     @functools.lru_cache(maxsize=2)
-    def linearise(key: bytes) -> Found:
-        return evidence.minimised(evidence.at(np.frombuffer(key)))
-
-    def residuals(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, " residual"]:
-        found = linearise(x.tobytes())
-        values = found.with_prior(x)[1]
-        return np.full_like(values, np.inf) if found.failed else values
-
-    def jacobian(x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "residual parameter"]:
-        return linearise(x.tobytes()).with_prior(x)[0]
+    def linearise(key: bytes) -> LinearisedPoint:
+        x = np.frombuffer(key)
+        return evidence.minimised(evidence.at(x)).with_prior(x)
 
     with np.errstate(all="ignore"):  # A constant that nears its bound has a parameter without an end.
         end = least_squares(
-            residuals,
+            lambda x: linearise(x.tobytes()).residuals,
             evidence.x,
-            jacobian,
+            lambda x: linearise(x.tobytes()).jacobian,
             x_scale="jac",
             ftol=EXACT,
             xtol=EXACT,

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..minimize.host import Damping, damped_steps, minimize
+from ..minimize.host import Damping, LinearisedPoint, damped_steps, minimize
 from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope_of
-from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, FitAtPoint, Unsure
+from ..uncertainty.linearization import MOST_PARAMETERS, Evidence, Unsure
 from .result import Fit
 
 Vector = Float[np.ndarray, " parameter"]
@@ -42,7 +42,7 @@ class Thinned(NamedTuple):
     log_evidence: float
 
 
-def log_evidence(evidence: Evidence, prior: Vector | None = None, at: FitAtPoint | None = None) -> float:
+def log_evidence(evidence: Evidence, prior: Vector | None = None, at: LinearisedPoint | None = None) -> float:
     """The logarithm of how probable the training data are under a fit's prior, up to a constant of the data.
 
     The Laplace approximation, with the variance of the noise at its most probable value, and flat priors on parameters
@@ -56,14 +56,13 @@ def log_evidence(evidence: Evidence, prior: Vector | None = None, at: FitAtPoint
     """
     if evidence.too_many is not None:
         raise Unsure(evidence.too_many)
-    found = evidence.best if at is None else at.found
-    x, prior = (evidence.x if at is None else at.x), (found.prior if prior is None else prior)
-    value = float((found.residuals**2).sum() + (prior * x**2).sum())
-    curvature = found.jacobian.T @ found.jacobian + np.diag(prior)
+    at = evidence.best.with_prior(evidence.x) if at is None else at
+    prior = evidence.best.prior if prior is None else prior
+    curvature = at.jacobian.T @ at.jacobian
     rounding = np.finfo(evidence.stage.kind).eps * np.trace(curvature) / len(curvature)
     volume = np.linalg.slogdet(curvature + rounding * np.eye(len(curvature)))[1]
     count = evidence.values
-    return float(-count / 2 * np.log(max(value, NONE) / count) + np.log(prior[prior > 0]).sum() / 2 - volume / 2)
+    return float(-count / 2 * np.log(max(at.value, NONE) / count) + np.log(prior[prior > 0]).sum() / 2 - volume / 2)
 
 
 def thin_out(evidence: Evidence) -> Thinned:
@@ -80,7 +79,7 @@ def thin_out(evidence: Evidence) -> Thinned:
     if not getattr(evidence.model.field, "is_polynomial", False):
         raise Unsure("only a polynomial has coefficients to leave out.")
     nonlinear, every = places_of(evidence, nonlinear_only=True), places_of(evidence, nonlinear_only=False)
-    tried: list[tuple[FitAtPoint, np.ndarray, float]] = []
+    tried: list[tuple[LinearisedPoint, np.ndarray, float]] = []
     beginnings = BEGINNINGS if evidence.values < AMPLE * evidence.x.size else BEGINNINGS[:1]
     for weight in beginnings:
         prior = np.where(nonlinear, weight, np.where(every, HARDLY, 0.0))
@@ -109,7 +108,7 @@ def places_of(evidence: Evidence, *, nonlinear_only: bool) -> np.ndarray:
     return chosen
 
 
-def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[FitAtPoint, Vector, float]:
+def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tuple[LinearisedPoint, Vector, float]:
     """Fits, and priors that make the data most probable, in turn; the last fit, its priors and its evidence."""
     x = evidence.x
     for _ in range(MOST_PRIOR_ROUNDS):
@@ -126,27 +125,24 @@ def settle_priors(evidence: Evidence, prior: Vector, chosen: np.ndarray) -> tupl
     return here, prior, -math.inf if lost else log_evidence(evidence, prior, here)
 
 
-def reestimate(evidence: Evidence, here: FitAtPoint, prior: Vector) -> Vector:
+def reestimate(evidence: Evidence, here: LinearisedPoint, prior: Vector) -> Vector:
     """Tipping's equation 16: how well each parameter is determined, over its square, in units of the noise."""
-    covariance = np.linalg.pinv(here.found.jacobian.T @ here.found.jacobian + np.diag(prior))
-    determined = np.clip(1 - prior * np.diag(covariance), NONE, 1)
+    determined = np.clip(1 - prior * np.diag(np.linalg.pinv(here.jacobian.T @ here.jacobian)), NONE, 1)
     variance = here.value / evidence.values
     return np.minimum(determined * variance / np.maximum(here.x**2, np.finfo(float).tiny), INFINITE)
 
 
-def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> FitAtPoint:
+def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> LinearisedPoint:
     """Damped Gauss-Newton steps (Levenberg and Marquardt's), at most so many."""
 
-    def look(x: Vector) -> FitAtPoint:
-        return FitAtPoint.of(evidence.at(x)._replace(prior=prior), x)
+    def look(x: Vector) -> LinearisedPoint:
+        return evidence.at(x)._replace(prior=prior).with_prior(x)
+
+    def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
+        return 0 < old.value - new.value < STEPS_SETTLED * old.value
 
     search = damped_steps(
-        look(x),
-        FitAtPoint.newton,
-        PRIOR_DAMPING,
-        steps=most,
-        tries=MOST_DAMPED_TRIES,
-        is_still=lambda old, new: 0 < old.value - new.value < STEPS_SETTLED * old.value,
+        look(x), LinearisedPoint.step, PRIOR_DAMPING, steps=most, tries=MOST_DAMPED_TRIES, is_still=is_still
     )
     return minimize(search, look)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 Vector = Float[np.ndarray, " parameter"]
 Square = Float[np.ndarray, "parameter parameter"]
@@ -110,20 +110,6 @@ def damped_steps(
     return here
 
 
-def damped_step(
-    jacobian: Float[np.ndarray, "residual parameter"],
-    residuals: Float[np.ndarray, " residual"],
-    damping: float,
-    units: Vector | float = 1.0,
-    rcond: float | None = None,
-) -> Vector:
-    """The step that minimises the linearised sum of squares with `damping` times the square of the step in `units`;
-    singular values below the share `rcond` of the largest count as zero."""
-    count = jacobian.shape[1]
-    damped = np.concatenate([jacobian * units, math.sqrt(damping) * np.eye(count)])
-    return -np.linalg.lstsq(damped, np.concatenate([residuals, np.zeros(count)]), rcond=rcond)[0] * units
-
-
 class LinearisedPoint(NamedTuple):
     """A point, and what is squared and summed there."""
 
@@ -135,9 +121,27 @@ class LinearisedPoint(NamedTuple):
     def value(self) -> float:
         return float(self.residuals @ self.residuals)
 
-    def step(self, damping: float) -> Vector:
-        """The point after a damped step."""
-        return self.x + damped_step(self.jacobian, self.residuals, damping)
+    def step(
+        self,
+        damping: float,
+        free: Bool[np.ndarray, " parameter"] | None = None,
+        held: Vector | float = 0.0,
+        *,
+        scaled: bool = True,
+        rcond: float | None = None,
+    ) -> Vector:
+        """The point after the step `held` and the damped Gauss-Newton step of the parameters that are `free`.
+
+        **Arguments:** `scaled`: whether parameters count in units of their columns' norms. `rcond`: singular values
+        below this share of the largest, in these units, count as zero.
+        """
+        x, columns = self.x + held, self.jacobian if free is None else self.jacobian[:, free]
+        norms = np.linalg.norm(columns, axis=0) if scaled else np.ones(columns.shape[1])
+        units = 1 / np.where(norms > 0, norms, 1.0)
+        damped = np.concatenate([columns * units, math.sqrt(damping) * np.eye(len(units))])
+        wanted = np.concatenate([self.residuals + self.jacobian @ (x - self.x), np.zeros(len(units))])
+        x[... if free is None else free] -= np.linalg.lstsq(damped, wanted, rcond=rcond)[0] * units
+        return x
 
 
 class Local(NamedTuple):

@@ -6,6 +6,7 @@ The rows that the start of a trajectory is read from are predicted in hindsight.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import diffrax
@@ -480,7 +481,8 @@ def find_starts(
         jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in np.eye(starts.shape[1])], 2)
         return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
 
-    searches = [damped_steps(each, LinearisedPoint.step, Damping(), evaluations=ITERATIONS) for each in look(begin)]
+    follow = partial(LinearisedPoint.step, scaled=False)
+    searches = [damped_steps(each, follow, Damping(), evaluations=ITERATIONS) for each in look(begin)]
     # None ends before the others.
     ends = minimize_together(searches, lambda points: look(np.stack([*points.values()])))
     return np.stack([each.x for each in ends])

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
+from ..minimize.host import LinearisedPoint
 from ..model.parameters import Partition
 from ..objectives.objective import Target
 from ..runtime.compilation import PROGRAMS, Compilations, Executable, count_calls
@@ -375,12 +376,13 @@ class Found(NamedTuple):
     prior: Float[np.ndarray, " parameter"]
     failed: int
 
-    def with_prior(
-        self, x: Float[np.ndarray, " parameter"]
-    ) -> tuple[Float[np.ndarray, "row parameter"], Float[np.ndarray, " row"]]:
-        """Jacobian and residuals of all whose squares are summed: those of the blocks, and one of each prior."""
+    def with_prior(self, x: Float[np.ndarray, " parameter"]) -> LinearisedPoint:
+        """All that is squared and summed: the residuals, infinite where a solve fails, and one of each prior."""
         roots = np.sqrt(self.prior)
-        return np.concatenate([self.jacobian, np.diag(roots)]), np.concatenate([self.residuals.reshape(-1), roots * x])
+        residuals = np.concatenate([self.residuals.reshape(-1), roots * x])
+        lost = self.failed or not np.isfinite(self.jacobian).all()
+        residuals = np.full_like(residuals, np.inf) if lost else residuals
+        return LinearisedPoint(x, residuals, np.concatenate([self.jacobian, np.diag(roots)]))
 
 
 class LinearisedStage:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.domains import Bounds, from_line, slope
 from ..evaluation.residuals import neighbours_in_words
-from ..minimize.host import Damping, damped_steps, minimize
+from ..minimize.host import Damping, LinearisedPoint, damped_steps, minimize
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants, Quantity, quantities
@@ -22,7 +22,7 @@ from ..runtime.placement import scope_of
 from ..runtime.serialization import Json
 from ..training.programs import LinearisedStage
 from .derived import ENDLESS, Range, Region, find_error, find_range, is_undetermined
-from .linearization import Evidence, FitAtPoint, Information, Noise, Place, Unsure
+from .linearization import Evidence, Information, Noise, Place, Unsure
 
 # A direction of which less is known is not determined: a standard error of the constants' own sizes.
 VAGUE = 1.0
@@ -360,19 +360,18 @@ class Profile:
 
     **Arguments:**
 
-    - `evidence`: of the fit. `stage`: its sum of squares, over held steps that serve the whole interval.
+    - `stage`: the fit's sum of squares, over held steps that serve the whole interval.
     - `variance`: of a weighted residual. `tolerance`: singular values below this share of the largest are rounding.
     """
 
-    evidence: Evidence
     stage: LinearisedStage
     variance: float
     tolerance: float
 
-    def point(self, x: Vector) -> FitAtPoint:
-        return FitAtPoint.of(self.stage.at(x), x)
+    def point(self, x: Vector) -> LinearisedPoint:
+        return self.stage.at(x).with_prior(x)
 
-    def moved(self, near: FitAtPoint, index: int, to: float) -> FitAtPoint:
+    def moved(self, near: LinearisedPoint, index: int, to: float) -> LinearisedPoint:
         """The best fit with the parameter of this number held at a value, found from one nearby."""
         held = np.zeros_like(near.x)
         held[index] = to - near.x[index]
@@ -380,25 +379,25 @@ class Profile:
         # The linearised model says how the others follow; where it is far off, they follow less.
         there = self.point(near.x + held)
         for damping in (0.0, 1e-3, 1e-1, 10.0):
-            better = self.point(near.newton(damping, free, held, self.tolerance))
+            better = self.point(near.step(damping, free, held, rcond=self.tolerance))
             if better.value < there.value:
                 there = better
                 break
         return self.minimised(there, free)
 
-    def minimised(self, here: FitAtPoint, free: Bool[np.ndarray, " parameter"]) -> FitAtPoint:
+    def minimised(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
         search = damped_steps(
             here,
             # The least damping stands for none.
-            lambda at, damping: at.newton(damping if damping > STEADY.least else 0.0, free, 0.0, self.tolerance),
+            lambda at, damping: at.step(damping if damping > STEADY.least else 0.0, free, rcond=self.tolerance),
             STEADY,
             evaluations=NEWTON_EVALUATIONS,
             is_still=lambda old, new: abs(old.value - new.value) < SETTLED * self.variance,
         )
         return minimize(search, self.point) if free.any() else here
 
-    def end(self, best: FitAtPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
+    def end(self, best: LinearisedPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
         """How far a parameter can move until the sum of squares has risen to a threshold.
 
         **Arguments:**
@@ -445,7 +444,7 @@ def profile(evidence: Evidence, level: float) -> Confidence:
     wanted = quantile(information, level)
     with scope_of(evidence.model):
         stage = evidence.stage.refined_at(corners(information, wanted))
-        fits = Profile(evidence, stage, information.variance, information.tolerance)
+        fits = Profile(stage, information.variance, information.tolerance)
         best = fits.minimised(fits.point(evidence.x), np.ones(len(evidence.x), bool))
         constants: dict[str, ConfidenceInterval] = {}
         open_sides: list[str] = []
@@ -472,13 +471,13 @@ def corners(information: Information, wanted: float) -> list[Vector]:
     """Parameters at about the ends of the intervals, by the linearised model."""
     evidence = information.evidence
     points: list[np.ndarray] = []
-    best = FitAtPoint.of(evidence.best, evidence.x)
+    best = evidence.best.with_prior(evidence.x)
     for place, size, error in zip(information.places, information.sizes, information.errors, strict=True):
         for side in (-1, 1):
             held = np.zeros_like(evidence.x)
             held[place.index] = side * size * min(wanted * error, LONGEST_STEP)
             free = np.arange(len(held)) != place.index
-            points.append(best.newton(0.0, free, held, information.tolerance))
+            points.append(best.step(0.0, free, held, rcond=information.tolerance))
     return points
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns_by_name
 from ..evaluation.advice import Untried
 from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
-from ..minimize.host import damped_step
 from ..model import parameters
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
@@ -239,46 +238,11 @@ class Evidence:
     @cached_property
     def misfit(self) -> float:
         """Twice the negative logarithm of likelihood and priors at the fit's parameters, times the noise's variance."""
-        return self.objective(self.minimised(self.at(self.x)), self.x)
+        return self.minimised(self.at(self.x)).with_prior(self.x).value
 
     def squares(self, found: Found) -> float:
         """The sum of squared weighted residuals of the measurements."""
         return float((found.residuals.reshape(-1)[self.informative] ** 2).sum())
-
-    def objective(self, found: Found, x: Float[np.ndarray, " parameter"]) -> float:
-        """The sum of squares with penalties and prior, which the fit has minimised."""
-        return float((found.residuals**2).sum() + (found.prior * x**2).sum())
-
-
-class FitAtPoint(NamedTuple):
-    """Parameters, the sum of squares there, and its value with the prior: infinite where a solve fails."""
-
-    x: Float[np.ndarray, " parameter"]
-    found: Found
-    value: float
-
-    @staticmethod
-    def of(found: Found, x: Float[np.ndarray, " parameter"]) -> "FitAtPoint":
-        value = float((found.residuals**2).sum() + (found.prior * x**2).sum())
-        lost = found.failed or not (math.isfinite(value) and np.isfinite(found.jacobian).all())
-        return FitAtPoint(x, found, math.inf if lost else value)
-
-    def newton(
-        self,
-        damping: float,
-        free: Bool[np.ndarray, " parameter"] | None = None,
-        held: Float[np.ndarray, " parameter"] | float = 0.0,
-        tolerance: float | None = None,
-    ) -> Float[np.ndarray, " parameter"]:
-        """The parameters after a step `held` and the damped Gauss-Newton step of those that are `free`."""
-        x = self.x + held
-        jacobian, residuals = self.found.with_prior(self.x)
-        residuals = residuals + jacobian @ (x - self.x)
-        free = np.ones(x.size, bool) if free is None else free
-        norms = np.linalg.norm(jacobian[:, free], axis=0)
-        units = 1 / np.where(norms > 0, norms, 1.0)
-        x[free] += damped_step(jacobian[:, free], residuals, damping, units, tolerance)
-        return x
 
 
 def weigh_deviations(batch: Batch) -> Float[np.ndarray, "block row"]:

@@ -8,7 +8,6 @@ from node_fit.minimize.host import (
     LazyPoint,
     LinearisedPoint,
     Local,
-    damped_step,
     damped_steps,
     minimize,
     minimize_together,
@@ -55,17 +54,22 @@ def test_the_damping_follows_what_a_quadratic_model_predicts():
 
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_a_parameter_that_nothing_depends_on_stays(damping):
-    jacobian = np.array([[1.0, 0.0], [2.0, 0.0]])
-    step = damped_step(jacobian, np.array([1.0, 2.0]), damping)
-    np.testing.assert_allclose(step, [-5 / (5 + damping), 0.0], atol=1e-15)
+    at = LinearisedPoint(np.array([1.0, 7.0]), np.array([1.0, 2.0]), np.array([[1.0, 0.0], [2.0, 0.0]]))
+    for scaled, unit in ((False, 1.0), (True, 5.0)):
+        found = at.step(damping, scaled=scaled)
+        np.testing.assert_allclose(found, [1 - 5 / (5 + unit * damping), 7.0], atol=1e-14)
 
 
-def test_the_units_of_parameters_and_the_damping_are_those_of_ridge_regression():
+def test_free_parameters_follow_one_that_is_held():
+    """As ridge regression in units of the columns says."""
     rng = np.random.default_rng(0)
-    jacobian, residuals, units = rng.normal(size=(9, 3)), rng.normal(size=9), np.array([1.0, 0.1, 10.0])
-    matrix = jacobian.T @ jacobian + np.diag(0.3 / units**2)
-    step = damped_step(jacobian, residuals, 0.3, units)
-    np.testing.assert_allclose(step, -np.linalg.solve(matrix, jacobian.T @ residuals), rtol=1e-10)
+    at = LinearisedPoint(rng.normal(size=3), rng.normal(size=9), rng.normal(size=(9, 3)) * [1.0, 0.1, 10.0])
+    held, free = np.array([0.0, 0.5, 0.0]), np.array([True, False, True])
+    columns, wanted = at.jacobian[:, free], at.residuals + at.jacobian @ held
+    matrix = columns.T @ columns * (1 + 0.3 * np.eye(2))
+    found = at.step(0.3, free, held)
+    np.testing.assert_allclose(found[free], at.x[free] - np.linalg.solve(matrix, columns.T @ wanted), rtol=1e-10)
+    assert found[1] == at.x[1] + 0.5
 
 
 def test_a_point_without_a_value_turns_the_search_back():
