@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from ..expressions.evaluation import Tape
-from ..minimize.host import Damping, damped_steps, minimize_together
+from ..minimize.host import DampedSteps, Damping, minimize_together
 from .balance import Balance
 from .formulas import Formula, read_tape
 from .watch import say_nothing
@@ -276,11 +276,11 @@ def least_squares_of(
             scores[at] = min(scores[at], each.score)
         return [found.get(at) for at in points]
 
-    searches = [
-        damped_steps(each, partial(step_from, free=free), DAMPING, evaluations=trials - 1, is_still=is_fitted)
-        for each, free in zip(begun, family.free, strict=True)
+    rules = [
+        DampedSteps(partial(step_from, free=free), DAMPING, evaluations=trials - 1, is_still=is_fitted)
+        for free in family.free
     ]
-    return minimize_together(searches, evaluate)
+    return minimize_together(begun, rules, evaluate)
 
 
 def is_fitted(old: Fitting, new: Fitting) -> bool:

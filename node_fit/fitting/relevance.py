@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..minimize.host import Damping, LinearisedPoint, damped_steps, minimize
+from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
 from ..model.make_model import says
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope_of
@@ -141,10 +141,8 @@ def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> Linearis
     def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
         return 0 < old.value - new.value < STEPS_SETTLED * old.value
 
-    search = damped_steps(
-        look(x), LinearisedPoint.step, PRIOR_DAMPING, steps=most, tries=MOST_DAMPED_TRIES, is_still=is_still
-    )
-    return minimize(search, look)
+    rule = DampedSteps(LinearisedPoint.step, PRIOR_DAMPING, steps=most, tries=MOST_DAMPED_TRIES, is_still=is_still)
+    return minimize(look(x), rule, look)
 
 
 def evidence_of(fit: Fit) -> float | None:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Inexact
 from threadpoolctl import threadpool_limits
 
 from ..data.batch import Batch
-from ..minimize.host import Damping, LazyPoint, Local, damped_steps, minimize
+from ..minimize.host import DampedSteps, Damping, LazyPoint, Local, minimize
 from .subspace import Rates, identify_subspace
 
 # Dampings to try in one step of a search, and the relative fall of the error at which it ends.
@@ -254,8 +254,7 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
         except ValueError:  # What is not finite has no step.
             return here.x
 
-    search = damped_steps(
-        look(as_vector(start)),
+    rule = DampedSteps(
         step,
         Damping(raised=2.0),
         steps=steps,
@@ -264,7 +263,7 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
         patience=2,
         predict=lambda old, new: old.local.fall(new.x - old.x),
     )
-    best = from_vector(minimize(search, look).x, start)
+    best = from_vector(minimize(look(as_vector(start)), rule, look).x, start)
     return best, float((compute_residuals(best, record) ** 2).sum())
 
 

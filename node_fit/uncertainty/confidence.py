@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from ..data.dataset import Dataset
 from ..data.domains import Bounds, from_line, slope
 from ..evaluation.residuals import neighbours_in_words
-from ..minimize.host import Damping, LinearisedPoint, damped_steps, minimize
+from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Constants, Quantity, quantities
@@ -387,15 +387,16 @@ class Profile:
 
     def minimised(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
-        search = damped_steps(
-            here,
+
+        def step(at: LinearisedPoint, damping: float) -> Vector:
             # The least damping stands for none.
-            lambda at, damping: at.step(damping if damping > STEADY.least else 0.0, free, rcond=self.tolerance),
-            STEADY,
-            evaluations=NEWTON_EVALUATIONS,
-            is_still=lambda old, new: abs(old.value - new.value) < SETTLED * self.variance,
-        )
-        return minimize(search, self.point) if free.any() else here
+            return at.step(damping if damping > STEADY.least else 0.0, free, rcond=self.tolerance)
+
+        def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
+            return abs(old.value - new.value) < SETTLED * self.variance
+
+        rule = DampedSteps(step, STEADY, evaluations=NEWTON_EVALUATIONS, is_still=is_still)
+        return minimize(here, rule, self.point) if free.any() else here
 
     def end(self, best: LinearisedPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
         """How far a parameter can move until the sum of squares has risen to a threshold.

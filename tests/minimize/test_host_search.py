@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from node_fit.minimize.host import (
+    DampedSteps,
     Damping,
     LazyPoint,
     LinearisedPoint,
     Local,
-    damped_steps,
     minimize,
     minimize_together,
 )
@@ -24,7 +24,7 @@ BEGIN = np.array([-1.2, 1.0])
 
 
 def test_a_curved_valley_is_followed_to_its_end():
-    found = minimize(damped_steps(valley(BEGIN), LinearisedPoint.step, Damping(), evaluations=100), valley)
+    found = minimize(valley(BEGIN), DampedSteps(LinearisedPoint.step, Damping(), evaluations=100), valley)
     np.testing.assert_allclose(found.x, 1.0, rtol=1e-8)
 
 
@@ -44,10 +44,8 @@ def test_the_damping_follows_what_a_quadratic_model_predicts():
         dampings.append(damping)
         return here.x - np.linalg.solve(here.local.curvature + damping * np.eye(2), here.local.gradient)
 
-    search = damped_steps(
-        look(BEGIN), step, Damping(1.0, raised=2.0), steps=60, predict=lambda old, new: old.local.fall(new.x - old.x)
-    )
-    np.testing.assert_allclose(minimize(search, look).x, 1.0, rtol=1e-6)
+    rule = DampedSteps(step, Damping(1.0, raised=2.0), steps=60, predict=lambda old, new: old.local.fall(new.x - old.x))
+    np.testing.assert_allclose(minimize(look(BEGIN), rule, look).x, 1.0, rtol=1e-6)
     ratios = np.divide(dampings[1:], dampings[:-1])
     assert ratios.min() == pytest.approx(1 / 3) and 2.0 in ratios, "an exact prediction eases by a third at most"
 
@@ -80,12 +78,10 @@ def test_a_point_without_a_value_turns_the_search_back():
         return LinearisedPoint(x, residuals, np.diag(1 - np.tanh(x) ** 2))
 
     assert np.isnan(look(look(np.array([-1.5])).step(1e-3)).value)
-    found = minimize(damped_steps(look(np.array([-1.5])), LinearisedPoint.step, Damping(), evaluations=40), look)
+    found = minimize(look(np.array([-1.5])), DampedSteps(LinearisedPoint.step, Damping(), evaluations=40), look)
     np.testing.assert_allclose(found.x, np.arctanh(0.76), rtol=1e-6)
     lost = look(np.array([2.0]))
-    assert minimize(damped_steps(lost, LinearisedPoint.step, Damping()), look) is lost, (
-        "nor does a search begin at such a point"
-    )
+    assert minimize(lost, DampedSteps(LinearisedPoint.step), look) is lost, "nor does a search begin there"
 
 
 def test_searches_that_go_on_together_are_as_each_alone():
@@ -95,20 +91,18 @@ def test_searches_that_go_on_together_are_as_each_alone():
     def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
         return abs(old.value - new.value) < 1e-12
 
-    def begun():
-        starts = [valley(BEGIN, bend) for bend in bends]
-        return [damped_steps(each, LinearisedPoint.step, Damping(), is_still=is_still) for each in starts]
-
+    begun = [valley(BEGIN, bend) for bend in bends]
+    rules = lambda: [DampedSteps(LinearisedPoint.step, is_still=is_still) for _ in bends]  # noqa: E731
     rounds: list[list[int]] = []
 
     def evaluate(points):
         rounds.append([*points])
         return [valley(x, bends[at]) for at, x in points.items()]
 
-    together = minimize_together(begun(), evaluate)
+    together = minimize_together(begun, rules(), evaluate)
     assert rounds[0] == [0, 1, 2] and len(rounds[-1]) < 3
-    for search, bend, found in zip(begun(), bends, together, strict=True):
-        np.testing.assert_array_equal(minimize(search, lambda x, bend=bend: valley(x, bend)).x, found.x)
+    for begin, rule, bend, found in zip(begun, rules(), bends, together, strict=True):
+        np.testing.assert_array_equal(minimize(begin, rule, lambda x, bend=bend: valley(x, bend)).x, found.x)
 
 
 def test_a_search_that_is_ended_leaves_its_best_point():
@@ -118,9 +112,8 @@ def test_a_search_that_is_ended_leaves_its_best_point():
         rounds.append([*points])
         return [None if at == 0 and len(rounds) == 12 else valley(x) for at, x in points.items()]
 
-    left, whole = minimize_together(
-        [damped_steps(valley(BEGIN), LinearisedPoint.step, Damping(), evaluations=100) for _ in range(2)], evaluate
-    )
+    rules = [DampedSteps(LinearisedPoint.step, evaluations=100) for _ in range(2)]
+    left, whole = minimize_together([valley(BEGIN)] * 2, rules, evaluate)
     assert whole.value < left.value < valley(BEGIN).value
     assert rounds[12:] == [[1]] * len(rounds[12:])
 
@@ -135,6 +128,5 @@ def test_limits_end_a_search(limit):
         value = np.exp(-x if "tries" not in limit else abs(x))
         return LinearisedPoint(np.array([x]), np.array([value]), np.eye(1))
 
-    search = damped_steps(look(0.0), lambda here, damping: float(here.x[0]) + 1.0, Damping(), **limit)
-    minimize(search, look)
+    minimize(look(0.0), DampedSteps(lambda here, damping: float(here.x[0]) + 1.0, **limit), look)
     assert len(seen) == 5
