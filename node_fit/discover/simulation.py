@@ -26,7 +26,7 @@ STATE_NUDGE = 1e-7
 # Rates, relative to solver steps, beyond which rounding hides the identity in what a stiff step inverts.
 STIFFEST = 1e14
 # Evaluations after which members are left whose data are less likely by a factor of exp(BEHIND/2).
-UNTIL_LEFT, BEHIND = 4, 100.0
+UNTIL_LEFT, BEHIND = 3, 100.0
 # A function that a text calls.
 FUNCTION = re.compile(r"[a-z]\w*(?=\()")
 DAMPING, STEEPEST = Damping(least=1e-9, most=1e6), 1e12
@@ -263,30 +263,26 @@ def least_squares_of(
     begun = linearize(span, family, np.arange(members), family.constants, starts)
     scores = np.array([each.score for each in begun])
 
-    def evaluate(points: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> list[Fitting | None]:
+    def evaluate(points: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> list[Fitting]:
         trial = next(rounds)
         watch(f"{members} right-hand sides simulated, {trial} of {trials - 1} times")
-        near = scores < scores.min() + (math.inf if trial != UNTIL_LEFT else BEHIND)
-        going = [at for at in points if near[at]]
-        if not going:
-            return [None] * len(points)
-        values, starts = (np.stack([points[at][part] for at in going]) for part in (0, 1))
-        found = dict(zip(going, linearize(span, family, np.array(going), values, starts), strict=True))
-        for at, each in found.items():
+        values, starts = (np.stack(part) for part in zip(*points.values(), strict=True))
+        found = linearize(span, family, np.array([*points]), values, starts)
+        for at, each in zip(points, found, strict=True):
             scores[at] = min(scores[at], each.score)
-        return [found.get(at) for at in points]
+        for at in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
+            rules[at].evaluations = 0
+        return found
+
+    def is_fitted(old: Fitting, new: Fitting) -> bool:
+        fall = old.value - new.value
+        return fall > 0 and (fall <= FITTED_WELL * old.value or new.value <= len(new.left) * RESOLUTION**2)
 
     rules = [
         DampedSteps(partial(step_from, free=free), DAMPING, evaluations=trials - 1, is_still=is_fitted)
         for free in family.free
     ]
     return minimize_together(begun, rules, evaluate)
-
-
-def is_fitted(old: Fitting, new: Fitting) -> bool:
-    """Whether a step lowers the sum of squares, and by little, or to the errors of the simulation."""
-    fall = old.value - new.value
-    return fall > 0 and (fall <= FITTED_WELL * old.value or new.value <= len(new.left) * RESOLUTION**2)
 
 
 @np.errstate(all="ignore")

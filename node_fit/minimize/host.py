@@ -57,20 +57,18 @@ def minimize(here: Outcome, rule: Rule[Outcome, Point], evaluate: Callable[[Poin
 def minimize_together(
     begun: Sequence[Outcome],
     rules: Sequence[Rule[Outcome, Point]],
-    evaluate: Callable[[Mapping[int, Point]], Sequence[Outcome | None]],
+    evaluate: Callable[[Mapping[int, Point]], Sequence[Outcome]],
 ) -> list[Outcome]:
     """What is found at the ends of searches that go on together, each by a rule of its own.
 
-    **Arguments:** `evaluate`: what is found at the next points, by the numbers of their searches; None ends a search.
+    **Arguments:** `evaluate`: what is found at the next points, by the numbers of their searches.
     """
-    here, going = list(begun), list(range(len(begun)))
-    while points := {at: point for at in going if (point := rules[at].propose(here[at])) is not None}:
-        found = dict(zip(points, evaluate(points), strict=True))
-        going = [at for at, there in found.items() if there is not None]
-        for at, there in found.items():
-            if there is not None and rules[at].accepts(here[at], there):
-                here[at] = there
-    return here
+    best = list(begun)
+    while points := {at: point for at, rule in enumerate(rules) if (point := rule.propose(best[at])) is not None}:
+        for at, there in zip(points, evaluate(points), strict=True):
+            if rules[at].accepts(best[at], there):
+                best[at] = there
+    return best
 
 
 class Damping(NamedTuple):
@@ -94,8 +92,7 @@ class DampedSteps(Rule[Outcome, Point]):
     **Arguments:**
 
     - `step`: the next point from what was found at the best one, and a damping.
-    - `evaluations`, `steps`, `tries`: at most so many evaluations, steps that lower the value, and steps in a row that
-      do not.
+    - `evaluations`, `steps`: maximum number of evaluations, and of steps that lower the value.
     - `is_still`: whether the value hardly changes from one point to another; `patience`: how often before the end.
     - `predict`: how much the value should fall; the damping then follows the ratio of the two falls (Nielsen's rule;
       Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2).
@@ -105,31 +102,30 @@ class DampedSteps(Rule[Outcome, Point]):
     damping: Damping = USUAL_DAMPING
     evaluations: float | int = math.inf
     steps: float | int = math.inf
-    tries: float | int = math.inf
     is_still: Callable[[Outcome, Outcome], bool] = lambda old, new: False
     patience: int = 1
     predict: Callable[[Outcome, Outcome], float] | None = None
 
     def __post_init__(self) -> None:
         self.now, self.factor = self.damping.first, self.damping.raised
-        self.count = self.taken = self.failures = self.still = 0
+        self.count = self.taken = self.still = 0
 
     def propose(self, here: Outcome) -> Point | None:
-        spent = self.count >= self.evaluations or self.taken >= self.steps or self.failures >= self.tries
-        ended = spent or self.still >= self.patience or self.now >= self.damping.most or not math.isfinite(here.value)
-        return None if ended else self.step(here, self.now)
+        spent = self.count >= self.evaluations or self.taken >= self.steps or self.still >= self.patience
+        lost = self.now >= self.damping.most or not math.isfinite(here.value)
+        return None if spent or lost else self.step(here, self.now)
 
     def accepts(self, here: Outcome, there: Outcome) -> bool:
         fall, is_still, eased = here.value - there.value, self.is_still(here, there), self.damping.eased
         self.count += 1
         if not (math.isfinite(there.value) and fall > 0):
-            self.now, self.failures, self.still = self.now * self.factor, self.failures + 1, self.still + is_still
+            self.now, self.still = self.now * self.factor, self.still + is_still
             self.factor *= 1.0 if self.predict is None else self.damping.raised
             return False
         if self.predict is not None:
             eased = max(1 / 3, 1 - (2 * fall / max(self.predict(here, there), 1e-300) - 1) ** 3)
         self.now, self.factor = max(self.now * eased, self.damping.least), self.damping.raised
-        self.taken, self.failures, self.still = self.taken + 1, 0, self.still + 1 if is_still else 0
+        self.taken, self.still = self.taken + 1, self.still + 1 if is_still else 0
         return True
 
 

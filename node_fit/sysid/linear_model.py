@@ -17,8 +17,8 @@ from ..data.batch import Batch
 from ..minimize.host import DampedSteps, Damping, LazyPoint, Local, minimize
 from .subspace import Rates, identify_subspace
 
-# Dampings to try in one step of a search, and the relative fall of the error at which it ends.
-MOST_DAMPINGS, STALLED_BELOW = 12, 1e-4
+# Damping of a search's steps, and the relative fall of the error at which it ends.
+LINEAR_DAMPING, STALLED_BELOW = Damping(raised=2.0, most=1e15), 1e-4
 # Ridge on the parameters: those of the start may outnumber the windows, and the equation should not become stiff.
 LINEAR_RIDGE = 1e-5
 # States are clipped here [standard deviations] every few rows, so that a bad system gives a large error, no overflow.
@@ -256,9 +256,8 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
 
     rule = DampedSteps(
         step,
-        Damping(raised=2.0),
+        LINEAR_DAMPING,
         steps=steps,
-        tries=MOST_DAMPINGS,
         is_still=lambda old, new: (1 - STALLED_BELOW) * old.value <= new.value < old.value,
         patience=2,
         predict=lambda old, new: old.local.fall(new.x - old.x),

@@ -378,12 +378,8 @@ class Profile:
         free = np.arange(len(held)) != index
         # The linearised model says how the others follow; where it is far off, they follow less.
         there = self.point(near.x + held)
-        for damping in (0.0, 1e-3, 1e-1, 10.0):
-            better = self.point(near.step(damping, free, held, rcond=self.tolerance))
-            if better.value < there.value:
-                there = better
-                break
-        return self.minimised(there, free)
+        tried = (self.point(near.step(d, free, held, rcond=self.tolerance)) for d in (0.0, 1e-3, 1e-1, 10.0))
+        return self.minimised(next((each for each in tried if each.value < there.value), there), free)
 
     def minimised(self, here: LinearisedPoint, free: Bool[np.ndarray, " parameter"]) -> LinearisedPoint:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
