@@ -5,8 +5,6 @@ from the best, which mostly lie in the basins of the lowest optima (differential
 Global Optimization 11, 1997; hybrids with local fits: Villaverde et al., Bioinformatics 35, 2019).
 """
 
-import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,23 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy import optimize
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.domains import Bounds
+from ..minimize.restarts import evolve_points
 from ..model.fields.known import Constants, constants_in
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import carry, dtype_of, precision_of, scope_of
 
-# How many beginnings a generation has at the least, how many generations follow the first, of how many trajectories
-# they are simulated, and over how many solver steps at the most.
-POPULATION, GENERATIONS, TRAJECTORIES, SOLVER_STEPS = 768, 20, 16, 1024
-# Beginnings that are simulated at once. Each interval between rows lasts as long as the slowest of them takes, and with
-# hundreds, one or another runs away in each.
-TOGETHER = 16
-# What the search may take [s]; then the best so far count.
-MOST_SECONDS = 60.0
+# Of how many trajectories beginnings are simulated, and over how many solver steps at the most.
+TRAJECTORIES, SOLVER_STEPS = 16, 1024
 # Their solver's relative tolerance, since beginnings differ much.
 ROUGH = 1e-3
 # Constants are sought within this factor of the given ones, and hidden starts of the largest measured value.
@@ -40,8 +32,6 @@ SEARCH_FACTOR = 100.0
 # Measured starts are noisy: they are sought within so many standard deviations of the data; and a value is negative
 # below this share of the largest.
 OFFSET, NOISE = 0.2, 0.1
-# The loss where a solve fails.
-FAILED_LOSS = 1e30
 
 
 class Beginning(eqx.Module):
@@ -79,47 +69,13 @@ def choose_beginnings(
         rough = replace(model, start=model.start.adapted(batch), solver=loose)
         rough, batch = carry((rough, batch), dtype_of(precision))
 
-        generations, began = itertools.count(1), time.perf_counter()
-
-        def is_over() -> bool:
-            return time.perf_counter() - began > MOST_SECONDS
-
-        def stop(*_: object, **__: object) -> None:
-            if is_over():
-                raise StopIteration
-
-        def losses(shares: Float[np.ndarray, "number beginning"]) -> Any:  # a loss for each
-            generation, count = next(generations), shares.shape[1]
-            # The last ones are repeated, so that one program serves all.
-            padded = np.pad(shares, ((0, 0), (0, -count % TOGETHER)), "edge")
-            found = np.full(padded.shape[1], FAILED_LOSS)
-            for at in range(0, padded.shape[1], TOGETHER):
-                if is_over() and (at or generation > 1):
-                    break
-                tell(
-                    f"several starts: generation {generation} of {GENERATIONS + 1}, {MOST_SECONDS:.0f} s in all at most"
-                )
-                some = carry(beginnings_at(model, size, padded[:, at : at + TOGETHER].T), dtype_of(precision))
-                found[at : at + TOGETHER] = simulation_losses(rough, some, batch)
-            return np.nan_to_num(found[:count], nan=FAILED_LOSS, posinf=FAILED_LOSS)
+        def losses(shares: Float[np.ndarray, "beginning number"]) -> Float[np.ndarray, " beginning"]:
+            some = carry(beginnings_at(model, size, shares), dtype_of(precision))
+            return np.asarray(simulation_losses(rough, some, batch), np.float64)
 
         numbers = sum(raw.size for raw in raw_of(model)) + len(model.latent)
-        found = optimize.differential_evolution(
-            losses,
-            optimize.Bounds(np.zeros(numbers), np.ones(numbers)),
-            maxiter=GENERATIONS,
-            popsize=-(-POPULATION // numbers),
-            strategy="rand1bin",  # It keeps the generation apart, in several basins.
-            init="sobol",
-            tol=0,
-            rng=seed,
-            polish=False,
-            vectorized=True,
-            updating="deferred",
-            callback=stop,
-        )
-    order = np.argsort(found.population_energies, kind="stable")[:count]
-    return [beginnings_at(model, size, found.population[index]) for index in order]
+        best = evolve_points(losses, numbers, seed, tell)[:count]
+    return [beginnings_at(model, size, shares) for shares in best]
 
 
 @eqx.filter_jit

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ..data.dataset import Dataset
 from ..minimize.host import Box, LazyPoint, Local, TrustRegion, minimize
+from ..minimize.restarts import draw_evenly
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
 from ..runtime.validation import says_where
@@ -102,15 +103,11 @@ class Optimizer:
 
 def draw_points(objective: Objective, count: int, seed: int) -> list[Float[np.ndarray, "point parameter"]]:
     """For each start some points of a Sobol' sequence between the bounds, on the parameters' scales."""
-    from scipy.stats import qmc
-
     lower, upper = objective.bounds
     middle = np.where(np.isfinite(objective.nominal), objective.nominal, 0.0)
     lower = np.where(np.isfinite(lower), lower, np.minimum(middle, upper) - WIDTH_WITHOUT_BOUNDS)
     upper = np.where(np.isfinite(upper), upper, np.maximum(middle, lower) + WIDTH_WITHOUT_BOUNDS)
-    sequence = qmc.Sobol(len(lower), rng=np.random.default_rng(seed))
-    drawn = lower + (upper - lower) * sequence.random_base2(math.ceil(math.log2(max(1, count) * POINTS_FOR_A_START)))
-    return np.array_split(drawn, max(1, count))
+    return np.array_split(draw_evenly(lower, upper, max(1, count) * POINTS_FOR_A_START, seed), max(1, count))
 
 
 def fit_from_starts(

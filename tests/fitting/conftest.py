@@ -3,6 +3,7 @@
 import pytest
 
 from node_fit.fitting import screening
+from node_fit.minimize import restarts
 
 
 @pytest.fixture
@@ -11,5 +12,5 @@ def small_search(monkeypatch):
 
     A generation lasts until the slowest candidate has made all of its steps; good ones need about sixty here.
     """
-    monkeypatch.setattr(screening, "POPULATION", screening.POPULATION // 4)
+    monkeypatch.setattr(restarts, "POPULATION", restarts.POPULATION // 4)
     monkeypatch.setattr(screening, "SOLVER_STEPS", screening.SOLVER_STEPS // 4)

@@ -8,8 +8,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import node_fit as nf
-from node_fit.fitting import screening
 from node_fit.fitting.screening import Size, beginnings_at, choose_beginnings, has_beginnings
+from node_fit.minimize import restarts
 from node_fit.model.initial_state.rule import First
 from node_fit.model.initial_state.trained import Fitted
 from node_fit.model.make_model import make_model
@@ -74,14 +74,14 @@ def test_hidden_starts_have_both_signs_where_the_data_do():
 
 
 def test_the_best_beginnings_fit_better_than_the_given_constants(monkeypatch):
-    monkeypatch.setattr(screening, "POPULATION", screening.POPULATION // 4)
+    monkeypatch.setattr(restarts, "POPULATION", restarts.POPULATION // 4)
     data, ys = prey()
     wrong = {"a": 3.0, "b": 0.2, "m": 0.2, "d": 0.1}
     model = model_of(data, wrong)
     found = choose_beginnings(model, data, 3, seed=0)
     errors = [float(np.sqrt(np.mean((begun(model).predict(data)[0, :, 0] - ys) ** 2))) / ys.std() for begun in found]
     assert len(errors) == 3 and errors[0] < 0.7 and errors == sorted(errors)
-    monkeypatch.setattr(screening, "GENERATIONS", 1)
+    monkeypatch.setattr(restarts, "GENERATIONS", 1)
     one, other = (choose_beginnings(model, data, 1, seed=0)[0].start for _ in range(2))
     assert np.array_equal(one, other, equal_nan=True)
 
@@ -89,11 +89,11 @@ def test_the_best_beginnings_fit_better_than_the_given_constants(monkeypatch):
 def test_a_search_ends_in_time_and_can_be_ended_at_any_moment(small_search, monkeypatch):
     data, _ = prey()
     model, said = model_of(data, TRUE), []
-    monkeypatch.setattr(screening, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(restarts, "MOST_SECONDS", 0.0)
     found = choose_beginnings(model, data, 3, 0, said.append)
     assert len(found) == 3 and len(said) == 1, "one piece of a generation is simulated, whatever it takes"
     assert said[0].startswith("several starts: generation 1 of 21, 0 s in all")
-    monkeypatch.setattr(screening, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(restarts, "MOST_SECONDS", 60.0)
 
     def interrupt(what: str) -> None:
         said.append(what)
