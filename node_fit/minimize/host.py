@@ -82,9 +82,6 @@ class Damping(NamedTuple):
     most: float = math.inf
 
 
-USUAL_DAMPING = Damping()
-
-
 @dataclass
 class DampedSteps(Rule[Outcome, Point]):
     """Levenberg and Marquardt's method.
@@ -99,7 +96,7 @@ class DampedSteps(Rule[Outcome, Point]):
     """
 
     step: Callable[[Outcome, float], Point]
-    damping: Damping = USUAL_DAMPING
+    damping: Damping
     evaluations: float | int = math.inf
     steps: float | int = math.inf
     is_still: Callable[[Outcome, Outcome], bool] = lambda old, new: False
@@ -107,24 +104,24 @@ class DampedSteps(Rule[Outcome, Point]):
     predict: Callable[[Outcome, Outcome], float] | None = None
 
     def __post_init__(self) -> None:
-        self.now, self.factor = self.damping.first, self.damping.raised
+        self.next_damping, self.factor = self.damping.first, self.damping.raised
         self.count = self.taken = self.still = 0
 
     def propose(self, here: Outcome) -> Point | None:
         spent = self.count >= self.evaluations or self.taken >= self.steps or self.still >= self.patience
-        lost = self.now >= self.damping.most or not math.isfinite(here.value)
-        return None if spent or lost else self.step(here, self.now)
+        lost = self.next_damping >= self.damping.most or not math.isfinite(here.value)
+        return None if spent or lost else self.step(here, self.next_damping)
 
     def accepts(self, here: Outcome, there: Outcome) -> bool:
         fall, is_still, eased = here.value - there.value, self.is_still(here, there), self.damping.eased
         self.count += 1
         if not (math.isfinite(there.value) and fall > 0):
-            self.now, self.still = self.now * self.factor, self.still + is_still
+            self.next_damping, self.still = self.next_damping * self.factor, self.still + is_still
             self.factor *= 1.0 if self.predict is None else self.damping.raised
             return False
         if self.predict is not None:
             eased = max(1 / 3, 1 - (2 * fall / max(self.predict(here, there), 1e-300) - 1) ** 3)
-        self.now, self.factor = max(self.now * eased, self.damping.least), self.damping.raised
+        self.next_damping, self.factor = max(self.next_damping * eased, self.damping.least), self.damping.raised
         self.taken, self.still = self.taken + 1, self.still + 1 if is_still else 0
         return True
 

@@ -21,7 +21,7 @@ from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values
 from ..data.domains import to_line
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
-from ..minimize.host import DampedSteps, LinearisedPoint, minimize_together
+from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
@@ -481,7 +481,8 @@ def find_starts(
         jacobian = np.stack([(residuals(starts + NUDGE * axis) - now) / NUDGE for axis in np.eye(starts.shape[1])], 2)
         return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
 
-    rules = [DampedSteps(partial(LinearisedPoint.step, scaled=False), evaluations=ITERATIONS) for _ in begin]
+    follow = partial(LinearisedPoint.step, scaled=False)
+    rules = [DampedSteps(follow, Damping(), evaluations=ITERATIONS) for _ in begin]
     # No trajectory ends before the others.
     ends = minimize_together(look(begin), rules, lambda points: look(np.stack([*points.values()])))
     return np.stack([each.x for each in ends])

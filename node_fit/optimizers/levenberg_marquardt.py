@@ -65,6 +65,9 @@ class LevenbergMarquardt(AbstractOptimizer):
     of two forms: parameters by parameters, or residuals by residuals. If the Jacobian needs more than
     `max_bytes`, conjugate gradients solve it with matrix-free products.
 
+    It has a loop of its own, since its state is carried from step to step through a training, and since a try costs
+    residuals alone: `minimize/compiled.py` evaluates their Jacobian at each point, too.
+
     **Arguments:**
 
     - `damping`: damping of the first step, relative to the largest squared column norm of the Jacobian.

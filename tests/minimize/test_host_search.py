@@ -81,7 +81,7 @@ def test_a_point_without_a_value_turns_the_search_back():
     found = minimize(look(np.array([-1.5])), DampedSteps(LinearisedPoint.step, Damping(), evaluations=40), look)
     np.testing.assert_allclose(found.x, np.arctanh(0.76), rtol=1e-6)
     lost = look(np.array([2.0]))
-    assert minimize(lost, DampedSteps(LinearisedPoint.step), look) is lost, "nor does a search begin there"
+    assert minimize(lost, DampedSteps(LinearisedPoint.step, Damping()), look) is lost, "nor does a search begin there"
 
 
 def test_searches_that_go_on_together_are_as_each_alone():
@@ -92,7 +92,7 @@ def test_searches_that_go_on_together_are_as_each_alone():
         return abs(old.value - new.value) < 1e-12
 
     begun = [valley(BEGIN, bend) for bend in bends]
-    rules = lambda: [DampedSteps(LinearisedPoint.step, is_still=is_still) for _ in bends]  # noqa: E731
+    rules = lambda: [DampedSteps(LinearisedPoint.step, Damping(), is_still=is_still) for _ in bends]  # noqa: E731
     rounds: list[list[int]] = []
 
     def evaluate(points):
@@ -106,7 +106,7 @@ def test_searches_that_go_on_together_are_as_each_alone():
 
 
 def test_a_search_that_is_ended_leaves_its_best_point():
-    rules = [DampedSteps(LinearisedPoint.step, evaluations=100) for _ in range(2)]
+    rules = [DampedSteps(LinearisedPoint.step, Damping(), evaluations=100) for _ in range(2)]
 
     def evaluate(points):
         if rules[0].count == 11:
@@ -128,5 +128,7 @@ def test_limits_end_a_search(limit):
         value = np.exp(abs(x) if "damping" in limit else -x)
         return LinearisedPoint(np.array([x]), np.array([value]), np.eye(1))
 
-    minimize(look(0.0), DampedSteps(lambda here, damping: float(here.x[0]) + 1.0, **limit), look)
+    minimize(
+        look(0.0), DampedSteps(lambda here, damping: float(here.x[0]) + 1.0, **{"damping": Damping(), **limit}), look
+    )
     assert len(seen) == 5

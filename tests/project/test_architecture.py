@@ -171,6 +171,56 @@ def test_explicit_methods_have_one_step():
     assert [name for name, path in MODULES.items() if stages.search(path.read_text())] == ["solver.methods"]
 
 
+# Names of what shortens the steps of a search.
+STEP_CONTROL = re.compile("damping|radius|trust")
+
+
+def adapts_damping(text: str) -> bool:
+    """Whether a program multiplies or divides a damping, or a radius, by a number: a search of its own."""
+
+    def last_name(node: ast.expr) -> str:
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+    def is_number(node: ast.expr) -> bool:
+        return isinstance(node, ast.Constant | ast.Attribute) or (isinstance(node, ast.Name) and node.id.isupper())
+
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div):
+            if STEP_CONTROL.search(last_name(node.target)):
+                return True
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+            pairs = ((node.left, node.right), (node.right, node.left))
+            if any(STEP_CONTROL.search(last_name(one)) and is_number(other) for one, other in pairs):
+                return True
+    return False
+
+
+def test_three_loops_search_by_damped_steps():
+    """One is compiled, one is on the host, and one trains networks by steps of an optimizer; others call them."""
+    homes = {name for name, path in MODULES.items() if adapts_damping(path.read_text())}
+    assert homes == {"minimize.compiled", "minimize.host", "optimizers.levenberg_marquardt"}
+    host = ast.parse(MODULES["minimize.host"].read_text())
+    looping = [f.name for f in host.body if isinstance(f, ast.FunctionDef) and ".accepts(" in ast.unparse(f)]
+    assert looping == ["minimize_together"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "damping = np.where(better, damping / 10, damping * 10)",
+        "best[at], damping[at] = new, max(damping[at] / 10, LEAST)",
+        "damping *= growth",
+        "other = here._replace(damping=HARSHER * here.damping)",
+        "radius = min(2 * radius, LARGEST)",
+    ],
+)
+def test_a_loop_that_changes_its_damping_is_found(text):
+    assert adapts_damping(text)
+    assert not adapts_damping("matrix = information + np.diag(damping * scale)"), "a step, by whatever damping"
+
+
 def test_hints_say_what_is_passed():
     assert sum(len(re.findall(r"\bAny\b", path.read_text())) for path in MODULES.values()) <= MOST_ANY
 
