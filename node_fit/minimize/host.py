@@ -1,7 +1,7 @@
 """Least squares on the host: one loop that tries points and goes where the value is lower, for one search or many.
 
 The points of many searches are evaluated at once, by one simulation. SciPy's `least_squares` takes one search at a time
-and calls its functions by itself.
+and more evaluations: 679 instead of 222 for the profiles of four constants, whose fits begin near their ends.
 """
 
 import abc
@@ -73,13 +73,14 @@ def minimize_together(
 
 class Damping(NamedTuple):
     """The damping of the first step, its factors after a step that lowers the value and after one that does not, its
-    least value, and the one at which nothing can be lowered any more."""
+    least value, the one at which a search ends, and the least one after a step that does not lower the value."""
 
     first: float = 1e-3
     eased: float = 0.1
     raised: float = 10.0
     least: float = 0.0
     most: float = math.inf
+    least_raised: float = 0.0
 
 
 @dataclass
@@ -116,7 +117,8 @@ class DampedSteps(Rule[Outcome, Point]):
         fall, is_still, eased = here.value - there.value, self.is_still(here, there), self.damping.eased
         self.count += 1
         if not (math.isfinite(there.value) and fall > 0):
-            self.next_damping, self.still = self.next_damping * self.factor, self.still + is_still
+            self.next_damping = max(self.next_damping * self.factor, self.damping.least_raised)
+            self.still += is_still
             self.factor *= 1.0 if self.predict is None else self.damping.raised
             return False
         if self.predict is not None:

@@ -36,8 +36,10 @@ FARTHEST_POINT = 10.0
 LARGE = 1e3
 # The first trial, and the longest step after it, in the same units.
 LONGEST_STEP = 1.0
-# Relative accuracy of a threshold, and maximum number of trials on a side and of evaluations in each; their damping.
-ACCURATE, MOST_HALVINGS, NEWTON_EVALUATIONS, STEADY = 3e-3, 40, 25, Damping(1e-4, least=1e-4)
+# Relative accuracy of a threshold, and maximum number of trials on a side and of evaluations in each.
+ACCURATE, MOST_HALVINGS, NEWTON_EVALUATIONS = 3e-3, 40, 25
+# Steps are damped only where they lower nothing without, and not by less than this.
+WHERE_NEEDED, NO_DAMPING = Damping(0.0, most=5e7, least_raised=1e-3), 3e-7
 # A fit with a constant held has converged when its sum of squares would fall by less, in variances.
 SETTLED = 1e-4
 
@@ -385,13 +387,12 @@ class Profile:
         """The best fit of the parameters that are `free`, by damped Gauss-Newton steps."""
 
         def step(at: LinearisedPoint, damping: float) -> Vector:
-            # The least damping stands for none.
-            return at.step(damping if damping > STEADY.least else 0.0, free, rcond=self.tolerance)
+            return at.step(damping if damping > NO_DAMPING else 0.0, free, rcond=self.tolerance)
 
         def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
             return abs(old.value - new.value) < SETTLED * self.variance
 
-        rule = DampedSteps(step, STEADY, evaluations=NEWTON_EVALUATIONS, is_still=is_still)
+        rule = DampedSteps(step, WHERE_NEEDED, evaluations=NEWTON_EVALUATIONS, is_still=is_still)
         return minimize(here, rule, self.point) if free.any() else here
 
     def end(self, best: LinearisedPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:
