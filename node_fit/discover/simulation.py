@@ -29,7 +29,7 @@ STIFFEST = 1e14
 UNTIL_LEFT, BEHIND = 3, 100.0
 # A function that a text calls.
 FUNCTION = re.compile(r"[a-z]\w*(?=\()")
-DAMPING, STEEPEST = Damping(least=1e-9, most=1e6), 1e12
+DAMPING, STEEPEST = Damping(minimum=1e-9, maximum=1e6), 1e12
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def least_squares_of(
         for at, each in zip(points, found, strict=True):
             scores[at] = min(scores[at], each.score)
         for at in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
-            rules[at].evaluations = 0
+            rules[at].max_evaluations = 0
         return found
 
     def is_fitted(old: Fitting, new: Fitting) -> bool:
@@ -279,7 +279,7 @@ def least_squares_of(
         return fall > 0 and (fall <= FITTED_WELL * old.value or new.value <= len(new.left) * RESOLUTION**2)
 
     rules = [
-        DampedSteps(partial(step_from, free=free), DAMPING, evaluations=trials - 1, is_still=is_fitted)
+        DampedSteps(partial(step_from, free=free), DAMPING, max_evaluations=trials - 1, is_still=is_fitted)
         for free in family.free
     ]
     return minimize_together(begun, rules, evaluate)

@@ -28,7 +28,7 @@ NEGLIGIBLE_COEFFICIENT = 1e-5
 # Rounds of new priors, steps in each, and when priors have settled: by this change of their logarithms.
 MOST_PRIOR_ROUNDS, STEPS_IN_ROUND, SETTLED_PRIORS = 40, 6, 1e-2
 # Damping of steps, and the relative fall of the objective at which they end.
-PRIOR_DAMPING, STEPS_SETTLED = Damping(1e-3, 1 / 4, 4.0, most=1e6), 1e-6
+PRIOR_DAMPING, STEPS_SETTLED = Damping(1e-3, 1 / 4, 4.0, maximum=1e6), 1e-6
 # A thinned polynomial may fit the training data worse by this factor.
 NO_WORSE = 1.5
 
@@ -139,7 +139,7 @@ def descend(evidence: Evidence, x: Vector, prior: Vector, most: int) -> Linearis
     def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
         return 0 < old.value - new.value < STEPS_SETTLED * old.value
 
-    rule = DampedSteps(LinearisedPoint.step, PRIOR_DAMPING, steps=most, is_still=is_still)
+    rule = DampedSteps(LinearisedPoint.step, PRIOR_DAMPING, max_steps=most, is_still=is_still)
     return minimize(look(x), rule, look)
 
 

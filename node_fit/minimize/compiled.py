@@ -71,21 +71,21 @@ def search_damped(
         best, value, at = jax.tree.map(
             lambda new, kept: jnp.where(better, new, kept), (old.trial, value, at), (old.best, old.value, old.at)
         )
-        eased = jnp.maximum(old.damping * damping.eased, damping.least)
-        changed = jnp.where(better, eased, old.damping * damping.raised)
-        after = jnp.where(old.number < beginnings, damping.first, changed)
+        decreased = jnp.maximum(old.damping * damping.decrease, damping.minimum)
+        changed = jnp.where(better, decreased, old.damping * damping.increase)
+        after = jnp.where(old.number < beginnings, damping.initial, changed)
         new = old._replace(best=best, value=value, at=at, damping=after, number=old.number + 1)
         trial, flat = propose(new)
         return new._replace(
             trial=trial if other is None else jnp.where(old.number == 0, other, trial),
             flat=(new.number >= beginnings) & flat,
-            done=old.flat | (after > damping.most),
+            done=old.flat | (after > damping.maximum),
         )
 
     value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
-    first = jnp.full((), damping.first, value.dtype)
+    initial = jnp.full((), damping.initial, value.dtype)
     no = jnp.zeros((), bool)
-    start = DampedSearch(begin, value + jnp.inf, at, begin, first, jnp.zeros((), jnp.int32), no, no)
+    start = DampedSearch(begin, value + jnp.inf, at, begin, initial, jnp.zeros((), jnp.int32), no, no)
     return jax.lax.while_loop(lambda now: ~now.done & (now.number < evaluations), advance, start)
 
 

@@ -1,7 +1,7 @@
-"""Least squares on the host: one loop that tries points and goes where the value is lower, for one search or many.
+"""Least squares on the host: one loop that tries points and moves to those of a lower value, for one search or many.
 
-The points of many searches are evaluated at once, by one simulation. SciPy's `least_squares` takes one search at a time
-and more evaluations: 679 instead of 222 for the profiles of four constants, whose fits begin near their ends.
+One simulation evaluates the trial points of many searches. SciPy's `least_squares` runs one search at a time and needs
+more evaluations: 679 instead of 222 for the profiles of four constants, whose fits begin near their ends.
 """
 
 import abc
@@ -18,118 +18,117 @@ Vector = Float[np.ndarray, " parameter"]
 Square = Float[np.ndarray, "parameter parameter"]
 Free = Bool[np.ndarray, " parameter"]
 # The trust region's first, largest and smallest radius, in a box's units.
-FIRST_RADIUS, LARGEST_RADIUS, SMALLEST_RADIUS = 0.2, 5.0, 1e-9
-# The fall of a step over what the model says: from where on it is taken, the region grows, and below which it shrinks.
-TAKEN, TRUSTED, DOUBTED = 1e-4, 0.75, 0.25
-# A search has converged after so many steps in a row that gain less than so much, or if the model promises less.
-MOST_STILL, ACCURATE_VALUE, LEAST_PROMISE = 3, 1e-6, 1e-9
+FIRST_RADIUS, MAX_RADIUS, MIN_RADIUS = 0.2, 5.0, 1e-9
+# The ratio of the actual to the predicted decrease above which a step is accepted, the region grows, or shrinks below.
+ACCEPT_RATIO, GROW_RATIO, SHRINK_RATIO = 1e-4, 0.75, 0.25
+# A search has converged after this many steps in a row with a smaller decrease, or if less is predicted.
+MAX_SMALL_STEPS, SMALL_DECREASE, MIN_PREDICTED = 3, 1e-6, 1e-9
 
 
 @runtime_checkable
 class HasValue(Protocol):
-    """What was found at a point; its value is not finite where there is none."""
+    """An evaluated point; its value is not finite where the evaluation failed."""
 
     @property
     def value(self) -> float: ...
 
 
-Outcome = TypeVar("Outcome", bound=HasValue)
-Point = TypeVar("Point")
+Evaluated = TypeVar("Evaluated", bound=HasValue)
+Trial = TypeVar("Trial")
 
 
-class Rule(abc.ABC, Generic[Outcome, Point]):
-    """How a search steps on."""
-
-    @abc.abstractmethod
-    def propose(self, here: Outcome) -> Point | None:
-        """The next point to evaluate; None at the end."""
+class Rule(abc.ABC, Generic[Evaluated, Trial]):
+    """Chooses the steps of a search."""
 
     @abc.abstractmethod
-    def accepts(self, here: Outcome, there: Outcome) -> bool:
-        """Whether to go to the point that was proposed; the next step may be longer or shorter."""
+    def propose(self, here: Evaluated) -> Trial | None:
+        """The next trial point, or None at the end."""
+
+    @abc.abstractmethod
+    def accepts(self, here: Evaluated, there: Evaluated) -> bool:
+        """Whether the search moves to the trial point; adapts the length of the next step."""
 
 
-def minimize(here: Outcome, rule: Rule[Outcome, Point], evaluate: Callable[[Point], Outcome]) -> Outcome:
-    """What is found at the end of a search from one point."""
-    return minimize_together([here], [rule], lambda points: [evaluate(points[0])])[0]
+def minimize(here: Evaluated, rule: Rule[Evaluated, Trial], evaluate: Callable[[Trial], Evaluated]) -> Evaluated:
+    """The best point of a search."""
+    return minimize_together([here], [rule], lambda trials: [evaluate(trials[0])])[0]
 
 
 def minimize_together(
-    begun: Sequence[Outcome],
-    rules: Sequence[Rule[Outcome, Point]],
-    evaluate: Callable[[Mapping[int, Point]], Sequence[Outcome]],
-) -> list[Outcome]:
-    """What is found at the ends of searches that go on together, each by a rule of its own.
+    starts: Sequence[Evaluated],
+    rules: Sequence[Rule[Evaluated, Trial]],
+    evaluate: Callable[[Mapping[int, Trial]], Sequence[Evaluated]],
+) -> list[Evaluated]:
+    """The best points of searches that advance together, each by a rule of its own.
 
-    **Arguments:** `evaluate`: what is found at the next points, by the numbers of their searches.
+    **Arguments:** `evaluate`: evaluates trial points, which are given by the number of their search.
     """
-    best = list(begun)
-    while points := {at: point for at, rule in enumerate(rules) if (point := rule.propose(best[at])) is not None}:
-        for at, there in zip(points, evaluate(points), strict=True):
-            if rules[at].accepts(best[at], there):
-                best[at] = there
+    best = list(starts)
+    while trials := {at: trial for at, rule in enumerate(rules) if (trial := rule.propose(best[at])) is not None}:
+        for at, there in zip(trials, evaluate(trials), strict=True):
+            best[at] = there if rules[at].accepts(best[at], there) else best[at]
     return best
 
 
 class Damping(NamedTuple):
-    """The damping of the first step, its factors after a step that lowers the value and after one that does not, its
-    least value, the one at which a search ends, and the least one after a step that does not lower the value."""
+    """The damping of the first step, its factors after an accepted and after a rejected step, its minimum, the maximum
+    at which a search ends, and its minimum after a rejected step."""
 
-    first: float = 1e-3
-    eased: float = 0.1
-    raised: float = 10.0
-    least: float = 0.0
-    most: float = math.inf
-    least_raised: float = 0.0
+    initial: float = 1e-3
+    decrease: float = 0.1
+    increase: float = 10.0
+    minimum: float = 0.0
+    maximum: float = math.inf
+    rejected_minimum: float = 0.0
 
 
 @dataclass
-class DampedSteps(Rule[Outcome, Point]):
+class DampedSteps(Rule[Evaluated, Trial]):
     """Levenberg and Marquardt's method.
 
     **Arguments:**
 
-    - `step`: the next point from what was found at the best one, and a damping.
-    - `evaluations`, `steps`: maximum number of evaluations, and of steps that lower the value.
-    - `is_still`: whether the value hardly changes from one point to another; `patience`: how often before the end.
-    - `predict`: how much the value should fall; the damping then follows the ratio of the two falls (Nielsen's rule;
-      Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2).
+    - `step`: the trial point of a step from a point with a damping.
+    - `max_evaluations`, `max_steps`: of trial points, and of accepted steps.
+    - `is_still`: whether a step hardly changes the value; the search ends after `patience` of them in a row.
+    - `predict`: the predicted decrease of a step. The damping then follows the ratio of the actual decrease to it
+      (Nielsen's rule; Madsen, Nielsen and Tingleff, Methods for non-linear least squares problems, 2004, section 3.2).
     """
 
-    step: Callable[[Outcome, float], Point]
+    step: Callable[[Evaluated, float], Trial]
     damping: Damping
-    evaluations: float | int = math.inf
-    steps: float | int = math.inf
-    is_still: Callable[[Outcome, Outcome], bool] = lambda old, new: False
+    max_evaluations: float | int = math.inf
+    max_steps: float | int = math.inf
+    is_still: Callable[[Evaluated, Evaluated], bool] = lambda here, there: False
     patience: int = 1
-    predict: Callable[[Outcome, Outcome], float] | None = None
+    predict: Callable[[Evaluated, Evaluated], float] | None = None
 
     def __post_init__(self) -> None:
-        self.next_damping, self.factor = self.damping.first, self.damping.raised
-        self.count = self.taken = self.still = 0
+        self.next_damping, self.increase = self.damping.initial, self.damping.increase
+        self.evaluations = self.steps = self.still = 0
 
-    def propose(self, here: Outcome) -> Point | None:
-        spent = self.count >= self.evaluations or self.taken >= self.steps or self.still >= self.patience
-        lost = self.next_damping >= self.damping.most or not math.isfinite(here.value)
-        return None if spent or lost else self.step(here, self.next_damping)
+    def propose(self, here: Evaluated) -> Trial | None:
+        spent = self.evaluations >= self.max_evaluations or self.steps >= self.max_steps
+        ended = spent or self.still >= self.patience or self.next_damping >= self.damping.maximum
+        return None if ended or not math.isfinite(here.value) else self.step(here, self.next_damping)
 
-    def accepts(self, here: Outcome, there: Outcome) -> bool:
-        fall, is_still, eased = here.value - there.value, self.is_still(here, there), self.damping.eased
-        self.count += 1
-        if not (math.isfinite(there.value) and fall > 0):
-            self.next_damping = max(self.next_damping * self.factor, self.damping.least_raised)
+    def accepts(self, here: Evaluated, there: Evaluated) -> bool:
+        decrease, is_still, factor = here.value - there.value, self.is_still(here, there), self.damping.decrease
+        self.evaluations += 1
+        if not (math.isfinite(there.value) and decrease > 0):
+            self.next_damping = max(self.next_damping * self.increase, self.damping.rejected_minimum)
+            self.increase *= 1.0 if self.predict is None else self.damping.increase
             self.still += is_still
-            self.factor *= 1.0 if self.predict is None else self.damping.raised
             return False
         if self.predict is not None:
-            eased = max(1 / 3, 1 - (2 * fall / max(self.predict(here, there), 1e-300) - 1) ** 3)
-        self.next_damping, self.factor = max(self.next_damping * eased, self.damping.least), self.damping.raised
-        self.taken, self.still = self.taken + 1, self.still + 1 if is_still else 0
+            factor = max(1 / 3, 1 - (2 * decrease / max(self.predict(here, there), 1e-300) - 1) ** 3)
+        self.next_damping, self.increase = max(self.next_damping * factor, self.damping.minimum), self.damping.increase
+        self.steps, self.still = self.steps + 1, self.still + 1 if is_still else 0
         return True
 
 
 class LinearisedPoint(NamedTuple):
-    """A point, and what is squared and summed there."""
+    """A point with the residuals there and their Jacobian; its value is the sum of squares."""
 
     x: Vector
     residuals: Float[np.ndarray, " residual"]
@@ -150,20 +149,20 @@ class LinearisedPoint(NamedTuple):
     ) -> Vector:
         """The point after the step `held` and the damped Gauss-Newton step of the parameters that are `free`.
 
-        **Arguments:** `scaled`: whether parameters count in units of their columns' norms. `rcond`: singular values
-        below this share of the largest, in these units, count as zero.
+        **Arguments:** `scaled`: whether the norms of the columns are the units of the parameters. `rcond`: the share of
+        the largest singular value, in these units, below which one counts as zero.
         """
         x, columns = self.x + held, self.jacobian if free is None else self.jacobian[:, free]
         norms = np.linalg.norm(columns, axis=0) if scaled else np.ones(columns.shape[1])
         units = 1 / np.where(norms > 0, norms, 1.0)
         damped = np.concatenate([columns * units, math.sqrt(damping) * np.eye(len(units))])
-        wanted = np.concatenate([self.residuals + self.jacobian @ (x - self.x), np.zeros(len(units))])
-        x[... if free is None else free] -= np.linalg.lstsq(damped, wanted, rcond=rcond)[0] * units
+        target = np.concatenate([self.residuals + self.jacobian @ (x - self.x), np.zeros(len(units))])
+        x[... if free is None else free] -= np.linalg.lstsq(damped, target, rcond=rcond)[0] * units
         return x
 
 
-class Local(NamedTuple):
-    """A function near a point: its value there, and its gradient and curvature."""
+class QuadraticModel(NamedTuple):
+    """The value, gradient and curvature of a function at a point."""
 
     value: float
     gradient: Vector
@@ -173,93 +172,96 @@ class Local(NamedTuple):
     def is_finite(self) -> bool:
         return all(bool(np.isfinite(part).all()) for part in self)
 
-    def fall(self, moved: Vector) -> float:
-        """How much the value falls by a step, by the quadratic model."""
-        return -float(self.gradient @ moved + 0.5 * moved @ self.curvature @ moved)
+    def predict_decrease(self, step: Vector) -> float:
+        return -float(self.gradient @ step + 0.5 * step @ self.curvature @ step)
 
 
 @dataclass
 class LazyPoint:
-    """A point of a function, its value, and what the function is nearby, computed when that is first asked for."""
+    """A point of a function, its value, and a quadratic model that is computed when it is first used."""
 
     x: Vector
     value: float
-    expand: Callable[[Vector], Local]
+    expand: Callable[[Vector], QuadraticModel]
 
     @cached_property
-    def local(self) -> Local:
+    def local(self) -> QuadraticModel:
         return self.expand(self.x)
 
 
 class Secant:
-    """What the Gauss-Newton matrix or Fisher information lacks of the curvature, from the changes of the gradient.
+    """The curvature that the Gauss-Newton matrix or Fisher information lacks, from changes of the gradient.
 
-    These neglect the second derivatives of what is simulated. In directions that the data hardly determine these are
-    most of the curvature, and without them steps are short. (Dennis, Gay and Welsch, 1981: An adaptive nonlinear
-    least-squares algorithm, section 3.)
+    These matrices neglect the second derivatives of the simulated values. In directions that the data hardly determine,
+    these are most of the curvature, and without them steps are short (Dennis, Gay and Welsch, 1981: An adaptive
+    nonlinear least-squares algorithm, section 3).
     """
 
     def __init__(self, size: int):
         self.lack: Square = np.zeros((size, size))
         self.is_better = False
 
-    def model(self, here: Local) -> Local:
-        """The quadratic model that was nearer to the last step's fall: with what lacks, or without."""
-        return self.whole(here) if self.is_better else here
+    def model(self, here: QuadraticModel) -> QuadraticModel:
+        """The model, with or without what it lacks, that predicted the last decrease better."""
+        return self.complete(here) if self.is_better else here
 
-    def whole(self, here: Local) -> Local:
+    def complete(self, here: QuadraticModel) -> QuadraticModel:
         return here._replace(curvature=here.curvature + self.lack)
 
-    def judge(self, here: Local, moved: Vector, fall: float) -> None:
-        """Compares what both models say of a step with the fall of the value."""
-        if math.isfinite(fall):
-            self.is_better = abs(self.whole(here).fall(moved) - fall) < abs(here.fall(moved) - fall)
+    def judge(self, here: QuadraticModel, step: Vector, decrease: float) -> None:
+        """Compares the predictions of both models with the decrease of the value."""
+        if math.isfinite(decrease):
+            errors = [abs(each.predict_decrease(step) - decrease) for each in (self.complete(here), here)]
+            self.is_better = errors[0] < errors[1]
 
-    def update(self, here: Local, there: Local, moved: Vector) -> None:
-        rise = there.gradient - here.gradient
-        lacking = rise - there.curvature @ moved
-        known, bend = moved @ self.lack @ moved, moved @ rise
+    def update(self, here: QuadraticModel, there: QuadraticModel, step: Vector) -> None:
+        change = there.gradient - here.gradient
+        lacking = change - there.curvature @ step
+        known, bend = step @ self.lack @ step, step @ change
         if known != 0:
-            self.lack = self.lack * min(1.0, abs(moved @ lacking / known))
-        if bend > 1e-10 * np.linalg.norm(moved) * np.linalg.norm(rise):
-            rest = lacking - self.lack @ moved
-            both = np.outer(rest, rise) / bend
-            self.lack = self.lack + both + both.T - (rest @ moved) * np.outer(rise, rise) / bend**2
+            self.lack = self.lack * min(1.0, abs(step @ lacking / known))
+        if bend > 1e-10 * np.linalg.norm(step) * np.linalg.norm(change):
+            rest = lacking - self.lack @ step
+            both = np.outer(rest, change) / bend
+            self.lack = self.lack + both + both.T - (rest @ step) * np.outer(change, change) / bend**2
 
 
 class Box(NamedTuple):
-    """The bounds of parameters, and the unit of each."""
+    """The bounds and the units of parameters."""
 
     lower: Vector
     upper: Vector
     unit: Vector
 
     def is_free(self, x: Vector, gradient: Vector) -> Free:
-        """Parameters at a bound that the gradient pushes against rest."""
+        """All parameters but those at a bound that the gradient pushes against."""
         return ~((x <= self.lower) & (gradient > 0)) & ~((x >= self.upper) & (gradient < 0))
 
-    def step(self, x: Vector, here: Local, free: Free, radius: float) -> Vector:
-        """The step of the free parameters that lowers the quadratic model most within the radius and the bounds."""
-        moved, free = np.zeros_like(x), free.copy()
+    def step(self, x: Vector, model: QuadraticModel, free: Free, radius: float) -> Vector:
+        """The step of the free parameters that minimises a quadratic model within the radius and the bounds.
+
+        A parameter that would leave its range stops at the bound, and the others go on.
+        """
+        step, free = np.zeros_like(x), free.copy()
+        curvature = model.curvature * np.outer(self.unit, self.unit)
         while free.any():
-            gradient = (here.gradient + here.curvature @ np.where(free, 0.0, moved)) * self.unit
-            curvature = here.curvature * np.outer(self.unit, self.unit)
-            used = np.linalg.norm((moved / self.unit)[~free])
+            gradient = (model.gradient + model.curvature @ np.where(free, 0.0, step)) * self.unit
+            used = np.linalg.norm((step / self.unit)[~free])
             left = math.sqrt(max(radius**2 - used**2, (0.1 * radius) ** 2))
-            moved[free] = step_in_ball(curvature[np.ix_(free, free)], gradient[free], left) * self.unit[free]
-            outside = free & ((x + moved < self.lower) | (x + moved > self.upper))
+            step[free] = step_in_ball(curvature[np.ix_(free, free)], gradient[free], left) * self.unit[free]
+            outside = free & ((x + step < self.lower) | (x + step > self.upper))
             if not outside.any():
                 break
-            moved[outside] = (np.clip(x + moved, self.lower, self.upper) - x)[outside]
+            step[outside] = (np.clip(x + step, self.lower, self.upper) - x)[outside]
             free &= ~outside
-        return np.clip(x + moved, self.lower, self.upper) - x
+        return np.clip(x + step, self.lower, self.upper) - x
 
 
 def step_in_ball(curvature: Square, gradient: Vector, radius: float) -> Vector:
     """The step that minimises a quadratic function within a ball, up to 1 % of its length."""
     values, vectors = np.linalg.eigh(curvature)
     slopes = -vectors.T @ gradient
-    # With more damping than this, the function has a minimum; how much more is looked for.
+    # With more damping than this, the function has a minimum; a bisection finds how much more.
     bottom = max(-float(values.min()), 0.0)
     most = float(np.linalg.norm(gradient)) / radius
     least = 1e-12 * max(float(np.abs(values).max()), most, 1e-200)
@@ -276,48 +278,47 @@ def step_in_ball(curvature: Square, gradient: Vector, radius: float) -> Vector:
 
 
 class TrustRegion(Rule[LazyPoint, Vector]):
-    """Steps within a ball and bounds, whose curvature is learned from step to step.
+    """Minimises quadratic models within a ball and bounds (Nocedal and Wright: Numerical Optimization, chapter 4), and
+    learns the curvature that they lack.
 
-    A step minimises a quadratic model within a ball in a box's units (Nocedal and Wright: Numerical Optimization,
-    chapter 4); a parameter that would leave its range stops at the bound, and the others go on.
-
-    **Arguments:** `held`: parameters that stay. `evaluations`: maximum number, with that of the first point.
+    **Arguments:** `held`: parameters that stay. `max_evaluations`: of points, the first one included.
     """
 
-    def __init__(self, box: Box, held: Sequence[int] = (), evaluations: int = 500):
-        self.box, self.held, self.evaluations = box, list(held), evaluations
+    def __init__(self, box: Box, held: Sequence[int] = (), max_evaluations: int = 500):
+        self.box, self.held, self.max_evaluations = box, list(held), max_evaluations
         self.secant, self.radius = Secant(len(box.unit)), FIRST_RADIUS
-        self.count, self.still, self.has_converged = 1, 0, False
+        self.evaluations, self.still, self.has_converged = 1, 0, False
 
     def propose(self, here: LazyPoint) -> Vector | None:
         free = self.box.is_free(here.x, here.local.gradient)
         free[self.held] = False
-        while self.count < self.evaluations and not self.has_converged:
+        while self.evaluations < self.max_evaluations and not self.has_converged:
             model = self.secant.model(here.local)
-            self.moved = self.box.step(here.x, model, free, self.radius)
-            self.promise, self.size = model.fall(self.moved), float(np.linalg.norm(self.moved / self.box.unit))
-            if self.promise < 0 and self.size > SMALLEST_RADIUS:
+            self.step = self.box.step(here.x, model, free, self.radius)
+            self.size = float(np.linalg.norm(self.step / self.box.unit))
+            self.predicted = model.predict_decrease(self.step)
+            if self.predicted < 0 and self.size > MIN_RADIUS:
                 # Stopping at bounds has spoilt the step; a short one lowers the value.
                 self.radius = 0.25 * self.size
-            elif self.promise < LEAST_PROMISE or self.size < SMALLEST_RADIUS:
+            elif self.predicted < MIN_PREDICTED or self.size < MIN_RADIUS:
                 self.has_converged = True
             else:
-                return here.x + self.moved
+                return here.x + self.step
         return None
 
     def accepts(self, here: LazyPoint, there: LazyPoint) -> bool:
-        fall = here.local.value - there.value
-        self.count += 1
-        self.secant.judge(here.local, self.moved, fall)
-        ratio = fall / self.promise if math.isfinite(fall) else -math.inf
-        if not (ratio > TAKEN and there.local.is_finite):
+        decrease = here.local.value - there.value
+        self.evaluations += 1
+        self.secant.judge(here.local, self.step, decrease)
+        ratio = decrease / self.predicted if math.isfinite(decrease) else -math.inf
+        if not (ratio > ACCEPT_RATIO and there.local.is_finite):
             self.radius = 0.25 * self.size
             return False
-        self.secant.update(here.local, there.local, self.moved)
-        self.still = self.still + 1 if fall < ACCURATE_VALUE else 0
-        self.has_converged = self.still == MOST_STILL
-        if ratio > TRUSTED and self.size > 0.8 * self.radius:
-            self.radius = min(2 * self.radius, LARGEST_RADIUS)
-        elif ratio < DOUBTED:
+        self.secant.update(here.local, there.local, self.step)
+        self.still = self.still + 1 if decrease < SMALL_DECREASE else 0
+        self.has_converged = self.still == MAX_SMALL_STEPS
+        if ratio > GROW_RATIO and self.size > 0.8 * self.radius:
+            self.radius = min(2 * self.radius, MAX_RADIUS)
+        elif ratio < SHRINK_RATIO:
             self.radius = 0.25 * self.size
         return True

@@ -482,7 +482,7 @@ def find_starts(
         return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
 
     follow = partial(LinearisedPoint.step, scaled=False)
-    rules = [DampedSteps(follow, Damping(), evaluations=ITERATIONS) for _ in begin]
+    rules = [DampedSteps(follow, Damping(), max_evaluations=ITERATIONS) for _ in begin]
     # No trajectory ends before the others.
     ends = minimize_together(look(begin), rules, lambda points: look(np.stack([*points.values()])))
     return np.stack([each.x for each in ends])

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..data.dataset import Dataset
-from ..minimize.host import Box, LazyPoint, Local, TrustRegion, minimize
+from ..minimize.host import Box, LazyPoint, QuadraticModel, TrustRegion, minimize
 from ..minimize.restarts import draw_evenly
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
@@ -75,15 +75,15 @@ class Optimizer:
         value = float(self.objective.log_likelihood(x))
         return value + self.objective.log_prior(x) if self.has_prior and math.isfinite(value) else value
 
-    def expand(self, x: Vector) -> Local:
+    def expand(self, x: Vector) -> QuadraticModel:
         """What is minimised near a point: minus the logarithm of the density."""
         found = self.objective.differentiate(x)
         value, slope, curvature = -float(found.value), -np.asarray(found.gradient), np.asarray(found.fisher)
         if not self.has_prior:
-            return Local(value, slope, curvature)
+            return QuadraticModel(value, slope, curvature)
         prior = self.objective.gradient_of_log_prior(x)
         # The expected curvature of a density's logarithm.
-        return Local(value - self.objective.log_prior(x), slope - prior, curvature + np.diag(prior**2))
+        return QuadraticModel(value - self.objective.log_prior(x), slope - prior, curvature + np.diag(prior**2))
 
     def maximise(
         self, start: Vector, held: Sequence[int] = (), evaluations: int = MAX_EVALUATIONS, number: int = 0
@@ -98,7 +98,7 @@ class Optimizer:
             return None
         x = minimize(begin, region, look).x
         likelihood = float(self.objective.log_likelihood(x))
-        return FitFromStart(number, start, x, likelihood, region.count, region.has_converged)
+        return FitFromStart(number, start, x, likelihood, region.evaluations, region.has_converged)
 
 
 def draw_points(objective: Objective, count: int, seed: int) -> list[Float[np.ndarray, "point parameter"]]:

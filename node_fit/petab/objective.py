@@ -221,7 +221,7 @@ COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").s
 
 
 # Evaluations in which scales, offsets and noise are fitted to a point; the longest step, and the damping.
-SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0, most=1e10)
+SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0, maximum=1e10)
 
 
 class Objective:

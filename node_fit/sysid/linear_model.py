@@ -14,11 +14,11 @@ from jaxtyping import Float, Inexact
 from threadpoolctl import threadpool_limits
 
 from ..data.batch import Batch
-from ..minimize.host import DampedSteps, Damping, LazyPoint, Local, minimize
+from ..minimize.host import DampedSteps, Damping, LazyPoint, QuadraticModel, minimize
 from .subspace import Rates, identify_subspace
 
 # Damping of a search's steps, and the relative fall of the error at which it ends.
-LINEAR_DAMPING, STALLED_BELOW = Damping(raised=2.0, most=1e15), 1e-4
+LINEAR_DAMPING, STALLED_BELOW = Damping(increase=2.0, maximum=1e15), 1e-4
 # Ridge on the parameters: those of the start may outnumber the windows, and the equation should not become stiff.
 LINEAR_RIDGE = 1e-5
 # States are clipped here [standard deviations] every few rows, so that a bad system gives a large error, no overflow.
@@ -240,9 +240,9 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
     def look(x: np.ndarray) -> LazyPoint:
         system = from_vector(x, start)
 
-        def expand(x: np.ndarray) -> Local:
+        def expand(x: np.ndarray) -> QuadraticModel:
             here, ridge = normal_equations(system, record), LINEAR_RIDGE * np.eye(len(x))
-            return Local(value, 2 * (here.slope + LINEAR_RIDGE * x), 2 * (here.matrix + ridge))
+            return QuadraticModel(value, 2 * (here.slope + LINEAR_RIDGE * x), 2 * (here.matrix + ridge))
 
         value = float((compute_residuals(system, record) ** 2).sum() + LINEAR_RIDGE * (x**2).sum())
         return LazyPoint(x, value, expand)
@@ -257,10 +257,10 @@ def fit_system(start: LinearSystem, record: SimulationRecord, steps: int) -> tup
     rule = DampedSteps(
         step,
         LINEAR_DAMPING,
-        steps=steps,
+        max_steps=steps,
         is_still=lambda old, new: (1 - STALLED_BELOW) * old.value <= new.value < old.value,
         patience=2,
-        predict=lambda old, new: old.local.fall(new.x - old.x),
+        predict=lambda old, new: old.local.predict_decrease(new.x - old.x),
     )
     best = from_vector(minimize(look(as_vector(start)), rule, look).x, start)
     return best, float((compute_residuals(best, record) ** 2).sum())

@@ -39,7 +39,7 @@ LONGEST_STEP = 1.0
 # Relative accuracy of a threshold, and maximum number of trials on a side and of evaluations in each.
 ACCURATE, MOST_HALVINGS, NEWTON_EVALUATIONS = 3e-3, 40, 25
 # Steps are damped only where they lower nothing without, and not by less than this.
-WHERE_NEEDED, NO_DAMPING = Damping(0.0, most=5e7, least_raised=1e-3), 3e-7
+WHERE_NEEDED, NO_DAMPING = Damping(0.0, maximum=5e7, rejected_minimum=1e-3), 3e-7
 # A fit with a constant held has converged when its sum of squares would fall by less, in variances.
 SETTLED = 1e-4
 
@@ -392,7 +392,7 @@ class Profile:
         def is_still(old: LinearisedPoint, new: LinearisedPoint) -> bool:
             return abs(old.value - new.value) < SETTLED * self.variance
 
-        rule = DampedSteps(step, WHERE_NEEDED, evaluations=NEWTON_EVALUATIONS, is_still=is_still)
+        rule = DampedSteps(step, WHERE_NEEDED, max_evaluations=NEWTON_EVALUATIONS, is_still=is_still)
         return minimize(here, rule, self.point) if free.any() else here
 
     def end(self, best: LinearisedPoint, index: int, size: float, error: float, wanted: float, limit: float) -> float:

@@ -8,7 +8,7 @@ from node_fit.minimize.host import (
     Damping,
     LazyPoint,
     LinearisedPoint,
-    Local,
+    QuadraticModel,
     minimize,
     minimize_together,
 )
@@ -24,7 +24,7 @@ BEGIN = np.array([-1.2, 1.0])
 
 
 def test_a_curved_valley_is_followed_to_its_end():
-    found = minimize(valley(BEGIN), DampedSteps(LinearisedPoint.step, Damping(), evaluations=100), valley)
+    found = minimize(valley(BEGIN), DampedSteps(LinearisedPoint.step, Damping(), max_evaluations=100), valley)
     np.testing.assert_allclose(found.x, 1.0, rtol=1e-8)
 
 
@@ -32,8 +32,8 @@ def test_the_damping_follows_what_a_quadratic_model_predicts():
     """Nielsen's rule from a gradient and a curvature alone."""
 
     def look(x: np.ndarray) -> LazyPoint:
-        def expand(x: np.ndarray) -> Local:
-            return Local(at.value, 2 * at.jacobian.T @ at.residuals, 2 * at.jacobian.T @ at.jacobian)
+        def expand(x: np.ndarray) -> QuadraticModel:
+            return QuadraticModel(at.value, 2 * at.jacobian.T @ at.residuals, 2 * at.jacobian.T @ at.jacobian)
 
         at = valley(x)
         return LazyPoint(x, at.value, expand)
@@ -44,7 +44,12 @@ def test_the_damping_follows_what_a_quadratic_model_predicts():
         dampings.append(damping)
         return here.x - np.linalg.solve(here.local.curvature + damping * np.eye(2), here.local.gradient)
 
-    rule = DampedSteps(step, Damping(1.0, raised=2.0), steps=60, predict=lambda old, new: old.local.fall(new.x - old.x))
+    rule = DampedSteps(
+        step,
+        Damping(1.0, increase=2.0),
+        max_steps=60,
+        predict=lambda old, new: old.local.predict_decrease(new.x - old.x),
+    )
     np.testing.assert_allclose(minimize(look(BEGIN), rule, look).x, 1.0, rtol=1e-6)
     ratios = np.divide(dampings[1:], dampings[:-1])
     assert ratios.min() == pytest.approx(1 / 3) and 2.0 in ratios, "an exact prediction eases by a third at most"
@@ -78,7 +83,7 @@ def test_a_point_without_a_value_turns_the_search_back():
         return LinearisedPoint(x, residuals, np.diag(1 - np.tanh(x) ** 2))
 
     assert np.isnan(look(look(np.array([-1.5])).step(1e-3)).value)
-    found = minimize(look(np.array([-1.5])), DampedSteps(LinearisedPoint.step, Damping(), evaluations=40), look)
+    found = minimize(look(np.array([-1.5])), DampedSteps(LinearisedPoint.step, Damping(), max_evaluations=40), look)
     np.testing.assert_allclose(found.x, np.arctanh(0.76), rtol=1e-6)
     lost = look(np.array([2.0]))
     assert minimize(lost, DampedSteps(LinearisedPoint.step, Damping()), look) is lost, "nor does a search begin there"
@@ -106,19 +111,19 @@ def test_searches_that_go_on_together_are_as_each_alone():
 
 
 def test_a_search_that_is_ended_leaves_its_best_point():
-    rules = [DampedSteps(LinearisedPoint.step, Damping(), evaluations=100) for _ in range(2)]
+    rules = [DampedSteps(LinearisedPoint.step, Damping(), max_evaluations=100) for _ in range(2)]
 
     def evaluate(points):
-        if rules[0].count == 11:
-            rules[0].evaluations = 0
+        if rules[0].evaluations == 11:
+            rules[0].max_evaluations = 0
         return [valley(x) for x in points.values()]
 
     left, whole = minimize_together([valley(BEGIN)] * 2, rules, evaluate)
     assert whole.value < left.value < valley(BEGIN).value
-    assert rules[0].count == 12 < rules[1].count
+    assert rules[0].evaluations == 12 < rules[1].evaluations
 
 
-@pytest.mark.parametrize("limit", [{"evaluations": 4}, {"steps": 4}, {"damping": Damping(most=10.0)}])
+@pytest.mark.parametrize("limit", [{"max_evaluations": 4}, {"max_steps": 4}, {"damping": Damping(maximum=10.0)}])
 def test_limits_end_a_search(limit):
     """Where every step lowers the value without end, or none does until the damping is too large."""
     seen: list[float] = []

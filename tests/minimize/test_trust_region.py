@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from node_fit.minimize.host import Box, LazyPoint, Local, Secant, TrustRegion, minimize, step_in_ball
+from node_fit.minimize.host import Box, LazyPoint, QuadraticModel, Secant, TrustRegion, minimize, step_in_ball
 
 
 def search(value, expand, begin, bounds, **options):
@@ -21,9 +21,9 @@ def squares(x: np.ndarray) -> float:
     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
 
 
-def near(x: np.ndarray) -> Local:
+def near(x: np.ndarray) -> QuadraticModel:
     jacobian = np.array([[-20 * x[0], 10.0], [-1.0, 0.0]])
-    return Local(squares(x), 2 * jacobian.T @ [10 * (x[1] - x[0] ** 2), 1 - x[0]], 2 * jacobian.T @ jacobian)
+    return QuadraticModel(squares(x), 2 * jacobian.T @ [10 * (x[1] - x[0] ** 2), 1 - x[0]], 2 * jacobian.T @ jacobian)
 
 
 WIDE = (np.full(2, -5.0), np.full(2, 5.0))
@@ -32,12 +32,12 @@ WIDE = (np.full(2, -5.0), np.full(2, 5.0))
 def test_a_curved_valley_is_followed_to_its_end():
     found, rule = search(squares, near, [-1.2, 1.0], WIDE)
     np.testing.assert_allclose(found.x, 1.0, atol=1e-4)
-    assert rule.has_converged and rule.count < 60
+    assert rule.has_converged and rule.evaluations < 60
 
 
 def test_a_search_that_is_cut_short_has_not_converged():
-    found, rule = search(squares, near, [-1.2, 1.0], WIDE, evaluations=5)
-    assert not rule.has_converged and rule.count == 5 and found.value < squares(np.array([-1.2, 1.0]))
+    found, rule = search(squares, near, [-1.2, 1.0], WIDE, max_evaluations=5)
+    assert not rule.has_converged and rule.evaluations == 5 and found.value < squares(np.array([-1.2, 1.0]))
 
 
 def test_a_parameter_that_is_held_stays_and_one_at_its_bound_rests():
@@ -51,8 +51,8 @@ def test_a_parameter_that_is_held_stays_and_one_at_its_bound_rests():
 def test_a_parameter_that_nothing_depends_on_stays():
     """The curvature is of lower rank than the parameters are many."""
 
-    def near(x: np.ndarray) -> Local:
-        return Local((x[0] - 2) ** 2, np.array([2 * (x[0] - 2), 0.0]), np.diag([2.0, 0.0]))
+    def near(x: np.ndarray) -> QuadraticModel:
+        return QuadraticModel((x[0] - 2) ** 2, np.array([2 * (x[0] - 2), 0.0]), np.diag([2.0, 0.0]))
 
     found, rule = search(lambda x: (x[0] - 2) ** 2, near, [0.0, 1.5], WIDE)
     np.testing.assert_allclose(found.x, [2.0, 1.5], atol=1e-3)
@@ -66,9 +66,9 @@ def test_a_point_that_is_not_finite_is_not_taken(lost):
     def value(x: np.ndarray) -> float:
         return np.nan if lost == "value" and x[0] > 1.2 else float((x[0] - 1.1) ** 2)
 
-    def near(x: np.ndarray) -> Local:
+    def near(x: np.ndarray) -> QuadraticModel:
         slope = np.nan if lost == "gradient" and x[0] > 1.2 else 2 * (x[0] - 1.1)
-        return Local(value(x), np.array([slope]), np.array([[0.1]]))  # so flat a model that steps are too long
+        return QuadraticModel(value(x), np.array([slope]), np.array([[0.1]]))  # so flat a model that steps are too long
 
     found, _ = search(value, near, [-2.0], (np.array([-5.0]), np.array([5.0])))
     np.testing.assert_allclose(found.x, 1.1, atol=1e-2)
@@ -77,12 +77,12 @@ def test_a_point_that_is_not_finite_is_not_taken(lost):
 @pytest.mark.parametrize("curvature", [np.diag([4.0, 1.0]), np.diag([4.0, -1.0]), np.zeros((2, 2))])
 @pytest.mark.parametrize("radius", [0.1, 10.0])
 def test_a_step_lowers_the_model_most_within_the_ball(curvature, radius):
-    here = Local(0.0, np.array([1.0, 0.5]), curvature)
+    here = QuadraticModel(0.0, np.array([1.0, 0.5]), curvature)
     step = step_in_ball(here.curvature, here.gradient, radius)
     assert np.linalg.norm(step) <= radius * 1.0001
     angles, lengths = np.meshgrid(np.linspace(0, 2 * np.pi, 181), np.linspace(0, radius, 51))
     others = np.stack([lengths * np.cos(angles), lengths * np.sin(angles)]).reshape(2, -1).T
-    assert here.fall(step) >= 0.98 * max(here.fall(other) for other in others)
+    assert here.predict_decrease(step) >= 0.98 * max(here.predict_decrease(other) for other in others)
 
 
 def test_what_a_curvature_lacks_is_learned():
@@ -90,7 +90,7 @@ def test_what_a_curvature_lacks_is_learned():
     curvature, known = np.array([[2.0, 0.4], [0.4, 1.0]]), np.array([[1.0, 0.2], [0.2, 0.5]])
     secant, x = Secant(2), np.array([1.0, -2.0])
     for moved in np.array([[0.5, 0.1], [-0.2, 0.3], [0.1, 0.6], [0.3, -0.2]]):
-        here, there = (Local(0.5 * at @ curvature @ at, curvature @ at, known) for at in (x, x + moved))
+        here, there = (QuadraticModel(0.5 * at @ curvature @ at, curvature @ at, known) for at in (x, x + moved))
         secant.judge(here, moved, here.value - there.value)
         secant.update(here, there, moved)
         x = x + moved
