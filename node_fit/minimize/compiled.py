@@ -27,18 +27,14 @@ class DampedSearch(NamedTuple):
     """The state of a search.
 
     - `best`, `value`, `at`: the best point so far, its value, and what steps from there need.
-    - `trial`: the point to evaluate next.
-    - `damping`, `number`: of the next step, and of evaluations so far.
-    - `flat`, `done`: whether the value can hardly fall below the best, and whether the search has ended.
+    - `damping`, `number`: of the next step, and of evaluations so far. `done`: whether the search has ended.
     """
 
     best: Vector
     value: Float[Array, ""]
     at: PyTree[Array]
-    trial: Vector
     damping: Float[Array, ""]
     number: Int[Array, ""]
-    flat: Bool[Array, ""]
     done: Bool[Array, ""]
 
 
@@ -56,36 +52,33 @@ def search_damped(
     **Arguments:**
 
     - `look`: the value at a point and what steps from it need; a point where either is not finite is not taken.
-    - `propose`: from the best point so far, the next point by a step with the damping, and whether the value is flat.
+    - `propose`: the next point by a step with the damping, and whether the value is flat at the best point.
     - `begin`, `other`: where the search begins, and another point to begin at if the value there is much lower.
     - `evaluations`: maximum number of evaluations.
     """
-    beginnings = 1 if other is None else 2
+    beginnings = [begin] if other is None else [begin, other]
 
     def advance(old: DampedSearch) -> DampedSearch:
-        value, at = look(old.trial)
-        limit = jnp.where(old.flat, 1 + FLAT_ROUNDINGS * jnp.finfo(value.dtype).eps, 1)
-        limit = jnp.where(old.number == 1, MUCH_NEARER, limit) if beginnings == 2 else limit
+        trial, flat = propose(old)
+        flat &= old.number >= len(beginnings)
+        for number, point in enumerate(beginnings):
+            trial = jnp.where(old.number == number, point, trial)
+        value, at = look(trial)
+        limit = jnp.where(flat, 1 + FLAT_ROUNDINGS * jnp.finfo(value.dtype).eps, 1)
+        limit = jnp.where((old.number == 1) & (len(beginnings) == 2), MUCH_NEARER, limit)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(at)]).all()
         better = (value < limit * old.value) & finite
         best, value, at = jax.tree.map(
-            lambda new, kept: jnp.where(better, new, kept), (old.trial, value, at), (old.best, old.value, old.at)
+            lambda new, kept: jnp.where(better, new, kept), (trial, value, at), (old.best, old.value, old.at)
         )
         decreased = jnp.maximum(old.damping * damping.decrease, damping.minimum)
-        changed = jnp.where(better, decreased, old.damping * damping.increase)
-        after = jnp.where(old.number < beginnings, damping.initial, changed)
-        new = old._replace(best=best, value=value, at=at, damping=after, number=old.number + 1)
-        trial, flat = propose(new)
-        return new._replace(
-            trial=trial if other is None else jnp.where(old.number == 0, other, trial),
-            flat=(new.number >= beginnings) & flat,
-            done=old.flat | (after > damping.maximum),
-        )
+        after = jnp.where(better, decreased, old.damping * damping.increase)
+        after = jnp.where(old.number < len(beginnings), damping.initial, after)
+        return DampedSearch(best, value, at, after, old.number + 1, flat | (after > damping.maximum))
 
     value, at = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look, begin))
-    initial = jnp.full((), damping.initial, value.dtype)
-    no = jnp.zeros((), bool)
-    start = DampedSearch(begin, value + jnp.inf, at, begin, initial, jnp.zeros((), jnp.int32), no, no)
+    initial, zero = jnp.full((), damping.initial, value.dtype), jnp.zeros((), jnp.int32)
+    start = DampedSearch(begin, value + jnp.inf, at, initial, zero, jnp.zeros((), bool))
     return jax.lax.while_loop(lambda now: ~now.done & (now.number < evaluations), advance, start)
 
 
