@@ -241,11 +241,6 @@ class Fitting:
     def total(self) -> float:
         return float(self.left @ self.left)
 
-    @property
-    def score(self) -> float:
-        """Minus twice the logarithm of the likelihood."""
-        return len(self.left) * math.log(self.value + 1e-300)
-
 
 def least_squares_of(
     span: Span, family: Family, starts: np.ndarray, trials: int, watch: Callable[[str], None] = say_nothing
@@ -261,7 +256,10 @@ def least_squares_of(
     """
     members, rounds = len(family.constants), itertools.count()
     begun = linearize(span, family, np.arange(members), family.constants, starts)
-    scores = np.array([each.score for each in begun])
+
+    def score(at: Fitting) -> float:
+        """Minus twice the logarithm of the likelihood."""
+        return len(at.left) * math.log(at.value + 1e-300)
 
     def evaluate(points: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> list[Fitting]:
         trial = next(rounds)
@@ -269,7 +267,7 @@ def least_squares_of(
         values, starts = (np.stack(part) for part in zip(*points.values(), strict=True))
         found = linearize(span, family, np.array([*points]), values, starts)
         for at, each in zip(points, found, strict=True):
-            scores[at] = min(scores[at], each.score)
+            scores[at] = min(scores[at], score(each))
         for at in np.flatnonzero(scores >= scores.min() + BEHIND) if trial == UNTIL_LEFT else ():
             rules[at].max_evaluations = 0
         return found
@@ -282,6 +280,7 @@ def least_squares_of(
         DampedSteps(partial(step_from, free=free), DAMPING, max_evaluations=trials - 1, is_still=is_fitted)
         for free in family.free
     ]
+    scores = np.array([score(each) for each in begun])
     return minimize_together(begun, rules, evaluate)
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Vector = Float[np.ndarray, " parameter"]
-Square = Float[np.ndarray, "parameter parameter"]
 
 MAX_EVALUATIONS = 500
 # A fit from a start begins at the best of so many points, which costs little beside the fit. Without bounds, they are
