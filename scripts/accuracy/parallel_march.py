@@ -174,6 +174,7 @@ def odebench() -> None:
         found: list[list[Row]] = []
         for equation in read_equations():
             scale = np.maximum(np.abs(np.concatenate(solve_equation(equation, times))).max(axis=0), 1e-6)
+            jax.clear_caches()  # Programs of so many fields would exceed the limit on memory mappings.
             # In units in which states are of order one, as a fit has them.
             rates = functools.partial(scaled_rates, equation, scale)
             starts = np.array(equation.starts) / scale
