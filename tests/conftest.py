@@ -7,16 +7,22 @@ import tempfile
 from collections import Counter
 from importlib.metadata import version
 
+# Before NumPy is imported: matrices are small here, and waiting threads of BLAS would take the other worker's time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Workers and commands begin in half the time where Python may keep bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
-from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
+from node_fit.runtime.compilation import CROWDED, LARGEST_CACHE, PROGRAMS, mappings, prune
 
-# The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
-# compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
+# The tests mostly wait for XLA's compiler; unoptimised programs, each in one piece, compile in a third of the time.
+# `test_second_start.py` compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
 QUICK = "--xla_backend_optimization_level=0"
-if version("jaxlib").startswith("0.10."):  # Later versions abort on this unknown flag.
-    QUICK += " --xla_cpu_use_fusion_emitters=false"
+if version("jaxlib").startswith("0.10."):  # Later versions may abort on unknown flags.
+    QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
 
 # As commands do: tracing makes many objects, and few of them are garbage.
@@ -24,8 +30,8 @@ gc.set_threshold(50_000, 20, 100)
 
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# The tests count their own compilations, and the user's folders stay clean.
-jax.config.update("jax_enable_compilation_cache", False)
+# Where in the source an operation was written takes time to find, and no test asks.
+jax.config.update("jax_traceback_in_locations_limit", 1)
 
 # The first process of the session creates the cache; its workers inherit it through the environment.
 OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
@@ -38,12 +44,23 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests.
+    # Programs stay for the next session, and the user's folders stay clean.
+    folder = config.cache.mkdir("programs")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if OWNER:
+        prune(folder, LARGEST_CACHE)
 
 
 def pytest_collection_modifyitems(items):
     """Files with the most slow tests begin first, and the quick ones fill the time until all workers end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # What was imported stays, so that no later collection has to look at it.
 
 
 def pytest_unconfigure(config):
@@ -57,6 +74,16 @@ def room():
     yield
     if mappings() > CROWDED / 2:
         PROGRAMS.forget()
+
+
+@pytest.fixture
+def without_cache():
+    """For tests that count compilations, which a program from the cache is not."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(params=["x32", "x64"])

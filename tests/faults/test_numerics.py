@@ -54,6 +54,7 @@ def test_what_is_not_finite_is_stepped_back_from_with_smaller_steps():
     np.testing.assert_allclose(fit.history[-1].learning_rate, 0.3 * CAUTION**RESTARTS, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_run_that_stepped_back_resumes_bit_for_bit(after, tmp_path):
     whole = over_the_edge()

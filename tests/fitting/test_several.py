@@ -23,6 +23,7 @@ def alone(one: nf.Options, **options) -> nf.Fit:
     return fit_to(rotation(), **given, **options)
 
 
+@pytest.mark.usefixtures("without_cache")
 def test_fits_with_other_numbers_and_seeds_are_members_of_one_program():
     options = [chosen(rate, seed, precision="x64") for rate in (1e-2, 3e-3) for seed in (0, 7)]
     fits = nf.fit_several(rotation(), options, validation=rotation(2))

@@ -44,6 +44,7 @@ def turned() -> nf.Fit:
     return fit_to(noisy(rotation(6)), validation=noisy(rotation(8), seed=1), **options)
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_member_is_the_fit_with_its_seed(name):
     """Equal up to rounding in the first chunk of every optimizer; later chunks of a chaotic search diverge."""

@@ -56,6 +56,7 @@ def test_at_the_rows_it_is_the_prediction_of_each_split(model, splits, simulated
     assert np.ptp(simulated.at_rows["train"][0, :, 0]) > 1, "the solution must change in time"
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [nf.First, functools.partial(nf.Fitted, given=None)], ids=["first", "fitted"])
 def test_what_was_compiled_before_training_serves_the_trained_model(splits, start):
@@ -69,6 +70,7 @@ def test_what_was_compiled_before_training_serves_the_trained_model(splits, star
     np.testing.assert_array_equal(found.at_rows["train"], simulate_splits(last, splits).at_rows["train"])
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.parametrize("start", [nf.First, functools.partial(nf.Fitted, given=None)], ids=["first", "fitted"])
 def test_what_an_attempt_is_judged_by_serves_the_whole_run(splits, start):
     """An attempt sees the training and the validation data, and the end of a run the test data too."""

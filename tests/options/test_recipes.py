@@ -124,6 +124,7 @@ def test_an_objective_grows_chunk_by_chunk():
     assert 0 < seen.progress[0] < 0.2
 
 
+@pytest.mark.usefixtures("without_cache")
 def test_a_horizon_grows_without_a_compilation_for_each():
     data = rotation(times=40)
     stage = nf.Stage(nf.TrajectoryMatching(horizon=0.2), nf.LBFGS(), 100)

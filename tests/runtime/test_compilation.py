@@ -12,6 +12,8 @@ from node_fit.runtime.compilation import PROGRAMS, Compilations, Programs, count
 from node_fit.runtime.placement import carry
 from node_fit.training.programs import StagePrograms
 
+pytestmark = pytest.mark.usefixtures("without_cache")
+
 
 def doubled(factor, x):
     return factor * x

@@ -173,11 +173,9 @@ def test_only_files_of_our_own_are_ever_removed(tmp_path):
     (tmp_path / OURS / "notes.txt").write_text("mine")
     setting, before = str(tmp_path), jax.config.jax_compilation_cache_dir
     try:
-        jax.config.update("jax_enable_compilation_cache", True)
         keep_programs(setting)
         assert jax.config.jax_compilation_cache_dir == str(tmp_path / OURS)
     finally:
-        jax.config.update("jax_enable_compilation_cache", False)
         jax.config.update("jax_compilation_cache_dir", before)
     prune(tmp_path / OURS, 0)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}

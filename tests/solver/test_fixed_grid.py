@@ -111,6 +111,7 @@ def test_the_count_is_that_of_the_last_step_that_moves():
     assert steps_in_use(times[:1].repeat(4, axis=0)) == 1  # A step of no length is one step.
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["x32", "x64"])
 def test_steps_are_refined_without_a_new_program(precision):

@@ -119,6 +119,7 @@ def model_of(data: nf.Dataset) -> nf.NeuralODE:
     return fit_to(data, field=SMALL, steps=1, recipe="direct", ridge=0.0, window=None, hidden=0, start=nf.First).model
 
 
+@pytest.mark.usefixtures("without_cache")
 def test_long_records_in_pieces_are_the_short_ones_and_compile_nothing():
     """Pieces have one length, so that any longer record runs in the same program, with the same first rows."""
     data = record(3 * ROOMS[-1] // 2)

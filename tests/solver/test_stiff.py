@@ -172,6 +172,7 @@ def test_a_step_out_of_the_domain_of_a_field_is_rejected_and_its_gradient_is_fin
     assert float(slope) == pytest.approx(2e-7, rel=1e-2)
 
 
+@pytest.mark.usefixtures("without_cache")
 def test_a_fit_with_an_implicit_method_compiles_once():
     """Neither the first step nor the numbers of steps are constants of a program."""
     data = creeping(10)

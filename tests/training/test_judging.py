@@ -147,6 +147,7 @@ def start_of(fit):
     return dataclasses.replace(fit.model, field=carry(initial(), np.float32))
 
 
+@pytest.mark.usefixtures("without_cache")
 def test_the_last_step_of_minibatches_counts():
     stage = nf.Stage(Quadratic(), DESCENT, 1, batch_size=2)
     fit = fit_to(rotation(), field=SMALL, recipe=[stage], chunk_steps=1)

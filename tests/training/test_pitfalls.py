@@ -21,7 +21,7 @@ from node_fit.runtime.placement import dtype_of, precision_of, scope
 from node_fit.training.step import check_carry, check_scan, chunk, unroll
 from node_fit.training.task import share
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_cache")]
 
 OPTIMIZERS = {
     "adam": lambda: nf.Adam(1e-2),

@@ -42,6 +42,7 @@ def train(recipe, callback=None, **options):
     return fit_to(rotation(), recipe=recipe, callbacks=[callback], **options)
 
 
+@pytest.mark.usefixtures("without_cache")
 @pytest.mark.parametrize("name", RECIPES)
 def test_interrupted_equals_uninterrupted(name, tmp_path):
     """Bit for bit, through a file and a new training loop; also at the end of a stage and of the training."""
