@@ -244,12 +244,15 @@ def test_a_good_fit_is_compared_with_the_best_simple_model():
     assert f"has {best.nrmse:.2g} on test data" in found.sentence and "a linear ODE" in found.sentence
 
 
+@pytest.fixture(scope="module")
+def turning() -> nf.Fit:
+    return fit_to(rotation(), field=nf.Linear, steps=50, precision="x64")
+
+
 @pytest.mark.slow
-def test_a_fit_that_was_interrupted_is_judged_as_far_as_it_came():
-    data = rotation()
-    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
-    cut = dataclasses.replace(fit, status="interrupted")
-    assert cut.diagnose().sentence == f"so far {fit.diagnose().sentence}"
+def test_a_fit_that_was_interrupted_is_judged_as_far_as_it_came(turning):
+    cut = dataclasses.replace(turning, status="interrupted")
+    assert cut.diagnose().sentence == f"so far {turning.diagnose().sentence}"
 
 
 def test_known_noise_counts():
@@ -281,10 +284,9 @@ def test_the_noise_is_found():
     assert np.isnan(noise_levels(clean.ts[:, :3], clean.ys[:, :3])).all()
 
 
-def test_a_fit_says_what_it_has_come_to():
-    data = rotation()
-    fit = fit_to(data, field=nf.Linear, steps=50, precision="x64")
-    assert fit.diagnose(data).kind == "good"
+@pytest.mark.slow
+def test_a_fit_says_what_it_has_come_to(turning):
+    assert turning.diagnose(rotation()).kind == "good"
 
 
 @pytest.mark.parametrize("best", CANDIDATES)
@@ -605,11 +607,10 @@ def test_test_data_outside_the_range_of_training_are_named():
 
 
 @pytest.mark.slow
-def test_a_verdict_has_one_door():
+def test_a_verdict_has_one_door(turning):
     """What a run says is what `diagnose` says of its splits."""
     assert not hasattr(nf.Fit, "judge")
-    data = rotation()
-    fit = fit_to(data, field=nf.Linear, steps=30, precision="x64")
+    data, fit = rotation(), turning
     splits = {"train": data, "test": rotation(rate=1.1)}
     report = fit.assess(splits)
     assert fit.diagnose(splits) == report.verdict
@@ -675,7 +676,7 @@ def test_what_a_law_leaves_is_noise_or_it_is_wrong():
 def test_a_fit_says_whether_its_equations_were_found():
     ts = np.linspace(0, 6, 60)
     data = series(2 * np.exp(-ts) + 0.1 * np.sin(3 * ts), ts)
-    fit = fit_to(data, field=known(), start="first", steps=5, effort="quick", progress=False)
+    fit = fit_to(data, field=known(), start="first", steps=5, recipe="direct", effort="quick", progress=False)
     assert fit.diagnose().kind == "misfit"
     found = dataclasses.replace(fit, choices=(Choice("field", "sparse", "found an equation"),))
     assert found.diagnose().kind == "close"

@@ -245,11 +245,11 @@ def test_graphs_simulate_records_that_are_shorter_than_what_a_start_reads(rows, 
     exported = export_functions(in_double(model), "double", Steps("tsit5", np.inf, 1))
     scope: dict = {}
     exec(render_numpy(exported)["model.py"], scope)
-    whole = Whole(exported)
+    simulate = jax.jit(Whole(exported).simulate)
     for count in (1, 2, 5):
         t, y, u = data.ts[0, :count], data.ys[0, :count], data.us[0, :count]
         with jax.enable_x64(True):
-            found = whole.simulate(*map(jnp.asarray, (t, y, u, np.ones((count, 2)), np.zeros((count, 2)))))
+            found = simulate(*map(jnp.asarray, (t, y, u, np.ones((count, 2)), np.zeros((count, 2)))))
         np.testing.assert_allclose(found, scope["simulate"](t, y, u), rtol=1e-9)
 
 

@@ -57,6 +57,7 @@ def test_units_predict_what_the_model_does(encoded, version, kind):
     np.testing.assert_allclose(np.stack([found["x"], found["v"]], -1), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_unit_starts_at_its_parameters(encoded):
     model, data, folder, _ = encoded
     path, start = str(folder / "model_fmi2.fmu"), np.asarray(model.predict(data.select([0])))[0, 0]
@@ -67,6 +68,7 @@ def test_a_unit_starts_at_its_parameters(encoded):
     assert found["x"][0] == pytest.approx(2.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_unit_fulfils_the_standard(encoded, version):
     from fmpy.validation import validate_fmu
@@ -78,6 +80,7 @@ def test_a_unit_fulfils_the_standard(encoded, version):
     assert described.modelExchange is not None and described.coSimulation is not None
 
 
+@pytest.mark.slow
 def test_derivatives_of_a_unit_are_those_of_what_it_computes(encoded):
     _, _, folder, _ = encoded
     for version in (2, 3):
@@ -94,6 +97,7 @@ def test_derivatives_of_a_unit_are_those_of_what_it_computes(encoded):
             set_([each], [before[k]])
 
 
+@pytest.mark.slow
 def test_a_state_of_a_unit_is_kept_and_restored(encoded):
     _, _, folder, _ = encoded
     own = unit(folder, 2, "CoSimulation")

@@ -34,6 +34,7 @@ def test_the_linear_model_it_began_with_is_kept_where_it_describes_all_data_bett
     assert not keeps_beginning(dataclasses.replace(driven, linear=None), drifted)
 
 
+@pytest.mark.slow
 def test_a_fit_that_ends_worse_than_it_began_returns_its_beginning(driven, monkeypatch):
     monkeypatch.setattr(train, "select_iterate", lambda *_: with_rates(driven.model, 1.3))
     fit = train.train([driven], [nf.Callback()])[0]

@@ -468,7 +468,7 @@ def fitted() -> nf.Fit:
         equations={"x": "v", "v": "-k*(x - c)  - d*v"}, constants={"k": 0.8, "c": 40.0, "d": [0.05, 0, None]}
     )
     data = nf.Dataset.from_arrays(driven().ts, driven().ys, states=["x", "v"])
-    return nf.fit(data, field=field, training=nf.Training(steps=60))
+    return nf.fit(data, field=field, training=nf.Training(steps=60), options=DIRECT)
 
 
 @pytest.mark.slow

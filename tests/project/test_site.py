@@ -78,12 +78,14 @@ def test_every_key_is_explained(site):
     assert rows and not [key for key in unsaid if not key.startswith(("tune.space", "device."))]
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_the_reference_has_every_public_name(site):
     text = (site / "api" / "index.html").read_text()
     assert not [name for name in node_fit.__all__ if f'id="node_fit.{name}"' not in text]
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_the_reference_shows_what_users_call_and_no_internals(site):
     text = (site / "api" / "index.html").read_text()
@@ -98,6 +100,7 @@ def test_the_reference_shows_what_users_call_and_no_internals(site):
     assert not listed - shown
 
 
+@pytest.mark.slow
 @needs_mkdocs
 def test_every_page_is_in_the_menu(site):
     menu = (ROOT / "mkdocs.yml").read_text()

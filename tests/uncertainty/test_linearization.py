@@ -196,7 +196,7 @@ def test_factors_are_those_of_student_s_t():
     assert factors_of_t(math.inf)[at] == pytest.approx(scipy.stats.norm.ppf([0.75, 0.95, 0.995]))
 
 
-@pytest.mark.parametrize("given", [None, 5])
+@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to(given):
     """Of members that are alike, the spread is the error of the start alone, which regression knows."""
     ts, noise = np.linspace(0, 3, 16), 0.1
