@@ -673,6 +673,7 @@ def test_what_a_law_leaves_is_noise_or_it_is_wrong():
     assert of_law(data, 2 * np.exp(-ts)[None, :, None]).kind == "good"
 
 
+@pytest.mark.slow
 def test_a_fit_says_whether_its_equations_were_found():
     ts = np.linspace(0, 6, 60)
     data = series(2 * np.exp(-ts) + 0.1 * np.sin(3 * ts), ts)

@@ -49,7 +49,20 @@ def test_an_unknown_protocol_is_refused(tmp_path):
     assert ran.code == 1 and "there is no protocol 'odebench_64'" in ran.sentence
 
 
-@pytest.mark.parametrize("equation", read_equations(), ids=lambda equation: str(equation.number))
+FIRST_OF_THEIR_SIZE = (1, 24, 52, 62)  # of one to four states
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        pytest.param(
+            equation,
+            id=str(equation.number),
+            marks=() if equation.number in FIRST_OF_THEIR_SIZE else pytest.mark.slow,
+        )
+        for equation in read_equations()
+    ],
+)
 def test_the_tables_of_odebench_obey_their_equations(equation, tmp_path):
     write_table(equation, tmp_path / "table.csv")
     table = pd.read_csv(tmp_path / "table.csv")

@@ -545,11 +545,13 @@ def test_a_failed_fit_has_a_page():
     assert fit.status == "failed" and "failed" in fit._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_fit_without_its_data_has_a_page(fitted):
     page = dataclasses.replace(fitted, data={})._repr_html_()
     assert "k = " in page and "<img" not in page
 
 
+@pytest.mark.slow
 def test_any_model_is_saved(fitted, tmp_path):
     model = eqx.tree_at(lambda m: m.field.constants.raw, fitted.model, replace_fn=lambda raw: 2 * raw)
     path = tmp_path / "model.safetensors"
@@ -561,5 +563,12 @@ def test_any_model_is_saved(fitted, tmp_path):
     assert len(nf.load(path).members) == 2
     with pytest.raises(ValueError, match=r"^model must be a NeuralODE or an Ensemble, such as fit\.model, got Fit of"):
         nf.save(fitted, path)
+
+
+def test_a_model_is_saved_to_a_file(model, tmp_path):
+    nf.save(model, str(tmp_path / "model.safetensors"))
+    assert eqx.tree_equal(nf.load(tmp_path / "model.safetensors"), model)
+    with pytest.raises(ValueError, match=r"^model must be a NeuralODE or an Ensemble, such as fit\.model, got 'model'"):
+        nf.save("model", tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match=r"^path must be the name of a file, got 5\.$"):
         nf.save(model, 5)

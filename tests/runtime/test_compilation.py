@@ -120,8 +120,12 @@ def test_the_next_stage_is_compiled_while_one_trains(monkeypatch):
 
 @pytest.mark.parametrize(
     ("optimizer", "compiles"),
-    [(nf.LBFGS(memory=3), 0), (nf.LevenbergMarquardt(tries=3), 0), (nf.Adam(schedule="constant"), 0), (nf.Adam(), 1)],
-    ids=["lbfgs", "lm", "constant", "cosine"],
+    [
+        pytest.param(nf.LBFGS(memory=3), 0, id="lbfgs"),
+        pytest.param(nf.LevenbergMarquardt(tries=3), 0, id="lm", marks=pytest.mark.slow),
+        pytest.param(nf.Adam(schedule="constant"), 0, id="constant", marks=pytest.mark.slow),
+        pytest.param(nf.Adam(), 1, id="cosine"),
+    ],
 )
 def test_stages_of_any_number_of_steps_share_programs_unless_a_schedule_depends_on_it(optimizer, compiles):
     first, second = (

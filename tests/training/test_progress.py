@@ -28,9 +28,9 @@ t = np.linspace(0, 3, 12)
 data = nf.Dataset.from_arrays(t, np.stack([np.cos(t), np.sin(t)], axis=-1))
 
 
-def fit(**more):
+def fit(ridge="auto", **more):
     training = nf.Training(steps=20, chunk_steps=10)
-    options = nf.Options(recipe="direct")
+    options = nf.Options(recipe="direct", penalty=nf.Penalty(ridge=ridge))
     nf.fit(data, field=nf.MLP(width=8, depth=2), training=training, options=options, **more)
 """
 
@@ -94,16 +94,16 @@ def test_progress_goes_to_the_stream_that_is_a_terminal(monkeypatch):
 
 
 def test_progress_is_turned_off(monkeypatch):
-    assert streams_of_fit(monkeypatch, "stdout", "stderr", progress=False) == ("", "")
+    assert streams_of_fit(monkeypatch, "stdout", "stderr", progress=False, ridge=0.0) == ("", "")
 
 
 def test_nothing_is_printed_where_there_is_no_terminal_and_no_notebook(capfd):
-    fit()
+    fit(ridge=0.0)
     assert capfd.readouterr() == ("", "")
 
 
 def test_plain_lines_are_printed_on_request(capfd):
-    fit(progress=True)
+    fit(progress=True, ridge=0.0)
     out, err = capfd.readouterr()
     assert err == "" and "compiling main: up to 20 steps\nmain" in out and "step     20 of 20" in out
 

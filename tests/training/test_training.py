@@ -43,7 +43,14 @@ def train(recipe, callback=None, **options):
 
 
 @pytest.mark.usefixtures("without_cache")
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "minibatches",
+        "adam, then lbfgs",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("adam", "lbfgs", "backtracking")),
+    ],
+)
 def test_interrupted_equals_uninterrupted(name, tmp_path):
     """Bit for bit, through a file and a new training loop; also at the end of a stage and of the training."""
     whole = train(RECIPES[name]())

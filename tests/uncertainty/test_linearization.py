@@ -196,19 +196,32 @@ def test_factors_are_those_of_student_s_t():
     assert factors_of_t(math.inf)[at] == pytest.approx(scipy.stats.norm.ppf([0.75, 0.95, 0.995]))
 
 
-@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.slow), 5])
-def test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to(given):
-    """Of members that are alike, the spread is the error of the start alone, which regression knows."""
-    ts, noise = np.linspace(0, 3, 16), 0.1
+def members_alike(given, ts, noise) -> tuple[nf.Ensemble, nf.Dataset, nf.NeuralODE]:
+    """An ensemble of one model of a decay, whose start is fitted to the first `given` rows; its data, and the model."""
     data = nf.Dataset.from_arrays(ts, np.exp(-0.7 * ts)[:, None], states=["x"])
     field = functools.partial(nf.Known, equations={"x": "-k*x"}, constants={"k": 0.7})
     start = functools.partial(nf.Fitted, given=given)
     model = nf.make_model(data, field=field, start=start, scaling=nf.Scaling(affine=False), key=jax.random.key(0))
-    ensemble = nf.Ensemble.of([model] * 33, data, None, gain=100.0, noise=np.array([noise]), freedom=5.0)
+    return nf.Ensemble.of([model] * 33, data, None, gain=100.0, noise=np.array([noise]), freedom=5.0), data, model
+
+
+@pytest.mark.parametrize("given", [None, 5])
+def test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to(given):
+    """Of members that are alike, the spread is the error of the start alone, which regression knows."""
+    ts, noise = np.linspace(0, 3, 16), 0.1
+    ensemble, data, _ = members_alike(given, ts, noise)
     width = np.asarray(ensemble.moments(data)[1])[0, :, 0]
     reads = np.exp(-0.7 * ts)[:given]
     expected = np.hypot(noise, noise * np.exp(-0.7 * ts) / np.linalg.norm(reads))
     assert width == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [None, 5])
+def test_bands_are_of_students_t_and_a_start_that_is_stated_is_sure(given):
+    ts, noise = np.linspace(0, 3, 16), 0.1
+    ensemble, data, model = members_alike(given, ts, noise)
+    width = np.asarray(ensemble.moments(data)[1])[0, :, 0]
     bands = ensemble.bands(data, level=0.9)
     assert (bands.upper - bands.lower)[0, :, 0] == pytest.approx(2 * scipy.stats.t.ppf(0.95, 5) * width, rel=1e-3)
     stated = ensemble.moments(model.starting_from({"x": 1.0}, ts, None))[1]
