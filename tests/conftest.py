@@ -2,8 +2,6 @@
 
 import gc
 import os
-import shutil
-import tempfile
 from collections import Counter
 from importlib.metadata import version
 
@@ -16,7 +14,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from node_fit.runtime.compilation import CROWDED, LARGEST_CACHE, PROGRAMS, mappings, prune
+from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
 # The tests mostly wait for XLA's compiler; unoptimised programs, each in one piece, compile in a third of the time.
 # `test_second_start.py` compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
@@ -33,10 +31,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Where in the source an operation was written takes time to find, and no test asks.
 jax.config.update("jax_traceback_in_locations_limit", 1)
 
-# The first process of the session creates the cache; its workers inherit it through the environment.
-OWNER = "NODE_FIT_TEST_CACHE" not in os.environ
-os.environ.setdefault("NODE_FIT_TEST_CACHE", tempfile.mkdtemp(prefix="node_fit-tests-") if OWNER else "")
-
 
 def pytest_addoption(parser):
     parser.addoption("--update-docs", action="store_true", help="rewrite outputs that the docs quote, where stale")
@@ -44,12 +38,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests.
-    # Programs stay for the next session, and the user's folders stay clean.
-    folder = config.cache.mkdir("programs")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # Tests and the commands that they run share programs, with the next session too; the user's folders stay clean.
+    os.environ["NODE_FIT_TEST_CACHE"] = str(config.cache.mkdir("commands"))
+    jax.config.update("jax_compilation_cache_dir", os.environ["NODE_FIT_TEST_CACHE"] + "/node_fit/programs")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    if OWNER:
-        prune(folder, LARGEST_CACHE)
 
 
 def pytest_collection_modifyitems(items):
@@ -61,11 +53,6 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # What was imported stays, so that no later collection has to look at it.
-
-
-def pytest_unconfigure(config):
-    if OWNER:
-        shutil.rmtree(os.environ["NODE_FIT_TEST_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -31,7 +31,7 @@ ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if key not in ("HYDRA_FULL_ERROR", "COLUMNS")},
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "JAX_PLATFORMS": "cpu",
-    # One cache for the session: the commands share compiled programs, and the user's folders stay clean.
+    # As `conftest.py` says: the commands share compiled programs, and the user's folders stay clean.
     "XDG_CACHE_HOME": os.environ["NODE_FIT_TEST_CACHE"],
 }
 TABLE = ("data=table", "data.path=mine.csv", "data.time=t", "data.states=[x,y]", "data.trajectory=id")
