@@ -245,7 +245,9 @@ def test_a_term_is_forbidden_however_it_is_written():
     assert len({shape_of_term(text) for text in shapes}) == len(shapes) - 2
 
 
-@pytest.mark.parametrize(("what", "rows"), [("noise", 80), ("random walk", 80), ("random walk", 25)])
+@pytest.mark.parametrize(
+    ("what", "rows"), [("noise", 80), pytest.param("random walk", 80, marks=pytest.mark.slow), ("random walk", 25)]
+)
 def test_no_equation_is_claimed_where_there_is_none(what, rows):
     """Of few rows, some sum of terms follows any random walk; but so does a linear map of the row before."""
     draw = np.random.default_rng(1).standard_normal((rows, 2))

@@ -40,7 +40,7 @@ def solve_held(equations, values, r: float):
     return solution, float(gradient.field.constants.raw[0])
 
 
-@pytest.mark.parametrize("r", [0.55, 1.0])
+@pytest.mark.parametrize("r", [pytest.param(0.55, marks=pytest.mark.slow), 1.0])
 def test_a_hidden_state_may_grow_by_ten_orders_of_magnitude(r):
     solution, slope = solve_held(GROWTH, {"q": "0.2", "x": "0.02"}, r)
     assert solution.ok.all()

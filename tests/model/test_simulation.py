@@ -71,7 +71,13 @@ def test_what_was_compiled_before_training_serves_the_trained_model(splits, star
 
 
 @pytest.mark.usefixtures("without_cache")
-@pytest.mark.parametrize("start", [nf.First, functools.partial(nf.Fitted, given=None)], ids=["first", "fitted"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(nf.First, id="first"),
+        pytest.param(functools.partial(nf.Fitted, given=None), id="fitted", marks=pytest.mark.slow),
+    ],
+)
 def test_what_an_attempt_is_judged_by_serves_the_whole_run(splits, start):
     """An attempt sees the training and the validation data, and the end of a run the test data too."""
     made = carry(nf.make_model(data(), start=start, key=jax.random.key(3)), np.float32)

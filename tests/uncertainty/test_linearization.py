@@ -205,7 +205,7 @@ def members_alike(given, ts, noise) -> tuple[nf.Ensemble, nf.Dataset, nf.NeuralO
     return nf.Ensemble.of([model] * 33, data, None, gain=100.0, noise=np.array([noise]), freedom=5.0), data, model
 
 
-@pytest.mark.parametrize("given", [None, 5])
+@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to(given):
     """Of members that are alike, the spread is the error of the start alone, which regression knows."""
     ts, noise = np.linspace(0, 3, 16), 0.1
