@@ -16,11 +16,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from node_fit.runtime.compilation import CROWDED, PROGRAMS, mappings
 
-# The tests mostly wait for XLA's compiler; unoptimised programs, each in one piece, compile in a third of the time.
-# `test_second_start.py` compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
+# The tests mostly wait for XLA's compiler; unoptimised programs compile in a third of the time. `test_second_start.py`
+# compiles as users do, and so does everything if `XLA_FLAGS=` is in the environment.
 QUICK = "--xla_backend_optimization_level=0"
 if version("jaxlib").startswith("0.10."):  # Later versions may abort on unknown flags.
-    QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", QUICK)  # Before JAX first uses a device.
 
 # As commands do: tracing makes many objects, and few of them are garbage.
