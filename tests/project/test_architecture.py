@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import concepts
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "node_fit"
@@ -161,46 +162,26 @@ def test_there_is_one_kind_of_expression():
     assert python == {"expressions.python_syntax"}, "which words what is wrong with a text"
     assert homes(public_definitions)["Parser"] == {"expressions.parsing"}
     assert homes(constants)["OPERATIONS"] == {"expressions.operations"}
-    tables = re.compile(r"""["'](?:sqrt|cosh)["']:""")
-    assert [name for name, path in MODULES.items() if tables.search(path.read_text())] == ["expressions.operations"]
+    assert homes_of("a table of functions by their names") == {"expressions.operations"}
+
+
+def homes_of(idea: str) -> set[str]:
+    """The modules in which an idea is programmed, as `scripts/docs/concepts.py` finds it."""
+    return {name for name, path in MODULES.items() if concepts.IDEAS[idea](path.read_text())}
 
 
 def test_explicit_methods_have_one_step():
     """Steps that adapt, that are held, and that are held between rows are the same."""
-    stages = re.compile(r"zip\(\w+\.a, \w+\.c")
-    assert [name for name, path in MODULES.items() if stages.search(path.read_text())] == ["solver.methods"]
-
-
-# Names of what shortens the steps of a search.
-STEP_CONTROL = re.compile("damping|radius|trust")
-
-
-def adapts_damping(text: str) -> bool:
-    """Whether a program multiplies or divides a damping, or a radius, by a number: a search of its own."""
-
-    def last_name(node: ast.expr) -> str:
-        while isinstance(node, ast.Subscript):
-            node = node.value
-        return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-    def is_number(node: ast.expr) -> bool:
-        return isinstance(node, ast.Constant | ast.Attribute) or (isinstance(node, ast.Name) and node.id.isupper())
-
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult | ast.Div):
-            if STEP_CONTROL.search(last_name(node.target)):
-                return True
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
-            pairs = ((node.left, node.right), (node.right, node.left))
-            if any(STEP_CONTROL.search(last_name(one)) and is_number(other) for one, other in pairs):
-                return True
-    return False
+    assert homes_of("a step of an explicit method in JAX") == {"solver.methods"}
 
 
 def test_three_loops_search_by_damped_steps():
     """One is compiled, one is on the host, and one trains networks by steps of an optimizer; others call them."""
-    homes = {name for name, path in MODULES.items() if adapts_damping(path.read_text())}
-    assert homes == {"minimize.compiled", "minimize.host", "optimizers.levenberg_marquardt"}
+    assert homes_of("a search by damped steps") == {
+        "minimize.compiled",
+        "minimize.host",
+        "optimizers.levenberg_marquardt",
+    }
     host = ast.parse(MODULES["minimize.host"].read_text())
     looping = [f.name for f in host.body if isinstance(f, ast.FunctionDef) and ".accepts(" in ast.unparse(f)]
     assert looping == ["minimize_together"]
@@ -217,8 +198,8 @@ def test_three_loops_search_by_damped_steps():
     ],
 )
 def test_a_loop_that_changes_its_damping_is_found(text):
-    assert adapts_damping(text)
-    assert not adapts_damping("matrix = information + np.diag(damping * scale)"), "a step, by whatever damping"
+    assert concepts.adapts_damping(text)
+    assert not concepts.adapts_damping("matrix = information + np.diag(damping * scale)"), "a step, by whatever damping"
 
 
 def test_hints_say_what_is_passed():
