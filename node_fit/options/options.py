@@ -43,8 +43,9 @@ LOW_ORDER = ("euler", "heun", "bosh3")
 MOST_STEPS = 16384
 # Trajectories of a single fit for each device of a CPU: with fewer, another device does not pay.
 EACH = 64
-# Trajectories at once, or rows in all, from which a GPU pays: for fewer, its programs compile longer than they save.
-PAYS_ON_GPU, ROWS_ON_GPU = 10_000, 50_000
+# Trajectories at once from which a GPU pays: for fewer, its programs compile longer than they save, and it waits for
+# each step of validation, where steps adapt from row to row.
+PAYS_ON_GPU = 10_000
 
 # How much is tried.
 Effort = Literal["quick", "normal", "thorough"]
@@ -106,7 +107,7 @@ class Devices:
 
     **Arguments:**
 
-    - `kind`: `cpu`, `gpu`, or `auto` for a GPU, if there is one, where many rows are solved.
+    - `kind`: `cpu`, `gpu`, or `auto` for a GPU, if there is one, where many trajectories are solved at once.
     - `count`: number of devices over which members, or the trajectories of a single fit, are spread; all devices if
       None. As many are used as divide the members or trajectories. `auto` uses all devices of a CPU for several
       members, one for every 64 trajectories of a single fit, and one on a GPU.
@@ -212,7 +213,7 @@ class Options:
       `{"half_life": "log(2)/k"}`; see `Fit.derived`.
     - `precision`: `x32` or `x64`; the process's mode if None.
     - `device`: `auto`, `cpu` or `gpu`, or `Devices`. `auto` is a GPU, if there is one, for 10,000 trajectories at once
-      or 50,000 rows, and else the CPU, which is done sooner with fewer.
+      or more, and else the CPU, which is done sooner with fewer.
     - `seed`: the seed of initial parameters and minibatches.
     - `effort`: what to try where the first fit is not good, or rows are few: with `normal`, equations of few terms, a
       polynomial, windows that grow and a linear field, or several starts of known equations; with `thorough`, more
@@ -299,7 +300,7 @@ class Options:
         return Placement(self.kind, kind, None, fewest=1 if members > 1 else EACH)
 
     def for_data(self, train: Dataset, fits: int = 1) -> "Options":
-        """The options with `device=auto` decided: the CPU, unless so many rows are solved that a GPU pays.
+        """The options with `device=auto` decided: the CPU, unless so many trajectories are solved that a GPU pays.
 
         **Arguments:** `fits`: that are made at once.
         """
@@ -307,8 +308,7 @@ class Options:
         if self.device != Devices() or find_device("auto").platform == "cpu":
             return self
         restarts = self.restarts if isinstance(self.restarts, int) else 1
-        together = max(fits, self.members.count, restarts)
-        if len(train.lengths) * together >= PAYS_ON_GPU or train.lengths.sum() * together >= ROWS_ON_GPU:
+        if len(train.lengths) * max(fits, self.members.count, restarts) >= PAYS_ON_GPU:
             return self
         return replace(self, device=Devices("cpu"))
 

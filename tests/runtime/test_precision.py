@@ -105,7 +105,7 @@ def test_devices_by_name():
         find_device("tpu")
 
 
-def test_a_gpu_is_chosen_for_many_trajectories_or_rows_alone(monkeypatch):
+def test_a_gpu_is_chosen_for_many_trajectories_alone(monkeypatch):
     """For fewer, the CPU is faster; a device that was asked for stays."""
     monkeypatch.setattr(options, "find_device", lambda name: SimpleNamespace(platform="gpu"))
     monkeypatch.setattr(options, "PAYS_ON_GPU", 12)
@@ -116,8 +116,6 @@ def test_a_gpu_is_chosen_for_many_trajectories_or_rows_alone(monkeypatch):
 
     assert (chosen(), chosen(ensemble=2), chosen(fits=2)) == ("cpu", "cpu", "cpu")
     assert (chosen(ensemble=3), chosen(restarts=3), chosen(fits=3)) == ("auto", "auto", "auto")
-    monkeypatch.setattr(options, "ROWS_ON_GPU", int(data.lengths.sum()))
-    assert chosen() == "auto"
     assert chosen(device="gpu") == "gpu" and chosen(device=nf.Devices(count=2)) == "auto"
     monkeypatch.undo()
     assert chosen() == "auto" or find_device("auto").platform == "gpu"
