@@ -41,7 +41,7 @@ def scope(precision: str, device: jax.Device | None = None) -> Generator[None]: 
         stack.enter_context(jax.enable_x64(precision == "x64"))
         if device is not None and device != default_device():
             stack.enter_context(jax.default_device(device))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        if default_device().platform != "cpu":
+        if device is not None and device.platform != "cpu":
             # By default, a GPU rounds the factors of float32 products to ten bits, far more than a step's tolerance.
             stack.enter_context(jax.default_matmul_precision("highest"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         yield

@@ -45,7 +45,7 @@ from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 
 # Version of the file format. Any change to it needs a step in `storage.files` that upgrades files of the previous
 # version.
-MODEL_SCHEMA = 7
+MODEL_SCHEMA = 8
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
 STORED_FUNCTIONS: dict[str, Callable[..., object]] = {

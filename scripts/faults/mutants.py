@@ -80,7 +80,7 @@ MUTANTS = (
     Mutant(
         "placement: full float32 on a GPU",
         "node_fit/runtime/placement.py",
-        'if default_device().platform != "cpu":',
+        'if device is not None and device.platform != "cpu":',
         "if False:",
         MARCHES,
     ),

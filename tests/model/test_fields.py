@@ -38,7 +38,8 @@ def test_mlp_is_what_it_says(activation):
     x = np.array([0.3, -1.0, 2.0], np.float32)
     for layer in field.network.layers[:-1]:
         x = np.asarray(ACTIVATIONS[activation](layer.weight @ x + layer.bias))
-    expected = np.asarray(field.network.layers[-1].weight) @ x + np.asarray(field.network.layers[-1].bias)
+    last = field.network.layers[-1]
+    expected = np.einsum("ij,j->i", np.asarray(last.weight), x) + np.asarray(last.bias)
     rates = field(ZERO, jnp.array([0.3, -1.0]), jnp.array([2.0]))
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
 

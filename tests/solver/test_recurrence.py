@@ -197,7 +197,7 @@ def test_a_loss_is_the_same_function_whichever_guess_it_begins_at():
         return jnp.mean((solve(mlp, "parallel", dtype=jnp.float32, guess=guess).ys - 1) ** 2)
 
     noise = 0.1 * jax.random.normal(jax.random.key(1), truth.shape)
-    with placement.scope("x32"):
+    with placement.scope("x32", jax.devices()[0]):
         losses = [float(loss(mlp, guess)) for guess in (None, truth, truth + noise, jnp.zeros_like(truth))]
     assert np.ptp(losses) <= 8 * np.finfo(np.float32).eps * losses[0]
 
@@ -242,12 +242,10 @@ def test_a_march_is_chosen_by_device_and_size(monkeypatch, march, trajectories, 
 
 
 def test_products_are_not_rounded_to_ten_bits_on_a_gpu(monkeypatch):
-    pretend(monkeypatch, "cpu")
-    with placement.scope("x32"):
-        assert jax.config.jax_default_matmul_precision is None
-    pretend(monkeypatch, "gpu")
-    with placement.scope("x32"):
-        assert jax.config.jax_default_matmul_precision == "highest"
+    for platform, products in (("cpu", None), ("gpu", "highest")):
+        pretend(monkeypatch, platform)
+        with placement.scope("x32", placement.default_device()):
+            assert jax.config.jax_default_matmul_precision == products
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Files that every later version reads: models, checkpoints and run directories of each schema.
 
-`run` has schema 4, `angles` schema 5, and the models in `starts` schema 6.
+`run` has schema 4, `angles` schema 5, the models in `starts` schema 6, and the one in `march` schema 7.
 They are never made again. Predictions may differ by what rounding on another processor, or another version of JAX, does
 to a solve at a tolerance of 1e-6: by a thousandth.
 """
@@ -92,3 +92,12 @@ def test_a_start_that_was_given_for_states_that_are_absent_is_still_theirs(rule)
     expected = np.loadtxt(GOLDEN / "starts" / f"{rule}.csv", delimiter=",")
     # A fitted start solves a least-squares problem in single precision before; expected is what it is in double.
     np.testing.assert_allclose(predicted.reshape(-1, 2), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_solver_without_a_march_chooses_it():
+    """Version 7 of the files had one march."""
+    model = nf.load(GOLDEN / "march" / "decay.safetensors")
+    assert model.solver.march == "auto"
+    ts = np.linspace(0, 4, 12)
+    data = nf.Dataset.from_arrays(ts, np.exp(-0.5 * ts)[:, None], states=["c"])
+    np.testing.assert_allclose(model.predict(data)[0, :, 0], np.exp(-0.5 * ts), rtol=1e-4)
