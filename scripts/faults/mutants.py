@@ -1508,7 +1508,7 @@ def tried(tree: Path, mutant: Mutant, quick: bool) -> tuple[bool, str]:
 def tested(tree: Path, tests: tuple[str, ...], quick: bool, longest: float | None = LONGEST) -> tuple[int, str]:
     """Pytest's exit code for some tests of a tree, or the quick ones of them, and the first that failed."""
     # No bytecode is written: it would outlive a mutant of the same size and second.
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *tests]
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-rfE", *tests]
     command += ["-m", "not slow"] if quick else []
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=longest)
