@@ -616,7 +616,7 @@ MUTANTS = (
         "node_fit/model/ensemble.py",
         "known & known[:, 1:].any(axis=(1, 2), keepdims=True)",
         "known",
-        ("tests/uncertainty/test_linearization.py::test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to",),
+        ("tests/uncertainty/test_linearization.py::test_bands_are_of_students_t_and_a_start_that_is_stated_is_sure",),
     ),
     Mutant(
         "a difference near zero",
@@ -959,14 +959,14 @@ MUTANTS = (
         "node_fit/fitting/selection.py",
         "flattered = train / FLATTERED",
         "flattered = train",
-        ("tests/fitting/test_selection.py",),
+        ("tests/fitting/test_select_iterate.py",),
     ),
     Mutant(
         "members without a validation loss come last",
         "node_fit/fitting/selection.py",
         "return validated, chosen if",
         "return False, chosen if",
-        ("tests/fitting/test_selection.py",),
+        ("tests/fitting/test_select_iterate.py",),
     ),
     Mutant(
         "triggers of one instant",

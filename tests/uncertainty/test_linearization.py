@@ -216,8 +216,7 @@ def test_the_start_is_as_uncertain_as_the_rows_that_it_is_fitted_to(given):
     assert width == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [None, 5])
+@pytest.mark.parametrize("given", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_bands_are_of_students_t_and_a_start_that_is_stated_is_sure(given):
     ts, noise = np.linspace(0, 3, 16), 0.1
     ensemble, data, model = members_alike(given, ts, noise)
