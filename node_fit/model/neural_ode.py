@@ -116,8 +116,8 @@ class NeuralODE(eqx.Module):
 
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem:
         """The initial value problem of all states, hidden ones included, in scaled units."""
-        bound, guess = self.bound(batch, start), self.guess(batch, start)
-        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps, guess)
+        bound = self.bound(batch, start)
+        return InitialValueProblem(self.field, batch.ts, start, batch.us, batch.origin, bound, batch.jumps)
 
     def guess(
         self, batch: Batch, start: Float[Array, "trajectory state"]

@@ -24,6 +24,7 @@ from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
 from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
 from ..solver.methods import Adjoint, with_defaults
+from ..solver.problem import InitialValueProblem
 from ..solver.solver import Solver, as_solver
 from ..solver.triggers import has_triggers
 from .objective import (
@@ -158,13 +159,20 @@ class AbstractSimulation(AbstractLeastSquares):
     ) -> Float[Array, "block row"]:
         """The residuals of solved states."""
 
+    def problem(self, model: NeuralODE, auxiliary: PyTree, target: Target, batch: Batch) -> InitialValueProblem:
+        """What is solved, with a guess for steps that are solved at once."""
+        problem = model.problem(batch, self.starts(model, auxiliary, target))
+        if not self.solver.marches_together(problem.field, *problem.y0.shape):
+            return problem
+        return replace(problem, guess=model.guess(batch, problem.y0))
+
     def residuals(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Residuals:
         return self.solved(model, auxiliary, target)
 
     def solved(self, model: NeuralODE, auxiliary: PyTree, target: Target, adjoint: Adjoint | None = None) -> Residuals:
         """The residuals; `adjoint` in place of the solver's own."""
         batch, grid = self.seen(target)
-        problem = model.problem(batch, self.starts(model, auxiliary, target))
+        problem = self.problem(model, auxiliary, target, batch)
         if grid is None:
             solution, excess = self.solver.solve(problem, joint=batch.joint, adjoint=adjoint), 0.0
         else:
@@ -199,7 +207,6 @@ class AbstractSimulation(AbstractLeastSquares):
             y0=jnp.concatenate([y0, s0], axis=1),
             bound=bound,
             jumps=jumps,
-            guess=None,
         )
         ys = self.solver.solve_held(problem, grid, between_rows=batch.driven).ys
         states, moved = ys[..., :count], ys[..., count:].reshape(*ys.shape[:2], count, x.size)
@@ -219,7 +226,7 @@ class AbstractSimulation(AbstractLeastSquares):
     def step_errors(self, model: NeuralODE, auxiliary: PyTree, target: Target) -> Float[Array, "block step"]:
         batch, grid = self.seen(target)
         assert target.grid is not None and grid is not None
-        problem = model.problem(batch, self.starts(model, auxiliary, target))
+        problem = self.problem(model, auxiliary, target, batch)
         errors = self.solver.step_errors(problem, grid, between_rows=batch.driven)
         if batch.driven:
             return errors

@@ -99,11 +99,11 @@ def march(
 
     used = steps_in_use(times)
     if together:
-        found = solved_together(evaluate, y0, times, table, guess)
+        found = solve_together(evaluate, y0, times, table, guess)
     elif adjoint == "direct":
-        found = scanned(evaluate, y0, times, table)
+        found = scan_steps(evaluate, y0, times, table)
     elif adjoint == "forward":
-        found = looped(evaluate, y0, times, used, table)
+        found = loop_steps(evaluate, y0, times, used, table)
     else:
         # What the derivative reads becomes an argument, for which a gradient can be returned.
         rates = eqx.filter_closure_convert(evaluate, times[0], y0)
@@ -136,7 +136,7 @@ def first_slope(evaluate: Derivative, table: Tableau, y0: Array, begin: Array) -
     return evaluate(begin, y0) if table.fsal else jnp.zeros_like(y0)
 
 
-def scanned(evaluate: Derivative, y0: Array, times: Array, table: Tableau) -> Nodes:
+def scan_steps(evaluate: Derivative, y0: Array, times: Array, table: Tableau) -> Nodes:
     """Takes all steps."""
 
     @jax.checkpoint
@@ -149,7 +149,7 @@ def scanned(evaluate: Derivative, y0: Array, times: Array, table: Tableau) -> No
     return Nodes(jnp.concatenate([y0[None], after]), stages)
 
 
-def solved_together(
+def solve_together(
     evaluate: Derivative, y0: Array, times: Array, table: Tableau, guess: Float[Array, "trajectory node state"] | None
 ) -> Nodes:
     """Takes all steps at once."""
@@ -162,7 +162,7 @@ def solved_together(
     return Nodes(jnp.concatenate([y0[None], after]), stages)
 
 
-def looped(evaluate: Derivative, y0: Array, times: Array, used: Int[Array, ""], table: Tableau) -> Nodes:
+def loop_steps(evaluate: Derivative, y0: Array, times: Array, used: Int[Array, ""], table: Tableau) -> Nodes:
     """Takes the steps in use."""
 
     def body(i: Array, carry: tuple[Array, Array, Nodes]) -> tuple[Array, Array, Nodes]:
@@ -180,14 +180,14 @@ def looped(evaluate: Derivative, y0: Array, times: Array, used: Int[Array, ""], 
 @eqx.filter_custom_vjp
 def reversible(differentiable: tuple[Derivative, Array], times: Array, used: Int[Array, ""], method: str) -> Nodes:
     """Takes the steps in use, with a reverse-mode derivative."""
-    return looped(*differentiable, times, used, tableau(method))
+    return loop_steps(*differentiable, times, used, tableau(method))
 
 
 @reversible.def_fwd
 def _(
     perturbed: PyTree, differentiable: tuple[Derivative, Array], times: Array, used: Int[Array, ""], method: str
 ) -> tuple[Nodes, Nodes]:
-    nodes = looped(*differentiable, times, used, tableau(method))
+    nodes = loop_steps(*differentiable, times, used, tableau(method))
     return nodes, nodes
 
 

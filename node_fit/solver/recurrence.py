@@ -124,8 +124,9 @@ def iterate(residuals: Linear, guess: States) -> Iterates:
         # Where a linear model grows beyond all numbers, it is wrong.
         relative = jnp.where(jnp.isfinite(relative), relative, jnp.inf).max(axis=(1, 2))
         moves = relative.max()
-        # Newton's method squares the error, so the last two corrections foretell the next one.
-        close = (moves <= QUADRATIC) & (moves * (moves / at.moves) ** 2 <= spacing)
+        # Newton's method squares the error, so two corrections foretell the next one; a single one foretells nothing.
+        foretold = jnp.where(at.number > 0, moves * (moves / at.moves) ** 2, jnp.inf)
+        close = (moves <= QUADRATIC) & (foretold <= spacing)
         # Rounding shrinks no further.
         still = (moves <= QUADRATIC**2) & (moves >= at.moves / 2)
         ys = at.ys + jnp.clip(jnp.nan_to_num(move), -MOST_MOVE, MOST_MOVE)

@@ -52,8 +52,15 @@ MUTANTS = (
     Mutant(
         "recurrence: rounding as the end",
         "node_fit/solver/recurrence.py",
-        "(moves / at.moves) ** 2 <= spacing",
-        "(moves / at.moves) ** 2 <= 1e-6",
+        "(foretold <= spacing)",
+        "(foretold <= 1e-6)",
+        MARCHES,
+    ),
+    Mutant(
+        "recurrence: one correction foretells nothing",
+        "node_fit/solver/recurrence.py",
+        "jnp.where(at.number > 0, moves * (moves / at.moves) ** 2, jnp.inf)",
+        "moves * (moves / at.moves) ** 2",
         MARCHES,
     ),
     Mutant(

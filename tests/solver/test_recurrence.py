@@ -198,7 +198,8 @@ def test_a_loss_is_the_same_function_whichever_guess_it_begins_at():
 
     noise = 0.1 * jax.random.normal(jax.random.key(1), truth.shape)
     with placement.scope("x32", jax.devices()[0]):
-        losses = [float(loss(mlp, guess)) for guess in (None, truth, truth + noise, jnp.zeros_like(truth))]
+        guesses = (None, truth, truth + noise, truth + 0.01 * noise, jnp.zeros_like(truth))
+        losses = [float(loss(mlp, guess)) for guess in guesses]
     assert np.ptp(losses) <= 8 * np.finfo(np.float32).eps * losses[0]
 
 
@@ -207,12 +208,16 @@ def test_few_iterations_are_enough_near_the_data():
         step, y0, xs, _ = logistic(2.0)
         truth, _ = in_turn(step, y0, xs)
 
+        def distance(guess):
+            return jnp.abs(solve_recurrence(step, y0, xs, guess)[0] - truth).max()
+
         def count(guess):
             residuals = lambda ys: ys - jax.vmap(step)(recurrence.before_steps(y0, ys), xs)[0]  # noqa: E731
             return int(recurrence.iterate(residuals, guess).number)
 
         noise = 0.02 * jax.random.normal(jax.random.key(0), truth.shape)
         assert count(truth) == 1
+        assert distance(truth + 1e-3) < 1e-14, "one correction is no proof that it was the last"
         assert count(truth + noise) <= 4
         assert count(jnp.broadcast_to(y0, truth.shape)) <= 8
 
