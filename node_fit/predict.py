@@ -107,6 +107,7 @@ def predict(
         )
     check_output(out, data, overwrite)
     config = read_config(config_file)
+    refuse_experiments(run)
     # A folder that the run names is not used: it would hold machine code.
     keep_programs(False if config.get("compile_cache") is False else "auto")
     table, level = with_own_events(stored_table(config, config_file), events), stored_level(config)
@@ -126,6 +127,16 @@ def predict(
     if gone:
         said = describe_divergence(dataset, gone, triggers=has_triggers(model.typical.field))
         print(f"warning: {said}; its later predictions are left empty.", file=sys.stderr)
+
+
+def refuse_experiments(run: Path) -> None:
+    """Refuses a run of a PEtab problem, which has a model for each experiment."""
+    files = sorted((run / "models").glob("*.safetensors"))
+    if files and not RunDirectory(run).model.exists():
+        raise ValueError(
+            f"{run} holds a model for each experiment, such as {files[0]}; export takes such a file in place of a run, "
+            "and in Python node_fit.load(FILE).predict(ts=times) simulates it."
+        )
 
 
 def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ from ..evaluation.simulation import predictions_frame
 from ..petab.fitting import Drawn, FitFromStart, PEtabFit, fit_petab, interval_in_words
 from ..petab.objective import Objective
 from ..petab.sources import list_places
-from ..petab.tables import Problem
+from ..petab.tables import PEtabError, Problem
 from ..plots.curves import TRAIN
 from ..plots.figures import plot_fit, plot_starts
 from ..report.pages import make_run_page
 from ..runtime.serialization import Json
 from ..storage.files import write_file
+from ..storage.model_file import save
 from ..uncertainty.confidence import ConfidenceInterval
 from .background import warn_on_error
 from .config.build import build, check_top, trajectories_to_plot
@@ -33,6 +35,8 @@ from .run_logger import Interruption
 
 TARGETS_OF_PROBLEMS = ("node_fit.PEtab", "node_fit.SBML")
 DEFAULT_PETAB_STARTS = 10
+# The folder of the experiments' models, of which the first ones are written, and what their files' names lack.
+MODELS, MAX_MODELS, NOT_IN_FILE_NAMES = "models", 50, r"[^A-Za-z0-9.+-]+"
 # The field of a config that names none, and that of networks in equations.
 PLAIN_FIELD, HYBRID_FIELD = "node_fit.MLP", "node_fit.Hybrid"
 
@@ -162,9 +166,11 @@ class PEtabRun:
         drawn = fit.draw()
         if drawn is not None:
             files.write_predictions(predictions_frame(drawn.data, drawn.predicted, split=TRAIN))
+        models = self.write_models(fit)
         files.write_summary(
             {
                 **summarise_petab(fit, intervals, method, drawn),
+                "models": models,
                 "status": status,
                 "overrides": self.record["overrides"],
                 "seconds": {"total": round(time.perf_counter() - self.began, 3)},
@@ -178,7 +184,37 @@ class PEtabRun:
         if status == "interrupted":
             self.say(f"interrupted; resume={files.path} goes on with the other starts")
         self.say("parameters.tsv and simulations.tsv are PEtab tables")
+        self.say_models(models)
         self.say(f"run: {files.path}")
+
+    def write_models(self, fit: PEtabFit) -> Json:
+        """Writes the model of each experiment to a file; returns the files by experiment, or why there is none."""
+        names = list(fit.objective.problem.experiments)[:MAX_MODELS]
+        written: Json = {}
+        with warn_on_error(f"the models in {self.files.path / MODELS} were", self.files.path):
+            (self.files.path / MODELS).mkdir(exist_ok=True)
+            for at, (name, model) in enumerate(fit.to_models(names).items()):
+                if isinstance(model, PEtabError):
+                    written[name] = {"left_out": str(model)}
+                    continue
+                file = f"{re.sub(NOT_IN_FILE_NAMES, '_', name) or at}.safetensors"
+                taken = {each.get("file") for each in written.values()}
+                file = f"{MODELS}/{f'{at}_{file}' if f'{MODELS}/{file}' in taken else file}"
+                save(model, self.files.path / file)
+                written[name] = {"file": file}
+        return written
+
+    def say_models(self, models: Json) -> None:
+        """Says which files hold models, and why an experiment has none."""
+        files = [each["file"] for each in models.values() if "file" in each]
+        if files:
+            self.say(
+                f"models: {files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}; node_fit.load(FILE) "
+                "predicts, and python -m node_fit.export FILE exports"
+            )
+        left_out = [each["left_out"] for each in models.values() if "left_out" in each]
+        if left_out:
+            self.say(f"{left_out[0]}{f' ({len(left_out)} experiments)' if len(left_out) > 1 else ''}")
 
     def draw(self, fit: PEtabFit, drawn: Drawn | None) -> None:
         """Draws the fit, the log-likelihoods of all starts, and the page."""

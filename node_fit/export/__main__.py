@@ -18,7 +18,7 @@ from ..data.dataset import Dataset, Split
 from ..data.table_source import Table
 from ..model.ensemble import Ensemble
 from ..model.neural_ode import NeuralODE
-from ..predict import holds_target, stored_level, stored_table, with_own_events
+from ..predict import holds_target, refuse_experiments, stored_level, stored_table, with_own_events
 from ..report.run_files import read_json
 from ..runtime.compilation import keep_programs
 from ..runtime.serialization import Json, __version__, is_json
@@ -90,6 +90,7 @@ def model_and_data(
             f"file NAME{MODEL_SUFFIX}."
         )
     config = read_config(config_file)
+    refuse_experiments(run)
     keep_programs(False if config.get("compile_cache") is False else "auto")
     model = load(RunDirectory(run).model, extensions=extensions)
     table = stored_table(config, config_file)

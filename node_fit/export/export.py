@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.dataset import Dataset, check_data
+from ..expressions.tree import symbols
 from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
+from ..model.fields.equations import normalize, parse
 from ..model.neural_ode import NeuralODE
 from ..model.observation import FormulaReadout
 from ..runtime.serialization import Json, __version__
@@ -247,8 +249,7 @@ def export(
     if data is not None:
         check_data(data, "data")
         model.check_channels(data)
-    if isinstance(model.typical.observation, FormulaReadout):
-        raise CannotExport("channels that are formulas of states and inputs (observation=formula) are not exported.")
+    check_formulas(model.typical)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))
@@ -285,6 +286,23 @@ def export(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_file(folder / name, content)
     return done
+
+
+def check_formulas(model: NeuralODE) -> None:
+    """Refuses channels that no function of the states alone gives.
+
+    **Raises:** `CannotExport` that names the channel, and what its formula reads.
+    """
+    if not isinstance(model.observation, FormulaReadout):
+        return
+    others = {normalize(name) for name in (*model.inputs, model.system.time)}
+    for channel, text in model.observation.formulas.texts:
+        read = sorted(others.intersection(symbols(parse(channel, text))))
+        if read:
+            raise CannotExport(
+                f"the channel {channel!r} is a formula of {read[0]!r} (observation=formula); exported models observe "
+                "states alone, so export the states, and compute the formula from them."
+            )
 
 
 def confidence_of(fit: Fit) -> Json:

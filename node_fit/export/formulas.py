@@ -9,6 +9,7 @@ import numpy as np
 from ..expressions.writing import write_sympy
 from ..model.fields.equations import normalize, parse
 from ..model.fields.known import Known
+from ..model.observation import MeasuredStates
 from ..runtime.serialization import __version__
 from .c import templates_with
 from .functions import Exported
@@ -21,6 +22,8 @@ def refusals_of_formulas(exported: Exported, trials: Sequence[CheckRecord]) -> l
     found: list[str] = []
     if not isinstance(exported.one.field, Known):
         found.append(f"a field of the class {type(exported.one.field).__name__}; only known equations are formulas")
+    if not isinstance(exported.one.observation, MeasuredStates):
+        found.append("channels that are no states")
     if len(exported.members) > 1:
         found.append("an ensemble")
     if exported.has_triggers:

@@ -19,7 +19,6 @@ from ..model.ensemble import Ensemble
 from ..model.initial_state.rule import Steady
 from ..model.initial_state.trained import Encoder, Fitted
 from ..model.neural_ode import NeuralODE
-from ..model.observation import FormulaReadout
 from ..runtime.placement import carry, dtype_of, scope
 from ..runtime.serialization import Json
 from ..solver.triggers import TriggeredField, has_triggers
@@ -196,19 +195,19 @@ def member_functions(model: NeuralODE) -> dict[str, Shaped]:
     def back(z: Float[Array, " state"]) -> Float[Array, " state"]:
         return columns_by_name(from_line, z * own.state_scale + own.state_shift, own.bounds)
 
-    observation = model.observation
-    assert not isinstance(observation, FormulaReadout)  # `export` refuses it.
+    def outputs(z: Float[Array, " state"]) -> Float[Array, " channel"]:
+        # Formulas that read the time or inputs are refused by `export`.
+        return model.channels(jnp.zeros((), z.dtype), z, jnp.zeros((inputs,), z.dtype))
 
     def observed(z: Float[Array, " state"]) -> Float[Array, " channel"]:
-        ys = observation(z) * scaler.state_scale + scaler.state_shift
-        return columns_by_name(from_line, ys, scaler.bounds)
+        return columns_by_name(from_line, outputs(z) * scaler.state_scale + scaler.state_shift, scaler.bounds)
 
     found: dict[str, Shaped] = {
         "rates": (model.field, *here),
         "slopes": (jax.jacfwd(model.field, argnums=1), *here),
         "field": (model.vector_field, *here),
         "jacobian": (jax.jacfwd(model.vector_field, argnums=1), *here),
-        "outputs": (observation, (states,)),
+        "outputs": (outputs, (states,)),
         "channels": (observed, (states,)),
         "states": (back, (states,)),
         "line": (line, (states,)),

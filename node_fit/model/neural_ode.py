@@ -255,6 +255,8 @@ class NeuralODE(eqx.Module):
                 f"the start of this model is read from {rows} measured rows, and y0 is one; pass data that begin with "
                 f"{rows} rows, such as {rows} rows at rest before what is to be predicted."
             )
+        if y0 is None and self.start.given_rows == 0:
+            y0 = np.full(len(self.states), np.nan)  # The start is read from no measurement.
         return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
 
     def predict_frame(

@@ -16,14 +16,18 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..data.dataset import Dataset
+from ..evaluation.metrics import Score, score_predictions
 from ..minimize.host import Box, LazyPoint, QuadraticModel, TrustRegion, minimize
 from ..minimize.restarts import draw_evenly
+from ..model.neural_ode import NeuralODE
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import fit_figure
-from ..runtime.validation import says_where
-from ..uncertainty.confidence import ConfidenceInterval
+from ..runtime.validation import check_argument, says_where
+from ..uncertainty.confidence import Confidence, ConfidenceInterval, Method
+from .experiment_model import make_experiment_models
 from .objective import Objective, Screen
-from .tables import Measurement, Problem, from_scale
+from .sources import some_of
+from .tables import Measurement, PEtabError, Problem, from_scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +39,7 @@ MAX_EVALUATIONS = 500
 # within so many units of the stored value on a parameter's scale.
 POINTS_FOR_A_START, WIDTH_WITHOUT_BOUNDS = 100, 3.0
 CURVE_POINTS = 200
+NO_CURVE = "all measurements are at an infinite time; there is no curve."
 # Fits whose log-likelihoods differ by no more than this have found the same maximum.
 SAME_LOG_LIKELIHOOD = 0.1
 # A step of a profile, in standard errors or in shares of the range between the bounds, and the most of them.
@@ -289,6 +294,63 @@ class PEtabFit:
             found[name] = self.as_intervals(*ends)[name]
         return found
 
+    def confidence(self, method: Method = "fisher", level: float = 0.95) -> Confidence:
+        """How sure the parameters are: `intervals` or `profiles`, in the form of other fits."""
+        check_argument("method", method, Method)
+        found = self.profiles(level=level) if method == "profile" else self.intervals(level)
+        lost = [name for name, each in found.items() if not math.isfinite(each.upper - each.lower)]
+        said = tuple(f"{name}: {interval_in_words(found[name])}." for name in lost)
+        return Confidence(method, level, "estimated", None, found, (), said, ())
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The estimated parameters, by the name that other fits have for them."""
+        return self.parameters
+
+    def to_models(self, experiments: Sequence[str] | None = None) -> dict[str, NeuralODE | PEtabError]:
+        """A model of each experiment, or the reason why there is none; see `to_model`."""
+        names = tuple(self.objective.problem.experiments) if experiments is None else experiments
+        return dict(make_experiment_models(self.objective, self.x, names))
+
+    def to_model(self, experiment: str | None = None) -> NeuralODE:
+        """An experiment as a model with the estimated parameters, to save, simulate and export as any other.
+
+        ```python
+        model = fit.to_model("dose_1")
+        node_fit.save(model, "dose_1.safetensors")
+        model.predict(ts=np.linspace(0, 60, 601))  # the observables
+        node_fit.export(model, "c", "dose_1")
+        ```
+
+        **Arguments:** `experiment`: its name; may be left out if there is one.
+
+        **Returns:** a model in double precision, whose channels are the observables (`NAME_2` with the second set of
+        what replaces their placeholders), and whose constants are held.
+
+        **Raises:** `ValueError` if there is no such experiment, or one can't be written as equations with triggers.
+        """
+        names = list(self.objective.problem.experiments)
+        if experiment is None and len(names) > 1:
+            raise ValueError(f"name one of the {len(names)} experiments: {some_of(names)}.")
+        chosen = names[0] if experiment is None else experiment
+        if chosen not in names:
+            raise ValueError(f"there is no experiment {chosen!r}; there are {some_of(names)}.")
+        model = self.to_models([chosen])[chosen]
+        if isinstance(model, PEtabError):
+            raise model
+        return model
+
+    def predict(self, ts: ArrayLike, experiment: str | None = None) -> Float[np.ndarray, "time observable"]:
+        """The observables of an experiment at increasing times; arguments as of `to_model`."""
+        return self.to_model(experiment).predict(ts=ts)
+
+    def score(self) -> Score:
+        """How well the simulated values match the measured ones, of all that is measured at a finite time."""
+        drawn = self.draw()
+        if drawn is None:
+            raise ValueError(NO_CURVE)
+        return score_predictions(drawn.data, drawn.predicted)
+
     def as_intervals(self, lowest: Vector, highest: Vector) -> dict[str, ConfidenceInterval]:
         lower, upper = self.objective.bounds
         found: dict[str, ConfidenceInterval] = {}
@@ -330,7 +392,7 @@ class PEtabFit:
         """A figure of measurements and curves, of at most three experiments: the best, the median and the worst."""
         drawn = self.draw()
         if drawn is None:
-            raise ValueError("all measurements are at an infinite time; there is no curve to draw.")
+            raise ValueError(NO_CURVE)
         return fit_figure(drawn.curves)
 
     @property

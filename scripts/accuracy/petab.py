@@ -2,6 +2,7 @@
 
     python scripts/accuracy/petab.py ../shared/petab/problems             # likelihoods and times
     python scripts/accuracy/petab.py ../shared/petab/problems --starts 20 # fits as well
+    python scripts/accuracy/petab.py ../shared/petab/problems --models    # experiments as models of their own
     python scripts/accuracy/petab.py ../shared/petab/problems --only Boehm
 
 The folder has one folder for each problem, as in https://github.com/Benchmarking-Initiative/Benchmark-Models-PEtab.
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import node_fit
+from node_fit.petab.experiment_model import conditions_of, make_experiment_models
 
 # Log-likelihoods at the stored parameters, as the collection of problems publishes them.
 PUBLISHED = {
@@ -68,22 +70,52 @@ def fit_from_starts(path: Path, starts: int, seed: int, minutes: float) -> str:
     return f"| {path.stem} | {values.max():.4f} | {near} of {len(values)} | {passed():.1f} |"
 
 
+def compare_models(path: Path) -> str:
+    """A row of the table of experiments as models: the largest difference from the problem's own simulations, over the
+    largest value of the observable in the experiment."""
+    objective = node_fit.objective(node_fit.read_petab(path))
+    x, problem = objective.nominal, objective.problem
+    simulated, refused, worst = objective.simulate(x), 0, 0.0
+    for name, model in make_experiment_models(objective, x, list(problem.experiments)):
+        if isinstance(model, ValueError):
+            refused += 1
+            continue
+        own = [(at, each) for at, each in enumerate(problem.measurements) if each.experiment == name]
+        times = sorted({conditions_of(problem, name)[0].time, *(each.time for _, each in own if each.time < np.inf)})
+        predicted = dict(zip(times, model.predict(ts=np.array(times)), strict=True))
+        for observable in {each.observable for _, each in own}:
+            of_it = [(at, each) for at, each in own if each.observable == observable and each.time < np.inf]
+            overrides = list(dict.fromkeys(each.overrides for _, each in of_it))
+            for at, each in of_it:
+                place = overrides.index(each.overrides) + 1
+                channel = observable if place == 1 else f"{observable}_{place}"
+                value = predicted[each.time][model.states.index(channel)]
+                size = max(abs(simulated[other]) for other, _ in of_it)
+                worst = max(worst, abs(value - simulated[at]) / size if np.isfinite(value) else np.inf)
+    return f"| {path.stem} | {len(problem.experiments)} | {refused} | {worst:.1e} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="a part of a problem's name")
     parser.add_argument("--starts", type=int, default=0, help="how many random starts to fit from")
+    parser.add_argument("--models", action="store_true", help="experiments as models, beside the problem's simulations")
     parser.add_argument("--minutes", type=float, default=np.inf, help="the most for the starts of a problem")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     paths = [path for path in sorted(arguments.folder.glob("*/*.yaml")) if arguments.only in path.stem]
-    if arguments.starts:
+    if arguments.models:
+        print("| problem | experiments | refused | largest difference |\n|---|---|---|---|")
+    elif arguments.starts:
         print("| problem | best log-likelihood | within 0.1 of it | minutes of a core |\n|---|---|---|---|")
     else:
         print("| problem | log-likelihood | published | objective | gradient | first objective | first gradient |")
         print("|---|---|---|---|---|---|---|")
     for path in paths:
-        if arguments.starts:
+        if arguments.models:
+            print(compare_models(path), flush=True)
+        elif arguments.starts:
             print(fit_from_starts(path, arguments.starts, arguments.seed, arguments.minutes), flush=True)
         else:
             print(measure(path), flush=True)

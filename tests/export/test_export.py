@@ -24,6 +24,17 @@ from node_fit.export.numpy_target import render_numpy
 from node_fit.export.trials import in_double
 
 WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Wdouble-promotion", "-Werror")
+
+
+def of_formula(text):
+    """Known equations of two states, of which one channel is a state, and the other a formula."""
+    return network(
+        field=functools.partial(nf.Known, equations={"x": "-k*x + f", "w": "x - 40*w"}, constants={"k": 0.4}),
+        hidden=["w"],
+        observation=functools.partial(nf.FormulaReadout, formulas={"v": text}, constants={"gain": 2.0}),
+    )
+
+
 CASES = {
     "encoder, hidden states, bounds": lambda: network(hidden=1, start=nf.Encoder, scaling=SCALED),
     "rows before the start, readout": lambda: network(
@@ -53,6 +64,7 @@ CASES = {
     "one state": lambda: network(single()),
     "triggers and events": bounce,
 }
+CASES["formulas of states"] = lambda: of_formula("gain*x**2 + w")
 LONG = {"hybrid, cubic inputs", "steady, implicit", "triggers and events"}
 
 
@@ -65,6 +77,24 @@ def test_an_export_predicts_what_the_model_does(tmp_path, case):
         done = nf.export(model, target, tmp_path / target, data=data)
         assert done.difference.largest < 1e-6
         assert done.rows == data.lengths.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["stablehlo", "onnx", "fmu"])
+def test_channels_that_are_formulas_of_states_go_along(tmp_path, target):
+    model, data = of_formula("gain*x**2 + w")
+    assert nf.export(in_double(model), target, tmp_path, data=data).difference.largest < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "sentence"),
+    [("c", "gain*x + f", "channel 'v' is a formula of 'f'"), ("numpy", "gain*x - t", "channel 'v' is a formula of 't'"),
+     ("sympy", "gain*x", "sympy can't carry this model: channels that are no states")],
+)  # fmt: skip
+def test_channels_that_no_target_observes_are_refused_by_name(tmp_path, target, text, sentence):
+    model, data = of_formula(text)
+    with pytest.raises(ValueError, match=sentence):
+        nf.export(model, target, tmp_path, data=data)
 
 
 def test_a_wrong_number_is_found_and_nothing_is_written(tmp_path, monkeypatch):
