@@ -40,9 +40,20 @@ def slope_of(function: Entry, place: int) -> Entry:
             return function(*values[:place], value, *values[place + 1 :])
 
         found = jax.jvp(of_one, (values[place],), (jnp.ones_like(values[place]),))[1]
-        return jnp.where(jnp.isfinite(found), found, jnp.zeros_like(found))
+        return depend_on(jnp.where(jnp.isfinite(found), found, jnp.zeros_like(found)), values)
 
     return slope
+
+
+def depend_on(result: Array, values: tuple[Array, ...]) -> Array:
+    """The result, as one that depends on all values: it has an axis for a batch wherever one of them has.
+
+    The slope of `y/k` by `y` is `1/k`. In a batch of `y` alone its value would have no axis, and its derivative one,
+    which JAX mixes up once a loop is differentiated. XLA drops the choice between equals.
+    """
+    for value in values:
+        result = jnp.where(value == value, result, result)
+    return result
 
 
 def integer_power(base: Array, exponent: int) -> Array:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.scaling import Scaler
-from ..expressions.tree import Application, Expression, Number, Symbol, substitute, symbols
+from ..expressions.tree import Application, Expression, Number, Symbol, comparisons, substitute, symbols
 from ..expressions.writing import write
 from ..model.fields.known import Known
 from ..model.initial_state.rule import Stated
@@ -25,6 +25,7 @@ from ..runtime.placement import numbers_as_arrays, scope
 from ..solver.solver import Solver
 from .formulas import TIME
 from .objective import Objective
+from .simulation import level
 from .system import Event
 from .tables import Condition, Measurement, PEtabError, Problem
 
@@ -71,7 +72,9 @@ def record_states(
     problem = objective.problem
     times = {name: times_of(problem, name) for name in names}
     first = {each.experiment: each for each in reversed(problem.measurements)}
-    wanted = [first[name]._replace(time=time, value=1.0) for name in names for time in times[name].tolist()]
+    wanted: list[Measurement] = [
+        first[name]._replace(time=float(time), value=1.0) for name in names for time in times[name]
+    ]
     experiments = {name: problem.experiments[name] for name in names}
     dense = Objective(replace(problem, measurements=tuple(wanted), experiments=experiments), objective.tolerances)
     states: list[np.ndarray] = [np.zeros(0)] * len(wanted)
@@ -282,24 +285,17 @@ class ExperimentModel:
         for event in self.events:
             if event.delay != Number(0.0) or event.priority != Number(0.0):
                 raise self.refuse(f"its event {event.name!r} has a delay or a priority")
-            if not (isinstance(event.trigger, Application) and event.trigger.function in FALLS):
-                raise self.refuse(f"the trigger of its event {event.name!r} is no single comparison")
+            if not any(comparisons(event.trigger)):
+                raise self.refuse(f"the trigger of its event {event.name!r} compares nothing")
 
     def refuse(self, reason: str) -> PEtabError:
         return refuse(self.objective, self.experiment, reason)
 
 
-# The level that falls through zero where a comparison begins to hold.
-FALLS = {">": (1, 0), ">=": (1, 0), "<": (0, 1), "<=": (0, 1)}
-
-
 def trigger_of(event: Event, written: Callable[[Expression], Expression]) -> dict[str, object]:
-    """An event as `Known` has it: `{when: level, set: {state: value}}`."""
-    assert isinstance(event.trigger, Application)
-    sides = event.trigger.arguments
-    first, second = (written(sides[at]) for at in FALLS[event.trigger.function])
+    """An event as `Known` has it: a level that falls through zero, `when`, and the new values, `set`."""
     return {
-        "when": write(Application("-", (first, second))),
+        "when": write(Application("negative", (written(level(event.trigger)),))),
         "set": {name: write(written(value)) for name, value in event.assignments.items()},
     }
 

@@ -18,6 +18,7 @@ from ..expressions.operations import Value
 from ..expressions.tree import Expression, symbols
 from ..minimize.compiled import DampedSearch, search_damped
 from ..minimize.host import Damping
+from .adjoint import PeriodInputs, ReversiblePeriod
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
@@ -220,6 +221,8 @@ class Derivatives(NamedTuple):
 COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
 
 
+# With fewer parameters forward sensitivities are as fast.
+MIN_PARAMETERS_OF_SWEEP = 6
 # Evaluations in which scales, offsets and noise are fitted to a point; the longest step, and the damping.
 SCREENING_EVALUATIONS, LONGEST_SCREENING_STEP, SCREENING_DAMPING = 41, 1.0, Damping(1e-2, 0.2, 8.0, maximum=1e10)
 
@@ -302,10 +305,10 @@ class Objective:
     # Simulation
 
     def _simulate(
-        self, group: Group, parameters: Mapping[str, Value]
+        self, group: Group, parameters: Mapping[str, Value], reversibly: bool
     ) -> tuple[Float[Array, "experiment row state"], Constants]:
         """The recorded states and the constants of all experiments of a group."""
-        run = partial(self._run, group, parameters)
+        run = partial(self._run, group, parameters, reversibly)
         changed = group.changed_values(parameters)
         stops = tuple(jnp.asarray(each) for each in group.stops)
         given = tuple(jnp.asarray(each) for each in group.given)
@@ -315,6 +318,7 @@ class Objective:
         self,
         group: Group,
         parameters: Mapping[str, Value],
+        reversibly: bool,
         begins: Float[Array, " condition"],
         stops: tuple[Float[Array, "_"], ...],
         given: tuple[Array, ...],
@@ -344,17 +348,25 @@ class Objective:
             last = jnp.max(jnp.where(jnp.isfinite(stops[at]), stops[at], -jnp.inf), initial=-jnp.inf)
             end = jnp.maximum(last, begins[at]) if is_last else begins[at + 1]
             period = Period(begins[at], jnp.asarray(jnp.inf) if to_rest else end, stops[at])
-            state, rows, memory = simulation.run(period, state, memory, waits=not is_last, until_steady=to_rest)
+            if reversibly:
+                given = PeriodInputs(constants, period, state, system.break_times(state, constants))
+                state, rows = ReversiblePeriod(system, self.tolerances, not is_last, to_rest).run(given)
+            else:
+                state, rows, memory = simulation.run(period, state, memory, waits=not is_last, until_steady=to_rest)
             recorded.append(rows)
         if kind.ends_steady:
             begin = end
             period = Period(begin, jnp.asarray(jnp.inf), jnp.zeros(0))
-            recorded.append(simulation.run(period, state, memory, waits=False, until_steady=True)[0][None])
+            if reversibly:
+                given = PeriodInputs(constants, period, state, system.break_times(state, constants))
+                recorded.append(ReversiblePeriod(system, self.tolerances, False, True).run(given)[0][None])
+            else:
+                recorded.append(simulation.run(period, state, memory, waits=False, until_steady=True)[0][None])
         return jnp.concatenate(recorded), {name: as_float(value) for name, value in constants.items()}
 
-    def _record(self, x: Float[Array, " parameter"]) -> Recorded:
+    def _record(self, x: Float[Array, " parameter"], reversibly: bool = False) -> Recorded:
         parameters = self._parameters(x)
-        return tuple(self._simulate(group, parameters) for group in self.groups)
+        return tuple(self._simulate(group, parameters, reversibly) for group in self.groups)
 
     def observe(self, x: Float[Array, " parameter"], recorded: Recorded) -> Outputs:
         """What recorded states say of each measurement; traced, in double precision."""
@@ -419,8 +431,20 @@ class Objective:
         return self._evaluate(x).value
 
     def _value_and_gradient(self, x: Float[Array, " parameter"]) -> tuple[Array, Array]:
-        found = self._differentiate(x)
-        return found.value, found.gradient
+        if not self.is_reversible:
+            found = self._differentiate(x)
+            return found.value, found.gradient
+
+        def value(x: Float[Array, " parameter"]) -> Float[Array, ""]:
+            return self.total(self.observe(x, self._record(x, reversibly=True)))
+
+        found, gradient = jax.value_and_grad(value)(x)
+        return finite_or_worst(found), gradient
+
+    @property
+    def is_reversible(self) -> bool:
+        """Whether gradients come from a sweep back, which events have none of."""
+        return len(self.names) >= MIN_PARAMETERS_OF_SWEEP and not self.problem.model.events
 
     def _log_prior(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
         found = log_priors(self.problem.parameters, self._parameters(x))
@@ -430,7 +454,7 @@ class Objective:
     def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
         return {
             function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
-            for function in (self._evaluate, self._differentiate, self._log_prior)
+            for function in (self._evaluate, self._differentiate, self._value_and_gradient, self._log_prior)
         } | {"prior_gradient": jax.jit(jax.grad(self._log_prior))}
 
     def evaluate(self, x: ArrayLike) -> Evaluation:
@@ -459,7 +483,8 @@ class Objective:
 
     def gradient(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """The gradient of the log-likelihood."""
-        return np.asarray(self.differentiate(x).gradient)
+        with jax.enable_x64(True):
+            return np.asarray(jax.device_get(self._programs["_value_and_gradient"](self._checked(x))[1]))
 
     def fisher_information(self, x: ArrayLike) -> Float[np.ndarray, "parameter parameter"]:
         """The expected Fisher information."""

@@ -162,6 +162,20 @@ class Progress(NamedTuple):
     steps: Int[Array, ""]
 
 
+class StepOutcome(NamedTuple):
+    """What came of a step.
+
+    - `reaches`: whether it ends at its goal. `is_good`: whether its error is small enough. `is_taken`: whether it was
+      taken, and not shortened to look for an event.
+    - `switched`: which triggers and comparisons have another value at its end.
+    """
+
+    reaches: Bool[Array, ""]
+    is_good: Bool[Array, ""]
+    is_taken: Bool[Array, ""]
+    switched: Bool[Array, " watched"]
+
+
 class Period(NamedTuple):
     """The times of a period.
 
@@ -358,24 +372,42 @@ class Simulation:
     def advance(
         self, progress: Progress, period: Period, breaks: Float[Array, " break"], waits: bool, until_steady: bool
     ) -> Progress:
-        """One step, or one look for an event within a step."""
+        """One step, or one look for an event within a step; what is at a stop is kept."""
+        moved, outcome = self.move(progress, period, breaks, waits)
+        return self.record(moved, period, outcome.is_taken, until_steady)
+
+    def move(
+        self,
+        progress: Progress,
+        period: Period,
+        breaks: Float[Array, " break"],
+        waits: bool,
+        known: StepOutcome | None = None,
+    ) -> tuple[Progress, StepOutcome]:
+        """One step, or one look for an event within a step.
+
+        **Arguments:** `known`: what came of this step before; when it is repeated, rounding must not decide otherwise.
+        """
         time, goal = progress.time, self.goal(progress, period, breaks)
         remaining = goal - time
         size = jnp.minimum(jnp.maximum(jnp.abs(goal), jnp.abs(time)), jnp.abs(time) + progress.step)
         tiny = 8 * jnp.finfo(float).eps * size
         wanted = self.wanted_step(progress, remaining, tiny)
-        reaches = wanted >= remaining
+        reaches = wanted >= remaining if known is None else known.reaches
         step = jnp.where(reaches, remaining, jax.lax.stop_gradient(wanted))
         after = jnp.where(reaches, goal, time + step)
         new, error = self.attempt(progress, step)
-        is_good = is_taken = error <= 1
+        is_good = is_taken = error <= 1 if known is None else known.is_good
         lower, upper, memory = jnp.zeros(()), jnp.asarray(jnp.inf), progress.memory
+        switched = jnp.zeros(0, bool)
         if self.watches:
             before = jnp.concatenate([memory.holds, progress.modes])
-            switched = jnp.concatenate([self.triggers(after, new), self.modes(after, new)]) != before
+            now = jnp.concatenate([self.triggers(after, new), self.modes(after, new)])
+            switched = now != before if known is None else known.switched
             changes = is_good & jnp.any(switched)
             length = jax.lax.stop_gradient(step)
             is_taken = is_good & jnp.where(changes, length - progress.lower <= tiny, jnp.isinf(progress.upper))
+            is_taken = is_taken if known is None else known.is_taken
             looks = is_good & ~is_taken
             lower = jnp.where(looks, jnp.where(changes, progress.lower, length), 0.0)
             upper = jnp.where(looks, jnp.where(changes, length, progress.upper), jnp.inf)
@@ -396,7 +428,7 @@ class Simulation:
             time=time, state=state, modes=self.modes(time, state), step=next_step, lower=lower, upper=upper,
             memory=memory, steps=progress.steps + 1,
         )  # fmt: skip
-        return self.record(moved, period, is_taken, until_steady)
+        return moved, StepOutcome(reaches, is_good, is_taken, switched)
 
     def record(self, progress: Progress, period: Period, is_taken: Bool[Array, ""], until_steady: bool) -> Progress:
         """Keeps a state at a stop, and looks whether it is steady."""
@@ -435,26 +467,36 @@ class Simulation:
         simulated is not a number.
         """
         breaks = self.system.break_times(state, self.constants)
+
+        def step(progress: Progress) -> Progress:
+            return self.advance(progress, period, breaks, waits, until_steady)
+
+        last = jax.lax.while_loop(
+            lambda progress: self.goes_on(progress, period, until_steady), step, self.begin(period, state, memory)
+        )
+        return self.end_of(last, period, until_steady), last.rows, last.memory
+
+    def begin(self, period: Period, state: Float[Array, " state"], memory: Memory) -> Progress:
+        """Where a simulation of a period begins, once the events of its first moment have happened."""
         state, memory = self.settle(period.begin, state, memory)
         rows = jnp.full((period.stops.shape[0], state.size), jnp.nan)
         rows = jnp.where((period.stops == period.begin)[:, None], state, rows)
-        first = Progress(
+        return Progress(
             period.begin, state, self.modes(period.begin, state), self.first_step(period.begin, state), jnp.zeros(()),
             jnp.asarray(jnp.inf), memory, jnp.sum(period.stops <= period.begin), rows, jnp.asarray(False),
             jnp.asarray(0),
         )  # fmt: skip
 
-        def goes_on(progress: Progress) -> Bool[Array, ""]:
-            is_over = progress.is_steady if until_steady else progress.time >= period.end
-            is_stuck = progress.step <= 1e-14 * jnp.abs(progress.time)
-            return ~is_over & ~is_stuck & (progress.steps < self.tolerances.max_steps)
+    def goes_on(self, progress: Progress, period: Period, until_steady: bool) -> Bool[Array, ""]:
+        """Whether more steps follow."""
+        is_over = progress.is_steady if until_steady else progress.time >= period.end
+        is_stuck = progress.step <= 1e-14 * jnp.abs(progress.time)
+        return ~is_over & ~is_stuck & (progress.steps < self.tolerances.max_steps)
 
-        def step(progress: Progress) -> Progress:
-            return self.advance(progress, period, breaks, waits, until_steady)
-
-        last = jax.lax.while_loop(goes_on, step, first)
+    def end_of(self, last: Progress, period: Period, until_steady: bool) -> Float[Array, " state"]:
+        """The state at the end of a period; not a number where it was not reached."""
         is_done = last.is_steady if until_steady else last.time >= period.end
-        return jnp.where(is_done, last.state, jnp.nan), last.rows, last.memory
+        return jnp.where(is_done, last.state, jnp.nan)
 
 
 def stack_outcomes(outcomes: Sequence[Value]) -> Bool[Array, " outcome"]:

@@ -10,6 +10,7 @@ import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node_fit.expressions import finite_slopes
 from node_fit.expressions.evaluation import Tape, evaluate
 from node_fit.expressions.operations import OPERATIONS
 from node_fit.expressions.parsing import EQUATION_DIALECT, PETAB_DIALECT, ParseError, Parser, find_name, parse_text
@@ -176,3 +177,19 @@ def test_trees_are_searched_measured_and_changed():
         )
         == 5
     )
+
+
+def test_a_quotient_is_differentiated_in_a_loop_within_two_batches():
+    """Of states by states, in each of several experiments, by parameters that all share."""
+    jacobian = jax.jacfwd(lambda y, k: finite_slopes.divide(y, k))
+
+    def simulate(start, k):
+        state = jnp.full(3, start) * k
+        return jax.lax.fori_loop(0, 2, lambda _, y: y + 0.1 * jacobian(y, k) @ y, state)
+
+    def simulate_all(k):
+        return jax.vmap(lambda start: simulate(start, k))(jnp.array([1.0, 2.0]))
+
+    # Two steps of y' = y/k from k: k (1 + 0.1/k)^2.
+    slope = jax.jit(jax.jacfwd(simulate_all))(jnp.array(0.5))
+    np.testing.assert_allclose(slope, np.outer([1.0, 2.0], np.full(3, 1 - 0.01 / 0.25)), rtol=1e-5)
