@@ -7,7 +7,9 @@ import shlex
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import hydra
@@ -22,7 +24,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 from omegaconf._utils import split_key
 
-from ..data.tables.guess import find_likely_inputs, guess_by_names, is_repeating
+from ..data.tables.guess import (
+    find_deviations,
+    find_likely_inputs,
+    find_no_states,
+    find_time_of_day,
+    guess_by_names,
+    is_repeating,
+)
+from ..data.tables.options import ReadingOptions
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..discover.names import plain_names, rename_columns, unit_of
@@ -153,7 +163,15 @@ def print_error(error: Exception) -> None:
 # How a file of data ends, which is named without a key.
 ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", *FORMATS)
 # Keys whose values name columns.
-TABLE_COLUMNS = ("data.time", "data.states", "data.inputs", "data.covariates", "data.trajectory", "data.sigma")
+TABLE_COLUMNS = (
+    "data.time",
+    "data.time_of_day",
+    "data.states",
+    "data.inputs",
+    "data.covariates",
+    "data.trajectory",
+    "data.sigma",
+)
 # Of these, and of others, what names states, inputs and covariates.
 ROLES = ("states", "inputs", "covariates")
 NAMING_KEYS = (*ROLES, "units", "log", "bounds", "angles", "sigma")
@@ -230,12 +248,20 @@ def is_table(word: str) -> bool:
 
 
 class Columns(NamedTuple):
-    """What the columns of a file are taken for; None, or none, of a role that the command gives itself."""
+    """What the columns of a file are taken for; None, or none, of a role that the command gives itself.
+
+    - `deviations`: columns of the standard deviations of all states, by these; else empty.
+    - `time_of_day`: the column of times of day, if that of times holds dates.
+    - `no_states`: columns that hold no measurements, each with why.
+    """
 
     time: str | None
     trajectory: str | None
     states: Sequence[str]
     others: Sequence[str]
+    deviations: Mapping[str, str] = MappingProxyType({})
+    no_states: Mapping[str, str] = MappingProxyType({})
+    time_of_day: str | None = None
 
 
 def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[str], str]:
@@ -251,24 +277,34 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
-    time, trajectory, states, others = columns
+    time, trajectory, states, others, deviations, no_states, time_of_day = columns
     made = ["data=table", f"data.path={as_value(files[0] if len(files) == 1 else files)}"]
     said: list[str] = []
     if time is not None:
         made.append(f"data.time={as_value(time)}")
         said.append(f"column {time!r} is the time")
+    if time_of_day is not None:
+        made.append(f"data.time_of_day={as_value(time_of_day)}")
+        said.append(f"with the times of day in {time_of_day!r}")
     if trajectory is not None:
         made.append(f"data.trajectory={as_value(trajectory)}")
         said.append(f"{trajectory!r} names the trajectory")
-    renamed = keys_with_plain_names(column_names(path), states, given)
+    if deviations:
+        given = {**given, "data.sigma": f"data.sigma={as_value(deviations)}"}
+    renamed = keys_with_plain_names(column_names(path, reading_of(given)), states, given)
     if states:
         said.append(f"{list_names(states, FEW_COLUMNS)} {'is a state' if len(states) == 1 else 'are states'}")
         if not renamed:
             made.append(f"data.states={as_value(states)}")
+    if deviations:
+        said.append(f"{list_names(list(deviations.values()), FEW_COLUMNS)} hold standard deviations")
+        if "sigma" not in renamed:
+            made.append(f"data.sigma={as_value(deviations)}")
     if renamed:
         made += [f"data.{key}={as_value(value)}" for key, value in renamed.items()]
         short = list_names(list(cast(Mapping[str, str], renamed["rename"])), FEW_COLUMNS)
         said.append(f"with plain names for equations: {short}")
+    said += [f"{name!r} {why}, and is left out" for name, why in no_states.items() if name]
     if others:
         said.append(f"{list_names(others, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(path, columns, given) if states else ""
@@ -310,7 +346,8 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
 
     **Raises:** `ValueError` if too few columns are left, or the file can't be read.
     """
-    names = column_names(path)
+    options = reading_of(given)
+    names = column_names(path, options)
     named = [name for key in TABLE_COLUMNS if key in given for name in texts_in(value_of(given[key]))]
     columns = {short: name for name, short in plain_names(names).items()}
     named += [columns[name] for name in named if name in columns]
@@ -324,12 +361,36 @@ def guess_columns(path: Path, file: str, given: Mapping[str, str]) -> Columns:
     if has_states:
         return Columns(time, None, (), ())
     records = guess.trajectory if guess.trajectory in free and "data.trajectory" not in given else None
-    if records is not None and len(free) > 1 and is_repeating(path, records):
+    if records is not None and len(free) > 1 and is_repeating(path, records, options):
         free = [name for name in free if name != records]
     else:
         records = None
+    time_of_day = None
+    if time is not None and "data.time_of_day" not in given:
+        time_of_day = find_time_of_day(path, time, free, options)
+    free = [name for name in free if name != time_of_day]
+    no_states = find_no_states(path, free, options)
+    free = [name for name in free if name not in no_states]
+    if not free:
+        why = ", ".join(f"{name!r} {why}" for name, why in no_states.items())
+        raise ValueError(f"{file} has no column of a state: {why}; name the columns, data.time=... data.states=[...].")
+    deviations = {} if "data.sigma" in given else find_deviations(free)
+    free = [name for name in free if name not in deviations.values()]
     states = [name for name in free if name in guess.states] if guess.states else free
-    return Columns(time, records, states, [name for name in free if name not in states])
+    others = [name for name in free if name not in states]
+    if not set(states) <= set(deviations):  # Noise is known of all states, or of none.
+        others, deviations = [*others, *deviations.values()], {}
+    deviations = {name: deviations[name] for name in states if deviations}
+    return Columns(time, records, states, others, deviations, no_states, time_of_day)
+
+
+def reading_of(given: Mapping[str, str]) -> ReadingOptions:
+    """How a table is written, by the overrides of the command.
+
+    **Raises:** `ValueError` if one of them says no such thing.
+    """
+    keys = {each.name: f"data.{each.name}" for each in fields(ReadingOptions)}
+    return ReadingOptions(**{name: cast(Any, value_of(given[key])) for name, key in keys.items() if key in given})
 
 
 def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str]) -> str:
@@ -342,11 +403,11 @@ def describe_likely_inputs(path: Path, columns: Columns, given: Mapping[str, str
     if time is None or len(columns.states) < 2 or "data.inputs" in given:
         return ""
     try:
-        found = find_likely_inputs(path, time, trajectory, columns.states)
+        found = find_likely_inputs(path, time, trajectory, columns.states, reading_of(given))
     except (ValueError, OSError):  # The run says what is wrong with the table.
         return ""
     each = [f"{name!r} {why}" for name, why in found.items()]
-    plain = plain_names(column_names(path))
+    plain = plain_names(column_names(path, reading_of(given)))
     inputs = as_value([plain.get(name, name) for name in found])
     return f"; {' and '.join(each)}, as an input does: data.inputs={inputs}" if each else ""
 
@@ -368,6 +429,8 @@ def texts_in(value: object) -> Iterator[str]:
 
 def as_value(value: object) -> str:
     """Writes a text, a number, or a list or mapping of these, as the value of an override."""
+    if isinstance(value, Mapping):
+        value = dict(cast(Mapping[str, object], value))
     if is_json(value):
         return f"{{{','.join(f'{as_value(str(name))}:{as_value(each)}' for name, each in value.items())}}}"
     if isinstance(value, list | tuple):

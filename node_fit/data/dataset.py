@@ -10,17 +10,19 @@ from jaxtyping import Float
 
 from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument, nearest_choice, says_where
+from .tables.assembly import assemble
 from .tables.layout import (
     CovariateNumbers,
     as_names,
     as_numbers,
     as_rows,
-    assemble,
     check_trajectories,
     with_covariates,
 )
+from .tables.marks import table_of_columns
+from .tables.options import ReadingOptions
 from .tables.reading import ESTIMATE, MOST_BYTES, Sigma, make_roles, read_files, sigma_columns, with_columns, with_sigma
-from .tables.table import RawTable, hint, list_names
+from .tables.table import hint, list_names
 from .tables.times import check_unit
 from .trajectories import Cut, Trajectories
 
@@ -63,6 +65,7 @@ class Dataset(Trajectories):
     - `sigma`: the standard deviation of each measurement, of the shape of `ys`; None if it is not known. That of a
       state with bounds or on a logarithmic scale is one of its logarithm, or of its map to the real line.
     - `events`: doses, resets and switches, at which states jump; None if there are none. See `with_events`.
+    - `notes`: what was recognised as a table was read, each in a sentence that names what says otherwise.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -87,13 +90,25 @@ class Dataset(Trajectories):
         units: dict[str, str] | None = None,
         sigma: Sigma = ESTIMATE,
         max_bytes: float = MOST_BYTES,
+        time_of_day: str | None = None,
+        header: int | None = None,
+        first_row: int | None = None,
+        decimal: str | None = None,
+        missing: Sequence[str | float] | None = None,
+        sheet: str | None = None,
+        time_format: str | None = None,
+        input_gaps: str | Mapping[str, str] = "auto",
+        repeats: str = "auto",
+        row_order: str = "auto",
     ) -> "Dataset":
         """Reads trajectories from files; by default a table has one row per time.
 
         Supported formats are text (commas, semicolons, tabs or blanks between columns, decimal points or commas, `#`
         comments, `.gz` compression), Parquet, `.npz` and `.mat` (one variable per column), and `.npy` (named fields, or
-        `c0, c1, ...` for the columns of a matrix). An empty state, `NA`, `NaN`, `nan` or `null` is a missing
-        measurement; any other word is an error.
+        `c0, c1, ...` for the columns of a matrix). An empty state is a missing measurement, and so are common words
+        such as `NA`, `NaN`, `null` or `-`; any other word is an error. How a table is written is recognised: lines
+        before the names of the columns, rows of units below them, decimal commas, marks that group thousands, dates and
+        times of day. `notes` of the dataset say what was recognised.
 
         Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories
         share; `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable
@@ -125,19 +140,38 @@ class Dataset(Trajectories):
           scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to
           the real line: 0.1 is then a tenth of the value.
         - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
+        - `time_of_day`: the column of times of day, if that of times holds dates alone.
+        - `header`, `first_row`: the lines of a text file (rows of a spreadsheet) that name the columns, and that hold
+          the first values; counted from 1.
+        - `decimal`: the decimal mark, a point or a comma; the other one then groups thousands.
+        - `missing`: words or numbers, such as `-999`, that stand for a missing value, in place of the common words.
+        - `sheet`: the sheet of a spreadsheet, the group of an HDF5 or NetCDF file, or the struct of a MATLAB file.
+        - `time_format`: `number`, `timestamp`, `hh:mm:ss`, `hh:mm`, `mm:ss`, or `unix_s`, `unix_ms`, `unix_us`,
+          `unix_ns` for times since 1970.
+        - `input_gaps`: how an input goes on where a row has no value of it: `linear`, `hold`, or `none` to refuse such
+          rows; or one of these for each input, by name. `auto` holds inputs of few levels, or that rarely change.
+        - `repeats`: rows of a trajectory at one time: their `mean`, or `none` to refuse them. `auto` takes the mean
+          where at least half of the times repeat. `sigma` is that of one measurement, and a mean has a smaller one.
+        - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` turns rows round whose last one
+          comes first.
 
         **Returns:** the dataset, with trajectories in order of appearance.
 
         **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
         (the row in files without lines).
         """
-        columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+        columns = sigma_columns(sigma, states, by_row=observable is None)
         measured = with_columns(states, columns)
-        roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
+        roles = make_roles(
+            time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day
+        )
         constants = as_numbers(covariates)
-        data = read_files(cls, path, roles, time_unit, units or {}, day_first, max_bytes)
-        check_trajectories(constants, data.trajectories)
-        return with_covariates(with_sigma(data, sigma, states), constants, units or {})
+        options = ReadingOptions(
+            header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order
+        )
+        found = read_files(cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options)
+        check_trajectories(constants, found.data.trajectories)
+        return with_covariates(with_sigma(found, sigma, states), constants, units or {})
 
     @classmethod
     @says_where(place_of_scaling)
@@ -158,6 +192,13 @@ class Dataset(Trajectories):
         day_first: bool | None = None,
         units: dict[str, str] | None = None,
         sigma: Sigma = ESTIMATE,
+        time_of_day: str | None = None,
+        decimal: str | None = None,
+        missing: Sequence[str | float] | None = None,
+        time_format: str | None = None,
+        input_gaps: str | Mapping[str, str] = "auto",
+        repeats: str = "auto",
+        row_order: str = "auto",
         origin: str = "data frame",
     ) -> "Dataset":
         """Takes trajectories from a `pandas.DataFrame`; by default it has one row per time.
@@ -173,9 +214,11 @@ class Dataset(Trajectories):
                 f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, "
                 "and pass frame.to_pandas() for frames of other libraries."
             )
-        columns = sigma_columns(sigma, states, by_row=not series and observable is None)
+        columns = sigma_columns(sigma, states, by_row=observable is None)
         measured = with_columns(states, columns)
-        roles = make_roles(time, measured, inputs, covariates, trajectory, series, observable, value, step)
+        roles = make_roles(
+            time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day
+        )
         constants = as_numbers(covariates)
         check_unit(time_unit, roles.time is not None)
         if frame.columns.nlevels > 1:
@@ -188,9 +231,20 @@ class Dataset(Trajectories):
         if in_index:
             raise ValueError(f"{origin} has {in_index[0]!r} in its index, not as a column; pass frame.reset_index().")
         found = {name: frame.iloc[:, i].reset_index(drop=True) for name, i in roles.find(names, origin).items()}
-        data = assemble(cls, as_rows([RawTable(origin, found)], roles), ["0"], roles, time_unit, units or {}, day_first)
-        check_trajectories(constants, data.trajectories)
-        return with_covariates(with_sigma(data, sigma, states), constants, units or {})
+        options = ReadingOptions(
+            decimal=decimal,
+            missing=missing,
+            time_format=time_format,
+            input_gaps=input_gaps,
+            repeats=repeats,
+            row_order=row_order,
+        )
+        table = table_of_columns(found, roles, options, origin)
+        assembled = assemble(
+            cls, as_rows([table], roles), ["0"], roles, time_unit, units or {}, day_first, options=options
+        )
+        check_trajectories(constants, assembled.data.trajectories)
+        return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
 
     def split(self, **words: Any) -> "Splits":
         """Splits the data into training, validation and test data.

@@ -11,6 +11,7 @@ from .dataset import Dataset
 from .interpolation import FEW_LEVELS, FEWEST_SMOOTHED, RARELY
 from .noise import local_noise
 from .scaling import Scaling
+from .tables.times import EPOCH, UNIX_UNITS
 
 # Magnitudes beyond this, or below its reciprocal, are hardly meant.
 HUGE = 1e18
@@ -21,8 +22,6 @@ FEWEST_PAIRS = 20
 # Rows span decades of time if their long intervals (the upper decile) are longer than their short ones (the lower one)
 # by more than this factor; a gap or two rows at nearly the same time are neither.
 DECILES, MUCH_LONGER = (0.1, 0.9), 1e3
-# Unix times are from 2001 to 2096 [s]; and how many of other units loggers count in a second.
-EPOCH, UNIX_UNITS = (1e9, 4e9), {"millisecond": 1e3, "microsecond": 1e6, "nanosecond": 1e9}
 # Trajectories that tell the noise; each takes a moment.
 ENOUGH_FOR_NOISE = 200
 

@@ -13,6 +13,7 @@ from .dataset import Dataset, Split, Splits, count_trajectories
 from .events import WHERE, Events, KnownEvent, parse_events
 from .scaling import Scaling
 from .tables.layout import CovariateNumbers, Roles, as_numbers, check_trajectories, with_covariates
+from .tables.options import ReadingOptions
 from .tables.reading import (
     ESTIMATE,
     MOST_BYTES,
@@ -62,6 +63,9 @@ class Table:
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
+    - `time_of_day`: the column of times of day, if that of times holds dates alone.
+    - `header`, `first_row`, `decimal`, `missing`, `sheet`, `time_format`, `input_gaps`, `repeats`, `row_order`: how the
+      table is written, as in `Dataset.from_file`; recognised if not given.
 
     **Raises:** `ValueError` if a number is out of range, `path` is missing, or roles of columns contradict each other.
     """
@@ -92,6 +96,16 @@ class Table:
     sigma: Sigma = ESTIMATE
     events: str | Sequence[Mapping[str, object]] | None = None
     max_bytes: float = MOST_BYTES
+    time_of_day: str | None = None
+    header: int | None = None
+    first_row: int | None = None
+    decimal: str | None = None
+    missing: Sequence[str | float] | None = None
+    sheet: str | None = None
+    time_format: str | None = None
+    input_gaps: str | Mapping[str, str] = "auto"
+    repeats: str = "auto"
+    row_order: str = "auto"
 
     def __post_init__(self):
         if not self.noise >= 0:
@@ -102,6 +116,7 @@ class Table:
             self.covariate_numbers,
             self.sigma_columns,
             self.scaling,
+            self.reading,
         )  # raise here if they contradict each other, before any file is read
 
     @property
@@ -117,12 +132,29 @@ class Table:
             observable=self.observable,
             value=self.value,
             step=self.step,
+            deviations=self.sigma_columns,
+            time_of_day=self.time_of_day,
+        )
+
+    @property
+    def reading(self) -> ReadingOptions:
+        """How the table is written, where that is not recognised."""
+        return ReadingOptions(
+            header=self.header,
+            first_row=self.first_row,
+            decimal=self.decimal,
+            missing=self.missing,
+            sheet=self.sheet,
+            time_format=self.time_format,
+            input_gaps=self.input_gaps,
+            repeats=self.repeats,
+            row_order=self.row_order,
         )
 
     @property
     def sigma_columns(self) -> tuple[str, ...]:
         """The columns of standard deviations."""
-        return sigma_columns(self.sigma, self.states, by_row=not self.series and self.observable is None)
+        return sigma_columns(self.sigma, self.states, by_row=self.observable is None)
 
     @property
     def scaling(self) -> Scaling:
@@ -150,7 +182,7 @@ class Table:
         data = add_noise(data, self.noise, self.noise_seed)
         split = self.split if test is None else replace(self.split, test=0.0, test_from=None, test_trajectories=None)
         parts = split(data) if test is None else split(data)._replace(test=test)
-        notes = tell_time(data, chosen=self.time_unit is None)
+        notes = [*data.notes, *tell_time(data, chosen=self.time_unit is None)]
         notes += [] if data.events is None else [data.events.told]
         return parts, [*notes, f"split: {split.how(data).reason}: {count_trajectories(parts)}"]
 
@@ -161,11 +193,19 @@ class Table:
         """
         limits = (self.day_first, self.max_bytes)
         dated = unit is not None
-        data = read_files(
-            Dataset, path, self.roles, self.time_unit, self.units, *limits, rename=self.rename, is_dated=dated
+        assembled = read_files(
+            Dataset,
+            path,
+            self.roles,
+            self.time_unit,
+            self.units,
+            *limits,
+            rename=self.rename,
+            is_dated=dated,
+            options=self.reading,
         )
-        data = data if data.dates is None or unit is None else counted_in(data, self.time_unit or unit)
-        data = with_sigma(data, self.sigma, self.states)
+        data = with_sigma(assembled, self.sigma, self.states)
+        data = data if unit is None else counted_in(data, self.time_unit or unit)
         data = with_covariates(data, self.covariate_numbers, self.units)
         if self.events is not None:
             data = with_events(data, of_trajectories(self.event_rows, data.trajectories))
@@ -182,7 +222,7 @@ def check_rename(rename: Mapping[str, str], roles: Roles) -> None:
 
     **Raises:** `ValueError` that names the entry.
     """
-    single = (roles.time, roles.trajectory, roles.observable, roles.value)
+    single = (roles.time, roles.time_of_day, roles.trajectory, roles.observable, roles.value)
     known = [name for name in (*single, *roles.states, *roles.inputs, *roles.covariates) if name is not None]
     columns = list(rename.values())
     for name, column in rename.items():
@@ -223,13 +263,16 @@ def check_rows(data: Dataset) -> None:
 
 
 def counted_in(data: Dataset, unit: str) -> Dataset:
-    """Data whose times come from timestamps, with times in another unit."""
-    assert data.dates is not None
-    factor = SECONDS[data.dates.unit] / SECONDS[unit]
+    """Data whose times come from timestamps or times of day, with times in another unit; others as they are."""
+    own = data.units.get(data.time) if data.dates is None else data.dates.unit
+    is_written = data.dates is not None or any(note.startswith("time: ") for note in data.notes)
+    if own not in SECONDS or not is_written:
+        return data
+    factor = SECONDS[own] / SECONDS[unit]
     return replace(
         data,
         ts=data.ts if factor == 1 else data.ts * factor,
-        dates=data.dates._replace(unit=unit),
+        dates=None if data.dates is None else data.dates._replace(unit=unit),
         units={**data.units, data.time: unit},
     )
 

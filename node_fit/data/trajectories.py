@@ -249,6 +249,7 @@ class Trajectories:
     dates: Dates | None = None
     sigma: Values | None = None
     events: Events | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self):
         check_names(self)

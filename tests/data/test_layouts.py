@@ -263,6 +263,7 @@ class Bad(NamedTuple):
 ROWS = {"time": "t", "states": ["x"], "trajectory": "id"}
 DOSE = ROWS | {"covariates": ["dose"]}
 STEP = {"step": 1.0, "states": ["x"]}
+NO_GAPS = {"input_gaps": "none"}
 WITH_U = dict(TIDY) | {"inputs": ["u"]}
 DAYS = dict(TIDY) | {"time_unit": "d"}
 BAD_TEXTS = {
@@ -276,7 +277,7 @@ BAD_TEXTS = {
     "wide_nameless": Bad("t,,A\n0,1,2\n", WIDE | {"series": ["*"]}, ("column 2", "no name", "narrow")),
     "wide_missing_time": Bad("t,A1\n0,1\n,2\n", WIDE, ("line 3", "column 't'", "missing")),
     "wide_repeated_time": Bad("t,A1,A2\n0,,1\n1,2,1\n1,2,1\n", WIDE, ("line 4", "column 't'", "repeats", "'A1'")),
-    "wide_input": Bad("t,A1,u\n0,1,1\n1,2,\n", WIDE | {"inputs": ["u"]}, ("line 3", "column 'u'", "missing")),
+    "wide_input": Bad("t,A1,u\n0,1,1\n1,2,\n", WIDE | {"inputs": ["u"]} | NO_GAPS, ("line 3", "column 'u'", "missing")),
     "tidy_text": Bad("id,t,what,is\na,0,x,1\na,0,y,low\n", TIDY, ("line 3", "column 'is'", "'low'", "not a number")),
     "tidy_infinite": Bad("id,t,what,is\na,0,y,1\na,0,x,inf\n", TIDY, ("line 3", "column 'is'", "infinite")),
     "tidy_unknown": Bad("id,t,what,is\na,0,x,1\na,0,Y,1\n", TIDY, ("column 'what' never names 'y'", "mean 'Y'")),
@@ -287,8 +288,10 @@ BAD_TEXTS = {
     "tidy_no_value": Bad("id,t,what,IS\na,0,x,1\n", TIDY, ("no column 'is'", "Did you mean 'IS'")),
     "tidy_stamp": Bad("id,t,what,is\na,2020-01-01,x,1\na,later,y,1\n", DAYS, ("line 3", "'later'")),
     "tidy_input": Bad("id,t,what,is,u\na,0,x,1,2\na,0,y,1,3\n", WITH_U, ("line 3", "column 'u'", "line 2")),
-    "tidy_input_empty": Bad("id,t,what,is,u\na,0,x,1,2\na,1,y,1,\n", WITH_U, ("line 3", "'u'", "every time")),
-    "tidy_input_unmeasured": Bad("id,t,what,is\na,0,x,1\na,0,y,1\na,1,u,1\n", WITH_U, ("line 2", "'u'", "every time")),
+    "tidy_input_empty": Bad("id,t,what,is,u\na,0,x,1,2\na,1,y,1,\n", WITH_U | NO_GAPS, ("line 3", "'u'", "every time")),
+    "tidy_input_unmeasured": Bad(
+        "id,t,what,is\na,0,x,1\na,0,y,1\na,1,u,1\n", WITH_U | NO_GAPS, ("line 2", "'u'", "every time")
+    ),
     "tidy_input_unknown": Bad("id,t,what,is,U\na,0,x,1,1\na,0,y,1,1\n", WITH_U, ("never names 'u'",)),
     "covariate_varies": Bad("id,t,x,dose\na,0,1,2\nb,0,1,9\na,1,1,3\n", DOSE, ("line 4", "'dose'", "line 2", "'a'")),
     "covariate_absent": Bad("id,t,x,dose\na,0,1,2\nb,0,1,\n", DOSE, ("line 3", "column 'dose'", "'b'")),
@@ -429,10 +432,10 @@ def test_published_strokes_in_stacks():
 def test_rows_of_wide_and_tidy_frames_are_those_of_the_frame():
     wide = pd.DataFrame({"t": [0, 1, 2], "A": [np.nan, 1, 2], "B": [1.0, 2, 3], "u": [0, 0, np.nan]})
     with pytest.raises(ValueError, match=r"data frame, row 2 \(counted from 0\) of trajectory 'A', column 'u'"):
-        from_frame(wide, time="t", states=["x"], series=["A", "B"], inputs=["u"])
+        from_frame(wide, time="t", states=["x"], series=["A", "B"], inputs=["u"], **NO_GAPS)
     tidy = pd.DataFrame({"id": "a", "t": [0, 1, 2], "what": ["z", "x", "y"], "is": ["?", "1", "?"]}, index=[7, 8, 9])
     with pytest.raises(ValueError, match=r"data frame, row 2 \(counted from 0\), column 'is': '\?' is not a number"):
-        from_frame(tidy, **TIDY)
+        from_frame(tidy, **TIDY, missing=[])
 
 
 @pytest.mark.slow

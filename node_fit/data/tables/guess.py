@@ -3,17 +3,32 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from .clocks import holds_clock
+from .header import TIMES, plain_name
 from .layout import Roles
+from .options import AS_RECOGNISED, ReadingOptions
 from .reading import read_file
-from .table import UNKNOWN_FIX, as_numbers_of_column, list_names, read_names
+from .table import (
+    UNKNOWN_FIX,
+    Missing,
+    as_numbers_of_column,
+    is_blank,
+    is_typed,
+    list_names,
+    read_names,
+    read_number,
+)
+from .times import holds_stamps
 
-# What people call the times, the records of a table, and what was measured in a table of doses.
-TIMES = {"t", "time", "times", "date", "datetime", "timestamp", "zeit"}
+if TYPE_CHECKING:
+    import pandas
+
+# What people call the records of a table, and what was measured in a table of doses.
 RECORDS = {
     "id",
     "trajectory",
@@ -28,11 +43,27 @@ RECORDS = {
     "replicate",
 }
 MEASURED = "dv"
+# Units that name a column of times, and what a column of times of day is called beside one of dates.
+UNITS_OF_TIME = {"h", "hr", "hour", "hours", "min", "minute", "minutes", "s", "sec", "second", "seconds", "day", "days"}
+TIMES_OF_DAY = {"time", "zeit", "clock", "uhrzeit", "hour"}
 # Files up to this size are looked at [bytes]; and the fewest rows that tell how a column moves.
 MOST_BYTES_LOOKED_AT, FEWEST_LOOKED_AT = 20_000_000, 30
 # An input has so many levels at the most, and moves in less than this share of the rows; or it explains so much of what
 # is left of the steps of another column, while all columns leave so much of its own.
 MOST_LEVELS, STAYS, EXPLAINS, UNEXPLAINED = 8, 0.5, 0.2, 0.5
+
+
+# How the column of a state's standard deviation is named, with the state's own name in place of `x`.
+DEVIATIONS = ("x_sd", "x_std", "x_stdev", "x_sigma", "x_err", "x_error", "x_unc", "sd_x", "std_x", "sigma_x", "err_x")
+# What a column is called that counts rows.
+COUNTERS = {"", "record", "index", "row", "no", "no.", "nr", "nr.", "#", "n", "seq", "sample", "unnamed: 0"}
+
+
+class ColumnsToSee(Roles):
+    """Columns that are looked at before they have roles, so that none contradict each other."""
+
+    def __post_init__(self):
+        pass
 
 
 class GuessedRoles(NamedTuple):
@@ -43,38 +74,110 @@ class GuessedRoles(NamedTuple):
     states: tuple[str, ...] | None = None
 
 
-def plain_name(name: str) -> str:
-    """A name in small letters, without a unit: `Time [h]`, `time (s)` and `TIME_s` are all `time`."""
-    return re.sub(r"[\s_]*[\[(].*$|_(ms|s|sec|min|h|hr|hours|d|days)$", "", name.strip().lower())
-
-
 def guess_by_names(names: Sequence[str]) -> GuessedRoles:
     """What names tell, in whatever place they are; the time is else the first column that names no records."""
     plain = {name: plain_name(name) for name in names}
-    time = next((name for name in names if plain[name] in TIMES), None)
+    time = find_time(names)
     records = next((name for name in names if plain[name] in RECORDS and name != time), None)
     measured = tuple(name for name in names if plain[name] == MEASURED)
     first = next((name for name in names if name != records), None)
     return GuessedRoles(time or first, records, measured or None)
 
 
-def is_repeating(path: Path, name: str) -> bool:
+def find_time(names: Sequence[str]) -> str | None:
+    """The column that is named like a time, or in its first word, or by a unit of time; a capital T at last."""
+    plain = {name: plain_name(name) for name in names}
+    clear = [name for name in names if plain[name] in TIMES and name != "T"]
+    begun = [name for name in names if re.split(r"[\s_,]", plain[name])[0] in TIMES - {"t"}]
+    units = [name for name in names if plain[name] in UNITS_OF_TIME]
+    return next(iter([*clear, *begun, *(units if "T" in names else []), *(["T"] if "T" in names else [])]), None)
+
+
+def find_time_of_day(
+    path: Path, time: str, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED
+) -> str | None:
+    """The column with the times of day of a column of dates; None if there is none, or it needs none."""
+    likely = [name for name in names if re.split(r"[\s_,]", plain_name(name))[0] in TIMES_OF_DAY]
+    if not likely or path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return None
+    table = read_file(path, ColumnsToSee(time=time, states=tuple(likely)), options=options)
+    if not holds_stamps(table.columns[time]):
+        return None
+    return next((name for name in likely if holds_clock(table.columns[name])), None)
+
+
+def find_deviations(names: Sequence[str]) -> dict[str, str]:
+    """The columns of standard deviations, by what they are of: `x_sd`, `std x` or `x (sd)` of `x`."""
+    short = {re.sub(r"[^\w.]+", "_", name.strip().lower()).strip("_"): name for name in names}
+    found: dict[str, str] = {}
+    for plain, name in short.items():
+        columns = (short.get(pattern.replace("x", plain)) for pattern in DEVIATIONS)
+        deviation = next((column for column in columns if column is not None and column != name), None)
+        if deviation is not None:
+            found[name] = deviation
+    return found
+
+
+def find_no_states(path: Path, names: Sequence[str], options: ReadingOptions = AS_RECOGNISED) -> dict[str, str]:
+    """The columns that hold no measurements, each with why: text, nothing, or the numbers of rows."""
+    if path.stat().st_size > MOST_BYTES_LOOKED_AT:
+        return {}
+    unnamed = {name: "has no name" for name in names if not name}
+    columns = [name for name in names if name and names.count(name) == 1]
+    if not columns:
+        return unnamed
+    table = read_file(path, ColumnsToSee(time=None, states=tuple(columns)), options=options)
+    found = {name: describe_no_state(table.columns[name], name, table.missing) for name in columns}
+    return unnamed | {name: why for name, why in found.items() if why is not None}
+
+
+def describe_no_state(column: "pandas.Series", name: str, missing: Missing) -> str | None:
+    """Why a column holds no measurements; None if it may."""
+    if is_typed(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan) if column.dtype.kind in "iuf" else np.ones(1)
+    else:
+        words = [value for value in column if not is_blank(value) and str(value).strip().lower() not in missing.words]
+        values = np.array([number for value in words if (number := number_in(value)) is not None])
+        if words and 2 * len(values) < len(words):
+            return "holds text"
+    if not np.isfinite(values).any():
+        return "is empty"
+    is_count = len(values) > 2 and len(values) == len(column) and bool((np.diff(values) == 1).all())
+    return "counts rows" if is_count and plain_name(name) in COUNTERS else None
+
+
+def number_in(value: object) -> float | None:
+    """A value as a number; None if it is none."""
+    try:
+        return read_number(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def is_repeating(path: Path, name: str, options: ReadingOptions = AS_RECOGNISED) -> bool:
     """Whether a column has values more than once, as the names of records have; numbers of rows do not.
 
     **Raises:** `ValueError` if the file can't be read, or a row names no record.
     """
-    (names,) = read_names([read_file(path, Roles(time=None, states=(name,), step=1.0))], name, "trajectory")
+    table = read_file(path, ColumnsToSee(time=None, states=(name,)), options=options)
+    (names,) = read_names([table], name, "trajectory")
     return len(set(names)) < len(names)
 
 
-def find_likely_inputs(path: Path, time: str, trajectory: str | None, states: Sequence[str]) -> dict[str, str]:
+def find_likely_inputs(
+    path: Path,
+    time: str,
+    trajectory: str | None,
+    states: Sequence[str],
+    options: ReadingOptions = AS_RECOGNISED,
+) -> dict[str, str]:
     """The columns that look set from outside, each with why; none if rows are few, or not all are numbers.
 
     A column of a few levels that it stays at, or one that others follow, and whose own steps nothing explains.
     """
     if path.stat().st_size > MOST_BYTES_LOOKED_AT:
         return {}
-    table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory))
+    table = read_file(path, Roles(time=time, states=tuple(states), trajectory=trajectory), options=options)
     columns = [as_numbers_of_column(table, name, UNKNOWN_FIX, may_miss=True) for name in states]
     values = np.stack(columns, axis=1)
     known = np.asarray(np.isfinite(values).all(axis=1))

@@ -18,9 +18,12 @@ from jaxtyping import Float
 from ...runtime.validation import check_argument, check_path, is_mapping
 from ..domains import is_real
 from ..trajectories import Data, Trajectories, check_known_values
-from .formats import read_mat, read_npy, read_npz, read_parquet, read_text
-from .layout import CovariateNumbers, Roles, as_names, as_rows, assemble
-from .table import RawTable
+from .assembly import Assembled, assemble
+from .formats import read_mat, read_npy, read_npz, read_parquet
+from .layout import CovariateNumbers, Roles, as_names, as_rows
+from .options import AS_RECOGNISED, ReadingOptions
+from .table import RawTable, missing_values
+from .text import read_text
 from .times import check_unit
 
 
@@ -170,12 +173,12 @@ def size_of_parquet(path: Path, most: float) -> int:
 class Format(NamedTuple):
     """How the files of a format are read.
 
-    - `read`: reads the columns that the roles name.
+    - `read`: reads the columns that the roles name, by the user's options.
     - `unpacked_size`: what a file takes in memory, at least [bytes]; it may end once that is more than the second
       argument.
     """
 
-    read: Callable[[Path, Roles], RawTable]
+    read: Callable[[Path, Roles, ReadingOptions], RawTable]
     unpacked_size: Callable[[Path, float], int]
 
 
@@ -204,6 +207,8 @@ def make_roles(
     observable: str | None,
     value: str | None,
     step: float | None,
+    deviations: Sequence[str] = (),
+    time_of_day: str | None = None,
 ) -> Roles:
     """Roles of columns from the arguments of `Dataset.from_file`; covariates given as numbers have no column."""
     return Roles(
@@ -216,6 +221,8 @@ def make_roles(
         observable=observable,
         value=value,
         step=step,
+        deviations=tuple(deviations),
+        time_of_day=time_of_day,
     )
 
 
@@ -230,17 +237,18 @@ def read_files(
     *,
     rename: Mapping[str, str] = MappingProxyType({}),
     is_dated: bool = False,
-) -> Data:
+    options: ReadingOptions = AS_RECOGNISED,
+) -> Assembled[Data]:
     """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
 
     **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as of `assemble`.
     """
     check_unit(time_unit, roles.time is not None)
     files, columns = find_files(path), roles.named(rename)
-    tables = as_rows([read_file(file, columns, max_bytes) for file in files], columns)
+    tables = as_rows([read_file(file, columns, max_bytes, options) for file in files], columns)
     names = {column: name for name, column in rename.items()}
     tables = [table.renamed(names) for table in tables]
-    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first, is_dated)
+    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first, is_dated, options)
 
 
 class ColumnsFound(Exception):
@@ -254,19 +262,21 @@ class AnyColumns(Roles):
         raise ColumnsFound(*names)
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, options: ReadingOptions = AS_RECOGNISED) -> list[str]:
     """The names of a file's columns.
 
     **Raises:** `FileNotFoundError`, or `ValueError` if the file can't be read.
     """
     try:
-        read_file(path, AnyColumns(time="", states=("a state",)))
+        read_file(path, AnyColumns(time="", states=("a state",)), options=options)
     except ColumnsFound as found:
         return list(found.args)
     raise AssertionError(f"{path} was read without a look at its columns.")
 
 
-def read_file(path: Path, roles: Roles, max_bytes: float = MOST_BYTES) -> RawTable:
+def read_file(
+    path: Path, roles: Roles, max_bytes: float = MOST_BYTES, options: ReadingOptions = AS_RECOGNISED
+) -> RawTable:
     """Reads the needed columns of one file."""
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{path} is a spreadsheet; save the sheet as CSV and name that file.")
@@ -274,7 +284,8 @@ def read_file(path: Path, roles: Roles, max_bytes: float = MOST_BYTES) -> RawTab
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")
         check_file_size(path, max_bytes)
-        return format_of(path).read(path, roles)
+        table = format_of(path).read(path, roles, options)
+        return replace(table, missing=missing_values(options.missing))
     except PermissionError:
         raise ValueError(f"{path} can't be read; change its permissions.") from None
 
@@ -292,7 +303,7 @@ OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolut
 def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
     """Checks `sigma`, and gives the columns that it names.
 
-    **Arguments:** `by_row`: whether the table has one row per time, and so a place for such columns.
+    **Arguments:** `by_row`: whether a row of the table is of one time, and so has a place for such columns.
 
     **Raises:** `ValueError` that names the state and says what to pass.
     """
@@ -312,7 +323,8 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
     columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
     if columns and not by_row:
         raise ValueError(
-            f"sigma names the column {columns[0]!r}, which needs a table with one row per time; give numbers."
+            f"sigma names the column {columns[0]!r}, which a table with one row per measurement can't have; give "
+            "numbers."
         )
     return columns
 
@@ -334,23 +346,27 @@ def check_noise_parts(given: Mapping[object, object], name: str) -> None:
         check_deviation(value, f"the {part} part of {name}", "a positive number")
 
 
-def with_sigma(data: Data, sigma: Sigma, states: Sequence[str]) -> Data:
+def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) -> Data:
     """The data with the standard deviations of their measurements.
 
     **Arguments:**
 
-    - `data`: the states, and after them the columns that `sigma` names.
+    - `assembled`: the states, and after them the columns that `sigma` names.
     - `sigma`: as in `Dataset.from_file`.
     - `states`: names of the states.
 
     **Raises:** `ValueError` if a measurement has no positive standard deviation.
     """
+    data, counts = assembled
     if isinstance(sigma, str):
         return data
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
     given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
     parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
+    if counts is not None:  # A column of standard deviations holds those of means already.
+        shares = [1.0 if isinstance(each, str) else counts[..., index] ** -0.5 for index, each in enumerate(given)]
+        parts = [part * share for part, share in zip(parts, shares, strict=True)]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
     return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
 

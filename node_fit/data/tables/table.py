@@ -1,15 +1,52 @@
 """A table as columns of texts or numbers, and what its texts say: numbers and names."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 
 if TYPE_CHECKING:
     import pandas
+
+
+class Missing(NamedTuple):
+    """What stands for a missing number: words in small letters, and numbers."""
+
+    words: frozenset[str]
+    numbers: tuple[float, ...] = ()
+
+
+# Words that people, programs and loggers write for a missing number, in any case; all others are text.
+MISSING_WORDS = frozenset(
+    {
+        *("", "na", "n/a", "n.a.", "<na>", "nan", "-nan", "null", "none", "nil", "missing"),
+        *("-", "--", "---", ".", "..", "...", "*", "?"),
+        *("#n/a", "#na", "#value!", "#ref!", "#div/0!", "#num!", "#name?", "#null!"),
+        *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "1.#nan"),
+    }
+)
+# Spellings that need no note.
+PLAIN_WORDS = frozenset({"", "na", "nan", "null"})
+COMMON = Missing(MISSING_WORDS)
+
+
+def missing_values(given: Sequence[str | float] | None) -> Missing:
+    """What stands for a missing number, by the user's words or numbers; the common words if there are none."""
+    if given is None:
+        return COMMON
+    numbers = [value for word in given if (value := sentinel_of(word)) is not None]
+    return Missing(frozenset({"", *(str(word).strip().lower() for word in given)}), tuple(numbers))
+
+
+def sentinel_of(word: str | float) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -23,6 +60,9 @@ class RawTable:
     - `lines`: the line of each row as a text editor counts, or `None` if the source has no lines.
     - `rows`: the row of the file that each row comes from, counted from 0; `None` if it is the same.
     - `own`: the trajectory name of each row if the layout, not a column, identifies it; else `None`.
+    - `missing`: what stands for a missing number.
+    - `units`: units of columns, by name, where the file says them.
+    - `notes`: what was recognised as it was read, each in a sentence.
 
     **Raises:** `ValueError` if there are no rows.
     """
@@ -32,6 +72,9 @@ class RawTable:
     lines: Int[np.ndarray, " row"] | None = None
     rows: Int[np.ndarray, " row"] | None = None
     own: np.ndarray | None = None
+    missing: Missing = COMMON
+    units: dict[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self):
         if len(self) == 0:
@@ -42,7 +85,11 @@ class RawTable:
 
     def renamed(self, names: Mapping[str, str]) -> "RawTable":
         """The table with other names of some columns."""
-        return replace(self, columns={names.get(name, name): column for name, column in self.columns.items()})
+        return replace(
+            self,
+            columns={names.get(name, name): column for name, column in self.columns.items()},
+            units={names.get(name, name): unit for name, unit in self.units.items()},
+        )
 
     def row(self, index: int) -> str:
         """Describes the position of a row for a message."""
@@ -60,7 +107,8 @@ class RawTable:
     ) -> "RawTable":
         """A table of new columns whose rows have the positions of rows `index` of this table."""
         lines = None if self.lines is None else self.lines[index]
-        return RawTable(self.origin, columns, lines, index if self.rows is None else self.rows[index], own)
+        rows = index if self.rows is None else self.rows[index]
+        return replace(self, columns=columns, lines=lines, rows=rows, own=own)
 
 
 def choose_columns(names: Sequence[str], wanted: Sequence[str], origin: str) -> list[int]:
@@ -94,7 +142,6 @@ def list_names(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(repr(name) for name in names[:most]) + more
 
 
-MISSING = ("", "NA", "NaN", "nan", "null")  # spellings of a missing number; any other word is text
 UNKNOWN_FIX = "correct it, or leave it empty if the value is unknown."
 INPUT_FIX = "inputs must be known at every time; fill it in, or remove the row."
 
@@ -107,6 +154,8 @@ def as_numbers_of_column(table: RawTable, name: str, fix: str, *, may_miss: bool
     **Raises:** `ValueError` at the first value that is text, boolean, a date, infinite, or missing.
     """
     values = typed_numbers(table, name) if is_typed(table.columns[name]) else read_numbers(table, name, fix)
+    if table.missing.numbers:
+        values = np.where(np.isin(values, table.missing.numbers), np.nan, values)
     raise_at_first(table, name, np.isinf(values), f"the value is infinite; {fix}")
     if not may_miss:
         raise_at_first(table, name, np.isnan(values), f"the value is missing; {fix}")
@@ -131,28 +180,30 @@ def typed_numbers(table: RawTable, name: str) -> Float[np.ndarray, " row"]:
 
 def read_numbers(table: RawTable, name: str, fix: str) -> Float[np.ndarray, " row"]:
     column = table.columns[name].to_numpy(dtype=object)
-    values = read_plain(column)
+    values = read_plain(column, table.missing)
     if values is not None:
         return values
     values = np.empty(len(column))
     for row, value in enumerate(column):
         try:
-            values[row] = read_number(value)
+            values[row] = read_number(value, table.missing)
         except (TypeError, ValueError):
             raise ValueError(f"{table.at(row, name)}: {quote(value)} is not a number; {fix}") from None
     return values
 
 
-def read_plain(column: np.ndarray) -> Float[np.ndarray, " row"] | None:
+def read_plain(column: np.ndarray, missing: Missing) -> Float[np.ndarray, " row"] | None:
     """A text column, converted at once; `None` if any value needs a closer look.
 
-    The result is the same as that of `number`.
+    The result is the same as that of `read_number`.
     """
     import pandas as pd
 
     if pd.api.types.infer_dtype(column, skipna=False) != "string" or "_" in "".join(column):
         return None
-    known = ~np.isin(column, MISSING)
+    nan = {"NaN"} if "nan" in missing.words else set[str]()
+    spellings = missing.words | {word.upper() for word in missing.words} | nan
+    known = ~np.fromiter((value in spellings for value in column), bool, len(column))
     values = np.full(len(column), np.nan)
     try:
         values[known] = column[known].astype(np.float64)
@@ -161,16 +212,39 @@ def read_plain(column: np.ndarray) -> Float[np.ndarray, " row"] | None:
     return None if np.isnan(values[known]).any() else values
 
 
-def read_number(value: object) -> float:
+def describe_missing(tables: Sequence[RawTable], of_names: Sequence[str | None]) -> list[str]:
+    """A sentence on words that stand for missing numbers, unless they are the plainest.
+
+    **Arguments:** `of_names`: columns that hold names, not numbers.
+    """
+    counts: Counter[str] = Counter()
+    for table in tables:
+        for name, column in table.columns.items() if table.missing is COMMON else ():
+            if name not in of_names and not is_typed(column):
+                words = {value for value in set(column) if isinstance(value, str) and is_odd_word(value)}
+                counts.update(value.strip() for value in column if words and value in words)
+    if not counts:
+        return []
+    words = list_names([word for word, _ in counts.most_common()], 5)
+    return [f"missing values: {sum(counts.values())} are written as {words} (data.missing=[] keeps only empty cells)"]
+
+
+def is_odd_word(value: str) -> bool:
+    """Whether a cell holds a word for a missing number that is none of the plainest."""
+    word = value.strip().lower()
+    return word in MISSING_WORDS and word not in PLAIN_WORDS
+
+
+def read_number(value: object, missing: Missing = COMMON) -> float:
     """One value as a float; NaN if it is missing.
 
     **Raises:** `ValueError` or `TypeError` if it is not a number.
     """
     if isinstance(value, str):
-        # Python also accepts `1_000` and words like `NAN`, which are text here.
+        # Python also accepts `1_000`, and `NAN` where that is no word for a missing value.
         if "_" not in value:
             text = value.strip()
-            if text in MISSING:
+            if text.lower() in missing.words:
                 return np.nan
             result = float(text)
             if result == result:

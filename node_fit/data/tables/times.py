@@ -31,12 +31,14 @@ class Dates(NamedTuple):
     - `unit`: of times: `s`, `min`, `h` or `d`.
     - `zone`: in which timestamps were written; None if they named none.
     - `digits`: the first of dates that are written as numbers, such as `20240131`; None of others.
+    - `remark`: what else to say of how they were written.
     """
 
     zero: np.ndarray
     unit: str
     zone: str | None
     digits: str | None = None
+    remark: str = ""
 
     def of(self, trajectories: np.ndarray) -> "Dates":
         """The dates of some trajectories, by index."""
@@ -46,7 +48,7 @@ class Dates(NamedTuple):
         """A sentence on the unit of a column of timestamps, and whether it was chosen by their spacing."""
         why = f", chosen by its rows' spacing (data.time_unit={self.unit})" if chosen else ""
         written = "" if self.digits is None else f"; its numbers, such as {self.digits}, are dates"
-        return f"time: {name} counts in {self.unit} from {self.first}{why}{written}"
+        return f"time: {name} counts in {self.unit} from {self.first}{why}{written}{self.remark}"
 
     @property
     def first(self) -> str:
@@ -75,15 +77,22 @@ def unit_for(seconds: float) -> str:
 TIME_FIX = "every row needs a time: a number, or a timestamp such as 2020-12-31 or 2020-12-31T23:59:00."
 NO_ZONE = "not given"
 DATE = re.compile(r"\s*\d{4}-\d{2}")
-YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?!\d)")
+YEAR_LAST = re.compile(r"\s*(\d{1,2})[./-](\d{1,2})(?:[./-](\d{4})|[./](\d{2}))(?!\d)")
+# Years of two digits are of this century below this number.
+FIRST_OF_LAST_CENTURY = 70
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+NAMED_MONTH = re.compile(rf"\s*(\d{{1,2}})[-. /]({'|'.join(MONTHS)})[a-z]*[-. /]+(\d{{4}})(?!\d)", re.IGNORECASE)
+TO_TWELVE = re.compile(r"[Tt ]+(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d+)?)?)\s*([AaPp])\.?[Mm]\.?\s*$")
 ZONE = re.compile(r"[Tt ]\d{2}(?::?\d{2})*(?:[.,]\d+)?\s*(Z|[+-]\d{2}(?::?\d{2})?)\s*$")
 
 
 class Stamps(NamedTuple):
-    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, and the zone in which they were written."""
+    """Timestamps: `instants`, a `pandas.DatetimeIndex` in UTC, the zone in which they were written, and a remark on
+    how they were."""
 
     instants: "pandas.DatetimeIndex"
     zone: str
+    remark: str = ""
 
     @property
     def first(self) -> "pandas.Timestamp":
@@ -130,8 +139,59 @@ def holds_stamps(column: "pandas.Series") -> bool:
     if column.dtype.kind == "M":
         return True
     first = next((value for value in column.to_numpy(dtype=object) if not is_blank(value)), None)
-    dated = isinstance(first, str) and (DATE.match(first) or YEAR_LAST.match(first))
+    dated = isinstance(first, str) and any(pattern.match(first) for pattern in (DATE, YEAR_LAST, NAMED_MONTH))
     return isinstance(first, datetime.date) or bool(dated)
+
+
+# Unix times are from 2001 to 2096 [s]; and how many of other units loggers count in a second.
+EPOCH, UNIX_UNITS = (1e9, 4e9), {"millisecond": 1e3, "microsecond": 1e6, "nanosecond": 1e9}
+# By the names that `time_format` has for them.
+UNIX_FORMATS: dict[str, tuple[str, Literal["s", "ms", "us", "ns"]]] = {
+    "unix_s": ("second", "s"),
+    "unix_ms": ("millisecond", "ms"),
+    "unix_us": ("microsecond", "us"),
+    "unix_ns": ("nanosecond", "ns"),
+}
+
+
+def unix_unit(values: Float[np.ndarray, " row"]) -> str | None:
+    """The unit in which all of these numbers look like times since 1970, other than seconds; None if they do not."""
+    for unit, count in UNIX_UNITS.items():
+        if values.size and EPOCH[0] * count <= values.min() and values.max() <= EPOCH[1] * count:
+            return unit
+    return None
+
+
+def with_unix_dates(tables: Sequence[RawTable], name: str, time_format: str | None) -> tuple[Sequence[RawTable], str]:
+    """Tables whose times are timestamps if they count milliseconds or the like since 1970, and a remark on that."""
+    import pandas as pd
+
+    columns = [table.columns[name] for table in tables]
+    if time_format is None and any(holds_stamps(column) or not has_digits_alone(column) for column in columns):
+        return tables, ""
+    numbers = [as_numbers_of_column(table, name, TIME_FIX, may_miss=False) for table in tables]
+    if time_format is None:
+        units = {unix_unit(values) for values in numbers}
+        known = [each for each in UNIX_FORMATS.values() if units == {each[0]}]
+        if not known:
+            return tables, ""
+        unit, short = known[0]
+    else:
+        unit, short = UNIX_FORMATS[time_format]
+    dated: list[RawTable] = []
+    for table, values in zip(tables, numbers, strict=True):
+        digits = table.columns[name].map(as_digits)
+        # Whole numbers of nanoseconds have more digits than floats.
+        counts = digits.astype(np.int64) if digits.all() else pd.Series(values)
+        dated.append(replace(table, columns={**table.columns, name: pd.to_datetime(counts, unit=short, utc=True)}))
+    return dated, f"; its numbers, such as {numbers[0][0]:.0f}, are {unit}s since 1970 (data.time_format=number)"
+
+
+def has_digits_alone(column: "pandas.Series") -> bool:
+    """Whether a column has a type of numbers, or its first value is a number of many digits."""
+    if column.dtype.kind in "iuf":
+        return True
+    return len(column) > 0 and len(as_digits(column.iloc[0])) > 12
 
 
 # Dates that are written as numbers, by how many digits they have, and the unit of the last ones.
@@ -198,24 +258,43 @@ def with_digit_dates(tables: Sequence[RawTable], name: str, *, is_dated: bool) -
     return [replace(table, columns={**table.columns, name: each.instants}) for table, each in pairs], dates[0].first
 
 
-def year_first(value: object, day_first: bool | None) -> object:
-    """A timestamp whose year comes last, as ISO 8601; any other value as it is."""
-    found = YEAR_LAST.match(value) if isinstance(value, str) and day_first is not None else None
+def as_iso(value: object, day_first: bool | None) -> object:
+    """A timestamp with the year last, a month by name or hours to twelve as ISO 8601; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    if half := TO_TWELVE.search(value):
+        hour = int(half[1]) % 12 + (12 if half[3].lower() == "p" else 0)
+        value = f"{value[: half.start()]} {hour:02d}{half[2]}"
+    if named := NAMED_MONTH.match(value):
+        return f"{named[3]}-{MONTHS.index(named[2].lower()) + 1:02d}-{named[1]:0>2}{value[named.end() :]}"
+    found = YEAR_LAST.match(value) if day_first is not None else None
     if found is None:
         return value
     day, month = found[1 if day_first else 2], found[2 if day_first else 1]
-    return f"{found[3]}-{month:0>2}-{day:0>2}{found.string[found.end() :]}"
+    century = 19 if int(found[4] or 0) >= FIRST_OF_LAST_CENTURY else 20
+    return f"{found[3] or f'{century}{found[4]}'}-{month:0>2}-{day:0>2}{value[found.end() :]}"
+
+
+def tell_day_first(column: "pandas.Series") -> bool | None:
+    """Whether dates with the year last begin with the day, if one of their numbers can't be a month; else None."""
+    numbers = [match for value in column if isinstance(value, str) and (match := YEAR_LAST.match(value))]
+    firsts, seconds = (max((int(match[place]) for match in numbers), default=0) for place in (1, 2))
+    return firsts > 12 if (firsts > 12) != (seconds > 12) else None
 
 
 def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
     import pandas as pd
 
-    column = table.columns[name]
+    column, remark = table.columns[name], ""
     if column.dtype.kind == "M":
         zones = np.array([str(getattr(column.dtype, "tz", None) or NO_ZONE)] * len(column))
         values = column
     else:
-        values = column.astype(object).map(functools.partial(year_first, day_first=day_first))
+        if day_first is None and (day_first := tell_day_first(column)) is not None:
+            remark = (
+                f"; dates begin with the {'day' if day_first else 'month'} (data.day_first={str(day_first).lower()})"
+            )
+        values = column.astype(object).map(functools.partial(as_iso, day_first=day_first))
         zones = np.array([zone(value) for value in values])
     # Only ISO 8601 is accepted by itself: 03/04/2020 may be a day in March or in April.
     instants = pd.DatetimeIndex(pd.to_datetime(values, format="ISO8601", errors="coerce", utc=True))
@@ -230,14 +309,17 @@ def read_stamps(table: RawTable, name: str, day_first: bool | None) -> Stamps:
             )
         fault = "the time is missing" if is_blank(value) else f"{quote(value)} is not a timestamp"
         raise ValueError(f"{table.at(row, name)}: {fault}; {TIME_FIX}")
-    other = np.flatnonzero(zones != zones[0])
+    other = np.flatnonzero((zones == NO_ZONE) != (zones[0] == NO_ZONE))
     if other.size:
         row = int(other[0])
         raise ValueError(
             f"{table.at(row, name)}: the time zone is {zones[row]}, but in {table.row(0)} it is {zones[0]}; "
             "write all times in one zone, such as UTC."
         )
-    return Stamps(instants, str(zones[0]))
+    offsets = list(dict.fromkeys(zones.tolist()))
+    if len(offsets) > 1:
+        remark += f"; its offsets change ({', '.join(offsets[:3])}), so dates are in UTC"
+    return Stamps(instants, offsets[0] if len(offsets) == 1 else "UTC", remark)
 
 
 def zone(value: object) -> str:
@@ -276,6 +358,11 @@ def spacing(stamps: Sequence[Stamps], codes: Int[np.ndarray, " row"]) -> float:
             for each, begin in zip(stamps, begins, strict=True)
         ]
     )
+    return typical_step(seconds, codes)
+
+
+def typical_step(seconds: Float[np.ndarray, " row"], codes: Int[np.ndarray, " row"]) -> float:
+    """The median time between two rows of a trajectory [s]; 1 if there is none."""
     order = np.lexsort((seconds, codes))
     steps = np.diff(seconds[order])[np.diff(codes[order]) == 0]
     return float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0

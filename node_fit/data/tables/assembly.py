@@ -1,0 +1,522 @@
+"""A dataset of tables: the rows of each trajectory in order, with times as numbers, repeats averaged, inputs bridged.
+
+Each row keeps the line that it came from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..interpolation import detect_input_hold
+from ..trajectories import Data, pad
+from .clocks import CLOCK_FORMATS, describe_clock, holds_clock, read_clock, read_clocks
+from .layout import Roles
+from .options import AS_RECOGNISED, ReadingOptions
+from .table import INPUT_FIX, UNKNOWN_FIX, RawTable, as_numbers_of_column, read_names
+from .times import (
+    NO_ZONE,
+    SECONDS,
+    UNIX_FORMATS,
+    Dates,
+    Stamps,
+    count_time,
+    read_stamps,
+    read_times,
+    spacing,
+    typical_step,
+    unit_for,
+    utc,
+    with_digit_dates,
+    with_unix_dates,
+    zone_name,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+Rows = Int[np.ndarray, " row"]
+
+
+class Times(NamedTuple):
+    """Groups of rows with the same trajectory and time: each row's `group`, and the `first` row of each group."""
+
+    group: Rows
+    first: Int[np.ndarray, " group"]
+
+
+def same_times(t: Float[np.ndarray, " row"], codes: Rows) -> Times:
+    """Groups rows by trajectory, then by time, in increasing order."""
+    order = np.lexsort((t, codes))
+    begins = np.ones(len(t), dtype=bool)
+    begins[1:] = (np.diff(t[order]) != 0) | (np.diff(codes[order]) != 0)
+    group = np.empty(len(t), dtype=np.int64)
+    group[order] = np.cumsum(begins) - 1
+    return Times(group, order[begins])
+
+
+def first_known(values: Float[np.ndarray, " row"], group: Rows, count: int) -> Int[np.ndarray, " group"]:
+    """The first row with a value in each group; -1 if no row has one."""
+    known = np.flatnonzero(~np.isnan(values))
+    groups, at = np.unique(group[known], return_index=True)
+    first = np.full(count, -1)
+    first[groups] = known[at]
+    return first
+
+
+class Merged(NamedTuple):
+    """Values at the times of groups, and how many measurements each is the mean of."""
+
+    values: Float[np.ndarray, "group state"]
+    counts: Int[np.ndarray, "group state"]
+
+
+def merge_states(
+    tables: Sequence[RawTable], y: Float[np.ndarray, "row state"], times: Times, roles: Roles, *, is_mean: bool
+) -> Merged:
+    """Merges the measurements of each time into one row.
+
+    **Arguments:** `is_mean`: whether repeated measurements are averaged. The standard deviation of a mean follows from
+    those of its measurements.
+
+    **Raises:** `ValueError` with both lines if a state was measured twice at the same time, and is not averaged.
+    """
+    groups = len(times.first)
+    values, counts = np.empty((groups, y.shape[1])), np.ones((groups, y.shape[1]), dtype=np.int64)
+    for i, name in enumerate(roles.states):
+        if not is_mean:
+            values[:, i] = merge(tables, y[:, i], times, name, roles)
+            continue
+        known = ~np.isnan(y[:, i])
+        group = times.group[known]
+        power = 2 if name in roles.deviations else 1
+        sums = np.bincount(group, weights=y[known, i] ** power, minlength=groups)
+        counts[:, i] = np.bincount(group, minlength=groups)
+        some = np.where(counts[:, i] > 0, counts[:, i], np.nan)
+        values[:, i] = sums ** (1 / power) / some
+    return Merged(values, np.maximum(counts, 1))
+
+
+def merge_inputs(
+    tables: Sequence[RawTable], u: Float[np.ndarray, "row input"], times: Times, roles: Roles
+) -> Float[np.ndarray, "group input"]:
+    """Merges the inputs at each time into one row, NaN where none has a value; rows may repeat the same value.
+
+    **Raises:** `ValueError` if repeated values differ.
+    """
+    merged = np.zeros((len(times.first), len(roles.inputs)))
+    for i, name in enumerate(roles.inputs):
+        merged[:, i] = merge(tables, u[:, i], times, name, roles, may_repeat=True)
+    return merged
+
+
+def merge(
+    tables: Sequence[RawTable],
+    values: Float[np.ndarray, " row"],
+    times: Times,
+    name: str,
+    roles: Roles,
+    *,
+    may_repeat: bool = False,
+) -> Float[np.ndarray, " group"]:
+    first = first_known(values, times.group, len(times.first))
+    there = first[times.group]
+    wrong = ~np.isnan(values) & (there != np.arange(len(values)))
+    if may_repeat:
+        wrong &= values != values[there]
+    if wrong.any():
+        row = int(wrong.argmax())
+        table, at = place(tables, row)
+        column = name if may_repeat or roles.value is None else roles.value
+        raise ValueError(
+            f"{table.at(at, column)}: {name!r} has another value at this time of its trajectory in "
+            f"{describe_place(tables, int(there[row]), table)}; remove one, or average them."
+        )
+    return np.where(first >= 0, values[first], np.nan)
+
+
+def fill_constant(
+    tables: Sequence[RawTable], name: str, values: Float[np.ndarray, " row"], codes: Rows, trajectories: Sequence[str]
+) -> Float[np.ndarray, " row"]:
+    """Fills the empty cells of a covariate with the value from other rows of the same trajectory.
+
+    **Raises:** `ValueError` if the covariate varies within a trajectory, or has no value in one.
+    """
+    first = first_known(values, codes, len(trajectories))
+    if (first < 0).any():
+        code = int((first < 0).argmax())
+        table, row = place(tables, int((codes == code).argmax()))
+        raise ValueError(
+            f"{table.at(row, name)}: the covariate has no value in any row of trajectory {trajectories[code]!r}; give "
+            "it in one of them."
+        )
+    there = first[codes]
+    wrong = ~np.isnan(values) & (values != values[there])
+    if wrong.any():
+        row = int(wrong.argmax())
+        table, at = place(tables, row)
+        raise ValueError(
+            f"{table.at(at, name)}: the covariate is {values[row]:g}, but {values[there[row]]:g} in "
+            f"{describe_place(tables, int(there[row]), table)}; it must be constant in trajectory "
+            f"{trajectories[codes[row]]!r}"
+            ", so correct it, or name the column in inputs if it varies."
+        )
+    return values[there]
+
+
+def place(tables: Sequence[RawTable], index: int) -> tuple[RawTable, int]:
+    """The table that holds a row of the concatenated tables, and the index of the row in it."""
+    for table in tables:
+        if index < len(table):
+            return table, index
+        index -= len(table)
+    raise IndexError(index)
+
+
+def describe_place(tables: Sequence[RawTable], index: int, reader: RawTable) -> str:
+    """Describes the location of a row of the concatenated tables, in a message about table `reader`."""
+    table, row = place(tables, index)
+    return table.row(row) + ("" if table is reader else f" of {table.origin}")
+
+
+class Assembled(NamedTuple, Generic[Data]):
+    """Trajectories of tables, and how many measurements each value of a state is the mean of; None if of one each."""
+
+    data: Data
+    counts: Int[np.ndarray, "trajectory time state"] | None
+
+
+def assemble(
+    kind: type[Data],
+    tables: Sequence[RawTable],
+    own_names: Sequence[str],
+    roles: Roles,
+    time_unit: str | None,
+    units: dict[str, str],
+    day_first: bool | None = None,
+    is_dated: bool = False,
+    options: ReadingOptions = AS_RECOGNISED,
+) -> Assembled[Data]:
+    """Assembles tables to trajectories of a kind; each table is one unless a column tells trajectories apart.
+
+    **Arguments:** `kind`: such as `Dataset`. `own_names`: a name for each table, used if there is no such column.
+    `time_unit`: of timestamps, chosen by their spacing if None. `day_first`: as of `Dataset.from_file`. `is_dated`:
+    whether numbers that can be dates, such as 20240131, are known to be.
+
+    **Raises:** `ValueError` at the first invalid value, with its table, row and column.
+    """
+    codes, trajectories = number_trajectories(tables, own_names, roles)
+    t, dates, unit, said = read_clock_of(tables, codes, roles, time_unit, day_first, is_dated, options)
+    y = np.concatenate([block(table, roles.states, UNKNOWN_FIX, may_miss=True) for table in tables])
+    u = read_inputs(tables, roles, options)
+    c = np.concatenate([block(table, roles.covariates, UNKNOWN_FIX, may_miss=True) for table in tables])
+    for i, name in enumerate(roles.covariates):
+        c[:, i] = fill_constant(tables, name, c[:, i], codes, trajectories)
+    notes = [*dict.fromkeys(note for table in tables for note in table.notes), *said]
+    at, counts = np.arange(len(t)), None
+    times = same_times(t, codes)
+    is_mean = options.repeats == "mean" or (options.repeats == "auto" and looks_repeated(y, times, t, codes, roles))
+    if roles.observable is not None or is_mean:
+        (y, counts), u = merge_states(tables, y, times, roles, is_mean=is_mean), merge_inputs(tables, u, times, roles)
+        at = times.first
+        t, c, codes = t[at], c[at], codes[at]
+        notes += describe_means(counts, roles)
+    order, note = order_rows(t, codes, options.row_order)
+    notes += note
+    if roles.observable is None and not is_mean:
+        check_order(tables, t, order, codes, trajectories, roles)
+    rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    for i, name in enumerate(roles.inputs):
+        u[:, i], note = bridge_input(tables, t, u[:, i], rows, at, name, options.gap_of(name))
+        notes += note
+    inputs = (*roles.inputs, *roles.covariates)
+    u = np.concatenate([u, c], axis=1)
+    units = {name: text for table in tables for name, text in table.units.items()} | units
+    known = {name: text for name, text in units.items() if name in (roles.clock, *roles.states, *inputs)}
+    data = kind.from_arrays(
+        [t[row] for row in rows],
+        [y[row] for row in rows],
+        [u[row] for row in rows],
+        states=roles.states,
+        inputs=inputs,
+        trajectories=trajectories,
+        time=roles.clock,
+        units=known | ({} if unit is None else {roles.clock: unit}),
+    )
+    whole = None if counts is None or counts.max() == 1 else pad([counts[row] for row in rows], data.ts.shape[1], 1.0)
+    return Assembled(replace(data, dates=dates, notes=tuple(notes)), whole)
+
+
+def order_rows(t: Float[np.ndarray, " row"], codes: Rows, row_order: str) -> tuple[Rows, list[str]]:
+    """The rows, trajectory by trajectory, and a sentence if they were written from the last to the first.
+
+    **Arguments:** `row_order`: as in `ReadingOptions`.
+    """
+    written = np.argsort(codes, kind="stable")
+    if row_order == "sorted":
+        return np.lexsort((t, codes)), []
+    steps = np.diff(t[written])[np.diff(codes[written]) == 0]
+    if row_order == "written" or not steps.size or not (steps < 0).all():
+        return written, []
+    note = "rows: the last one comes first, so they are turned round (data.row_order=written refuses that)"
+    return np.lexsort((t, codes)), [note]
+
+
+def read_inputs(tables: Sequence[RawTable], roles: Roles, options: ReadingOptions) -> Float[np.ndarray, "row input"]:
+    """The inputs of all rows, NaN where a row has no value of one that may be bridged."""
+    parts: list[np.ndarray] = []
+    for table in tables:
+        columns = [
+            as_numbers_of_column(
+                table,
+                name,
+                INPUT_FIX,
+                may_miss=roles.observable is not None or options.gap_of(name) != "none",
+            )
+            for name in roles.inputs
+        ]
+        parts.append(np.stack(columns, axis=1) if columns else np.zeros((len(table), 0)))
+    return np.concatenate(parts)
+
+
+def looks_repeated(
+    y: Float[np.ndarray, "row state"], times: Times, t: Float[np.ndarray, " row"], codes: Rows, roles: Roles
+) -> bool:
+    """Whether rows at one time are repeated measurements: at least half of the times, and two at the least, repeat."""
+    if roles.observable is None:
+        order = np.argsort(codes, kind="stable")
+        goes_back = (np.diff(t[order]) < 0) & (np.diff(codes[order]) == 0)
+        if goes_back.any():
+            return False
+    groups = len(times.first)
+    counts = [np.bincount(times.group[~np.isnan(column)], minlength=groups) for column in y.T]
+    repeated = np.max(counts, axis=0) > 1
+    return len(np.unique(t[times.first[repeated]])) >= 2 and 2 * int(repeated.sum()) >= groups
+
+
+def describe_means(counts: Int[np.ndarray, "group state"], roles: Roles) -> list[str]:
+    """A sentence on measurements that were averaged."""
+    most = int(counts.max())
+    if most == 1:
+        return []
+    times = int((counts.max(axis=1) > 1).sum())
+    return [
+        f"repeats: up to {most} rows at one time of a trajectory are averaged, at {times} times; sigma is of one "
+        f"measurement, and that of a mean follows (data.repeats=none refuses such rows)"
+    ]
+
+
+def bridge_input(
+    tables: Sequence[RawTable],
+    t: Float[np.ndarray, " row"],
+    values: Float[np.ndarray, " row"],
+    rows: Sequence[Rows],
+    at: Rows,
+    name: str,
+    gap: str,
+) -> tuple[Float[np.ndarray, " row"], list[str]]:
+    """An input at all rows, and a sentence on how it goes on where it was not known.
+
+    **Arguments:** `rows`: of each trajectory, in order of time. `at`: which row of the tables each row comes from.
+    `gap`: as in `ReadingOptions.input_gaps`.
+
+    **Raises:** `ValueError` if it is known nowhere in a trajectory, or must be known everywhere.
+    """
+    known = ~np.isnan(values)
+    if known.all():
+        return values, []
+    blank = next((row for row in rows if not known[row].any()), None)
+    if gap == "none" or blank is not None:
+        wrong = at[~known].min() if blank is None else at[blank[0]]
+        table, row = place(tables, int(wrong))
+        where = "at this time" if blank is None else "in its trajectory"
+        raise ValueError(
+            f"{table.at(row, name if name in table.columns else '')}: {name!r} has no value {where}; {INPUT_FIX}"
+        )
+    if gap == "auto":
+        gap = guess_gap([values[row][known[row]] for row in rows])
+    bridged, longest = values.copy(), 0.0
+    for row in rows:
+        there = row[known[row]]
+        if gap == "hold":
+            before = np.maximum(np.searchsorted(t[there], t[row], side="right") - 1, 0)
+            bridged[row] = values[there][before]
+        else:
+            bridged[row] = np.interp(t[row], t[there], values[there])
+        longest = max(longest, float(np.diff(t[there]).max(initial=0.0)))
+    how = "hold the last value" if gap == "hold" else "are linear in between"
+    other = "linear" if gap == "hold" else "hold"
+    return bridged, [
+        f"input {name!r} is known in {int(known.sum())} of {len(values)} rows; the others {how}, over {longest:.3g} at "
+        f"most (data.input_gaps={other}, or none)"
+    ]
+
+
+def guess_gap(series: Sequence[np.ndarray]) -> str:
+    """`hold` for an input of few levels, or that rarely changes where it is known; else `linear`."""
+    longest = max(map(len, series))
+    us = pad([each[:, None] for each in series], longest, None)
+    valid = np.arange(longest) < np.array([len(each) for each in series])[:, None]
+    return detect_input_hold(us, valid)[0] if longest > 1 else "hold"
+
+
+class ReadTimes(NamedTuple):
+    """The time of each row; the dates of trajectories if it comes from timestamps; its unit if it was written; and
+    notes."""
+
+    t: Float[np.ndarray, " row"]
+    dates: Dates | None = None
+    unit: str | None = None
+    notes: Sequence[str] = ()
+
+
+def read_clock_of(
+    tables: Sequence[RawTable],
+    codes: Int[np.ndarray, " row"],
+    roles: Roles,
+    unit: str | None,
+    day_first: bool | None,
+    is_dated: bool,
+    options: ReadingOptions,
+) -> ReadTimes:
+    """The time of each row, however it is written."""
+    import pandas as pd
+
+    if roles.step is not None:
+        t = roles.step * pd.Series(codes).groupby(codes).cumcount().to_numpy(dtype=np.float64)
+        return ReadTimes(t)
+    layout = options.time_format
+    columns = [table.columns[roles.clock] for table in tables]
+    if roles.time_of_day is None and (layout in CLOCK_FORMATS or (layout is None and any(map(holds_clock, columns)))):
+        seconds, layout, midnights = read_clocks(tables, roles.clock, codes, layout)
+        chosen = unit or unit_for(typical_step(seconds, codes))
+        note = describe_clock(roles.clock, layout, chosen, midnights, chosen=unit is None)
+        return ReadTimes(seconds / SECONDS[chosen], unit=chosen, notes=[note])
+    remark, digits = "", None
+    if roles.time_of_day is not None:
+        pairs = [with_times_of_day(table, roles.clock, roles.time_of_day, day_first) for table in tables]
+        tables, remark = [table for table, _ in pairs], pairs[0][1]
+    elif layout is None or layout in UNIX_FORMATS:
+        tables, remark = with_unix_dates(tables, roles.clock, layout)
+    if layout in (None, "timestamp"):
+        tables, digits = with_digit_dates(tables, roles.clock, is_dated=is_dated or unit is not None or bool(layout))
+    t, dates = clock(tables, codes, roles, unit, day_first, digits, remark)
+    return ReadTimes(t, dates, None if dates is None else dates.unit)
+
+
+def with_times_of_day(table: RawTable, name: str, time_of_day: str, day_first: bool | None) -> tuple[RawTable, str]:
+    """The table whose dates have the times of day of another column, and a remark on the dates."""
+    import pandas as pd
+
+    dates, zone, remark = read_stamps(table, name, day_first)
+    whole = dates + pd.to_timedelta(read_clock(table, time_of_day, None).seconds, unit="s")
+    stamps = pd.Series(whole.tz_localize(None) if zone == NO_ZONE else whole)
+    return replace(table, columns={**table.columns, name: stamps}), remark
+
+
+def clock(
+    tables: Sequence[RawTable],
+    codes: Int[np.ndarray, " row"],
+    roles: Roles,
+    unit: str | None,
+    day_first: bool | None,
+    digits: str | None,
+    remark: str,
+) -> tuple[Float[np.ndarray, " row"], Dates | None]:
+    """The time of each row, and the dates of the trajectories if they come from timestamps.
+
+    **Arguments:** `digits`, `remark`: of `Dates`.
+    """
+    times = [read_times(table, roles.clock, unit, day_first) for table in tables]
+    stamps = [each for each in times if isinstance(each, Stamps)]
+    numbers = [each for each in times if not isinstance(each, Stamps)]
+    if stamps and numbers:
+        other = next(table for table, each in zip(tables, times, strict=True) if isinstance(each, Stamps))
+        raise ValueError(
+            f"{other.origin}, column {roles.clock!r} holds timestamps, but other files hold numbers; write all times "
+            "in one way."
+        )
+    if not stamps:
+        return np.concatenate(numbers), None
+    unit = unit or unit_for(spacing(stamps, codes))
+    firsts = first_instants(stamps, tables, roles)
+    zeros = np.concatenate(
+        [np.full(len(each.instants), utc(first)) for each, first in zip(stamps, firsts, strict=True)]
+    )
+    zero = zeros[np.unique(codes, return_index=True)[1]]
+    times = [count_time(each, first, unit) for each, first in zip(stamps, firsts, strict=True)]
+    remarks = "".join(dict.fromkeys((*(each.remark for each in stamps), remark)))
+    return np.concatenate(times), Dates(zero, unit, zone_name(stamps[0].zone), digits, remarks)
+
+
+def first_instants(stamps: Sequence[Stamps], tables: Sequence[RawTable], roles: Roles) -> "list[pandas.Timestamp]":
+    """The instant that each table counts from: its first, or that of all tables if they may share trajectories."""
+    firsts = [each.first for each in stamps]
+    if roles.trajectory is None:
+        return firsts
+    for table, each in zip(tables, stamps, strict=True):
+        if (each.zone == NO_ZONE) != (stamps[0].zone == NO_ZONE):
+            raise ValueError(
+                f"{table.at(0, roles.clock)}: the time zone is {each.zone}, but in {tables[0].origin} it is "
+                f"{stamps[0].zone}; write all times in one zone, such as UTC."
+            )
+    return [min(firsts)] * len(stamps)
+
+
+def block(table: RawTable, channels: Sequence[str], fix: str, *, may_miss: bool) -> Float[np.ndarray, "row channel"]:
+    columns = [as_numbers_of_column(table, name, fix, may_miss=may_miss) for name in channels]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(table), 0))
+
+
+def number_trajectories(
+    tables: Sequence[RawTable], own_names: Sequence[str], roles: Roles
+) -> tuple[Int[np.ndarray, " row"], list[str]]:
+    """The index of each row's trajectory, and the trajectory names in order of appearance."""
+    import pandas as pd
+
+    if roles.trajectory is None:
+        several = len(tables) > 1
+        labels = [own_labels(table, name, several) for table, name in zip(tables, own_names, strict=True)]
+    else:
+        labels = read_names(tables, roles.trajectory, "trajectory")
+    codes, found = pd.factorize(np.concatenate(labels))
+    return codes, [str(each) for each in found]
+
+
+def own_labels(table: RawTable, name: str, several: bool) -> np.ndarray:
+    """The trajectory of each row if no column names it: the table, or one of those in its layout."""
+    if table.own is None:
+        return np.full(len(table), name, dtype=object)
+    return f"{name}/" + table.own if several else table.own
+
+
+def check_order(
+    tables: Sequence[RawTable],
+    t: Float[np.ndarray, " row"],
+    order: Int[np.ndarray, " row"],
+    codes: Int[np.ndarray, " row"],
+    trajectories: Sequence[str],
+    roles: Roles,
+) -> None:
+    """Rejects times that repeat or decrease within a trajectory, at the earliest line."""
+    before, after = order[:-1], order[1:]
+    wrong: Bool[np.ndarray, " pair"] = (codes[before] == codes[after]) & (t[after] <= t[before])
+    if not wrong.any():
+        return
+    pair = np.flatnonzero(wrong)[after[wrong].argmin()]
+    last, this = int(before[pair]), int(after[pair])
+    table, row = place(tables, this)
+    last_table, last_row = place(tables, last)
+    there = describe_place(tables, last, table)
+    # As written, since a timestamp says more than the number that it became.
+    now, then = table.columns[roles.clock].iloc[row], last_table.columns[roles.clock].iloc[last_row]
+    fault = f"repeats, {now} as in {there}" if t[this] == t[last] else f"goes back, {now} after {then} in {there}"
+    several = " If these are several trajectories, name the column that identifies them: trajectory=NAME."
+    raise ValueError(
+        f"{table.at(row, roles.clock)}: the time {fault}; times must increase strictly within trajectory "
+        f"{trajectories[codes[this]]!r}, so sort the rows and remove or average repeats"
+        f" ({'data.repeats=mean' if t[this] == t[last] else 'data.row_order=sorted'})."
+        + ("" if roles.trajectory or table.own is not None else several)
+    )

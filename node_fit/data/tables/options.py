@@ -1,0 +1,79 @@
+"""How tables are written, where the reader shall not recognise it by itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...runtime.validation import check_argument, check_choice, is_mapping
+
+DECIMAL_MARKS = (".", ",")
+TIME_FORMATS = ("number", "timestamp", "hh:mm:ss", "hh:mm", "mm:ss", "unix_s", "unix_ms", "unix_us", "unix_ns")
+GAPS = ("auto", "linear", "hold", "none")
+REPEAT_RULES = ("auto", "mean", "none")
+ROW_ORDERS = ("auto", "written", "sorted")
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a table is written; what is None or `auto` is recognised, and a note of the dataset says what as.
+
+    **Arguments:**
+
+    - `header`: the line of a text file that names the columns, counted from 1; in a spreadsheet, its row.
+    - `first_row`: the line of the first row below it; lines between are left out, such as a row of units.
+    - `decimal`: the decimal mark, a point or a comma; the other one then groups thousands.
+    - `missing`: what stands for a missing value, words or numbers such as `-999`, in place of the common words. An
+      empty cell is always missing.
+    - `sheet`: the sheet of a spreadsheet, the group of an HDF5 or NetCDF file, or the struct of a MATLAB file.
+    - `time_format`: one of `TIME_FORMATS`; `number` takes numbers as they are.
+    - `input_gaps`: how an input goes on where a row has no value of it: `linear` between the values around, `hold`
+      for the last value, `none` to refuse such rows; or one of these for each input, by name.
+    - `repeats`: rows of a trajectory at one time: their `mean`, or `none` to refuse them. `auto` takes the mean where
+      at least half of the times repeat.
+    - `row_order`: `written`, or `sorted` by time within each trajectory. `auto` turns rows round whose last one comes
+      first.
+
+    **Raises:** `ValueError` if a value is none of these.
+    """
+
+    header: int | None = None
+    first_row: int | None = None
+    decimal: str | None = None
+    missing: Sequence[str | float] | None = None
+    sheet: str | None = None
+    time_format: str | None = None
+    input_gaps: str | Mapping[str, str] = "auto"
+    repeats: str = "auto"
+    row_order: str = "auto"
+
+    def __post_init__(self):
+        check_argument("missing", self.missing, Sequence[str | float] | None, "a list of words or numbers")
+        if isinstance(self.missing, str):
+            raise ValueError(f"missing must be a list, got the text {self.missing!r}; write missing=[{self.missing}].")
+        check_argument("sheet", self.sheet, str | None, "a name")
+        for key in ("header", "first_row"):
+            line = getattr(self, key)
+            if line is not None and (isinstance(line, bool) or not isinstance(line, int) or line < 1):
+                raise ValueError(f"{key} must be the number of a line, counted from 1, got {line!r}.")
+        if self.header is not None and self.first_row is not None and self.first_row <= self.header:
+            raise ValueError(f"first_row={self.first_row} must come after the line of names, header={self.header}.")
+        choices = {
+            "decimal": DECIMAL_MARKS,
+            "time_format": TIME_FORMATS,
+            "repeats": REPEAT_RULES,
+            "row_order": ROW_ORDERS,
+        }
+        for key, known in choices.items():
+            check_argument(key, getattr(self, key), str | None, f"one of {', '.join(known)}")
+            check_choice(key, getattr(self, key), known)
+        gaps = dict(self.input_gaps) if is_mapping(self.input_gaps) else {"": self.input_gaps}
+        for name, gap in gaps.items():
+            key = f"input_gaps.{name}" if name else "input_gaps"
+            check_argument(key, gap, str, f"one of {', '.join(GAPS)}")
+            check_choice(key, gap, GAPS)
+
+    def gap_of(self, name: str) -> str:
+        """How the input `name` goes on where it has no value."""
+        return self.input_gaps if isinstance(self.input_gaps, str) else self.input_gaps.get(name, "auto")
+
+
+AS_RECOGNISED = ReadingOptions()
