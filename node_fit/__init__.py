@@ -9,7 +9,7 @@ from .runtime.serialization import __version__ as __version__
 
 if TYPE_CHECKING:
     from .data.batch import Batch
-    from .data.dataset import Dataset, Split, Splits, from_frame, read_table
+    from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.scaling import Scaling
     from .data.table_source import Table, with_events
     from .evaluation.metrics import score
@@ -119,6 +119,7 @@ __all__ = [
     "fit_petab",
     "fit_several",
     "from_frame",
+    "from_xarray",
     "load",
     "make_model",
     "objective",
@@ -139,6 +140,7 @@ _HOMES = {
     "fit_petab": "petab.fitting",
     "fit_several": "fitting.fit",
     "from_frame": "data.dataset",
+    "from_xarray": "data.dataset",
     "load": "storage.model_file",
     "make_model": "model.make_model",
     "objective": "petab.objective",

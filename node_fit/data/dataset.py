@@ -20,6 +20,7 @@ from .tables.layout import (
     with_covariates,
 )
 from .tables.marks import table_of_columns
+from .tables.netcdf import table_of_dataset
 from .tables.options import ReadingOptions
 from .tables.reading import ESTIMATE, MOST_BYTES, Sigma, make_roles, read_files, sigma_columns, with_columns, with_sigma
 from .tables.table import hint, list_names
@@ -28,6 +29,7 @@ from .trajectories import Cut, Trajectories
 
 if TYPE_CHECKING:
     import pandas
+    import xarray
 
 # Values of channels as a user gives them: by name, or with an axis for the channels; None for none.
 GivenStates = ArrayLike | Mapping[str, ArrayLike] | None
@@ -104,11 +106,12 @@ class Dataset(Trajectories):
         """Reads trajectories from files; by default a table has one row per time.
 
         Supported formats are text (commas, semicolons, tabs or blanks between columns, decimal points or commas, `#`
-        comments, `.gz` compression), Parquet, `.npz` and `.mat` (one variable per column), and `.npy` (named fields, or
-        `c0, c1, ...` for the columns of a matrix). An empty state is a missing measurement, and so are common words
-        such as `NA`, `NaN`, `null` or `-`; any other word is an error. How a table is written is recognised: lines
-        before the names of the columns, rows of units below them, decimal commas, marks that group thousands, dates and
-        times of day. `notes` of the dataset say what was recognised.
+        comments, `.gz` compression), JSON lines, Excel sheets (`.xlsx`), Parquet, Feather, HDF5, NetCDF, `.npz` and
+        `.mat` (one variable per column), and `.npy` (named fields, or `c0, c1, ...` for the columns of a matrix). An
+        empty state is a missing measurement, and so are common words such as `NA`, `NaN`, `null` or `-`; any other word
+        is an error. How a table is written is recognised: lines before the names of the columns, rows of units below
+        them, decimal commas, marks that group thousands, dates and times of day. `notes` of the dataset say what was
+        recognised.
 
         Arrays may be stacks: `(trajectory, time)` in `.npz` and `.mat`, with times `(time,)` that all trajectories
         share; `(trajectory, time, column)` in `.npy`, with columns `c0, c1, ...`, or `NAME0, NAME1, ...` of a variable
@@ -243,6 +246,52 @@ class Dataset(Trajectories):
         assembled = assemble(
             cls, as_rows([table], roles), ["0"], roles, time_unit, units or {}, day_first, options=options
         )
+        check_trajectories(constants, assembled.data.trajectories)
+        return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
+
+    @classmethod
+    def from_xarray(
+        cls,
+        dataset: "xarray.Dataset",
+        *,
+        time: str | None = None,
+        states: Sequence[str],
+        inputs: Sequence[str] = (),
+        covariates: Sequence[str] | CovariateNumbers = (),
+        trajectory: str | None = None,
+        step: float | None = None,
+        time_unit: str | None = None,
+        units: dict[str, str] | None = None,
+        sigma: Sigma = ESTIMATE,
+        time_format: str | None = None,
+        input_gaps: str | Mapping[str, str] = "auto",
+        repeats: str = "auto",
+        origin: str = "dataset",
+    ) -> "Dataset":
+        """Takes trajectories from an `xarray.Dataset` (the extra `netcdf`).
+
+        Variables are over the dimension of the time, or over that and another one, whose values name the trajectories;
+        those without that other dimension are of all trajectories. Attributes `units` are units.
+
+        **Arguments:** `dataset`: variables and coordinates; `origin`: its name in messages; the others as in
+        `from_file`.
+
+        **Returns:** the dataset of node_fit.
+
+        **Raises:** `ValueError` with one sentence that names the variable.
+        """
+        if not hasattr(dataset, "data_vars"):
+            raise ValueError(
+                f"dataset must be an xarray.Dataset, got a {type(dataset).__name__}; see its to_dataset()."
+            )
+        columns = sigma_columns(sigma, states)
+        measured = with_columns(states, columns)
+        roles = make_roles(time, measured, inputs, covariates, trajectory, (), None, None, step, columns)
+        constants = as_numbers(covariates)
+        check_unit(time_unit, roles.time is not None)
+        table = table_of_dataset(dataset, roles, origin)
+        options = ReadingOptions(time_format=time_format, input_gaps=input_gaps, repeats=repeats)
+        assembled = assemble(cls, [table], ["0"], roles, time_unit, units or {}, options=options)
         check_trajectories(constants, assembled.data.trajectories)
         return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
 
@@ -579,3 +628,5 @@ read_table = Dataset.from_file
 """`Dataset.from_file` by the name that it always had."""
 from_frame = Dataset.from_frame
 """`Dataset.from_frame` by the name that it always had."""
+from_xarray = Dataset.from_xarray
+"""`Dataset.from_xarray` beside the others."""

@@ -1,6 +1,6 @@
 """Makes hostile files, reads each as a user would, and prints what that costs and how it ends.
 
-python scripts/faults/hostile_files.py              # all, about a minute
+python scripts/faults/hostile_files.py              # all, about two minutes
 python scripts/faults/hostile_files.py YAML MATLAB  # those whose names contain one of these
 
 Each is read in a process of its own, which a signal ends after a while. The seconds are of its processor; the megabytes
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers.hostile_files import HOSTILE_FILES, HostileFile  # noqa: E402
+from helpers.hostile_tables import HOSTILE_TABLES  # noqa: E402
 
 MAX_SECONDS, MAX_MEGABYTES, MAX_CHARACTERS = 2.0, 500.0, 500
 # Of the processor, after which the system ends a process, and of memory that it may ask for beyond that at its start.
@@ -40,7 +41,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", help="parts of the names of the files to try; all if absent")
     wanted = options.parse_args().names
-    chosen = {name: each for name, each in HOSTILE_FILES.items() if not wanted or any(part in name for part in wanted)}
+    every = {**HOSTILE_FILES, **HOSTILE_TABLES}
+    chosen = {name: each for name, each in every.items() if not wanted or any(part in name for part in wanted)}
     width, wrong = max(map(len, chosen), default=0), 0
     # Loads what the first use of each reader loads, and takes memory for the base line.
     with tempfile.TemporaryDirectory(prefix="node_fit-hostile-") as folder:

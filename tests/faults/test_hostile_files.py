@@ -4,10 +4,11 @@ import time
 
 import pytest
 from helpers.hostile_files import HOSTILE_FILES, HostileFile
+from helpers.hostile_tables import HOSTILE_TABLES
 
 # The longest that a sentence may take [s], and its most characters.
 MAX_SECONDS, MAX_CHARACTERS = 2.0, 500
-CHEAP = {name: each for name, each in HOSTILE_FILES.items() if each.is_cheap}
+CHEAP = {name: each for name, each in {**HOSTILE_FILES, **HOSTILE_TABLES}.items() if each.is_cheap}
 
 
 @pytest.mark.parametrize("hostile", [pytest.param(each, id=name) for name, each in CHEAP.items()])

@@ -1,106 +1,23 @@
-"""Readers of files that store the types of columns: NumPy, MATLAB, Parquet and Feather."""
+"""Readers of files that store the types of columns: NumPy and Parquet."""
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from .arrays import split_stack, tabulate
 from .layout import Roles
 from .options import ReadingOptions
-from .table import RawTable
+from .table import RawTable, read_error
 
-Arrays = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    import pandas
 
-
-def tabulate(
-    path: Path, names: Sequence[str], get: Callable[[str], np.ndarray], roles: Roles, layers: Arrays | None = None
-) -> RawTable:
-    """Builds a table from the needed arrays of a file; reads no others.
-
-    An array of shape `(time,)` is a column. One of shape `(trajectory, time)` is a stack of trajectories named `0, 1,
-    ...`. An array `NAME` of shape `(trajectory, time, column)` holds the stacks `NAME0, NAME1, ...`, its layers.
-
-    **Arguments:** `names`: the arrays in the file; `get`: reads one of them; `layers`: further stacks, if known.
-    """
-    if layers is None:
-        layers = find_layers(names, get, roles)
-    whole = [name for name in names if f"{name}0" not in layers]
-    found = roles.find([*whole, *layers], str(path))
-    arrays = {name: check_shape(path, name, layers[name] if name in layers else get(name)) for name in found}
-    stack = next((name for name in arrays if name in layers or not is_column(arrays[name])), None)
-    return columns_table(path, arrays) if stack is None else stacks_table(path, arrays, stack)
-
-
-def find_layers(names: Sequence[str], get: Callable[[str], np.ndarray], roles: Roles) -> Arrays:
-    """The layers of every array that may hold a needed name that the file lacks."""
-    wanted = [name for name in (*roles.fixed, *roles.inputs) if name not in names]
-    bases = dict.fromkeys(base for base in (name.rstrip("0123456789") for name in wanted) if base in names)
-    return {name: layer for base in bases for name, layer in split_stack(base, get(base)).items()}
-
-
-def split_stack(name: str, array: np.ndarray) -> Arrays:
-    """The layers of an array with three axes; empty for other arrays."""
-    return {f"{name}{i}": array[:, :, i] for i in range(array.shape[2])} if array.ndim == 3 else {}
-
-
-def is_column(array: np.ndarray) -> bool:
-    """Whether the shape is `(time,)`, or MATLAB's `(time, 1)` or `(1, time)`."""
-    return array.ndim < 2 or 1 in array.shape
-
-
-def check_shape(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-    """An array of plain values in native byte order."""
-    if array.ndim > 2:
-        raise ValueError(
-            f"{path}, column {name!r} has shape {array.shape}, but a column is (time,) or (trajectory, time); the "
-            f"columns of a stack with three axes are named {name}0, {name}1, ..."
-        )
-    if array.dtype.kind in "OV":
-        raise ValueError(f"{path}, column {name!r} holds objects or records, not numbers; save plain numbers.")
-    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array.astype(array.dtype.newbyteorder("="))
-
-
-def columns_table(path: Path, arrays: Arrays) -> RawTable:
-    """A table of columns, which must have the same length."""
-    import pandas as pd
-
-    columns = {name: array.reshape(-1) for name, array in arrays.items()}
-    first = next(iter(columns))
-    for name, column in columns.items():
-        if len(column) != len(columns[first]):
-            raise ValueError(
-                f"{path}, column {name!r} has {len(column)} rows, but {first!r} has {len(columns[first])}; make them "
-                "equal."
-            )
-    return RawTable(str(path), {name: pd.Series(column) for name, column in columns.items()})
-
-
-def stacks_table(path: Path, arrays: Arrays, stack: str) -> RawTable:
-    """A table of stacks with the shape of `stack`, and of columns `(time,)` that all trajectories share."""
-    import pandas as pd
-
-    count, length = arrays[stack].shape
-    columns: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        if array.shape == (count, length):
-            columns[name] = array.reshape(-1)
-        elif is_column(array) and array.size == length:
-            columns[name] = np.tile(array.reshape(-1), count)
-        else:
-            raise ValueError(
-                f"{path}, column {name!r} has shape {array.shape}, but column {stack!r} has shape {(count, length)}, "
-                "which is (trajectory, time); give every array that shape, or (time,) if all trajectories share it."
-            )
-    own = np.repeat(np.array([str(i) for i in range(count)], dtype=object), length)
-    rows = np.tile(np.arange(int(length)), count)
-    return RawTable(str(path), {name: pd.Series(column) for name, column in columns.items()}, rows=rows, own=own)
-
-
-# Of a name or a number in a Parquet file [characters].
+# Of a name or a number in a file [characters].
 LONGEST_TEXT = 1000
 
 
@@ -181,20 +98,6 @@ def read_npy(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     return tabulate(path, list(columns), columns.__getitem__, roles)
 
 
-def read_mat(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
-    """Reads the variables of a MATLAB file, each a column or a stack of columns."""
-    from scipy.io import loadmat
-
-    try:
-        variables = loadmat(path, chars_as_strings=True)
-    except NotImplementedError:
-        raise ValueError(f"{path} is a MATLAB 7.3 file, which is not read; save it with save(..., '-v7').") from None
-    except Exception as error:  # SciPy's parser may raise anything
-        raise read_error(path, "MATLAB", error) from None
-    names = [name for name in variables if not name.startswith("__")]
-    return tabulate(path, names, variables.__getitem__, roles)
-
-
 def load_numpy(path: Path, kind: str) -> np.ndarray | NpzFile:
     """Loads a file with NumPy; never unpickles, because that can run code."""
     try:
@@ -210,12 +113,3 @@ def pickle_error(path: Path, error: Exception) -> ValueError | None:
     return ValueError(
         f"{path} holds pickled Python objects or is damaged; pickles are not read, so save plain numbers."
     )
-
-
-def read_error(path: Path, kind: str, error: Exception | str) -> ValueError:
-    reason = " ".join(str(error).split())
-    return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")
-
-
-if TYPE_CHECKING:
-    import pandas

@@ -4,7 +4,7 @@ import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .table import MISSING_WORDS
@@ -98,19 +98,27 @@ def find_header(lines: Sequence[str], wanted: Sequence[str], header: int | None 
     if not sample or max(len(lines[at]) for at in sample) > MAX_LINE:
         return None
     for delimiter in DELIMITERS:
-        rows = {at: split_line(lines[at], delimiter) for at in sample}
-        block, first = find_names(rows)
-        if not block:
-            continue
-        line = block[0] if header is not None else choose_names({at: rows[at] for at in block}, wanted)
-        if header is not None and line != header - 1:
-            continue
-        below = tuple(tuple(rows[at]) for at in block if at > line)
-        return Header(delimiter, line, first, before=header is None and line != sample[0], below=below)
+        found = find_header_of_rows({at: split_line(lines[at], delimiter) for at in sample}, wanted, header)
+        if found is not None:
+            return found._replace(delimiter=delimiter)
     return None
 
 
-def find_names(rows: dict[int, list[str]]) -> tuple[list[int], int]:
+def find_header_of_rows(
+    rows: Mapping[int, list[str]], wanted: Sequence[str], header: int | None = None
+) -> Header | None:
+    """As `find_header`, of the fields of each line that is not blank, by its number counted from 0."""
+    block, first = find_names(rows)
+    if not block:
+        return None
+    line = block[0] if header is not None else choose_names({at: rows[at] for at in block}, wanted)
+    if header is not None and line != header - 1:
+        return None
+    below = tuple(tuple(rows[at]) for at in block if at > line)
+    return Header("", line, first, before=header is None and line != next(iter(rows)), below=below)
+
+
+def find_names(rows: Mapping[int, list[str]]) -> tuple[list[int], int]:
     """The lines of text directly above the first row of values, of as many fields; and the line of that row.
 
     **Arguments:** `rows`: the fields of each line that is not blank.

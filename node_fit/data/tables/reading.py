@@ -19,9 +19,15 @@ from ...runtime.validation import check_argument, check_path, is_mapping
 from ..domains import is_real
 from ..trajectories import Data, Trajectories, check_known_values
 from .assembly import Assembled, assemble
-from .formats import read_mat, read_npy, read_npz, read_parquet
+from .feather import read_feather, size_of_feather
+from .formats import read_npy, read_npz, read_parquet
+from .hdf5 import read_hdf5, size_of_hdf5
+from .json_lines import read_json_lines
 from .layout import CovariateNumbers, Roles, as_names, as_rows
+from .matlab import is_version_73, read_mat
+from .netcdf import read_netcdf, size_of_netcdf
 from .options import AS_RECOGNISED, ReadingOptions
+from .sheets import SPREADSHEETS, read_xlsx, size_of_xlsx
 from .table import RawTable, missing_values
 from .text import read_text
 from .times import check_unit
@@ -133,7 +139,9 @@ def size_of_npy(path: Path, most: float) -> int:
 
 
 def size_of_mat(path: Path, most: float) -> int:
-    """The memory of a MATLAB file of level 5: SciPy unpacks every variable, and copies what it has unpacked."""
+    """The memory of a MATLAB file: of level 5, SciPy unpacks every variable, and copies what it has unpacked."""
+    if is_version_73(path):
+        return size_of_hdf5(path, most)
     size, stored = 0, path.stat().st_size
     with open(path, "rb") as file:
         order = "<" if file.read(128).endswith(b"IM") else ">"
@@ -182,6 +190,8 @@ class Format(NamedTuple):
     unpacked_size: Callable[[Path, float], int]
 
 
+HDF5, NETCDF = Format(read_hdf5, size_of_hdf5), Format(read_netcdf, size_of_netcdf)
+FEATHER, JSON_LINES = Format(read_feather, size_of_feather), Format(read_json_lines, size_of_text)
 TEXT_FORMAT, PARQUET = Format(read_text, size_of_text), Format(read_parquet, size_of_parquet)
 # By how a file ends; any other is text.
 FORMATS = {
@@ -190,6 +200,17 @@ FORMATS = {
     ".npz": Format(read_npz, size_of_npz),
     ".npy": Format(read_npy, size_of_npy),
     ".mat": Format(read_mat, size_of_mat),
+    ".feather": FEATHER,
+    ".arrow": FEATHER,
+    ".h5": HDF5,
+    ".hdf5": HDF5,
+    ".he5": HDF5,
+    ".nc": NETCDF,
+    ".nc4": NETCDF,
+    ".cdf": NETCDF,
+    ".jsonl": JSON_LINES,
+    ".ndjson": JSON_LINES,
+    **dict.fromkeys(SPREADSHEETS, Format(read_xlsx, size_of_xlsx)),
 }
 
 
@@ -278,8 +299,8 @@ def read_file(
     path: Path, roles: Roles, max_bytes: float = MOST_BYTES, options: ReadingOptions = AS_RECOGNISED
 ) -> RawTable:
     """Reads the needed columns of one file."""
-    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
-        raise ValueError(f"{path} is a spreadsheet; save the sheet as CSV and name that file.")
+    if path.suffix.lower() in (".xls", ".xlsb", ".ods"):
+        raise ValueError(f"{path} is a spreadsheet of another kind; save it as .xlsx, or save the sheet as CSV.")
     try:
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; it needs a line of column names and rows of numbers.")

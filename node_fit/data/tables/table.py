@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -311,3 +312,9 @@ def quote(value: object, most: int = 40) -> str:
 
 def is_blank(value: object) -> bool:
     return is_absent(value) or (isinstance(value, str) and not value.strip())
+
+
+def read_error(path: Path, kind: str, error: Exception | str) -> ValueError:
+    """The error for a file that no parser of its kind can read."""
+    reason = " ".join(str(error).split())
+    return ValueError(f"{path} cannot be read as a {kind} file ({reason.rstrip('.')}); save it again.")

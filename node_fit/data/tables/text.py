@@ -8,7 +8,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,40 +28,42 @@ SEPARATORS = "columns must be separated by commas, semicolons, tabs or blanks"
 
 def read_text(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     """Reads the columns of a text file as strings."""
-    import pandas as pd
-
     lines = drop_comments(decode(path, content(path)))
     header = find_header(lines, roles.fixed, options.header) or first_header(path, lines, options.header)
-    delimiter, line = header.delimiter, header.line
+    delimiter = header.delimiter
     if options.first_row is not None:
         header = header._replace(first=options.first_row - 1, below=())
-    names = read_header(path, lines, line, delimiter, may_be_one=roles.time is None)
+    names = read_header(path, lines, header.line, delimiter, may_be_one=roles.time is None)
     positions = roles.find(names, str(path))
-    rows: list[list[str]] = []
-    numbers: list[int] = []
+    rows: dict[int, list[str]] = {}
     notes = header.notes
     for number, fields in records(path, lines[header.first :], delimiter, first=header.first + 1):
         if len(fields) != len(names):
             if rows and is_ended(lines[number - 1 :], delimiter):
                 notes.append(f"text after the last row left out, from line {number}")
                 break
-            raise ragged_row(path, number, fields, names, line + 1, delimiter)
-        rows.append(fields)
-        numbers.append(number)
+            raise ragged_row(path, number, fields, names, header.line + 1, delimiter)
+        rows[number] = fields
     if len(names) == 1 and rows:
-        check_gaps(path, lines, header.first, numbers[-1])
-    columns = {name: pd.Series([row[i] for row in rows], dtype=object) for name, i in positions.items()}
-    given_units = {name: unit for name, unit in header.units_of(names).items() if name in columns}
-    table = RawTable(
-        str(path),
-        columns,
-        np.array(numbers, dtype=np.int64),
-        units=given_units,
-        notes=tuple(notes),
-    )
-    words = (roles.trajectory, roles.observable)
-    channels = [name for name in columns if name not in words]
-    return with_plain_numbers(table, channels, options.decimal, is_comma_free=delimiter != ",")
+        check_gaps(path, lines, header.first, list(rows)[-1])
+    table = table_of_texts(path, positions, rows, header.units_of(names), notes)
+    return with_plain_numbers(table, channels_of(table, roles), options.decimal, is_comma_free=delimiter != ",")
+
+
+def table_of_texts(
+    path: Path, positions: Mapping[str, int], rows: Mapping[int, Sequence[str]], units: dict[str, str], notes: list[str]
+) -> RawTable:
+    """The needed columns of rows of texts, by the numbers of their lines."""
+    import pandas as pd
+
+    columns = {name: pd.Series([row[i] for row in rows.values()], dtype=object) for name, i in positions.items()}
+    own = {name: unit for name, unit in units.items() if name in columns}
+    return RawTable(str(path), columns, np.array(list(rows), dtype=np.int64), units=own, notes=tuple(notes))
+
+
+def channels_of(table: RawTable, roles: Roles) -> list[str]:
+    """The columns that hold no names."""
+    return [name for name in table.columns if name not in (roles.trajectory, roles.observable)]
 
 
 def is_ended(lines: Sequence[str], delimiter: str) -> bool:

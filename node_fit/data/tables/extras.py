@@ -1,0 +1,15 @@
+"""Packages that single formats need, which a plain installation may lack."""
+
+from importlib import import_module
+from pathlib import Path
+
+
+def require_extra(package: str, path: Path | str, extra: str) -> None:
+    """Imports a package that a file needs.
+
+    **Raises:** `ValueError` that says how to install it.
+    """
+    try:
+        import_module(package)
+    except ImportError:
+        raise ValueError(f"{path} needs {package}: pip install 'node_fit[{extra}]'.") from None

@@ -1,0 +1,209 @@
+"""Reads HDF5 files: the datasets of a group, each a column or a stack of columns; or one dataset of records."""
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .arrays import tabulate
+from .extras import require_extra
+from .formats import LONGEST_TEXT
+from .layout import Roles
+from .options import ReadingOptions
+from .table import RawTable, list_names, read_error
+
+if TYPE_CHECKING:
+    import h5py
+
+# Groups within groups that are looked through for a table, and datasets whose sizes are added up.
+MAX_GROUPS_DEEP, MAX_DATASETS = 10, 10_000
+# Texts of any length that are read at once, and characters of all of them together.
+TEXTS_AT_ONCE, MAX_CHARACTERS = 64, 100_000_000
+
+
+@contextmanager
+def open_hdf5(path: Path, kind: str = "HDF5") -> "Generator[h5py.File]":
+    """Opens a file to read; errors of the parser become a sentence."""
+    require_extra("h5py", path, "hdf5")
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # The parser of a damaged file may raise anything.
+        raise read_error(path, kind, error) from None
+
+
+def read_hdf5(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
+    """Reads the datasets of a group that the roles name, or the fields of a dataset of records."""
+    with open_hdf5(path) as file:
+        group, notes = choose_group(path, file, options.sheet)
+        records = records_of(path, group, options.sheet)
+        if records is not None:
+            name, dataset = records
+            array = read_dataset(path, dataset, name)
+            return tabulate(path, array.dtype.names or (), array.__getitem__, roles, notes=notes)
+        return tabulate(
+            path,
+            list(group),
+            lambda name: read_dataset(path, check_dataset(path, group, name), name),
+            roles,
+            notes=notes,
+        )
+
+
+def choose_group(
+    path: Path, file: "h5py.File", name: str | None, hidden: Sequence[str] = ()
+) -> "tuple[h5py.Group, list[str]]":
+    """The group with a table, and a sentence if it is none that the file begins with or the user names.
+
+    **Raises:** `ValueError` if there is no such group, or there are several to choose from.
+    """
+    import h5py
+
+    if name is not None:
+        check_links(path, file, name)
+        found = file.get(name)
+        if found is None:
+            groups = [each for each in file if each not in hidden]
+            raise ValueError(f"{path} has no group {name!r}; it holds {list_names(groups) or 'nothing'}.")
+        return (found if isinstance(found, h5py.Group) else found.parent), []
+    group: h5py.Group = file
+    for _ in range(MAX_GROUPS_DEEP):
+        names = [each for each in group if each not in hidden]
+        kinds = [group.get(each, getclass=True, getlink=True) for each in names]
+        is_group = [
+            kind is h5py.HardLink and group.get(each, getclass=True) is h5py.Group
+            for each, kind in zip(names, kinds, strict=True)
+        ]
+        if not names or not all(is_group):
+            notes = [] if group == file else [f"the group {group.name!r} is read (data.sheet)"]
+            return group, notes
+        if len(names) > 1:
+            raise ValueError(f"{path} holds the groups {list_names(names)}; name one of them, data.sheet={names[0]}.")
+        inner = group.get(names[0])
+        assert isinstance(inner, h5py.Group)
+        group = inner
+    raise ValueError(
+        f"{path} holds groups that are nested over {MAX_GROUPS_DEEP} deep; name one of them, data.sheet=NAME."
+    )
+
+
+def records_of(path: Path, group: "h5py.Group", name: str | None) -> "tuple[str, h5py.Dataset] | None":
+    """A dataset of records, such as a table of PyTables: the one that is named, or the only one of a group."""
+    names = list(group) if name is None or name.strip("/") == group.name.strip("/") else [name.rpartition("/")[2]]
+    if len(names) != 1 or names[0] not in group:
+        return None
+    dataset = check_dataset(path, group, names[0])
+    return (names[0], dataset) if dataset.dtype.names is not None else None
+
+
+def check_links(path: Path, group: "h5py.Group", name: str) -> None:
+    """Refuses a path that leads through a link to another file."""
+    import h5py
+
+    within = group
+    for part in name.strip("/").split("/"):
+        if isinstance(within.get(part, getlink=True), h5py.ExternalLink):
+            raise ValueError(f"{path}: {name!r} links to another file, which is not read; copy it into this file.")
+        inner = within.get(part)
+        if not isinstance(inner, h5py.Group):
+            return
+        within = inner
+
+
+def check_dataset(path: Path, group: "h5py.Group", name: str) -> "h5py.Dataset":
+    """A dataset of a group whose values are in this file.
+
+    **Raises:** `ValueError` if it is no dataset, or its values are in other files.
+    """
+    import h5py
+
+    check_links(path, group, name)
+    dataset = group.get(name)
+    if not isinstance(dataset, h5py.Dataset):
+        kind = "a group" if isinstance(dataset, h5py.Group) else "no dataset"
+        raise ValueError(f"{path}: {name!r} is {kind}, not a column; name the group of the columns, data.sheet=NAME.")
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(f"{path}, column {name!r} has its values in other files, which are not read; save a copy.")
+    return dataset
+
+
+def read_dataset(path: Path, dataset: "h5py.Dataset", name: str) -> np.ndarray:
+    """The values of a dataset; texts of any length piece by piece, as the file may hold one text for many rows."""
+    import h5py
+
+    if dataset.shape is None:
+        raise ValueError(f"{path}, column {name!r} is empty; fill it.")
+    if dataset.dtype.kind != "O":
+        return dataset[()]
+    if h5py.check_string_dtype(dataset.dtype) is None:
+        raise ValueError(f"{path}, column {name!r} holds references or lists, not numbers; save plain numbers.")
+    if dataset.ndim != 1:
+        raise ValueError(f"{path}, column {name!r} holds texts of shape {dataset.shape}, but a column is (time,).")
+    texts: list[str] = []
+    characters = 0
+    for start in range(0, len(dataset), TEXTS_AT_ONCE):
+        piece = [
+            bytes(text) if isinstance(text, bytes) else str(text).encode()
+            for text in dataset[start : start + TEXTS_AT_ONCE]
+        ]
+        longest = max(map(len, piece))
+        characters += sum(map(len, piece))
+        if longest > LONGEST_TEXT or characters > MAX_CHARACTERS:
+            raise ValueError(
+                f"{path}, column {name!r}: a text has {longest} characters and all have {characters:,} so far, but a "
+                f"name or a number has at most {LONGEST_TEXT}, and a column {MAX_CHARACTERS:,}; choose another column."
+            )
+        texts += [text.decode("utf-8", "replace") for text in piece]
+    return np.array(texts)
+
+
+def check_whole(path: Path, group: str | None, names: Sequence[str]) -> None:
+    """Refuses a file with links to other files or values in them, and texts that are too long.
+
+    **Arguments:** `names`: the datasets of the group `group` (of the file, if None) that are needed.
+    """
+    import h5py
+
+    with open_hdf5(path) as file:
+        groups: list[h5py.Group] = [file]
+        file.visititems(lambda _, found: groups.append(found) if isinstance(found, h5py.Group) else None)
+        for within in groups[:MAX_DATASETS]:
+            for name in within:
+                check_links(path, within, name)
+                if isinstance(within.get(name), h5py.Dataset):
+                    check_dataset(path, within, name)
+        own = file if group is None else file.get(group)
+        if not isinstance(own, h5py.Group):
+            return
+        for name in names:
+            dataset = own.get(name)
+            if isinstance(dataset, h5py.Dataset) and dataset.dtype.kind == "O":
+                read_dataset(path, dataset, name)
+
+
+def size_of_hdf5(path: Path, most: float) -> int:
+    """The memory of all datasets of a file, and of a chunk of each, which is unpacked whole."""
+    require_extra("h5py", path, "hdf5")
+    import h5py
+
+    size, count = 0, 0
+
+    def add(_: str, found: h5py.Group | h5py.Dataset) -> int | None:
+        nonlocal size, count
+        if not isinstance(found, h5py.Dataset):
+            return None
+        count += 1
+        chunk = math.prod(found.chunks or (0,)) * found.dtype.itemsize
+        size += max(int(found.nbytes), chunk)
+        return size if size > most or count > MAX_DATASETS else None
+
+    with h5py.File(path, "r") as file:
+        file.visititems(add)
+    return size

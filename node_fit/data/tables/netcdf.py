@@ -1,0 +1,89 @@
+"""Reads NetCDF files, and datasets of xarray: variables over time, and over one more dimension for trajectories."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .extras import require_extra
+from .hdf5 import check_whole, size_of_hdf5
+from .layout import Roles
+from .options import ReadingOptions
+from .table import RawTable, read_error
+
+if TYPE_CHECKING:
+    import xarray
+
+# The beginning of files of the third version, whose values are not packed.
+CLASSIC = b"CDF"
+
+
+def is_classic(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(CLASSIC)) == CLASSIC
+
+
+def read_netcdf(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
+    """Reads the variables of a NetCDF file that the roles name; its conventions of times, gaps and scales are kept."""
+    require_extra("xarray", path, "netcdf")
+    import xarray
+
+    engine = "scipy" if is_classic(path) else "h5netcdf"
+    if engine == "h5netcdf":
+        require_extra("h5netcdf", path, "netcdf")
+        check_whole(path, options.sheet, roles.fixed)
+    try:
+        with xarray.open_dataset(path, engine=engine, group=None if engine == "scipy" else options.sheet) as dataset:
+            return table_of_dataset(dataset, roles, str(path))
+    except (ValueError, MemoryError) as error:
+        if str(path) in str(error) or isinstance(error, MemoryError):
+            raise
+        raise read_error(path, "NetCDF", error) from None
+    except Exception as error:  # The parsers of a damaged file may raise anything.
+        raise read_error(path, "NetCDF", error) from None
+
+
+def table_of_dataset(dataset: "xarray.Dataset", roles: Roles, origin: str) -> RawTable:
+    """The needed variables of a dataset of xarray, as columns.
+
+    Variables are over the dimension of the time, or over that and another one, whose values then name trajectories.
+
+    **Raises:** `ValueError` if a variable has other dimensions, or none is needed.
+    """
+    import pandas as pd
+
+    names = list(dataset.variables)
+    found = list(roles.find(names, origin))
+    dims = [dim for name in found for dim in dataset[name].dims]
+    time_dim = dims_of_time(dataset, roles, found)
+    others = list(dict.fromkeys(dim for dim in dims if dim != time_dim))
+    if len(others) > 1:
+        raise ValueError(
+            f"{origin} has variables over {', '.join(map(repr, others))} beside the time; select one value of all but "
+            "one of them."
+        )
+    order = [*others, *([] if time_dim is None else [time_dim])]
+    sizes = [dataset.sizes[dim] for dim in order]
+    columns: dict[str, pd.Series] = {}
+    for name in found:
+        variable = dataset[name].variable.set_dims({dim: dataset.sizes[dim] for dim in order}).transpose(*order)
+        columns[name] = pd.Series(np.ascontiguousarray(variable.values).reshape(-1))
+    given = {name: dataset[name].attrs.get("units") for name in found}
+    units = {name: unit for name, unit in given.items() if isinstance(unit, str)}
+    if not others:
+        return RawTable(origin, columns, units=units)
+    labels = dataset[others[0]].values if others[0] in dataset.variables else np.arange(sizes[0])
+    own = np.repeat(np.array([str(label) for label in labels], dtype=object), sizes[1] if len(sizes) > 1 else 1)
+    rows = np.tile(np.arange(sizes[1] if len(sizes) > 1 else 1), sizes[0])
+    return RawTable(origin, columns, rows=rows, own=own, units=units)
+
+
+def dims_of_time(dataset: "xarray.Dataset", roles: Roles, names: Sequence[str]) -> str | None:
+    """The dimension along which time runs: that of the time's variable, or the last of the first variable."""
+    dims = dataset[roles.time if roles.time is not None else names[0]].dims
+    return dims[-1] if dims else None
+
+
+def size_of_netcdf(path: Path, most: float) -> int:
+    return path.stat().st_size if is_classic(path) else size_of_hdf5(path, most)
