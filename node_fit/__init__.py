@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from .runtime.serialization import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
+    from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.scaling import Scaling
@@ -68,12 +70,14 @@ __all__ = [
     "Fit",
     "Fitted",
     "FormulaReadout",
+    "HopfPoint",
     "Huber",
     "Hybrid",
     "Known",
     "LevenbergMarquardt",
     "Linear",
     "LinearReadout",
+    "Linearization",
     "LogTimeMLP",
     "Loss",
     "MLflow",
@@ -115,11 +119,14 @@ __all__ = [
     "WeightsAndBiases",
     "discover",
     "export",
+    "find_equilibria",
+    "find_hopf_points",
     "fit",
     "fit_petab",
     "fit_several",
     "from_frame",
     "from_xarray",
+    "linearize_near",
     "load",
     "make_model",
     "objective",
@@ -136,11 +143,14 @@ __all__ = [
 _HOMES = {
     "discover": "fitting.discovery",
     "export": "export.export",
+    "find_equilibria": "analysis.equilibria",
+    "find_hopf_points": "analysis.equilibria",
     "fit": "fitting.fit",
     "fit_petab": "petab.fitting",
     "fit_several": "fitting.fit",
     "from_frame": "data.dataset",
     "from_xarray": "data.dataset",
+    "linearize_near": "analysis.linearization",
     "load": "storage.model_file",
     "make_model": "model.make_model",
     "objective": "petab.objective",
@@ -170,6 +180,7 @@ _HOMES = {
     "Fitted": "model.initial_state.trained",
     "FormulaReadout": "model.observation",
     "Huber": "objectives.objective",
+    "HopfPoint": "analysis.equilibria",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",
     "LBFGS": "optimizers.gradient",
@@ -177,6 +188,7 @@ _HOMES = {
     "Linear": "model.fields.network",
     "LogTimeMLP": "model.fields.network",
     "LinearReadout": "model.observation",
+    "Linearization": "analysis.linearization",
     "Loss": "objectives.objective",
     "MLP": "model.fields.network",
     "MLflow": "training.callback",

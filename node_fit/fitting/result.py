@@ -10,6 +10,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+from ..analysis.equilibria import HopfPoint, find_equilibria, find_hopf_points
+from ..analysis.linearization import Linearization, linearize_near
 from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
 from ..evaluation import metrics
@@ -332,6 +334,59 @@ class Fit:
             raise Unsure("the fit has failed." if self.status == "failed" else "the fit does not hold its data.")
         train = self.marked(self.data["train"])
         return Evidence(model, self.options, stages_of(self.options, model, Facts.of(train))[0], train)
+
+    def equilibria(
+        self, u: Mapping[str, float] | None = None, within: Mapping[str, tuple[float, float]] | None = None
+    ) -> list[Linearization]:
+        """The points at which the fitted model rests, each with its modes.
+
+        ```python
+        for point in fit.equilibria(u={"heater": 1.0}):
+            print(point)  # stable node at T = 41.2, heater = 1 ...
+        ```
+
+        **Arguments:**
+
+        - `u`: inputs by name [unit of each]; by default their typical values in the training data.
+        - `within`: ranges of states in which to look, by name; by default four standard deviations of the training data
+          around their mean.
+
+        **Returns:** a `Linearization` at each, that nearest the mean of the training data first; none if there is none.
+
+        **Raises:** `ValueError` if a name is unknown, or there are so many that they are likely a curve.
+        """
+        return find_equilibria(self.model.typical, u, within)
+
+    def linearize(self, at: Mapping[str, float] | None = None, u: Mapping[str, float] | None = None) -> Linearization:
+        """The fitted model near a point: eigenvalues, modes, responses to steps and to sines.
+
+        ```python
+        point = fit.linearize(at={"x": 0.0, "v": 0.0}, u={"force": 0.0})
+        point.modes[0].damping, point.frequency_response().bandwidth("x", "force")
+        ```
+
+        **Arguments:** `at`, `u`: states and inputs by name [unit of each]; by default their typical values in the
+        training data.
+
+        **Raises:** `ValueError` if there is no such state or input.
+        """
+        return linearize_near(self.model.typical, at, u)
+
+    def hopf_points(
+        self,
+        parameter: str,
+        between: tuple[float, float],
+        u: Mapping[str, float] | None = None,
+        within: Mapping[str, tuple[float, float]] | None = None,
+    ) -> list[HopfPoint]:
+        """The values of an input or a constant at which an equilibrium begins to oscillate, or ceases to.
+
+        **Arguments:** `parameter`: the name of an input or of a fitted constant. `between`: its first and last value.
+        `u`, `within`: as of `equilibria`, at the first value.
+
+        **Raises:** `ValueError` if there is no such input or constant.
+        """
+        return find_hopf_points(self.model.typical, parameter, between, u, within)
 
     def plot(self, trajectories: Sequence[str] | None = None, **splits: Dataset) -> Any:
         """Data and curves against time.

@@ -29,6 +29,7 @@ LIBRARY = [
     "options",
     "evaluation",
     "plots",
+    "analysis",
     "storage",
     "sysid",
     "uncertainty",

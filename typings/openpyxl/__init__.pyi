@@ -1,7 +1,7 @@
 """What node_fit takes from openpyxl, which ships no hints."""
 
 from collections.abc import Iterator
-from os import PathLike
+from typing import BinaryIO
 
 class Worksheet:
     title: str
@@ -11,6 +11,5 @@ class Worksheet:
 class Workbook:
     worksheets: list[Worksheet]
     def __getitem__(self, name: str) -> Worksheet: ...
-    def close(self) -> None: ...
 
-def load_workbook(filename: str | PathLike[str], *, read_only: bool, data_only: bool) -> Workbook: ...
+def load_workbook(filename: BinaryIO, *, read_only: bool, data_only: bool) -> Workbook: ...

@@ -164,14 +164,14 @@ def read_dataset(path: Path, dataset: "h5py.Dataset", name: str) -> np.ndarray:
     return np.array(texts)
 
 
-def check_whole(path: Path, group: str | None, names: Sequence[str]) -> None:
+def check_whole(path: Path, group: str | None, names: Sequence[str], kind: str) -> None:
     """Refuses a file with links to other files or values in them, and texts that are too long.
 
-    **Arguments:** `names`: the datasets of the group `group` (of the file, if None) that are needed.
+    **Arguments:** `names`: the datasets of the group `group` (of the file, if None) that are needed. `kind`: of file.
     """
     import h5py
 
-    with open_hdf5(path) as file:
+    with open_hdf5(path, kind) as file:
         groups: list[h5py.Group] = [file]
         file.visititems(lambda _, found: groups.append(found) if isinstance(found, h5py.Group) else None)
         for within in groups[:MAX_DATASETS]:

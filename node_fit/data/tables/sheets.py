@@ -32,15 +32,15 @@ def read_xlsx(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     require_extra("openpyxl", path, "excel")
     import openpyxl
 
-    try:
-        check_prologues(path)
-        workbook = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # Parsers of zip files and XML raise anything.
-        raise sheet_error(path, error) from None
     notes: list[str] = []
-    try:
+    with open(path, "rb") as file:  # openpyxl would leave a damaged file open.
+        try:
+            check_prologues(path)
+            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        except MemoryError:
+            raise
+        except Exception as error:  # Parsers of zip files and XML raise anything.
+            raise sheet_error(path, error) from None
         names = [sheet.title for sheet in workbook.worksheets]
         if not names:
             raise ValueError(f"{path} has no sheet of cells; save one.")
@@ -48,8 +48,6 @@ def read_xlsx(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
         if len(names) > 1 and options.sheet is None:
             notes.append(f"sheet {name!r} is read, the first of {len(names)} (data.sheet={names[1]!r})")
         rows = dict(read_cells(path, workbook[name]))
-    finally:
-        workbook.close()
     return table_of_sheet(path, rows, roles, options, notes)
 
 

@@ -1,0 +1,55 @@
+"""Pictures of a linear system: its Bode diagram, and its responses to steps."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from .curves import ACCENTS, QUIET, new_figure, plain_label
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def bode_figure(
+    frequencies: Float[np.ndarray, " frequency"],
+    magnitudes: Float[np.ndarray, "frequency curve"],
+    phases: Float[np.ndarray, "frequency curve"],
+    names: Sequence[str],
+    unit: str | None,
+) -> "Figure":
+    """Gains [dB] and phases [degrees] against angular frequencies, a curve for each input and channel."""
+    figure = new_figure(7.0, 5.0)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for at, name in enumerate(names):
+        colour = ACCENTS[at % len(ACCENTS)]
+        upper.semilogx(frequencies, magnitudes[:, at], color=colour, label=plain_label(name))
+        lower.semilogx(frequencies, phases[:, at], color=colour)
+    upper.set_ylabel("gain [dB]")
+    lower.set_ylabel("phase [degrees]")
+    lower.set_xlabel(f"angular frequency [rad/{unit or 'unit of time'}]")
+    for axes in (upper, lower):
+        axes.grid(True, which="both", color=QUIET, alpha=0.25, linewidth=0.5)
+    upper.legend(frameon=False)
+    return figure
+
+
+def step_figure(
+    ts: Float[np.ndarray, " time"],
+    ys: Float[np.ndarray, "time channel"],
+    names: Sequence[str],
+    title: str,
+    unit: str | None,
+) -> "Figure":
+    """Channels after a step of an input, against the time after it."""
+    figure = new_figure(7.0, 2.0 * len(names) + 1.0)
+    for at, (axes, name) in enumerate(
+        zip(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0], names, strict=True)
+    ):
+        axes.plot(ts, ys[:, at], color=ACCENTS[at % len(ACCENTS)])
+        axes.axhline(0.0, color=QUIET, linewidth=0.5)
+        axes.set_ylabel(plain_label(name))
+    figure.axes[0].set_title(plain_label(title))
+    figure.axes[-1].set_xlabel(f"time after the step{f' [{unit}]' if unit else ''}")
+    return figure
