@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
     from .data.scaling import Scaling
     from .data.table_source import Table, with_events
+    from .ecosystem.regressor import Regressor
     from .evaluation.metrics import score
     from .export.export import Export, export
     from .fitting.discovery import Discovery, discover
@@ -98,6 +99,7 @@ __all__ = [
     "Prediction",
     "Recipe",
     "Record",
+    "Regressor",
     "RunState",
     "Scaling",
     "SecondOrder",
@@ -209,6 +211,7 @@ _HOMES = {
     "Prediction": "model.rollout",
     "Recipe": "options.recipes",
     "Record": "training.callback",
+    "Regressor": "ecosystem.regressor",
     "RunState": "training.callback",
     "SBML": "petab.sources",
     "Scaling": "data.scaling",

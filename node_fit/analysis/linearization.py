@@ -179,7 +179,7 @@ class Linearization:
 
         return StateSpace(self.a, self.b, self.c, self.d)
 
-    def step_response(self, input: str | None = None, ts: Sequence[float] | None = None) -> StepResponse:
+    def step_response(self, input: str | None = None, ts: Sequence[float] | np.ndarray | None = None) -> StepResponse:
         """The channels after a unit step of an input.
 
         **Arguments:** `input`: its name; the first if absent. `ts`: times after the step, evenly spaced from 0; by
@@ -196,7 +196,7 @@ class Linearization:
         _, ys = step(system, T=times)
         return StepResponse(name, self.channels, times, np.reshape(ys, (len(times), len(self.channels))))
 
-    def frequency_response(self, frequencies: Sequence[float] | None = None) -> FrequencyResponse:
+    def frequency_response(self, frequencies: Sequence[float] | np.ndarray | None = None) -> FrequencyResponse:
         """The transfer functions `C (iω - A)⁻¹ B + D` of all inputs to all channels.
 
         **Arguments:** `frequencies`: angular frequencies ω [radians per unit of time]; by default from two decades

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -15,6 +15,7 @@ from ..analysis.linearization import Linearization, linearize_near
 from ..data.dataset import Dataset, check_data
 from ..data.facts import Facts
 from ..evaluation import metrics
+from ..evaluation.as_xarray import as_xarray
 from ..evaluation.case import Case
 from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
@@ -50,6 +51,9 @@ from .problem import stages_of
 from .readable import equations_of, notebook_page
 from .resolve import Choice
 from .selection import Restarts
+
+if TYPE_CHECKING:
+    import xarray
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,6 +125,23 @@ class Fit:
         bands of an ensemble, which are the columns `x_lower` and `x_upper` of a state `x`; 0.9 by default.
         """
         return self.model.predict_frame(data, ts, **given)
+
+    def to_xarray(self, data: Dataset | None = None, level: float = 0.9) -> "xarray.Dataset":
+        """Measured and simulated trajectories as an `xarray.Dataset` (the extra `netcdf`).
+
+        ```python
+        fit.to_xarray(test)["x_predicted"].sel(trajectory="A")
+        ```
+
+        **Arguments:** `data`: by default the training data. `level`: of bands, if the model is an ensemble.
+
+        **Returns:** variables `x` and `x_predicted` of each state `x`, `x_lower` and `x_upper` of an ensemble, and the
+        inputs, over the trajectory and the time, or over the trajectory and the `row` where each has its own times.
+
+        **Raises:** `ValueError` if xarray is not installed.
+        """
+        data = self.marked(self.data["train"] if data is None else data)
+        return as_xarray(data, self.model.bands(data, level=level))
 
     def bands(
         self, data: Dataset, ts: Float[np.ndarray, "trajectory saved"] | None = None, level: float = 0.9

@@ -35,6 +35,7 @@ LIBRARY = [
     "uncertainty",
     "discover",
     "fitting",
+    "ecosystem",
     "export",
     "petab",
     "__init__",

@@ -70,7 +70,7 @@ def read_cells(path: Path, sheet: "Worksheet") -> Iterator[tuple[int, list[str]]
     empty, full = 0, 0
     try:
         for number, cells in enumerate(sheet.iter_rows(values_only=True)):
-            texts = [as_text(cell) for cell in cells]
+            texts = [text_of_cell(cell) for cell in cells]
             known = sum(map(bool, texts))
             full, empty = full + known, empty + len(texts) - known + 1
             if empty > MAX_EMPTY + EMPTY_PER_CELL * full:
@@ -96,7 +96,7 @@ def sheet_error(path: Path, error: Exception) -> ValueError:
     )
 
 
-def as_text(cell: object) -> str:
+def text_of_cell(cell: object) -> str:
     """A cell as it would be in a text file; a number with all of its digits."""
     if cell is None:
         return ""

@@ -1,0 +1,1 @@
+"""Fits in the words of other libraries."""

@@ -1,0 +1,1 @@
+"""What node_fit takes from scikit-learn, which ships few hints."""
