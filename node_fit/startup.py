@@ -3,15 +3,13 @@
 import atexit
 import gc
 import os
-import resource
 import runpy
 import signal
 import sys
 import time
-from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
+from .runtime.operating_system import limit_of_memory, mapped_memory
 from .runtime.serialization import __version__
 
 # When the command starts.
@@ -57,12 +55,9 @@ def lacking_room(needed: float) -> str | None:
 
     **Arguments:** `needed`: how much more will be mapped [bytes].
     """
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most == resource.RLIM_INFINITY:
-        return None
-    with suppress(OSError, ValueError):
-        needed += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    if most >= needed:
+    most = limit_of_memory()
+    needed += mapped_memory()
+    if most is None or most >= needed:
         return None
     return (
         f"out of memory: this process may map {most / 1e9:.2g} GB, and a run needs {needed / 1e9:.2g} GB on this "

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime.operating_system import lock_file
 from ..runtime.serialization import Json, is_json, is_list
 from ..runtime.validation import MAX_NAME_BYTES
 
@@ -106,11 +107,9 @@ def lock(path: Path, *, wait: bool = False) -> Generator[bool]:
 
     **Raises:** `BlockingIOError` if another process holds the lock.
     """
-    import fcntl
-
     with open(path, "a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            lock_file(file, wait=wait)
             held = True
         except BlockingIOError:
             raise
