@@ -1,7 +1,7 @@
 """What data tell before a fit: the facts by which options are chosen, and what is odd about them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,17 +134,17 @@ def check_trainable(data: Dataset) -> None:
 
 
 def find_oddities(
-    data: Dataset, scaling: Scaling, window: int | str | None = None, *, from_first: bool = False
+    data: Dataset, scaling: Scaling, window: int | str | None = None, *, from_first: Collection[str] = ()
 ) -> list[str]:
     """What looks wrong in training data, each in a sentence with its remedy.
 
-    **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: whether trajectories start at the
-    first measurement of each state.
+    **Arguments:** `scaling`: of the fit. `window`: rows of its windows. `from_first`: the states that start at their
+    first measurement.
     """
     found: list[str] = unix_times(data)
     for index, name in enumerate(data.states):
         found += odd_state(data, index, name, logarithmic=name in scaling.log)
-        found += late_start(data, index, name) if from_first and window is None else []
+        found += late_start(data, index, name) if name in from_first and window is None else []
         found += never_measured(data, index, name)
         found += looks_set(data, index, name) if len(data.states) > 1 else []
     for index, name in enumerate(data.inputs):

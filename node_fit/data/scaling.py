@@ -1,7 +1,7 @@
 """Scaling of states, inputs and time to order one, and back."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Literal, cast
 
@@ -109,6 +109,8 @@ class Scaler(eqx.Module):
       scaler takes its logarithm.
     - `input_bounds`: the same of each input; empty if none has any.
     - `turns`: the turn of each state that is an angle, in its unit, None of others; empty if none is.
+    - `counted`: whether each state is counted since the row before, so that its first value in a trajectory says
+      nothing; empty if none is.
     """
 
     state_shift: Float[AnyArray, " state"]
@@ -120,9 +122,16 @@ class Scaler(eqx.Module):
     bounds: tuple[Bounds, ...] = eqx.field(static=True)
     input_bounds: tuple[Bounds, ...] = eqx.field(static=True, default=())
     turns: Turns = eqx.field(static=True, default=())
+    counted: tuple[bool, ...] = eqx.field(static=True, default=())
 
     @staticmethod
-    def from_dataset(data: Dataset, *, bounds: Mapping[str, Bounds] | None = None, identity: bool = False) -> "Scaler":
+    def from_dataset(
+        data: Dataset,
+        *,
+        bounds: Mapping[str, Bounds] | None = None,
+        identity: bool = False,
+        counted: Collection[str] = (),
+    ) -> "Scaler":
         """The scaler that brings `data` to mean 0 and standard deviation 1, with a derivative of order one.
 
         **Arguments:**
@@ -130,6 +139,7 @@ class Scaler(eqx.Module):
         - `data`: the training trajectories, with their angles named; other splits do not enter.
         - `bounds`: bounds of states and inputs, by name.
         - `identity`: whether to leave all units unchanged.
+        - `counted`: names of the channels that are counted since the row before.
 
         **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
         """
@@ -146,7 +156,9 @@ class Scaler(eqx.Module):
             bounds=limits,
             input_bounds=input_limits if set(input_limits) - {UNBOUNDED} else (),
             turns=data.turns,
+            counted=tuple(name in counted for name in data.states) if counted else (),
         )
+        data = scaler.marked(data)
         scaler.check(data)
         if identity:
             return scaler
@@ -177,9 +189,14 @@ class Scaler(eqx.Module):
         )
 
     def marked(self, data: Dataset) -> Dataset:
-        """Data of these channels with their angles named, and thus without jumps."""
+        """Data of these channels with their angles named, and thus without jumps; first counts are no measurements."""
         angles = {name: turn for name, turn in zip(data.states, self.turns, strict=True) if turn} if self.turns else {}
-        return data if data.angles == angles else dataclasses.replace(data, angles=angles)
+        data = data if data.angles == angles else dataclasses.replace(data, angles=angles)
+        if not (np.isfinite(data.ys[:, 0]) & np.array(self.counted or False)).any():
+            return data
+        ys = data.ys.copy()
+        ys[:, 0, np.flatnonzero(self.counted)] = np.nan
+        return dataclasses.replace(data, ys=ys)
 
     def near(self, zs: Numbers, to: AnyArray) -> Numbers:
         """Scaled states, shape `(..., state)`, of angles in the turn nearest to others; NumPy or JAX arrays."""

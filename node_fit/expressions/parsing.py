@@ -7,12 +7,12 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ..data.domains import LARGEST_BOUND
 from .operations import ANY, OPERATIONS
-from .tree import COMPARISONS, Application, Expression, Number, Symbol, measure
+from .tree import COMPARISONS, Application, Expression, Number, Symbol, calls, measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Dialect:
     - `largest`: number.
     - `is_strict`: whether numbers and conditions are told apart, and what a text computes is a number.
     - `reserved`: functions whose names can't be anything else.
+    - `given`: functions of one argument that are in no table, since whoever evaluates the expression gives their value.
     """
 
     token: re.Pattern[str]
@@ -41,6 +42,7 @@ class Dialect:
     largest: float = math.inf
     is_strict: bool = False
     reserved: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
 
 
 def tokens(names: str, operators: str, flags: re.RegexFlag) -> re.Pattern[str]:
@@ -179,13 +181,16 @@ class Parser:
 
     def call(self, token: str, column: int) -> Expression:
         name = self.dialect.functions.get(token, token)
-        if not is_function(token, self.dialect.functions):
+        is_given = token in self.dialect.given
+        if not is_given and not is_function(token, self.dialect.functions):
             raise self.refuse(self.describe_unknown(token), column)
         arguments: list[Expression] = []
         while not self.take(")"):
             if arguments and not self.take(","):
                 raise self.refuse("a parenthesis is not closed", is_syntax=True)
             arguments.append(self.expression(0))
+        if is_given:
+            return self.make_given(token, arguments, column)
         fewest, most = OPERATIONS[name].fewest, OPERATIONS[name].most
         lacks = self.dialect.is_strict and (
             (OPERATIONS[name].folds and len(arguments) < 2) or (name == "piecewise" and len(arguments) % 2 == 0)
@@ -193,6 +198,14 @@ class Parser:
         if lacks or not fewest <= len(arguments) <= most:
             raise self.refuse(describe_count(token, self.dialect.functions), column)
         return self.make_call(name, tuple(arguments), column)
+
+    def make_given(self, token: str, arguments: list[Expression], column: int) -> Application:
+        if len(arguments) != 1:
+            raise self.refuse(f"{token!r} takes 1 argument", column)
+        self.check_number(arguments[0])
+        if any(call.function in self.dialect.given for call in calls(arguments[0])):
+            raise self.refuse(f"{token!r} is not allowed within itself", column)
+        return Application(token, tuple(arguments))
 
     def describe_unknown(self, token: str) -> str:
         reason = f"{token!r} is not a function; write * for a product"
@@ -226,6 +239,8 @@ class Parser:
 # Arcs have two names.
 ARCS = {f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "cot", "sec", "csc")}
 FUNCTIONS = {"ln": "log", "min": "minimum", "max": "maximum", "pow": "^", "power": "^", **ARCS}
+# What an expression grows by between two rows of a record.
+INCREASE = "increase"
 # What to write for functions of NumPy and others.
 SPELLED = {
     **dict.fromkeys(("pow", "power"), "x**y"),
@@ -234,6 +249,7 @@ SPELLED = {
     **dict.fromkeys(("maximum", "fmax"), "maximum(x, y)"),
     **dict.fromkeys(("minimum", "fmin"), "minimum(x, y)"),
     **dict.fromkeys(("where", "if_else", "ifelse", "select"), "piecewise(x, condition, y)"),
+    INCREASE: f"{INCREASE}(x) in observation.formulas, the only place for it",
 }
 CONDITIONS_GO = "outside of a condition, as in piecewise(1, x > 0, 0),"
 # What is wrong where a condition should be.
@@ -277,6 +293,8 @@ EQUATION_DIALECT = Dialect(
     is_strict=True,
     reserved=RESERVED,
 )
+# Of channels that are formulas.
+FORMULA_DIALECT = replace(EQUATION_DIALECT, given=frozenset({INCREASE}))
 PETAB_DIALECT = Dialect(
     tokens(r"[A-Za-z_]\w*", r"\*\*|\|\||&&|[=!<>]=|[-+*/^<>!(),]", re.ASCII),
     FUNCTIONS,

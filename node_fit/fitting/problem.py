@@ -211,7 +211,8 @@ def build_problem(
         ridges = (ridge,)
         more = [*more, Choice("penalty.ridge", f"{ridge:g}", "it predicts the ends of the training data best")]
     options.members.trained.check(facts.trajectories, options.training.budget.window)
-    window, from_first = options.training.window, model.start.is_first_measurement
+    window, states = options.training.window, [name for name in model.states if name in model.latent]
+    from_first = states if model.start.is_first_measurement else []
     return FitProblem(
         train,
         validation,

@@ -19,7 +19,16 @@ from ..runtime.serialization import stored_as
 from ..solver.problem import Intervals
 from ..solver.row_by_row import Front
 from .neural_ode import NeuralODE, hindcast, with_earlier
-from .rollout import Prediction, advance_channels, begin_channels, channels_at, predicted_frame
+from .rollout import (
+    Moments,
+    Prediction,
+    advance_channels,
+    begin_channels,
+    channels_at,
+    count_increases,
+    observe_increases,
+    predicted_frame,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -87,6 +96,7 @@ class Ensemble(eqx.Module):
         training data around the members' mean.
         """
         count, scaler = len(train.states), members[0].scaler
+        train, validation = scaler.marked(train), None if validation is None else scaler.marked(validation)
         precision = precision_of(members[0])
         with scope_of(members[0]):
             blank = (np.zeros(count) if noise is None else noise, factors_of_t(freedom))
@@ -241,7 +251,11 @@ class Ensemble(eqx.Module):
 
                 return channels_at(begin, advance, batch, wanted, first_model.solver.interpolation, axis=1)
 
-            ys = in_slices(at_times, *first_model.asked(data, ts), axis=1)
+            def observe(at: Moments, before: Moments) -> Array:
+                return observe_all(every, static[0], *carry((at, before), dtype_of(precision)))
+
+            solve = count_increases(first_model, at_times, observe)
+            ys = in_slices(solve, *first_model.asked(data, ts), axis=1)
         return np.asarray(ys, np.float64)
 
     def vary_rows(
@@ -329,6 +343,17 @@ def begin_all(
         return begin_channels(eqx.combine(arrays, static), own, first)
 
     return jax.vmap(one)(stacked, added)
+
+
+@eqx.filter_jit
+def observe_all(
+    stacked: NeuralODE, static: NeuralODE, at: Moments, before: Moments
+) -> Float[Array, "member trajectory saved channel"]:
+    def one(arrays: NeuralODE, states: Array, states_before: Array) -> Array:
+        model = eqx.combine(arrays, static)
+        return observe_increases(model, (at[0], states, at[2]), (before[0], states_before, before[2]))
+
+    return jax.vmap(one)(stacked, jnp.asarray(at[1]), jnp.asarray(before[1]))
 
 
 @eqx.filter_jit

@@ -26,7 +26,14 @@ from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
-from .observation import FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout, Observation
+from .observation import (
+    FormulaReadout,
+    LinearReadout,
+    MeasuredStates,
+    NetworkReadout,
+    Observation,
+    counted_channels,
+)
 from .system import System
 
 MakeField = Callable[..., VectorField]
@@ -115,7 +122,8 @@ def make_model(
     names = () if isinstance(hidden, int) else hidden
     scaling = scaling or Scaling()
     limits, train = scaling.limits((*train.states, *names), train.inputs), scaling.marked(train)
-    scaler = Scaler.from_dataset(train, bounds=limits, identity=not scaling.affine)
+    counted = counted_channels(keyword(observation, "formulas"))
+    scaler = Scaler.from_dataset(train, bounds=limits, identity=not scaling.affine, counted=counted)
     system = System.from_names(
         scaler,
         train.states,
@@ -145,6 +153,7 @@ def make_model(
         units=tuple(sorted(train.units.items())),
     )
     check_constants(model)
+    check_counts(model)
     return carry(model, dtype_of(ambient()))
 
 
@@ -184,6 +193,15 @@ def check_constants(model: NeuralODE) -> None:
                 both = f"of the {homes[name]} and of the {kind}"
                 raise ValueError(f"{name!r} is a constant {both}, which are not the same; rename one.")
             homes[name] = kind
+
+
+def check_counts(model: NeuralODE) -> None:
+    """Refuses counts between rows behind a start that is read from several rows: the states there are after them."""
+    if model.counts and isinstance(model.start, Encoder):
+        raise ValueError(
+            "increase(...) counts from a trajectory's first row on, of which start=encoder has no simulation; use "
+            "start=first, fitted, stated or steady."
+        )
 
 
 def make_field(field: MakeField | VectorField, system: System, key: PRNGKeyArray) -> VectorField:

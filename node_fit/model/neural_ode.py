@@ -157,18 +157,48 @@ class NeuralODE(eqx.Module):
         if not isinstance(self.observation, FormulaReadout):
             return jax.vmap(jax.vmap(self.observation))(states)
         ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
-        return jax.vmap(jax.vmap(self.channels))(ts, states, us)
+        if not self.counts:
+            return jax.vmap(jax.vmap(self.channels))(ts, states, us)
+        totals = jax.vmap(jax.vmap(self.totals))(ts, states, us)
+        grown = jnp.diff(totals, axis=1, prepend=totals[:, :1])
+        is_later = jnp.diff(ts, axis=1, prepend=ts[:, :1])[..., None] > 0
+        # Where there is no row before, and in rows that fill up a trajectory, 1 keeps logarithms and roots finite.
+        return jax.vmap(jax.vmap(self.channels))(ts, states, us, jnp.where(is_later, grown, 1))
 
     def channels(
-        self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
+        self,
+        t: Float[Array, ""],
+        z: Float[Array, " state"],
+        u: Float[Array, " input"],
+        increases: Float[Array, " increase"] | None = None,
     ) -> Float[Array, " channel"]:
-        """The measured channels at a time, at states and inputs, in scaled units."""
+        """The measured channels at a time, at states and inputs, in scaled units.
+
+        **Arguments:** `increases`: what the totals of `increase(...)` have grown by since the row before.
+        """
         if not isinstance(self.observation, FormulaReadout):
             return self.observation(z)
-        time, states, inputs = self.system.in_users_units(t, z, u)
-        constants = {name: value for part in constants_in(self.field) for name, value in part.values().items()}
-        ys = self.observation.read(self.system.named(time, states, inputs) | constants)
+        ys = self.observation.read(self.named(t, z, u), increases)
         return (columns_by_name(to_line, ys, self.scaler.bounds) - self.scaler.state_shift) / self.scaler.state_scale
+
+    def totals(
+        self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> Float[Array, " increase"]:
+        """What is counted between rows, as totals at a time, in the user's units."""
+        assert isinstance(self.observation, FormulaReadout)
+        return self.observation.totals(self.named(t, z, u))
+
+    def named(
+        self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
+    ) -> dict[str, Float[Array, ""]]:
+        """The values of states, inputs, the time and the field's constants in the user's units, by their names."""
+        constants = {name: value for part in constants_in(self.field) for name, value in part.values().items()}
+        return self.system.named(*self.system.in_users_units(t, z, u)) | constants
+
+    @property
+    def counts(self) -> bool:
+        """Whether a channel is counted between rows."""
+        return isinstance(self.observation, FormulaReadout) and self.observation.counts
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """States at the first rows of training trajectories, or windows of them, in scaled units."""

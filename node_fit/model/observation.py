@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..expressions.parsing import FORMULA_DIALECT, INCREASE
+from ..expressions.tree import calls
 from ..runtime.serialization import stored_as
 from ..runtime.validation import Part
-from .fields.equations import CONSTANT_KEY, EQUATION, EquationError, Equations
+from .fields.equations import CONSTANT_KEY, EQUATION, EquationError, Equations, evaluate_term, normalize
 from .fields.known import ConstantConfig, Constants
 from .fields.network import Activation, Layers
 from .system import System
@@ -91,7 +93,8 @@ class FormulaReadout(eqx.Module, metaclass=Part):
     ```
 
     A channel without a formula is a state. The other states have the names in `hidden`. Formulas may have the constants
-    of the field, too.
+    of the field, too. `increase(x)` is what `x` has grown by since the row before, such as the cases of a week:
+    `{"cases": "increase(total)"}`. A trajectory's first row has no row before it, so it does not count there.
 
     **Arguments:**
 
@@ -119,7 +122,7 @@ class FormulaReadout(eqx.Module, metaclass=Part):
         known: Sequence[str] = (),
         key: PRNGKeyArray | None = None,
     ):
-        self.formulas, self.constants, self.channels = Equations.of(formulas), Constants.of(constants), tuple(channels)
+        self.formulas, self.constants, self.channels = as_formulas(formulas), Constants.of(constants), tuple(channels)
         names = (*system.states, *system.inputs, system.time, *self.constants.names)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -127,16 +130,59 @@ class FormulaReadout(eqx.Module, metaclass=Part):
         try:
             self.formulas.check((*names, *known))
         except EquationError as error:
-            said = str(error).replace(EQUATION, "formula of").replace(CONSTANT_KEY, "+observation.constants.")
-            raise ValueError(said) from None
+            raise of_formula(error) from None
         unused = sorted(set(self.constants.names) - self.formulas.names_used())
         if unused:
             raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")
 
-    def read(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " channel"]:
-        """The channels in the user's units, from the values of states, inputs, the time and the field's constants."""
-        found = {**names, **self.formulas({**names, **self.constants.values()})}
-        return jnp.stack([found[name] for name in self.channels])
+    def read(
+        self, names: Mapping[str, Float[Array, ""]], increases: Float[Array, " increase"] | None = None
+    ) -> Float[Array, " channel"]:
+        """The channels in the user's units.
+
+        **Arguments:**
+
+        - `names`: the values of states, inputs, the time and the field's constants.
+        - `increases`: what the totals (`totals`) have grown by; None for 1 of each, where there is no row before.
+        """
+        asked = self.formulas.increases
+        grown = jnp.ones(len(asked)) if increases is None else increases
+        given = {**names, **self.constants.values()}
+        values = {**names, **self.formulas(given, dict(zip(asked, grown, strict=True)))}
+        return jnp.stack([values[name] for name in self.channels])
+
+    def totals(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " increase"]:
+        """The arguments of `increase` at one moment; `names` as in `read`."""
+        given = {normalize(name): value for name, value in {**names, **self.constants.values()}.items()}
+        dtype = jnp.result_type(float, *given.values())
+        each = [evaluate_term(call.arguments[0], given, dtype) for call in self.formulas.increases]
+        return jnp.stack(each) if each else jnp.zeros(0, dtype)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a channel is counted between rows."""
+        return bool(self.formulas.increases)
+
+
+def as_formulas(formulas: Mapping[str, str]) -> Equations:
+    """Formulas of channels from their texts.
+
+    **Raises:** `ValueError` that names the channel and the column.
+    """
+    try:
+        return Equations.of(formulas, FORMULA_DIALECT)
+    except EquationError as error:
+        raise of_formula(error) from None
+
+
+def of_formula(error: EquationError) -> ValueError:
+    return ValueError(str(error).replace(EQUATION, "formula of").replace(CONSTANT_KEY, "+observation.constants."))
+
+
+def counted_channels(formulas: Mapping[str, str] | None) -> frozenset[str]:
+    """The channels that are counted between rows, of those that are formulas."""
+    trees = as_formulas(formulas).trees if formulas else {}
+    return frozenset(name for name, tree in trees.items() if any(call.function == INCREASE for call in calls(tree)))
 
 
 @stored_as("NetworkReadout")

@@ -32,6 +32,11 @@ Wanted = Float[np.ndarray, "trajectory saved"]
 # The state of a solve between two pieces: a `Front`, or fronts of members.
 Begin = Callable[[Batch, Intervals], tuple[AnyArray, PyTree]]
 Advance = Callable[[Batch, Intervals, PyTree], tuple[AnyArray, PyTree]]
+# Outputs of a batch at the wanted times.
+Solve = Callable[[Batch, Wanted], np.ndarray]
+# Times, states and inputs; and channels of some that are counted since others.
+Moments = tuple[Float[AnyArray, "trajectory saved"], Float[AnyArray, "..."], Float[AnyArray, "trajectory saved input"]]
+Observe = Callable[[Moments, Moments], AnyArray]
 # Intervals in a piece: the smallest of these that holds all intervals, else several pieces of the largest.
 ROOMS = (32, 128, 1024)
 
@@ -200,14 +205,24 @@ class Model(Protocol):
     @property
     def solver(self) -> Solver: ...
     def problem(self, batch: Batch, start: Float[Array, "trajectory state"]) -> InitialValueProblem: ...
-    def channels(self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array: ...
+    @property
+    def counts(self) -> bool: ...
+    def channels(
+        self, t: Array, z: Float[Array, " state"], u: Float[Array, " input"], increases: Array | None = None
+    ) -> Array: ...
+    def totals(self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]) -> Array: ...
     def estimated_start(self, batch: Batch) -> Float[Array, "trajectory state"]: ...
 
 
 def predict_rows(model: Model, batch: Batch, wanted: Wanted) -> Float[np.ndarray, "trajectory saved output"]:
     """Outputs at the wanted times since the batch's origin, in scaled units."""
+    dtype = dtype_of(precision_of(model))
+
+    def observe(*moments: Moments) -> Array:
+        return observe_increases(model, *carry(moments, dtype))
+
     with scope_of(model):
-        return in_slices(at_times(model, channels_at), batch, wanted)
+        return in_slices(count_increases(model, at_times(model, channels_at), observe), batch, wanted)
 
 
 def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
@@ -216,7 +231,7 @@ def compile_prediction(model: Model, batch: Batch, wanted: Wanted) -> None:
         in_slices(at_times(model, compiled_channels), batch, wanted)
 
 
-def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Callable[[Batch, Wanted], np.ndarray]:
+def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Solve:
     dtype = dtype_of(precision_of(model))
 
     def advance(batch: Batch, intervals: Intervals, front: Front) -> tuple[Array, Front]:
@@ -228,14 +243,68 @@ def at_times(model: Model, solve: Callable[..., np.ndarray]) -> Callable[[Batch,
     return lambda batch, wanted: solve(begin, advance, batch, wanted, model.solver.interpolation)
 
 
+def count_increases(model: Model, solve: Solve, observe: Observe) -> Solve:
+    """A solve for the channels of a model, some of which are counted between rows, from one for its states.
+
+    **Arguments:** `solve`: gives what is wanted of a batch at some times. `observe`: `observe_increases` of a model, or
+    that of each member.
+    """
+    if not model.counts:
+        return solve
+
+    def counted(batch: Batch, wanted: Wanted) -> Float[np.ndarray, "... trajectory saved channel"]:
+        count = wanted.shape[1]
+        times = np.concatenate([wanted, counts_from(np.asarray(batch.ts, np.float64), wanted)], axis=1)
+        states, inputs = solve(batch, times), inputs_after(batch, times, model.solver.interpolation)
+        us = np.zeros((*times.shape, 0)) if inputs is None else inputs
+        fields_times = np.asarray(batch.origin)[:, None] + times
+        at: Moments = (fields_times[:, :count], states[..., :count, :], us[:, :count])
+        before: Moments = (fields_times[:, count:], states[..., count:, :], us[:, count:])
+        return np.where(np.isnan(states[..., :count, :1]), np.nan, np.asarray(observe(at, before)))
+
+    return counted
+
+
+def counts_from(
+    rows: Float[np.ndarray, "trajectory row"], wanted: Float[np.ndarray, "trajectory wanted"]
+) -> Float[np.ndarray, "trajectory wanted"]:
+    """The times from which counts are taken: at a row, the row before, and between rows, an interval earlier.
+
+    So a curve of counts passes through those of the rows. Beyond the last row, the last interval is the length; within
+    the first one, all since the first row is counted.
+    """
+    found = np.minimum(wanted, rows[:, :1])
+    for begin, padded, times in zip(found, rows, wanted, strict=True):
+        own = np.unique(padded)
+        before = np.interp(times, own, np.append(own[:1], own[:-1]))
+        later = times > own[-1]
+        before[later] = times[later] - (own[-1] - own[-2] if len(own) > 1 else 0)
+        begin[:] = np.where(times < own[0], times, before)
+    return found
+
+
+@eqx.filter_jit
+def observe_increases(model: Model, at: Moments, before: Moments) -> Float[Array, "trajectory saved channel"]:
+    """Channels at some times, states and inputs, of which some are counted since others."""
+
+    def observe(t: Array, z: Array, u: Array, *before: Array) -> Array:
+        return model.channels(t, z, u, model.totals(t, z, u) - model.totals(*before))
+
+    moments = [jnp.asarray(part) for part in (*at, *before)]
+    return jax.vmap(jax.vmap(observe))(*moments)
+
+
 def outputs(
     model: Model,
     ts: Float[AnyArray, "*rows"],
     states: Float[Array, "*rows state"],
     us: Float[AnyArray, "*rows input"],
 ) -> Float[Array, "*rows output"]:
-    """The channels at some times, states and inputs, followed by the hidden states if the channels are states."""
-    if isinstance(model.observation, MeasuredStates):
+    """The channels at some times, states and inputs, followed by the hidden states if the channels are states.
+
+    If channels are counted between rows, which takes two moments, the states alone.
+    """
+    if isinstance(model.observation, MeasuredStates) or model.counts:
         return states
     each = model.channels
     for _ in states.shape[:-1]:

@@ -45,7 +45,7 @@ from .files import MODEL_STEPS, BadFile, OtherSchema, migrate, pack, unpack
 
 # Version of the file format. Any change to it needs a step in `storage.files` that upgrades files of the previous
 # version.
-MODEL_SCHEMA = 8
+MODEL_SCHEMA = 9
 NETWORKS = "equinox.nn"
 # Functions that a model may call, by their names in files; functions of the caller's packages may be added.
 STORED_FUNCTIONS: dict[str, Callable[..., object]] = {
@@ -426,7 +426,8 @@ def check_scaler(scaler: object, states: int, inputs: int) -> None:
     if shapes != [(states,)] * 2 + [(inputs,)] * 2 or len(scaler.bounds) != states:
         raise ModelFileError(f"its scaler does not fit {states} states and {inputs} inputs.")
     turns = [turn for turn in scaler.turns if turn is not None]
-    sizes = (len(scaler.turns) in (0, states), len(scaler.input_bounds) in (0, inputs))
+    optional = ((scaler.turns, states), (scaler.counted, states), (scaler.input_bounds, inputs))
+    sizes = [len(given) in (0, count) for given, count in optional]
     if not (all(sizes) and all(isinstance(turn, float) and 0 < turn < np.inf for turn in turns)):
         raise ModelFileError("its scaler has angles or bounds of inputs that make no sense.")
     for index, bounds in enumerate(scaler.bounds):

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from jaxtyping import Array, DTypeLike, Float
 from ...data.tables.reading import missing
 from ...expressions.evaluation import evaluate
 from ...expressions.operations import PRODUCT_POWER
-from ...expressions.parsing import EQUATION_DIALECT, ParseError, parse_text
+from ...expressions.parsing import EQUATION_DIALECT, FORMULA_DIALECT, INCREASE, Dialect, ParseError, parse_text
 from ...expressions.python_syntax import TooDeepError, explain_fault
 from ...expressions.tree import Application, Expression, calls, symbols, whole_number
 from ...runtime.serialization import stored_as
@@ -44,13 +45,14 @@ class EquationError(ValueError):
         super().__init__(f"{kind} {state!r}{reason}{place}")
 
 
-def parse(state: str, text: str, kind: str = EQUATION) -> Expression:
+def parse(state: str, text: str, kind: str = EQUATION, dialect: Dialect = EQUATION_DIALECT) -> Expression:
     """Reads a right-hand side.
 
     **Arguments:**
 
     - `state`, `kind`: name of the state, and what the text is, for the error message.
     - `text`: an expression, in which `^` and `**` are powers.
+    - `dialect`: its spelling, and which functions it may have.
 
     **Raises:** `EquationError` that says what is wrong, and at which column.
     """
@@ -59,7 +61,7 @@ def parse(state: str, text: str, kind: str = EQUATION) -> Expression:
             state, f" has {len(text)} characters, over the limit of {LONGEST_EQUATION}; shorten it.", kind=kind
         )
     try:
-        return parse_text(text, EQUATION_DIALECT)
+        return parse_text(text, dialect)
     except ParseError as error:
         refusal = error
     try:
@@ -74,9 +76,14 @@ def parse(state: str, text: str, kind: str = EQUATION) -> Expression:
     raise EquationError(state, f": {reason}", column, text, kind)
 
 
-def evaluate_term(tree: Expression, values: Mapping[str, Array], dtype: DTypeLike) -> Array:
-    """The value of an expression, whose numbers become arrays of floats first."""
-    return cast(Array, evaluate(tree, values, dtype=dtype))
+NOTHING: Mapping[Expression, Array] = MappingProxyType({})
+
+
+def evaluate_term(
+    tree: Expression, values: Mapping[str, Array], dtype: DTypeLike, given: Mapping[Expression, Array] = NOTHING
+) -> Array:
+    """The value of an expression, whose numbers become arrays of floats first; those of some parts are given."""
+    return cast(Array, evaluate(tree, values, given, dtype))
 
 
 # How the list of all names begins, and the key of a constant's first value.
@@ -120,8 +127,10 @@ class Equations(eqx.Module):
     texts: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
     @staticmethod
-    def of(texts: Mapping[Any, object]) -> "Equations":
+    def of(texts: Mapping[Any, object], dialect: Dialect = EQUATION_DIALECT) -> "Equations":
         """Makes equations from a mapping of each state's name to its right-hand side, a text or a number.
+
+        **Arguments:** `dialect`: `FORMULA_DIALECT` for formulas of channels, which may have `increase(x)`.
 
         **Raises:** `ValueError` if a name or a text is not valid in an equation; it says where.
         """
@@ -132,17 +141,31 @@ class Equations(eqx.Module):
             check_symbol(name, "state")
             if isinstance(text, bool) or not isinstance(text, str | int | float):
                 raise ValueError(f"equation of {name!r} must be a string such as '-a*x', got {text!r}.")
-            parse(name, str(text))  # as written, for the columns in errors
+            parse(name, str(text), dialect=dialect)  # as written, for the columns in errors
             pairs.append((name, " ".join(str(text).replace("^", "**").split())))
         return Equations(tuple(pairs))
 
-    def __call__(self, names: Mapping[str, Float[Array, "..."]]) -> dict[str, Float[Array, "..."]]:
+    @property
+    def trees(self) -> dict[str, Expression]:
+        """The right-hand sides by state."""
+        return {state: parse(state, text, dialect=FORMULA_DIALECT) for state, text in self.texts}
+
+    @property
+    def increases(self) -> tuple[Application, ...]:
+        """The calls of `increase` in formulas of channels, each once."""
+        found = (call for tree in self.trees.values() for call in calls(tree) if call.function == INCREASE)
+        return tuple(dict.fromkeys(found))
+
+    def __call__(
+        self, names: Mapping[str, Float[Array, "..."]], given: Mapping[Expression, Float[Array, "..."]] = NOTHING
+    ) -> dict[str, Float[Array, "..."]]:
         """Evaluates all right-hand sides.
 
         **Arguments:**
 
         - `names`: the value of each name in the equations (states, inputs, time, constants, unknown terms), all of one
             floating dtype and usually scalars.
+        - `given`: the values of `increases`.
 
         **Returns:** the time derivative of each state, in the dtype of the values.
 
@@ -151,19 +174,19 @@ class Equations(eqx.Module):
         self.check(names)
         values = {normalize(name): value for name, value in names.items()}
         dtype = jnp.result_type(float, *values.values())
-        return {state: evaluate_term(parse(state, text), values, dtype) for state, text in self.texts}
+        return {state: evaluate_term(tree, values, dtype, given) for state, tree in self.trees.items()}
 
     def names_used(self) -> frozenset[str]:
         """All names in the right-hand sides except functions, normalised like Python identifiers (Unicode NFKC)."""
-        return frozenset(name for state, text in self.texts for name in symbols(parse(state, text)))
+        return frozenset(name for tree in self.trees.values() for name in symbols(tree))
 
     def edges(self) -> Iterator[tuple[str, Application, Expression]]:
         """Roots, logarithms and powers that have no value where their argument is below 0.
 
         **Returns:** for each the state of its equation, the operation and its argument.
         """
-        for state, text in self.texts:
-            for call in calls(parse(state, text)):
+        for state, tree in self.trees.items():
+            for call in calls(tree):
                 match call:
                     case Application("sqrt" | "log" | "log10" | "log2", (argument, *_)):
                         yield state, call, argument
@@ -182,8 +205,8 @@ class Equations(eqx.Module):
         **Raises:** `ValueError` with the equation, the unknown name, and the nearest known one.
         """
         names = {normalize(name) for name in known}
-        for state, text in self.texts:
-            for name in symbols(parse(state, text)):
+        for state, tree in self.trees.items():
+            for name in symbols(tree):
                 if name not in names:
                     hint = NUMBERS.get(name) or nearest_symbol(name, names)
                     if hint.startswith(NAMES_ARE):
