@@ -152,8 +152,7 @@ def make_model(
         states=train.states,
         units=tuple(sorted(train.units.items())),
     )
-    check_constants(model)
-    check_counts(model)
+    check_agreement(model)
     return carry(model, dtype_of(ambient()))
 
 
@@ -182,6 +181,12 @@ def names_read(field: object) -> frozenset[str]:
         return frozenset(name for text in texts if text for name in Equations.of(text).names_used())
     except (OSError, ValueError, TypeError, KeyError):  # Said where the field is made.
         return frozenset()
+
+
+def check_agreement(model: NeuralODE) -> None:
+    """Refuses parts that do not go together."""
+    check_constants(model)
+    check_counts(model)
 
 
 def check_constants(model: NeuralODE) -> None:
