@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..runtime.placement import AnyArray
+from ..runtime.placement import AnyArray, ArrayLike
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_fields, is_sequence
-from .dataset import Dataset
+from .dataset import Dataset, GivenStates
 from .domains import (
     TURNS,
     Bounds,
@@ -28,6 +28,8 @@ from .domains import (
     slope,
     to_line,
 )
+from .groups import BY_TRAJECTORY, with_trajectory_numbers
+from .tables.table import list_names
 from .trajectories import check_known_values
 
 Host = Float[np.ndarray, "..."]
@@ -111,6 +113,8 @@ class Scaler(eqx.Module):
     - `turns`: the turn of each state that is an angle, in its unit, None of others; empty if none is.
     - `counted`: whether each state is counted since the row before, so that its first value in a trajectory says
       nothing; empty if none is.
+    - `trajectories`: names of those that were fitted, where each has constants of its own: the last input is then the
+      number of the trajectory. Empty elsewhere.
     """
 
     state_shift: Float[AnyArray, " state"]
@@ -123,6 +127,7 @@ class Scaler(eqx.Module):
     input_bounds: tuple[Bounds, ...] = eqx.field(static=True, default=())
     turns: Turns = eqx.field(static=True, default=())
     counted: tuple[bool, ...] = eqx.field(static=True, default=())
+    trajectories: tuple[str, ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def from_dataset(
@@ -131,6 +136,7 @@ class Scaler(eqx.Module):
         bounds: Mapping[str, Bounds] | None = None,
         identity: bool = False,
         counted: Collection[str] = (),
+        trajectories: Sequence[str] = (),
     ) -> "Scaler":
         """The scaler that brings `data` to mean 0 and standard deviation 1, with a derivative of order one.
 
@@ -140,6 +146,7 @@ class Scaler(eqx.Module):
         - `bounds`: bounds of states and inputs, by name.
         - `identity`: whether to leave all units unchanged.
         - `counted`: names of the channels that are counted since the row before.
+        - `trajectories`: see the class.
 
         **Raises:** `ValueError` if a state has a value outside its bounds, or a number is too large or too small.
         """
@@ -157,6 +164,7 @@ class Scaler(eqx.Module):
             input_bounds=input_limits if set(input_limits) - {UNBOUNDED} else (),
             turns=data.turns,
             counted=tuple(name in counted for name in data.states) if counted else (),
+            trajectories=tuple(trajectories),
         )
         data = scaler.marked(data)
         scaler.check(data)
@@ -189,7 +197,13 @@ class Scaler(eqx.Module):
         )
 
     def marked(self, data: Dataset) -> Dataset:
-        """Data of these channels with their angles named, and thus without jumps; first counts are no measurements."""
+        """Data of these channels with their angles named, and thus without jumps, and trajectories numbered.
+
+        First counts are no measurements.
+
+        **Raises:** `ValueError` that names a trajectory that has no number.
+        """
+        data = with_trajectory_numbers(data, self.trajectories)
         angles = {name: turn for name, turn in zip(data.states, self.turns, strict=True) if turn} if self.turns else {}
         data = data if data.angles == angles else dataclasses.replace(data, angles=angles)
         if not (np.isfinite(data.ys[:, 0]) & np.array(self.counted or False)).any():
@@ -197,6 +211,23 @@ class Scaler(eqx.Module):
         ys = data.ys.copy()
         ys[:, 0, np.flatnonzero(self.counted)] = np.nan
         return dataclasses.replace(data, ys=ys)
+
+    def with_number(self, u: GivenStates) -> GivenStates:
+        """Inputs by name, in which the trajectory has its number instead of its name.
+
+        **Raises:** `ValueError` that says how to name a trajectory, if it is asked for.
+        """
+        if not self.trajectories:
+            return u
+        named = u[BY_TRAJECTORY] if isinstance(u, Mapping) and BY_TRAJECTORY in u else None
+        if named in self.trajectories:
+            return {**cast(Mapping[str, ArrayLike], u), BY_TRAJECTORY: 1.0 + self.trajectories.index(cast(str, named))}
+        if u is None or isinstance(named, str):
+            raise ValueError(
+                f"each trajectory has constants of its own; say of which one, such as u={{{BY_TRAJECTORY!r}: "
+                f"{self.trajectories[0]!r}}}. The trajectories are {list_names(self.trajectories)}."
+            )
+        return u
 
     def near(self, zs: Numbers, to: AnyArray) -> Numbers:
         """Scaled states, shape `(..., state)`, of angles in the turn nearest to others; NumPy or JAX arrays."""

@@ -25,8 +25,9 @@ def describe_constants_at_ends(model: NeuralODE, options: Options) -> list[str]:
     clauses: list[str] = []
     for _, group in parameters.parameter_nodes(model, Constants):
         values = group.as_dict()
+        origins = {member: local.name for local in group.local for member in local.members}
         for name, bounds, _ in group.free():
-            clause = describe_constant_at_end(values[name], bounds, first.get(name))
+            clause = describe_constant_at_end(values[name], bounds, first.get(origins.get(name, name)))
             clauses += [] if clause is None else [f"{name} has run to {clause}"]
     return clauses
 

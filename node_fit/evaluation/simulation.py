@@ -69,7 +69,7 @@ def simulate_splits(
 
 def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], level: float) -> Simulated:
     """Simulates all splits in one solve, because every new shape is compiled."""
-    whole = with_room(together(splits))
+    whole = with_room(together(marked_parts(model, splits)))
     grid = dense_times(whole)
     times = np.concatenate([grid, whole.ts], axis=1)
     order = np.argsort(times, axis=1, kind="stable")
@@ -107,8 +107,14 @@ def simulate_together(model: NeuralODE | Ensemble, splits: dict[str, Dataset], l
 
 def compile_simulation(model: NeuralODE, splits: dict[str, Dataset]) -> None:
     """Compiles what `simulate_splits` runs, for any model of this structure."""
-    whole = with_room(together({name: part.sample(MOST_PICTURED) for name, part in splits.items()}))
+    shown = {name: part.sample(MOST_PICTURED) for name, part in splits.items()}
+    whole = with_room(together(marked_parts(model, shown)))
     model.compile_prediction(whole, np.sort(np.concatenate([dense_times(whole), whole.ts], axis=1), axis=1))
+
+
+def marked_parts(model: NeuralODE | Ensemble, splits: dict[str, Dataset]) -> dict[str, Dataset]:
+    """The splits as the model sees them, while their trajectories have the names of the fit."""
+    return {name: model.typical.scaler.marked(part) for name, part in splits.items()}
 
 
 def with_room(whole: Dataset) -> Dataset:

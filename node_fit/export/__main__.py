@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", help="files to check it on, in place of the training data")
     parser.add_argument("--events", metavar="FILE", help="doses, resets and switches of these files")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="double", help="in which it computes")
+    parser.add_argument("--trajectory", metavar="NAME", help="whose model, where each trajectory has its own constants")
     parser.add_argument("--tolerance", type=float, help="of the check, as a share of the range of each channel")
     parser.add_argument("--overwrite", action="store_true", help="replace files in the folder")
     parser.add_argument(
@@ -61,6 +62,7 @@ def main() -> None:
             tolerance=given.tolerance,
             level=level,
             confidence=stored_confidence(given.run),
+            trajectory=given.trajectory,
             overwrite=given.overwrite,
         )
     except OSError as error:

@@ -17,6 +17,7 @@ from ..model.ensemble import Ensemble
 from ..model.fields.equations import normalize, parse
 from ..model.neural_ode import NeuralODE
 from ..model.observation import FormulaReadout
+from ..model.one_trajectory import of_trajectory, records_of
 from ..runtime.serialization import Json, __version__
 from ..runtime.validation import check_argument, check_choice, check_path
 from ..solver.methods import EXPLICIT
@@ -190,6 +191,30 @@ class Export:
         )
 
 
+def choose_trajectory(
+    model: NeuralODE | Ensemble, data: Dataset | None, trajectory: str | None
+) -> tuple[NeuralODE | Ensemble, Dataset | None]:
+    """The model and the records to export: those of one trajectory, if each has constants of its own.
+
+    **Raises:** `ValueError` if it is not said which, or the data are of other channels.
+    """
+    if data is not None:
+        check_data(data, "data")
+    if trajectory is not None:
+        model, data = of_trajectory(model, trajectory), None if data is None else records_of(data, trajectory)
+    elif names := model.typical.scaler.trajectories:
+        raise CannotExport(
+            f"each trajectory has constants of its own; say whose model to write, such as trajectory={names[0]!r} "
+            f"(--trajectory {names[0]})."
+        )
+    elif data is None and model.typical.local:
+        by = model.typical.local[0].by
+        raise CannotExport(f"constants are local by {by!r}; give data, whose values of it the check can use.")
+    if data is not None:
+        model.check_channels(data)
+    return model, data
+
+
 def describe_steps(steps: Steps) -> str:
     names = {"tsit5": "Tsitouras' method of order 5", "radau5": "Radau IIA of order 5"}
     longest = "" if np.isinf(steps.longest) else f", none longer than {steps.longest:.6g}"
@@ -206,6 +231,7 @@ def export(
     tolerance: float | None = None,
     level: float = 0.9,
     confidence: Json | None = None,
+    trajectory: str | None = None,
     overwrite: bool = False,
 ) -> Export:
     """Writes a model for another place, and checks that it predicts there what it predicts here.
@@ -226,6 +252,7 @@ def export(
       1e-6 in double precision, 1e-4 in float.
     - `level`: of an ensemble's bands.
     - `confidence`: how sure the constants are, as in `summary.json`; of a fit, that of `Fit.confidence` if None.
+    - `trajectory`: whose model is written, where each trajectory has constants of its own (`field.local`).
     - `overwrite`: whether to replace files in the folder.
 
     **Returns:** what was written, and how far it is from node_fit's predictions.
@@ -246,9 +273,7 @@ def export(
         model = model.model
     if isinstance(model, Ensemble) and model.center is not None and not chosen.bands:
         model = model.center
-    if data is not None:
-        check_data(data, "data")
-        model.check_channels(data)
+    model, data = choose_trajectory(model, data, trajectory)
     check_formulas(model.typical)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)

@@ -5,6 +5,7 @@ of theirs tells; and one trajectory held out tells it by chance.
 """
 
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +19,13 @@ SHARES, FEWEST_APART, MOST_APART, MOST_PROBES = (0.25, 0.5, 0.75), 3, 16, 48
 FAR_BEYOND = 1.0
 
 
-def trajectories_between(train: Dataset) -> Dataset | None:
+def trajectories_between(train: Dataset, groups: Collection[str] = ()) -> Dataset | None:
     """Trajectories whose inputs and starts lie between those of each two; None where these tell nothing more.
 
     All values of a trajectory are moved by as much as its start, so that rules that read a start from several rows
     find one. Inputs that change within a trajectory, events and angles are not mixed.
+
+    **Arguments:** `groups`: covariates that tell groups of trajectories apart, between which there is none.
     """
     apart = FEWEST_APART <= len(train.trajectories) <= MOST_APART
     if not apart or train.is_driven or train.events is not None or train.angles:
@@ -35,13 +38,14 @@ def trajectories_between(train: Dataset) -> Dataset | None:
     own = train.select(one)
     shift = np.nan_to_num(train.ys[other, :1] - train.ys[one, :1])
     rows = int(own.ts.shape[1])
-    us = own.us + share * (train.us[other, :1] - train.us[one, :1])
+    mixed = np.array([name not in groups for name in train.inputs], float)
+    us = own.us + share * mixed * (train.us[other, :1] - train.us[one, :1])
     return replace(own, ys=own.ys + share * shift, us=us[:, :rows])
 
 
 def runs_away(model: NeuralODE, train: Dataset) -> bool:
     """Whether a model leaves the range of the training data by far, from starts and by inputs between theirs."""
-    probes = trajectories_between(train)
+    probes = trajectories_between(train, {each.by for each in model.local})
     if probes is None:
         return False
     predicted = model.predict(probes)

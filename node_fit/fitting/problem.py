@@ -13,6 +13,7 @@ from jaxtyping import Float
 from ..data.batch import Batch
 from ..data.dataset import Dataset
 from ..data.facts import Facts, check_trainable, find_oddities
+from ..data.groups import with_trajectory_numbers
 from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
@@ -22,7 +23,7 @@ from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import is_equations_alone, keywords, made_of, make_model
+from ..model.make_model import is_equations_alone, keywords, made_of, make_model, names_of_local_trajectories
 from ..model.neural_ode import NeuralODE
 from ..objectives.objective import Number, Penalty
 from ..options.options import Options
@@ -183,6 +184,9 @@ def build_problem(
     began, callback = time.perf_counter(), callback or Callback()
     mark = (options.scaling if earlier is None else earlier.scaler).marked
     train, validation = mark(train), None if validation is None else mark(validation)
+    if numbered := names_of_local_trajectories(train, options.field, options.start, options.observation):
+        validation = None if validation is None else with_trajectory_numbers(validation, numbered)
+        train = with_trajectory_numbers(train, numbered)
     check_trainable(train)
     facts = Facts.of(train, validation)
     model, equations = None, ()

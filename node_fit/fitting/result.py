@@ -44,6 +44,7 @@ from ..uncertainty.confidence import (
     find_fisher_intervals,
     profile,
     with_derived,
+    with_differences,
 )
 from ..uncertainty.likelihood import Likelihood, compute_likelihood
 from ..uncertainty.linearization import Evidence, Information, Unsure
@@ -308,7 +309,7 @@ class Fit:
         if not 0 < level < 1:
             raise ValueError(f"level must be above 0 and below 1, got {level}.")
         found = (profile if method == "profile" else find_fisher_intervals)(self.evidence, level)
-        return with_derived(found, self.evidence, self.options.derived)
+        return with_derived(with_differences(found, self.evidence), self.evidence, self.options.derived)
 
     @property
     def derived(self) -> Mapping[str, ConfidenceInterval]:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -13,6 +13,8 @@ from jaxtyping import PRNGKeyArray
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
+from ..data.domains import Bounds
+from ..data.groups import BY_TRAJECTORY, find_groups, names_by_number, with_trajectory_numbers
 from ..data.scaling import Scaler, Scaling
 from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
 from ..runtime.validation import by_name, check_argument
@@ -36,6 +38,7 @@ from .observation import (
 )
 from .system import System
 
+Part = TypeVar("Part")
 MakeField = Callable[..., VectorField]
 MakeStart = Callable[..., AbstractStart]
 MakeObservation = Callable[..., Observation]
@@ -109,21 +112,14 @@ def make_model(
             )
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
-    for name, value, hint, text in (
-        ("hidden", hidden, int | Sequence[str], "a number of states or a list of their names"),
-        ("start", start, MakeStart, START_HINT),
-        ("observation", observation, MakeObservation, OBSERVATION_HINT),
-        ("solver", solver, Solver | None, None),
-        ("scaling", scaling, Scaling | None, None),
-        ("key", key, PRNGKeyArray, "a JAX random key such as jax.random.key(0)"),
-    ):
-        check_argument(name, value, hint, text)
+    check_makers(hidden, start, observation, solver, scaling, key)
     start_key, observation_key = jax.random.split(jax.random.fold_in(key, 1))
     names = () if isinstance(hidden, int) else hidden
-    scaling = scaling or Scaling()
-    limits, train = scaling.limits((*train.states, *names), train.inputs), scaling.marked(train)
-    counted = counted_channels(keyword(observation, "formulas"))
-    scaler = Scaler.from_dataset(train, bounds=limits, identity=not scaling.affine, counted=counted)
+    scaling, numbered = scaling or Scaling(), names_of_local_trajectories(train, field, start, observation)
+    train = with_trajectory_numbers(scaling.marked(train), numbered)
+    field, start, observation = with_groups(field, train), with_groups(start, train), with_groups(observation, train)
+    limits = scaling.limits((*train.states, *names), train.inputs)
+    scaler = make_scaler(train, scaling, limits, observation, numbered)
     system = System.from_names(
         scaler,
         train.states,
@@ -154,6 +150,43 @@ def make_model(
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))
+
+
+def check_makers(
+    hidden: object, start: object, observation: object, solver: object, scaling: object, key: object
+) -> None:
+    for name, value, hint, text in (
+        ("hidden", hidden, int | Sequence[str], "a number of states or a list of their names"),
+        ("start", start, MakeStart, START_HINT),
+        ("observation", observation, MakeObservation, OBSERVATION_HINT),
+        ("solver", solver, Solver | None, None),
+        ("scaling", scaling, Scaling | None, None),
+        ("key", key, PRNGKeyArray, "a JAX random key such as jax.random.key(0)"),
+    ):
+        check_argument(name, value, hint, text)
+
+
+def make_scaler(
+    train: Dataset, scaling: Scaling, limits: Mapping[str, Bounds], observation: object, numbered: Sequence[str]
+) -> Scaler:
+    """The scaler of the training data; `numbered` has the trajectories that have constants of their own."""
+    counted = counted_channels(keyword(observation, "formulas"))
+    identity = not scaling.affine
+    return Scaler.from_dataset(train, bounds=limits, identity=identity, counted=counted, trajectories=numbered)
+
+
+def names_of_local_trajectories(train: Dataset, *parts: object) -> tuple[str, ...]:
+    """The names of trajectories that have constants of their own; none if no part has any."""
+    local = [cast(Mapping[str, str], keyword(part, "local") or {}) for part in parts]
+    return names_by_number(train) if any(BY_TRAJECTORY in each.values() for each in local) else ()
+
+
+def with_groups(part: Part, train: Dataset) -> Part:
+    """What makes a part, with the groups that its local constants have in the training data."""
+    local = keyword(part, "local")
+    if not local:
+        return part
+    return cast(Part, functools.partial(cast(Callable[..., object], part), groups=find_groups(train, local)))
 
 
 def needs_double(field: object, train: Dataset) -> bool:
@@ -193,7 +226,7 @@ def check_constants(model: NeuralODE) -> None:
     """Refuses one name for constants of two parts."""
     homes: dict[str, str] = {}
     for kind, part in (("field", model.field), ("start", model.start), ("observation", model.observation)):
-        for name in sorted(name for group in constants_in(part) for name in group.names):
+        for name in sorted(name for group in constants_in(part) for name in group.symbols):
             if name in homes:
                 both = f"of the {homes[name]} and of the {kind}"
                 raise ValueError(f"{name!r} is a constant {both}, which are not the same; rename one.")
@@ -227,7 +260,7 @@ def make_observation(
     """The observation; one of formulas gets the names of the channels and of the field's constants."""
     if "channels" not in inspect.signature(made_of(observation)).parameters:
         return observation(system, key=key)
-    known = [name for group in constants_in(field) for name in group.names]
+    known = [name for group in constants_in(field) for name in group.symbols]
     return observation(system, channels=channels, known=known, key=key)
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PyTree
 from ..data.batch import SLICE, Batch, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
 from ..data.domains import to_line
+from ..data.groups import check_known_groups
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
@@ -28,7 +29,7 @@ from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorFie
 from ..solver.row_by_row import Front
 from ..solver.solver import Solver
 from ..solver.triggers import has_triggers
-from .fields.known import constants_in
+from .fields.known import Local, constants_in
 from .initial_state.rule import AbstractStart
 from .observation import FormulaReadout, MeasuredStates, Observation
 from .rollout import (
@@ -192,8 +193,8 @@ class NeuralODE(eqx.Module):
         self, t: Float[Array, ""], z: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """The values of states, inputs, the time and the field's constants in the user's units, by their names."""
-        constants = {name: value for part in constants_in(self.field) for name, value in part.values().items()}
-        return self.system.named(*self.system.in_users_units(t, z, u)) | constants
+        named = self.system.named(*self.system.in_users_units(t, z, u))
+        return named | {name: value for part in constants_in(self.field) for name, value in part.at(named).items()}
 
     @property
     def counts(self) -> bool:
@@ -287,7 +288,7 @@ class NeuralODE(eqx.Module):
             )
         if y0 is None and self.start.given_rows == 0:
             y0 = np.full(len(self.states), np.nan)  # The start is read from no measurement.
-        return from_initial_values(y0, ts, u, self.states, self.inputs, self.system.time)
+        return from_initial_values(y0, ts, self.scaler.with_number(u), self.states, self.inputs, self.system.time)
 
     def predict_frame(
         self, data: Dataset | None = None, ts: ArrayLike | None = None, **given: Any
@@ -379,11 +380,19 @@ class NeuralODE(eqx.Module):
     def check_channels(self, data: Dataset) -> None:
         """Refuses data whose channels are not those of the fit, or not within their bounds."""
         check_data(data, "data")
+        data = self.scaler.marked(data)
         for kind in ("states", "inputs"):
             fitted, given = getattr(self, kind), getattr(data, kind)
             if fitted != given:
                 raise ValueError(f"the model was fitted to the {kind} {list(fitted)}, but the data have {list(given)}.")
         self.scaler.check(data)
+        for local in self.local:
+            check_known_groups(data, local.by, local.values, [each.name for each in self.local if each.by == local.by])
+
+    @property
+    def local(self) -> list[Local]:
+        """The constants of which groups of trajectories have values of their own."""
+        return [each for part in constants_in((self.field, self.start, self.observation)) for each in part.local]
 
     def derivative(self, ys: Float[np.ndarray, "point state"]) -> Float[np.ndarray, "point state"]:
         """The vector field at states in the user's units, of a model whose states are all measured (`is_measured`).

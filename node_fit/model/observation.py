@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..data.groups import Groups
 from ..expressions.parsing import FORMULA_DIALECT, INCREASE
 from ..expressions.tree import calls
 from ..runtime.serialization import stored_as
@@ -100,7 +101,7 @@ class FormulaReadout(eqx.Module, metaclass=Part):
 
     - `system`: the names of states and inputs, and their scales.
     - `formulas`: of each channel that is no state, see `Equations`.
-    - `constants`: those that are in formulas alone, as of `Known`.
+    - `constants`, `local`, `groups`: those that are in formulas alone, as of `Known`.
     - `channels`, `known`: the names of all channels and of the field's constants, as the model's maker knows them.
     - `key`: not used.
 
@@ -118,12 +119,18 @@ class FormulaReadout(eqx.Module, metaclass=Part):
         *,
         formulas: Mapping[str, str],
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
+        local: Mapping[str, str] = MappingProxyType({}),
+        groups: Mapping[str, Groups] = MappingProxyType({}),
         channels: Sequence[str] = (),
         known: Sequence[str] = (),
         key: PRNGKeyArray | None = None,
     ):
-        self.formulas, self.constants, self.channels = as_formulas(formulas), Constants.of(constants), tuple(channels)
-        names = (*system.states, *system.inputs, system.time, *self.constants.names)
+        self.formulas, self.constants, self.channels = (
+            as_formulas(formulas),
+            Constants.of(constants, local, groups),
+            tuple(channels),
+        )
+        names = (*system.states, *system.inputs, system.time, *self.constants.symbols)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"observation.constants: {twice[0]!r} is a state, an input or the time, too; rename it.")
@@ -131,7 +138,7 @@ class FormulaReadout(eqx.Module, metaclass=Part):
             self.formulas.check((*names, *known))
         except EquationError as error:
             raise of_formula(error) from None
-        unused = sorted(set(self.constants.names) - self.formulas.names_used())
+        unused = self.constants.unused(self.formulas.names_used())
         if unused:
             raise ValueError(f"observation.constants names {unused[0]!r}, which occurs in no formula; leave it out.")
 
@@ -147,13 +154,13 @@ class FormulaReadout(eqx.Module, metaclass=Part):
         """
         asked = self.formulas.increases
         grown = jnp.ones(len(asked)) if increases is None else increases
-        given = {**names, **self.constants.values()}
+        given = {**names, **self.constants.at(names)}
         values = {**names, **self.formulas(given, dict(zip(asked, grown, strict=True)))}
         return jnp.stack([values[name] for name in self.channels])
 
     def totals(self, names: Mapping[str, Float[Array, ""]]) -> Float[Array, " increase"]:
         """The arguments of `increase` at one moment; `names` as in `read`."""
-        given = {normalize(name): value for name, value in {**names, **self.constants.values()}.items()}
+        given = {normalize(name): value for name, value in {**names, **self.constants.at(names)}.items()}
         dtype = jnp.result_type(float, *given.values())
         each = [evaluate_term(call.arguments[0], given, dtype) for call in self.formulas.increases]
         return jnp.stack(each) if each else jnp.zeros(0, dtype)

@@ -276,10 +276,9 @@ def counts_from(
     found = np.minimum(wanted, rows[:, :1])
     for begin, padded, times in zip(found, rows, wanted, strict=True):
         own = np.unique(padded)
-        before: np.ndarray = np.interp(times, own, np.append(own[:1], own[:-1]))
-        later = times > own[-1]
-        before[later] = times[later] - (own[-1] - own[-2] if len(own) > 1 else 0)
-        begin[:] = np.where(times < own[0], times, before)
+        begin[:] = np.interp(times, own, np.append(own[:1], own[:-1]))
+        early, later = times < own[0], times > own[-1]
+        begin[early], begin[later] = times[early], times[later] - (own[-1] - own[-2] if len(own) > 1 else 0)
     return found
 
 

@@ -212,4 +212,6 @@ def as_jax(scaler: Scaler) -> Scaler:
 def blank_scaler(scaler: Scaler) -> Scaler:
     """Drops the states of a scaler, and keeps its inputs and time."""
     none = np.zeros(0)
-    return dataclasses.replace(scaler, state_shift=none, state_scale=none, bounds=(), turns=(), counted=())
+    return dataclasses.replace(
+        scaler, state_shift=none, state_scale=none, bounds=(), turns=(), counted=(), trajectories=()
+    )

@@ -11,11 +11,12 @@ from jaxtyping import Bool, Float
 
 from ..data.dataset import Dataset
 from ..data.domains import Bounds, from_line, slope
+from ..data.groups import BY_TRAJECTORY
 from ..evaluation.residuals import neighbours_in_words
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize
 from ..model import parameters
 from ..model.ensemble import Ensemble
-from ..model.fields.known import Constants, Quantity, quantities
+from ..model.fields.known import Constants, Local, Quantity, quantities
 from ..model.neural_ode import NeuralODE
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..runtime.placement import scope_of
@@ -343,6 +344,51 @@ def notes_on(information: Information) -> list[str]:
     if information.evidence.model.start.is_first_measurement:
         notes.append(READS_FIRST_ROW)
     return notes
+
+
+# Values of a local constant differ if chance would make them differ so with less than this probability.
+DIFFER = 0.01
+
+
+def with_differences(found: Confidence, evidence: Evidence) -> Confidence:
+    """The intervals, with a note for each local constant on whether its values differ."""
+    local = evidence.model.local
+    differences = [describe_difference(Information(evidence), each) for each in local] if local else []
+    return replace(found, notes=(*found.notes, *filter(None, differences)))
+
+
+def describe_difference(information: Information, local: Local) -> str | None:
+    """Whether the values of a local constant differ by more than chance, by Wald's test (Seber and Wild, 5.3).
+
+    None where the data leave one of them open.
+    """
+    places = [place for place, each in enumerate(information.places) if each.name in local.members]
+    if len(places) < 2 or not np.isfinite(information.errors[places]).all():
+        return None
+    lines = np.array([information.evidence.x[information.places[place].index] for place in places])
+    covariance = information.covariance[np.ix_(places, places)] * np.outer(*[information.sizes[places]] * 2)
+    contrasts = np.eye(len(places))[1:] - np.eye(len(places))[:1]
+    apart = contrasts @ lines
+    square = float(apart @ np.linalg.solve(contrasts @ covariance @ contrasts.T, apart))
+    freedom = len(places) - 1
+    p = chance_of(square, freedom, information)
+    between = "trajectories" if local.by == BY_TRAJECTORY else f"groups of {local.by!r}"
+    verdict = (
+        f"differ between {between} by more than chance"
+        if p < DIFFER
+        else "differ by no more than chance, so a shared one may do"
+    )
+    test = f"Wald's chi-square {square:.3g}, {freedom} degrees of freedom, p {p:.1g}"
+    return f"The values of {local.name} {verdict} ({test})."
+
+
+def chance_of(square: float, freedom: int, information: Information) -> float:
+    """The probability of at least this statistic by chance: chi-square's, or F's if the noise is estimated."""
+    from scipy.special import chdtrc, fdtrc
+
+    if information.evidence.noise == "given":
+        return float(chdtrc(freedom, square))
+    return float(fdtrc(freedom, information.degrees_of_freedom, square / freedom))
 
 
 def shown_with_interval(name: str, found: ConfidenceInterval) -> str:

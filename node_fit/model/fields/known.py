@@ -4,7 +4,8 @@ Constants are fitted within bounds; at triggers states jump.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
+from ...data.groups import BY_TRAJECTORY, Groups
 from ...expressions.parsing import find_name
 from ...expressions.tree import Application, Expression, Symbol, symbols
 from ...runtime.placement import AnyArray, scope
@@ -37,10 +39,32 @@ from .equations import (
 from .field import AbstractVectorField
 from .network import Activation, Layers, make_layers
 
+# What a name in an equation can't have.
+NO_LETTER = re.compile(r"\W")
+
+
+@stored_as("Local")
+class Local(eqx.Module):
+    """A constant of which each group of trajectories has its own value.
+
+    **Arguments:**
+
+    - `name`, `by`: its name in equations, and the covariate that tells the groups apart.
+    - `members`: the names of the constants that are fitted for it, one for each group.
+    - `values`: the covariate in each group, in the user's units, increasing.
+    """
+
+    name: str = eqx.field(static=True)
+    by: str = eqx.field(static=True)
+    members: tuple[str, ...] = eqx.field(static=True)
+    values: tuple[float, ...] = eqx.field(static=True)
+
 
 @stored_as("Constants")
 class Constants(eqx.Module):
     """Named numbers, such as reaction rates, that are fitted within their bounds; equal bounds hold one where it is.
+
+    A local constant, such as `k` by `strain`, is fitted as one for each group, `k_1` and `k_2`.
 
     **Arguments:** (`Constants.of` makes and checks them.)
 
@@ -49,24 +73,33 @@ class Constants(eqx.Module):
     - `names`: the constants' names, of those that are held, too.
     - `bounds`: lower and upper bound of each constant, `None` where there is none.
     - `scales`: the scale of each constant: its initial magnitude if it has no bounds, else 1.
+    - `local`: the constants of which each group of trajectories has its own.
     """
 
     raw: Float[Array, " free"]
     names: tuple[str, ...] = eqx.field(static=True)
     bounds: tuple[Bounds, ...] = eqx.field(static=True)
     scales: tuple[float, ...] = eqx.field(static=True)
+    local: tuple[Local, ...] = ()
 
     @staticmethod
-    def of(constants: Mapping[Any, object]) -> "Constants":
+    def of(
+        constants: Mapping[Any, object],
+        local: Mapping[str, str] = MappingProxyType({}),
+        groups: Mapping[str, Groups] = MappingProxyType({}),
+    ) -> "Constants":
         """Makes constants from their initial values.
 
         **Arguments:**
 
         - `constants`: for each name a number, or `[value, lower, upper]` with `None` where there is no bound; in the
             user's units. Three equal numbers hold a constant.
+        - `local`: for each constant that groups of trajectories have of their own, the covariate that tells them apart.
+        - `groups`: those of each covariate.
 
         **Raises:** `ValueError` if a name is invalid in an equation, or a value is not a number within its bounds.
         """
+        constants, own = with_members(constants, local, groups)
         values: list[float] = []
         bounds: list[Bounds] = []
         for name, entry in constants.items():
@@ -80,7 +113,7 @@ class Constants(eqx.Module):
         given = zip(values, bounds, scales, strict=True)
         line = [to_line(np.asarray(value), pair) / scale for value, pair, scale in given if not leaves_one_value(pair)]
         raw = jnp.asarray(np.array(line, np.float64), float)
-        return Constants(raw, tuple(constants), tuple(bounds), tuple(scales))
+        return Constants(raw, tuple(constants), tuple(bounds), tuple(scales), own)
 
     def free(self) -> list[tuple[str, Bounds, float]]:
         """The constants that are fitted, in the order of `raw`, each with its bounds and scale."""
@@ -90,6 +123,51 @@ class Constants(eqx.Module):
     def values(self) -> dict[str, Float[Array, ""]]:
         """The constants by name, in the user's units and the dtype of `raw`."""
         return cast(dict[str, Array], self.named(self.raw))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names that equations may use: of constants, and of those that are local."""
+        return (*self.names, *(each.name for each in self.local))
+
+    def unused(self, symbols: Collection[str]) -> list[str]:
+        """The constants, as the user named them, that are not among the symbols of equations."""
+        members = {member for each in self.local for member in each.members}
+        return sorted({*self.names, *(each.name for each in self.local)} - members - set(symbols))
+
+    def at(self, names: Mapping[str, Float[Array, ""]]) -> dict[str, Float[Array, ""]]:
+        """The constants by name in the user's units, local ones as of the group that the covariates tell.
+
+        **Arguments:** `names`: the values of inputs, at least.
+        """
+        return self.values() | {each.name: self.choose(each, names[each.by]) for each in self.local}
+
+    def choose(self, local: Local, key: Float[Array, ""]) -> Float[Array, ""]:
+        """The value of a local constant in the group whose covariate is nearest."""
+        free = self.free()
+        places = [place for place, (name, _, _) in enumerate(free) if name in local.members]
+        _, bounds, scale = free[places[0]]
+        between = np.convolve(local.values, [0.5, 0.5], "valid")
+        lower, upper = (jnp.asarray(np.array(ends), key.dtype) for ends in ((-np.inf, *between), (*between, np.inf)))
+        is_in_group = ((key > lower) & (key <= upper)).astype(self.raw.dtype)
+        return from_line(is_in_group @ self.raw[np.array(places)] * scale, bounds)
+
+    def alone(self, by: str, value: float) -> "Constants":
+        """The constants of one group, without those of the others.
+
+        **Arguments:** `by`, `value`: a covariate, and that of the group.
+        """
+        mine = [each for each in self.local if each.by == by]
+        kept = {each.members[each.values.index(value)]: each.name for each in mine}
+        others = {member for each in mine for member in each.members} - set(kept)
+        free = np.array([name not in others for name, _, _ in self.free()], bool)
+        whole = [place for place, name in enumerate(self.names) if name not in others]
+        return Constants(
+            self.raw[np.flatnonzero(free)],
+            tuple(kept.get(self.names[place], self.names[place]) for place in whole),
+            tuple(self.bounds[place] for place in whole),
+            tuple(self.scales[place] for place in whole),
+            tuple(each for each in self.local if each.by != by),
+        )
 
     def around(self, shares: Float[np.ndarray, "... free"], factor: float) -> Float[np.ndarray, "... free"]:
         """The parameters (`raw`) of other constants, at shares from 0 to 1 of the ranges around these.
@@ -122,6 +200,33 @@ def constants_in(part: PyTree) -> list[Constants]:
     """The groups of constants in a part of a model."""
     found = jax.tree.leaves(part, is_leaf=lambda node: isinstance(node, Constants))
     return [node for node in found if isinstance(node, Constants)]
+
+
+def with_members(
+    constants: Mapping[object, object], local: Mapping[str, str], groups: Mapping[str, Groups]
+) -> tuple[Mapping[object, object], tuple[Local, ...]]:
+    """Constants with one for each group in the place of each that is local, and the local ones.
+
+    **Raises:** `ValueError` if what is local is no constant, or is held, or two constants get one name.
+    """
+    for name in local:
+        if name not in constants:
+            raise ValueError(f"local names {name!r}, which is none of the constants; add its first value to constants.")
+        if leaves_one_value(value_and_bounds(constants[name], f"constant {name!r}")[1]):
+            raise ValueError(f"local names {name!r}, which is held at one value; leave it out of local.")
+    found: dict[object, object] = {}
+    own: list[Local] = []
+    for name, entry in constants.items():
+        members = [name]
+        if isinstance(name, str) and name in local:
+            labels, values = groups[local[name]]
+            members = [f"{name}_{NO_LETTER.sub('_', label)}" for label in labels]
+            own.append(Local(name, local[name], tuple(members), values))
+        for member in members:
+            if member in found or (member != name and member in constants):
+                raise ValueError(f"constant {member!r} would have two meanings beside local {name!r}; rename one.")
+            found[member] = entry
+    return found, tuple(own)
 
 
 def leaves_one_value(bounds: Bounds) -> bool:
@@ -212,7 +317,10 @@ class Known(AbstractVectorField):
     - `equations`: for each state, the text of its time derivative, such as `{x: -a*x + u}`, see `Equations`; or the
       path of a text file with a line for each, `x: -a*x + u`.
     - `constants`: for each name, an initial value, or `[value, lower, upper]` with null where there is no bound.
+    - `local`: constants of which groups of trajectories have values of their own, each with the covariate that tells
+      the groups apart, such as `{k: strain}`, or with `trajectory` for a value of each trajectory.
     - `terms`: further names that the equations may use; the caller of `rates` passes their values.
+    - `groups`: those of each covariate of `local`, from the training data; given by `fit`.
     - `triggers`: jumps of states where an expression falls through zero, such as `{when: x, set: {v: -e*v}}` of a ball
       that bounces off the floor at `x = 0`. The times follow the constants, and are differentiated. Needs an explicit
       method with held steps.
@@ -234,17 +342,19 @@ class Known(AbstractVectorField):
         *,
         equations: Mapping[str, str] | str | Path,
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
+        local: Mapping[str, str] = MappingProxyType({}),
         terms: Sequence[str] = (),
         triggers: Sequence[Mapping[str, object]] = (),
+        groups: Mapping[str, Groups] = MappingProxyType({}),
         key: PRNGKeyArray | None = None,
     ):
         texts = as_mapping(equations)
         self.equations = Equations.of(texts)
         self.triggers = tuple(Trigger.of(each, system.states) for each in triggers)
-        self.constants = Constants.of(constants)
+        self.constants = Constants.of(constants, local, groups)
         self.system = system
         check_states(self.equations, system)
-        names = (*system.states, *system.inputs, system.time, *self.constants.names, *terms)
+        names = (*system.states, *system.inputs, system.time, *self.constants.symbols, *terms)
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
             raise ValueError(f"constants: {duplicates[0]!r} is used twice among states, inputs, time and constants.")
@@ -256,7 +366,7 @@ class Known(AbstractVectorField):
                 each.check(names)
         except EquationError as error:
             raise placed(error, texts) from None
-        unused = sorted(set(self.constants.names).difference(*(each.names_used() for each in used)))
+        unused = self.constants.unused({symbol for each in used for symbol in each.names_used()})
         if unused:
             raise ValueError(
                 f"constants names {unused[0]!r}, which occurs in no equation; leave it out, or, if a formula of a "
@@ -316,7 +426,8 @@ class Known(AbstractVectorField):
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> dict[str, Float[Array, ""]]:
         """The values of the states, inputs, time and constants in the user's units, by their names."""
-        return self.system.named(*self.system.in_users_units(t, y, u)) | self.constants.values()
+        named = self.system.named(*self.system.in_users_units(t, y, u))
+        return named | self.constants.at(named)
 
 
 def check_states(equations: Equations, system: System) -> None:
@@ -442,11 +553,12 @@ class Hybrid(AbstractVectorField):
 
     **Arguments:**
 
-    - `system`, `equations`, `constants`: as in `Known`.
+    - `system`, `equations`, `constants`, `local`, `groups`: as in `Known`.
     - `terms`: names in the equations that the network provides, each with its typical magnitude in the user's units.
     - `rest`: whether the network adds a remainder to the derivatives, or the names of the states whose derivatives it
       adds to. By default, it does so if there are no terms.
-    - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs.
+    - `sees`: names of the network's inputs: states, inputs, or the time; by default all states and inputs, without
+      the number of the trajectory.
     - `width`, `depth`, `activation`: network options, as in `MLP`.
     - `triggers`: as in `Known`.
     - `key`: PRNG key of the initial weights.
@@ -465,6 +577,7 @@ class Hybrid(AbstractVectorField):
         *,
         equations: Mapping[str, str] | str | Path,
         constants: Mapping[str, ConstantConfig] = MappingProxyType({}),
+        local: Mapping[str, str] = MappingProxyType({}),
         terms: Mapping[str, float] | None = None,
         rest: bool | Sequence[str] | None = None,
         width: int = 32,
@@ -472,18 +585,30 @@ class Hybrid(AbstractVectorField):
         activation: Activation = "tanh",
         sees: Sequence[str] | None = None,
         triggers: Sequence[Mapping[str, object]] = (),
+        groups: Mapping[str, Groups] = MappingProxyType({}),
         key: PRNGKeyArray,
     ):
         terms = dict(terms or {})
         for name in terms:
             check_symbol(name, "term")
-        self.known = Known(system, equations=equations, constants=constants, terms=tuple(terms), triggers=triggers)
+        self.known = Known(
+            system,
+            equations=equations,
+            constants=constants,
+            local=local,
+            terms=tuple(terms),
+            triggers=triggers,
+            groups=groups,
+        )
         unused = sorted(set(terms) - self.known.equations.names_used())
         if unused:
             raise ValueError(f"terms names {unused[0]!r}, which occurs in no equation.")
         self.terms = tuple((name, float(size)) for name, size in terms.items())
         self.rest = corrected_states(system, not terms if rest is None else rest)
-        self.sees = input_names(system, sees)
+        numbered = BY_TRAJECTORY in groups
+        self.sees = tuple(
+            name for name in input_names(system, sees) if sees is not None or not numbered or name != BY_TRAJECTORY
+        )
         outputs = len(self.terms) + len(self.rest)
         if outputs == 0:
             raise ValueError("rest and terms leave the network without outputs; use the field `known`.")

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 import equinox as eqx
@@ -14,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ...data.batch import Batch, first_rows
 from ...data.domains import check_inside, is_inside, is_real
+from ...data.groups import Groups
 from ...runtime.placement import AnyArray
 from ...runtime.serialization import stored_as
 from ...runtime.validation import Part, checks_arguments
@@ -279,7 +281,7 @@ class Stated(AbstractStart):
 
     - `system`, `batch`: the system, and the training data.
     - `values`: for each state, an expression in the user's units, such as `{x: x0, gut: F*dose}`.
-    - `constants`: as of the field `Known`.
+    - `constants`, `local`, `groups`: as of the field `Known`.
     - `absent`: start of a state without an expression that is never measured in a trajectory, in the user's units: a
       number for all, or one for each by its name; if None, its training mean, and 0 for a hidden state.
     - `key`: not used.
@@ -301,17 +303,20 @@ class Stated(AbstractStart):
         *,
         values: Mapping[str, str | float],
         constants: Mapping[str, ConstantConfig] | None = None,
+        local: Mapping[str, str] = MappingProxyType({}),
+        groups: Mapping[str, Groups] = MappingProxyType({}),
         absent: Absent = None,
         key: PRNGKeyArray | None = None,
     ):
         self.guess = Guess.of(system, batch, absent)
-        self.values, self.constants, self.system = Equations.of(values), Constants.of(constants or {}), system
+        self.values, self.constants = Equations.of(values), Constants.of(constants or {}, local, groups)
+        self.system = system
         unknown = [name for name in values if name not in system.states]
         if unknown:
             known = ", ".join(system.states)
             raise ValueError(f"start.values has {unknown[0]!r}, which is not a state; the states are {known}.")
-        self.values.check((*system.inputs, system.time, *self.constants.names))
-        unused = sorted(set(self.constants.names) - self.values.names_used())
+        self.values.check((*system.inputs, system.time, *self.constants.symbols))
+        unused = self.constants.unused(self.values.names_used())
         if unused:
             raise ValueError(f"start.constants names {unused[0]!r}, which occurs in no expression; leave it out.")
 
@@ -319,7 +324,7 @@ class Stated(AbstractStart):
         def one(t: AnyArray, y: Float[Array, " state"], u: Float[AnyArray, " input"]) -> Float[Array, " state"]:
             time, states, inputs = self.system.in_users_units(jnp.asarray(t), y, jnp.asarray(u))
             names = self.system.named(time, states, inputs)
-            given = names | self.values(names | self.constants.values())
+            given = names | self.values(names | self.constants.at(names))
             stated = jnp.stack([given[name] for name in self.system.states])
             scaled = self.system.in_solver_units(time, stated, inputs)[1]
             return jnp.where(jnp.array([name in self.stated for name in self.system.states]), scaled, y)
