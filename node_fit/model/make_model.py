@@ -18,10 +18,8 @@ from ..data.groups import BY_TRAJECTORY, find_groups, names_by_number, with_traj
 from ..data.scaling import Scaler, Scaling
 from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
 from ..runtime.validation import by_name, check_argument
-from ..solver.methods import EXPLICIT
 from ..solver.problem import VectorField
 from ..solver.solver import Solver
-from ..solver.triggers import NEEDS_HELD_STEPS, has_triggers
 from .fields.equations import Equations, as_mapping, normalize
 from .fields.known import WHEN, Hybrid, Known, Sparse, constants_in
 from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
@@ -136,8 +134,6 @@ def make_model(
     precision_of(made)
     check_call(made, system)
     solver = solver or Solver()
-    if has_triggers(made) and solver.method not in EXPLICIT:
-        raise ValueError(NEEDS_HELD_STEPS)
     model = NeuralODE(
         field=made,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),

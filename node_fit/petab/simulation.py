@@ -1,115 +1,21 @@
-"""Simulation of a system over one period, by Rosenbrock steps that end where events, jumps and measurements are.
+"""Simulation of a system over one period, by Rosenbrock steps that end where events, jumps and measurements are."""
 
-A step is of Rodas5P, a Rosenbrock method for stiff equations: one Jacobian and one inverse a step, and no iterations.
-Steinebach, G. (2023): Construction of Rosenbrock-Wanner method Rodas5P and numerical benchmarks within the Julia
-Differential Equations package. BIT Numerical Mathematics 63, 27. The coefficients are those of the form of Hairer and
-Wanner (Solving Ordinary Differential Equations II, IV.7), in which stages need no product with the Jacobian.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..expressions.evaluation import as_float, evaluate, stack_scalars
 from ..expressions.operations import Value
 from ..expressions.tree import Application, Expression, Number
+from ..solver.rosenbrock import ROSENBROCK_ERROR_ORDER, rosenbrock_step
 from .system import Change, Constants, ReactionSystem
 
 MAX_EVENTS_AT_ONCE = 100
 SAFETY, MIN_GROWTH, MAX_GROWTH = 0.9, 0.2, 6.0
-# Coefficients of Rodas5P.
-GAMMA = 0.21193756319429014
-NODES = np.array([0.0, 0.6358126895828704, 0.4095798393397535, 0.9769306725060716, 0.4288403609558664, 1.0, 1.0, 1.0])
-TIME_WEIGHTS = np.array(
-    [GAMMA, -0.42387512638858027, -0.3384627126235924, 1.8046452872882734, 2.325825639765069, 0.0, 0.0, 0.0]
-)
-STAGES = 8
-
-
-def pad_rows(*rows: tuple[float, ...]) -> np.ndarray:
-    """A triangular matrix of the coefficients of earlier stages."""
-    return np.array([[*row, *[0.0] * (STAGES - len(row))] for row in rows])
-
-
-LAST = (-7.502846399306121, 2.561846144803919, -11.627539656261098, -0.18268767659942256, 0.030198172008377946)
-WEIGHTS = pad_rows(
-    (),
-    (3.0,),
-    (2.849394379747939, 0.45842242204463923),
-    (-6.954028509809101, 2.489845061869568, -10.358996098473584),
-    (2.8029986275628964, 0.5072464736228206, -0.3988312541770524, -0.04721187230404641),
-    LAST,
-    (*LAST, 1.0),
-    (*LAST, 1.0, 1.0),
-)
-COUPLINGS = pad_rows(
-    (),
-    (-14.155112264123755,),
-    (-17.97296035885952, -2.859693295451294),
-    (147.12150275711716, -1.41221402718213, 71.68940251302358),
-    (165.43517024871676, -0.4592823456491126, 42.90938336958603, -5.961986721573306),
-    (24.854864614690072, -3.0009227002832186, 47.4931110020768, 5.5814197821558125, -0.6610691825249471),
-    (30.91273214028599, -3.1208243349937974, 77.79954646070892, 34.28646028294783, -19.097331116725623,
-     -28.087943162872662),
-    (37.80277123390563, -3.2571969029072276, 112.26918849496327, 66.9347231244047, -40.06618937091002,
-     -54.66780262877968, -9.48861652309627),
-)  # fmt: skip
-ERROR_ORDER = 5
-
-
-@jax.custom_jvp
-def solve_with_inverse(
-    matrix: Float[Array, "row column"], inverse: Float[Array, "column row"], right: Float[Array, " row"]
-) -> Float[Array, " column"]:
-    """The solution of a linear system whose inverse is known; tangents need no derivative of the inverse."""
-    return inverse @ right
-
-
-@solve_with_inverse.defjvp
-def solve_with_inverse_jvp(
-    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
-) -> tuple[Array, Array]:
-    matrix, inverse, right = primals
-    matrix_dot, _, right_dot = tangents
-    solution = solve_with_inverse(matrix, inverse, right)
-    return solution, solve_with_inverse(matrix, inverse, right_dot - matrix_dot @ solution)
-
-
-Rates = Callable[[Float[Array, ""], Float[Array, " moving"]], Float[Array, " moving"]]
-
-
-def take_step(
-    rates: Rates,
-    time: Float[Array, ""],
-    state: Float[Array, " moving"],
-    step: Float[Array, ""],
-    depends_on_time: bool,
-) -> tuple[Float[Array, " moving"], Float[Array, " moving"]]:
-    """The state after a step, and its estimated error.
-
-    **Arguments:** `depends_on_time`: whether the rates do.
-    """
-    jacobian = jax.jacfwd(rates, argnums=1)(time, state)
-    matrix = jnp.eye(state.size) / (GAMMA * step) - jacobian
-    inverse = jnp.linalg.inv(jax.lax.stop_gradient(matrix))
-    drift = jax.jvp(lambda at: rates(at, state), (time,), (jnp.ones_like(time),))[1] if depends_on_time else None
-
-    def add_stage(count: Int[Array, ""], stages: Float[Array, "stage moving"]) -> Float[Array, "stage moving"]:
-        at = time + jnp.asarray(NODES)[count] * step if depends_on_time else time
-        right = rates(at, state + jnp.asarray(WEIGHTS)[count] @ stages)
-        right = right + (jnp.asarray(COUPLINGS)[count] @ stages) / step
-        if drift is not None:
-            right = right + (step * jnp.asarray(TIME_WEIGHTS)[count]) * drift
-        return stages.at[count].set(solve_with_inverse(matrix, inverse, right))
-
-    stages = jax.lax.fori_loop(0, STAGES, add_stage, jnp.zeros((STAGES, state.size)))
-    last = state + WEIGHTS[-1] @ stages
-    return last + stages[-1], stages[-1]
 
 
 @dataclass(frozen=True)
@@ -345,7 +251,7 @@ class Simulation:
         if not count:
             return progress.state, jnp.zeros(())
         moving, held = progress.state[:count], progress.state[count:]
-        after, error = take_step(
+        after, error = rosenbrock_step(
             lambda at, moving: self.rates(at, jnp.concatenate([moving, held]), progress.modes),
             progress.time, moving, step, self.system.depends_on_time,
         )  # fmt: skip
@@ -418,7 +324,7 @@ class Simulation:
             happens = is_taken & ~(waits & (after >= period.end))
             new = jnp.where(happens, settled, new)
             memory = jax.tree.map(lambda a, b: jnp.where(happens, a, b), remembered, memory)
-        growth = jnp.clip(SAFETY * jnp.maximum(error, 1e-12) ** (-1 / ERROR_ORDER), MIN_GROWTH, MAX_GROWTH)
+        growth = jnp.clip(SAFETY * jnp.maximum(error, 1e-12) ** (-1 / ROSENBROCK_ERROR_ORDER), MIN_GROWTH, MAX_GROWTH)
         # A step that ends at a stop, or at an event that has been located, says little about the length of the next.
         is_cut = is_good & (reaches | jnp.isfinite(progress.upper))
         proposed = jnp.where(is_cut, jnp.maximum(step * growth, progress.step), step * growth)

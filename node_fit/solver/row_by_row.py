@@ -1,7 +1,7 @@
 """Steps that end at every row, where inputs may have a kink and states may jump: no step crosses one.
 
 Explicit methods step adaptively here for predictions and validation, at a cost that is linear in the rows. Implicit
-methods and the user's own solvers take Diffrax's steps.
+methods and the user's own solvers take Diffrax's steps; where fields have triggers, Rosenbrock steps.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from equinox.internal import while_loop
 from jaxtyping import Array, Bool, Float, PyTree
 from optimistix import RESULTS
 
 from ..runtime.placement import AnyArray
 from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_kutta_step, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
+from .rosenbrock import ROSENBROCK_ERROR_ORDER, rosenbrock_step
 from .triggers import Solve, Triggers, TriggerWatch, has_triggers, select_trajectories
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
@@ -106,36 +108,102 @@ def after_jumps(front: Front, interval: Interval, triggers: Triggers, rates: Rat
     return Front(y, rates(jnp.zeros_like(length), y), front.step, sound, watch)
 
 
-def advance_explicit(
-    method: str,
+# From beginnings, lengths and states, and the derivatives there if they are known, to the states after a step, their
+# errors, and the derivatives there if they are known.
+TakeStep = Callable[[Array, Array, Array, Array | None], tuple[Array, Array, Array | None]]
+
+
+class AdaptiveMethod(NamedTuple):
+    """A method whose steps adapt to an estimated error.
+
+    - `step_of`: its step, for a field, the field's time where that of intervals is 0, and an interval.
+    - `error_order`: the error is proportional to this power of the step.
+    - `least`: a step that is a smaller share of its interval makes no progress.
+    """
+
+    step_of: Callable[[VectorField, Float[Array, " trajectory"], Interval], TakeStep]
+    error_order: int
+    least: float
+
+
+def rates_within(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> Rates:
+    """The derivatives at times since an interval's beginning."""
+
+    def rates(passed: Array, y: Array) -> Array:
+        t = interval.begin + passed
+        return jax.vmap(field)(origin + t, y, interval.inputs_at(t))
+
+    return rates
+
+
+def explicit_method(name: str) -> AdaptiveMethod:
+    """A method in `EXPLICIT` with an error estimate."""
+    table = tableau(name)
+
+    def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
+        rates, reuses = rates_within(field, origin, interval), table.fsal and not has_triggers(field)
+
+        def take(passed: Array, h: Array, y: Array, slope: Array | None) -> tuple[Array, Array, Array | None]:
+            after, stages = runge_kutta_step(table, rates, passed, h, y, slope)
+            return after, h[:, None] * combine(table.error, stages), stages[-1] if reuses else None
+
+        return take
+
+    return AdaptiveMethod(step_of, error_order(name), VANISHING)
+
+
+def rosenbrock_method(least: float) -> AdaptiveMethod:
+    """Rodas5P, for stiff fields."""
+
+    def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
+        def one(own: Interval, origin: Array, passed: Array, h: Array, y: Array) -> tuple[Array, Array]:
+            alone = jax.tree.map(lambda x: x[None], own)
+
+            def rates(passed: Array, y: Array) -> Array:
+                t = own.begin + passed
+                return field(origin + t, y, alone.inputs_at(t[None])[0])
+
+            after, error = rosenbrock_step(rates, passed, y, jnp.where(h > 0, h, 1), depends_on_time=True)
+            return jnp.where(h > 0, after, y), jnp.where(h > 0, error, 0)
+
+        def take(passed: Array, h: Array, y: Array, slope: Array | None) -> tuple[Array, Array, Array | None]:
+            return *jax.vmap(one)(interval, origin, passed, h, y), None
+
+        return take
+
+    return AdaptiveMethod(step_of, ROSENBROCK_ERROR_ORDER, least)
+
+
+def advance_adaptive(
+    method: AdaptiveMethod,
     field: VectorField,
     origin: Float[Array, " trajectory"],
     intervals: Intervals,
     front: Front,
     tolerances: Tolerances,
     max_steps: int,
+    *,
+    backward: bool = False,
 ) -> tuple[Float[Array, "trajectory interval state"], Front]:
     """Solves through intervals, one after another.
 
     **Arguments:**
 
-    - `method`: a name in `EXPLICIT` with an error estimate.
+    - `method`: the steps.
     - `field`, `origin`: as in `first_front`.
     - `intervals`, `front`: the intervals, and the front at the beginning of the first.
     - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
     - `max_steps`: steps in one interval after which a trajectory counts as failed.
+    - `backward`: whether derivatives are those of reverse mode, which keeps states on the way, instead of forward mode.
 
     **Returns:** states at the end of each interval, infinite from where a solve failed, and the front there.
     """
-    table, power = tableau(method), error_order(method)
+    power = method.error_order
     rtol, atol = tolerances
 
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         length = interval.end - interval.begin
-
-        def rates(passed: Array, y: Array) -> Array:
-            t = interval.begin + passed
-            return jax.vmap(field)(origin + t, y, interval.inputs_at(t))
+        rates, take = rates_within(field, origin, interval), method.step_of(field, origin, interval)
 
         def goes_on(carry: tuple[Array, Front, Array]) -> Array:
             passed, at, count = carry
@@ -146,9 +214,9 @@ def advance_explicit(
             left = length - passed
             last = at.step >= left * (1 - NEARLY)
             h = jnp.where(last, left, at.step)
-            after, stages = runge_kutta_step(table, rates, passed, h, at.y, at.slope)
+            after, errors, slope = take(passed, h, at.y, at.slope)
             allowed = atol + rtol * jnp.maximum(jnp.abs(at.y), jnp.abs(after))
-            error = scaled_norm(h[:, None] * combine(table.error, stages) / allowed)
+            error = scaled_norm(errors / allowed)
             active = at.sound & (passed < length)
             accepted = active & (error <= 1)
             factor = jnp.clip(STEP_SAFETY * jnp.maximum(error, 1e-10) ** (-1 / power), LEAST_STEP_FACTOR, GROW)
@@ -157,7 +225,7 @@ def advance_explicit(
             end = jnp.where(last, length, passed + h)
             watch = at.watch
             if watch is not None:
-                again: Solve = lambda y, t, h: runge_kutta_step(table, rates, t - interval.begin, h, y)[0]  # noqa: E731
+                again: Solve = lambda y, t, h: take(t - interval.begin, h, y, None)[0]  # noqa: E731
                 stop = triggers.stopped(again, interval.begin + passed, h, at.y, after, watch)
                 after, accepted = stop.y, accepted & ~stop.lost
                 end = jnp.where(stop.share < 1, passed + stop.share * h, end)
@@ -165,9 +233,9 @@ def advance_explicit(
                 next_step = jnp.where(stop.lost, h * LEAST_STEP_FACTOR, next_step)
             passed = jnp.where(accepted, end, passed)
             y = jnp.where(accepted[:, None], after, at.y)
-            failed = active & (next_step < VANISHING * length)
+            failed = active & (next_step < method.least * length)
             failed = failed if watch is None else failed | watch.endless
-            slope = stages[-1] if table.fsal and not has_triggers(field) else rates(passed, y)
+            slope = rates(passed, y) if slope is None else slope
             moved = Front(
                 y=y,
                 slope=jnp.where(accepted[:, None], slope, at.slope),
@@ -181,7 +249,10 @@ def advance_explicit(
         is_smooth = intervals.are_smooth and front.watch is None
         start = front if is_smooth else after_jumps(front, interval, triggers, rates)
         none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
-        passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
+        if backward:
+            passed, moved, _ = while_loop(goes_on, step, none, max_steps=max_steps, kind="checkpointed")
+        else:
+            passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
         return moved, reached(moved)
 

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, DTypeLike, Float, PyTree
 
 from ..runtime.placement import AXIS, AnyArray, default_device
 from ..runtime.serialization import stored_as
@@ -50,8 +50,8 @@ from .problem import (
     between_rows,
     interpolate,
 )
-from .row_by_row import Front, solve_by_row
-from .triggers import NEEDS_HELD_STEPS, has_triggers
+from .row_by_row import AdaptiveMethod, Front, solve_by_row
+from .triggers import has_triggers
 
 EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
 
@@ -183,7 +183,7 @@ class Solver(eqx.Module):
         """
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
         if has_triggers(p.field):
-            raise ValueError(NEEDS_HELD_STEPS)
+            return self._solve_through(p, backward=adjoint != "forward")
         if p.jumps is not None:
             return solve_by_row(p, inputs, functools.partial(self._diffeqsolve, adjoint=adjoint))
         if joint:
@@ -236,22 +236,18 @@ class Solver(eqx.Module):
 
         Errors stay below the tolerances whatever the inputs do at a row. Only forward-mode derivatives exist.
         """
-        if problem.ts.shape[1] == 1:  # One row has no interval: its state is the first one.
-            return Solution(problem.y0[:, None], jnp.isfinite(problem.y0).all(axis=1))
-        intervals = between_rows(problem, self.interpolation)
-        ys, front = self.advance(problem, intervals, self.begin(problem, intervals))
-        return Solution(jnp.concatenate([problem.y0[:, None], ys], axis=1), front.sound)
+        return self._solve_through(problem)
 
     def begin(self, problem: InitialValueProblem, intervals: Intervals) -> Front:
         """The front at the start of the trajectories, before the first interval."""
         first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
         front = row_by_row.first_front(problem.field, jnp.asarray(problem.origin), problem.y0, first, tolerances)
-        if self.method in EXPLICIT:
+        if self.method in EXPLICIT or has_triggers(problem.field):
             return front
         return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.
 
     def advance(
-        self, problem: InitialValueProblem, intervals: Intervals, front: Front
+        self, problem: InitialValueProblem, intervals: Intervals, front: Front, *, backward: bool = False
     ) -> tuple[Float[Array, "trajectory interval state"], Front]:
         """States at the end of each interval, infinite from where a solve failed, and the front there.
 
@@ -260,12 +256,12 @@ class Solver(eqx.Module):
         - `problem`: gives the vector field.
         - `intervals`: intervals to solve through, none of which crosses a row.
         - `front`: the front before the first interval.
+        - `backward`: whether derivatives are those of reverse mode, instead of forward mode; with triggers only.
         """
         tolerances = self.tolerances(front.y)
-        if self.method in EXPLICIT:
-            return row_by_row.advance_explicit(
-                self._name, problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
-            )
+        if self.method in EXPLICIT or has_triggers(problem.field):
+            given = problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
+            return row_by_row.advance_adaptive(self._adaptive(front.y.dtype), *given, backward=backward)
         return row_by_row.advance_implicit(
             as_diffrax(self.method), problem, intervals, front, tolerances, self.max_steps
         )
@@ -334,6 +330,20 @@ class Solver(eqx.Module):
     def error_order(self) -> int:
         """The order of the error estimate, for methods that have one."""
         return error_order(self._name)
+
+    def _adaptive(self, dtype: DTypeLike) -> AdaptiveMethod:
+        """The steps row by row: those of an explicit method, or Rosenbrock steps."""
+        if self.method in EXPLICIT:
+            return row_by_row.explicit_method(self._name)
+        return row_by_row.rosenbrock_method(float(jnp.finfo(dtype).eps))
+
+    def _solve_through(self, problem: InitialValueProblem, *, backward: bool = False) -> Solution:
+        """Solves all trajectories row by row; `backward` as in `advance`."""
+        if problem.ts.shape[1] == 1:  # One row has no interval: its state is the first one.
+            return Solution(problem.y0[:, None], jnp.isfinite(problem.y0).all(axis=1))
+        intervals = between_rows(problem, self.interpolation)
+        ys, front = self.advance(problem, intervals, self.begin(problem, intervals), backward=backward)
+        return Solution(jnp.concatenate([problem.y0[:, None], ys], axis=1), front.sound)
 
     @property
     def _name(self) -> str:

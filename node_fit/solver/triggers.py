@@ -58,7 +58,6 @@ def false_position(level: Callable[[Array], Array], left: Array, right: Array) -
     return jax.lax.fori_loop(0, MOST_TRIALS, better, (left, level(left), right, level(right), right))[-1]
 
 
-NEEDS_HELD_STEPS = "triggers of a field need an explicit method with held steps; set solver=tsit5 solver.stepping=held."
 # Shares of a step at which levels are looked at, too: inputs and the time may swing them faster than the states move.
 LOOKED_AT = (0.25, 0.5, 0.75)
 # A level that is farther there from a cubic through its ends swings within the step [share of the largest level]; steps

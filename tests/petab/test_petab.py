@@ -14,7 +14,7 @@ import node_fit
 from node_fit.expressions.evaluation import as_float, evaluate
 from node_fit.petab.formulas import parse_formula
 from node_fit.petab.sbml import read_sbml
-from node_fit.petab.simulation import take_step
+from node_fit.solver.rosenbrock import rosenbrock_step
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_step_has_order_five():
 
     errors = []
     with jax.enable_x64(True):
-        step = jax.jit(lambda t, y, h: take_step(rates, t, y, h, True)[0])
+        step = jax.jit(lambda t, y, h: rosenbrock_step(rates, t, y, h, True)[0])
         for count in (8, 16):
             state = jax.numpy.zeros(1)
             for at in range(count):

@@ -322,8 +322,7 @@ class Known(AbstractVectorField):
     - `terms`: further names that the equations may use; the caller of `rates` passes their values.
     - `groups`: those of each covariate of `local`, from the training data; given by `fit`.
     - `triggers`: jumps of states where an expression falls through zero, such as `{when: x, set: {v: -e*v}}` of a ball
-      that bounces off the floor at `x = 0`. The times follow the constants, and are differentiated. Needs an explicit
-      method with held steps.
+      that bounces off the floor at `x = 0`. The times follow the constants, and are differentiated.
     - `key`: not used.
 
     **Raises:** `ValueError` if a state has no equation, or an equation uses an unknown name.
