@@ -1,6 +1,7 @@
 """Expressions as immutable trees of numbers, names and calls of operations."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -51,6 +52,31 @@ def calls(expression: Expression) -> Iterator[Application]:
 def comparisons(expression: Expression) -> Iterator[Application]:
     """The comparisons in an expression."""
     return (call for call in calls(expression) if call.function in COMPARISONS)
+
+
+def degree(expression: Expression, name: str) -> float:
+    """The degree of an expression as a polynomial in a name; infinite if it is none."""
+    match expression:
+        case Symbol(found):
+            return 1 if found == name else 0
+        case Application("+" | "-" | "negative", arguments):
+            return max(degree(each, name) for each in arguments)
+        case Application("*", arguments):
+            return sum(degree(each, name) for each in arguments)
+        case Application("/", (numerator, denominator)) if degree(denominator, name) == 0:
+            return degree(numerator, name)
+        case Application(_, arguments):
+            return math.inf if any(degree(each, name) > 0 for each in arguments) else 0
+        case _:
+            return 0
+
+
+def changes_once(comparison: Application, name: str, constants: Collection[str]) -> bool:
+    """Whether an inequality is linear in a name, and thus changes at one value of it, and else has constants alone."""
+    if comparison.function not in COMPARISONS[:4]:
+        return False
+    is_known = all(symbol == name or symbol in constants for symbol in symbols(comparison))
+    return is_known and max(degree(side, name) for side in comparison.arguments) == 1
 
 
 def operands(expression: Expression) -> tuple[Expression, ...]:

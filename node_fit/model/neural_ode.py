@@ -28,7 +28,7 @@ from ..runtime.serialization import stored_as
 from ..solver.problem import InitialValueProblem, Intervals, Solution, VectorField, interpolate
 from ..solver.row_by_row import Front
 from ..solver.solver import Solver
-from ..solver.triggers import has_triggers
+from ..solver.switches import has_stops
 from .fields.known import Local, constants_in
 from .initial_state.rule import AbstractStart
 from .observation import FormulaReadout, MeasuredStates, Observation
@@ -235,7 +235,7 @@ class NeuralODE(eqx.Module):
     def batch(self, data: Dataset) -> Batch:
         """Data as arrays in scaled units, with the rows that starts are read from apart."""
         batch = Batch.from_dataset(data, self.scaler, self.start.past, self.start.washout, self.system.jumps)
-        return dataclasses.replace(batch, driven=batch.driven or has_triggers(self.field))
+        return dataclasses.replace(batch, driven=batch.driven or has_stops(self.field))
 
     def predict(
         self,

@@ -26,6 +26,7 @@ from ..solver.held_steps import ERROR_SAFETY, Grid, Shares, even, size, stretch
 from ..solver.methods import Adjoint, with_defaults
 from ..solver.problem import InitialValueProblem
 from ..solver.solver import Solver, as_solver
+from ..solver.switches import has_stops
 from ..solver.triggers import has_triggers
 from .objective import (
     LEAST_SQUARES,
@@ -193,7 +194,7 @@ class AbstractSimulation(AbstractLeastSquares):
         y0, field = starts(x), build(x)[0].field
         together = self.solver.marches_together(field, *y0.shape)
         pushed = together and (x.size <= MOST_PUSHED or self.solver.march == "parallel")
-        if grid is None or has_triggers(field) or pushed:
+        if grid is None or has_stops(field) or pushed:
             # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events; steps
             # that are solved at once have one for each parameter.
             return forward(lambda x: self.solved(*build(x), target, "forward"), x)

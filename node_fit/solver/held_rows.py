@@ -3,7 +3,7 @@
 No step crosses a row, where inputs may have a kink and states may jump.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .methods import Tableau, Tolerances, combine, runge_kutta_step, tableau
 from .problem import InitialValueProblem, Interval, Intervals, by_interval
 from .recurrence import solve_recurrence
+from .switches import at_given_ends, has_stops, rates_in, split_at_switches
 from .triggers import SolveWithError, Triggers, TriggerWatch, has_triggers
 
 # As many steps are compiled one after another; for more of them, or with triggers, whose steps are large, a loop is.
@@ -25,7 +26,8 @@ class RowMarch(NamedTuple):
     """A solution over held steps between rows.
 
     - `ys`: states at all rows, shape `(trajectory, time, state)`.
-    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`.
+    - `errors`: the largest error of a step in each interval relative to its tolerance, `(trajectory, interval)`; an
+      interval ends at switches, too.
     """
 
     ys: Float[Array, "trajectory time state"]
@@ -39,6 +41,12 @@ def estimate_error(
     rtol, atol = tolerances
     allowed = atol + rtol * jnp.maximum(jnp.abs(y), jnp.abs(after))
     return jnp.sqrt(jnp.mean((h[:, None] * combine(table.error, stages) / allowed) ** 2, axis=1))
+
+
+def bounded_rates(problem: InitialValueProblem, interval: Interval) -> Callable[[Array, Array], Array]:
+    """The derivatives within an interval, at states beyond their bound those on it."""
+    within, bound = rates_in(problem.field, jnp.asarray(problem.origin), interval), problem.bound
+    return lambda t, y: within(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
 
 
 def march_rows(
@@ -63,8 +71,8 @@ def march_rows(
     - `together`: solve all intervals at once, and not one after the other; not with triggers.
     """
     table = tableau(method)
-    bound, origin = problem.bound, jnp.asarray(problem.origin)
-    field = jax.vmap(problem.field)
+    origin = jnp.asarray(problem.origin)
+    intervals, index = split_at_switches(problem.field, origin, intervals)
 
     def triggers_of(interval: Interval) -> Triggers:
         span = interval.end - interval.begin
@@ -73,10 +81,7 @@ def march_rows(
     def step(
         y: Array, slope: Array, t: Array, h: Array, interval: Interval
     ) -> tuple[Array, Float[Array, " trajectory"], Array]:
-        def rates(t: Array, y: Array) -> Array:
-            y = y if bound is None else jnp.clip(y, -bound[None], bound[None])
-            return field(origin + t, y, interval.inputs_at(t))
-
+        rates = bounded_rates(problem, interval)
         after, stages = runge_kutta_step(table, rates, t, h, y, slope if reuses else None)
         return after, estimate_error(table, h, y, after, stages, tolerances), stages[-1]
 
@@ -110,15 +115,15 @@ def march_rows(
         return y, errors
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
-    reuses = table.fsal and intervals.are_smooth and not has_triggers(problem.field) and not together
+    reuses = table.fsal and intervals.are_smooth and not has_stops(problem.field) and not together
     each, y0 = by_interval(intervals), problem.y0
     if together:
         near = None if problem.guess is None else jnp.swapaxes(problem.guess, 0, 1)[1:]
         ys, errors = solve_recurrence(alone, y0, each, near)
     else:
         first = jax.tree.map(lambda x: x[0], each)
-        slope = field(problem.origin + first.begin, y0, first.inputs_at(first.begin)) if reuses else jnp.zeros_like(y0)
+        slope = rates_in(problem.field, origin, first)(first.begin, y0) if reuses else jnp.zeros_like(y0)
         watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
         _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), each)
-    whole = jnp.concatenate([y0[None], ys])
-    return RowMarch(jnp.swapaxes(whole, 0, 1), jnp.swapaxes(errors, 0, 1))
+    at_rows = at_given_ends(jnp.swapaxes(ys, 0, 1), index)
+    return RowMarch(jnp.concatenate([y0[:, None], at_rows], axis=1), jnp.swapaxes(errors, 0, 1))

@@ -4,6 +4,7 @@ Explicit methods step adaptively here for predictions and validation, at a cost 
 methods and the user's own solvers take Diffrax's steps; where fields have triggers, Rosenbrock steps.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -21,6 +22,7 @@ from ..runtime.placement import AnyArray
 from .methods import Method, Tolerance, Tolerances, combine, error_order, runge_kutta_step, tableau
 from .problem import Driven, InitialValueProblem, Interval, Intervals, Solution, VectorField, between_rows, by_interval
 from .rosenbrock import ROSENBROCK_ERROR_ORDER, rosenbrock_step
+from .switches import at_given_ends, has_stops, rates_in, split_at_switches
 from .triggers import Solve, Triggers, TriggerWatch, has_triggers, select_trajectories
 
 # The fraction of the tolerance to aim at, and the limits of a step's change (Hairer, Norsett and Wanner, Solving
@@ -129,11 +131,8 @@ class AdaptiveMethod(NamedTuple):
 def rates_within(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> Rates:
     """The derivatives at times since an interval's beginning."""
 
-    def rates(passed: Array, y: Array) -> Array:
-        t = interval.begin + passed
-        return jax.vmap(field)(origin + t, y, interval.inputs_at(t))
-
-    return rates
+    within = rates_in(field, origin, interval)
+    return lambda passed, y: within(interval.begin + passed, y)
 
 
 def explicit_method(name: str) -> AdaptiveMethod:
@@ -141,7 +140,7 @@ def explicit_method(name: str) -> AdaptiveMethod:
     table = tableau(name)
 
     def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
-        rates, reuses = rates_within(field, origin, interval), table.fsal and not has_triggers(field)
+        rates, reuses = rates_within(field, origin, interval), table.fsal and not has_stops(field)
 
         def take(passed: Array, h: Array, y: Array, slope: Array | None) -> tuple[Array, Array, Array | None]:
             after, stages = runge_kutta_step(table, rates, passed, h, y, slope)
@@ -157,11 +156,10 @@ def rosenbrock_method(least: float) -> AdaptiveMethod:
 
     def step_of(field: VectorField, origin: Float[Array, " trajectory"], interval: Interval) -> TakeStep:
         def one(own: Interval, origin: Array, passed: Array, h: Array, y: Array) -> tuple[Array, Array]:
-            alone = jax.tree.map(lambda x: x[None], own)
+            within = rates_within(field, origin[None], jax.tree.map(lambda x: x[None], own))
 
             def rates(passed: Array, y: Array) -> Array:
-                t = own.begin + passed
-                return field(origin + t, y, alone.inputs_at(t[None])[0])
+                return within(passed[None], y[None])[0]
 
             after, error = rosenbrock_step(rates, passed, y, jnp.where(h > 0, h, 1), depends_on_time=True)
             return jnp.where(h > 0, after, y), jnp.where(h > 0, error, 0)
@@ -198,8 +196,10 @@ def advance_adaptive(
 
     **Returns:** states at the end of each interval, infinite from where a solve failed, and the front there.
     """
-    power = method.error_order
-    rtol, atol = tolerances
+    power, (rtol, atol) = method.error_order, tolerances
+    reverse = functools.partial(while_loop, max_steps=max_steps, kind="checkpointed")
+    loop = reverse if backward else jax.lax.while_loop
+    intervals, index = split_at_switches(field, origin, intervals)
 
     def through(front: Front, interval: Interval) -> tuple[Front, Float[Array, "trajectory state"]]:
         length = interval.end - interval.begin
@@ -246,18 +246,15 @@ def advance_adaptive(
             return passed, moved, count + 1
 
         triggers = Triggers(field, origin, interval.inputs_at, length, tolerances)
-        is_smooth = intervals.are_smooth and front.watch is None
+        is_smooth = intervals.are_smooth and not has_stops(field)
         start = front if is_smooth else after_jumps(front, interval, triggers, rates)
         none = (jnp.zeros_like(length), start, jnp.zeros((), jnp.int32))
-        if backward:
-            passed, moved, _ = while_loop(goes_on, step, none, max_steps=max_steps, kind="checkpointed")
-        else:
-            passed, moved, _ = jax.lax.while_loop(goes_on, step, none)
+        passed, moved, _ = loop(goes_on, step, none)
         moved = eqx.tree_at(lambda f: f.sound, moved, moved.sound & (passed >= length))
         return moved, reached(moved)
 
     front, ys = jax.lax.scan(through, front, by_interval(intervals))
-    return jnp.swapaxes(ys, 0, 1), front
+    return at_given_ends(jnp.swapaxes(ys, 0, 1), index), front
 
 
 # A first step is at least so many times the spacing of floating-point numbers.

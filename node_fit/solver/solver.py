@@ -51,7 +51,7 @@ from .problem import (
     interpolate,
 )
 from .row_by_row import AdaptiveMethod, Front, solve_by_row
-from .triggers import has_triggers
+from .switches import has_stops
 
 EVERYWHERE, SPREAD_AXIS = PartitionSpec(), PartitionSpec(AXIS)
 
@@ -116,7 +116,7 @@ class Solver(eqx.Module):
       stands for `linear`, or in `fit` for `hold` if the inputs look like it.
     - `march`: how held and even steps are taken: `sequential`, one after the other, or `parallel`, all at once by
       Newton's method, with the same results to rounding; `auto` is `parallel` on a GPU for few trajectories of few
-      states. Fields with triggers march sequentially.
+      states. Fields with triggers or switches march sequentially.
 
     **Raises:** `ValueError` if a name is unknown, a number is not positive, or the method can't take such steps.
     """
@@ -182,7 +182,7 @@ class Solver(eqx.Module):
         - `adjoint`: in place of the solver's own.
         """
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
-        if has_triggers(p.field):
+        if has_stops(p.field):
             return self._solve_through(p, backward=adjoint != "forward")
         if p.jumps is not None:
             return solve_by_row(p, inputs, functools.partial(self._diffeqsolve, adjoint=adjoint))
@@ -242,7 +242,7 @@ class Solver(eqx.Module):
         """The front at the start of the trajectories, before the first interval."""
         first, tolerances = at_row(intervals, 0), self.tolerances(problem.y0)
         front = row_by_row.first_front(problem.field, jnp.asarray(problem.origin), problem.y0, first, tolerances)
-        if self.method in EXPLICIT or has_triggers(problem.field):
+        if self.method in EXPLICIT or has_stops(problem.field):
             return front
         return eqx.tree_at(lambda f: f.step, front, jnp.zeros_like(front.step))  # The problem chooses it.
 
@@ -256,10 +256,10 @@ class Solver(eqx.Module):
         - `problem`: gives the vector field.
         - `intervals`: intervals to solve through, none of which crosses a row.
         - `front`: the front before the first interval.
-        - `backward`: whether derivatives are those of reverse mode, instead of forward mode; with triggers only.
+        - `backward`: whether derivatives are those of reverse mode, instead of forward mode; with triggers or switches.
         """
         tolerances = self.tolerances(front.y)
-        if self.method in EXPLICIT or has_triggers(problem.field):
+        if self.method in EXPLICIT or has_stops(problem.field):
             given = problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
             return row_by_row.advance_adaptive(self._adaptive(front.y.dtype), *given, backward=backward)
         return row_by_row.advance_implicit(
@@ -311,7 +311,7 @@ class Solver(eqx.Module):
     def marches_together(self, field: VectorField, trajectories: int, states: int) -> bool:
         """Whether a march over so many trajectories solves all steps at once, on the device of the `scope`."""
         # The time of a trigger is known once its step is.
-        if has_triggers(field) or not self.may_march_together(default_device().platform):
+        if has_stops(field) or not self.may_march_together(default_device().platform):
             return False
         few = states <= MAX_PARALLEL_STATES and trajectories * (1 + states) <= MAX_PARALLEL_DERIVATIVES
         return self.march == "parallel" or few

@@ -15,12 +15,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ...data.domains import LARGEST_BOUND, Bounds, check_bounds, check_inside, from_line, is_real, to_line
 from ...data.groups import BY_TRAJECTORY, Groups
 from ...expressions.parsing import find_name
-from ...expressions.tree import Application, Expression, Symbol, symbols
+from ...expressions.tree import Application, Expression, Symbol, changes_once, comparisons, symbols
 from ...runtime.placement import AnyArray, scope
 from ...runtime.serialization import stored_as
 from ...runtime.validation import is_list_or_tuple, is_mapping
@@ -386,12 +386,63 @@ class Known(AbstractVectorField):
         y: Float[Array, " state"],
         u: Float[Array, " input"],
         terms: Mapping[str, Float[Array, ""]],
+        outcomes: Bool[Array, " switch"] | None = None,
     ) -> Float[Array, " state"]:
-        """Time derivatives in the solver's units, given the values of the further names (`terms`)."""
+        """Time derivatives in the solver's units.
+
+        **Arguments:** `terms`: the values of the further names. `outcomes`: of `switches`; None for those at this time.
+        """
         names = self.names(t, y, u)
-        found = self.equations(names | dict(terms))
+        given = {} if outcomes is None else dict(zip(self.switches, outcomes, strict=True))
+        found = self.equations(names | dict(terms), given)
         states = jnp.stack([names[name] for name in self.system.states])
         return self.system.scaled_rates(states, jnp.stack([found[name] for name in self.system.states]))
+
+    @property
+    def switches(self) -> tuple[Application, ...]:
+        """The conditions in the equations that change at one time, such as `t > t1`, each once."""
+        known, time = {normalize(name) for name in self.constants.symbols}, normalize(self.system.time)
+        found = [call for tree in self.equations.trees.values() for call in comparisons(tree)]
+        return tuple(dict.fromkeys(each for each in found if changes_once(each, time, known)))
+
+    def switch_times(self, u: Float[Array, " input"]) -> Float[Array, " switch"]:
+        """The times at which `switches` change, in the solver's units; infinite of one that never does."""
+        names, zero = self.names_at(jnp.zeros((), u.dtype), u), jnp.zeros((), u.dtype)
+        time, scale = normalize(self.system.time), self.system.scaler.time_scale
+        start = names[time]
+        times: list[Array] = []
+        for condition in self.switches:
+            left, right = condition.arguments
+
+            def level(t: Array, left: Expression = left, right: Expression = right) -> Array:
+                sides = (evaluate_term(side, names | {time: t}, start.dtype) for side in (left, right))
+                return next(sides) - next(sides)
+
+            value, slope = jax.jvp(level, (start,), (jnp.ones_like(start),))
+            moves = slope != 0
+            times.append(jnp.where(moves, zero - value / jnp.where(moves, slope, 1) / scale, jnp.inf))
+        return jnp.stack(times)
+
+    def outcomes(self, t: Float[Array, ""], u: Float[Array, " input"]) -> Bool[Array, " switch"]:
+        """Which of `switches` hold at a time."""
+        names = self.names_at(t, u)
+        dtype = names[normalize(self.system.time)].dtype
+        return jnp.stack([jnp.asarray(evaluate_term(each, names, dtype), bool) for each in self.switches])
+
+    def names_at(self, t: Float[Array, ""], u: Float[Array, " input"]) -> dict[str, Float[Array, ""]]:
+        """The normalised names of the time, the inputs and the constants, with their values in the user's units."""
+        names = self.names(t, jnp.zeros(len(self.system.states), t.dtype), u)
+        return {normalize(name): value for name, value in names.items()}
+
+    def between(
+        self,
+        t: Float[Array, ""],
+        y: Float[Array, " state"],
+        u: Float[Array, " input"],
+        outcomes: Bool[Array, " switch"],
+    ) -> Float[Array, " state"]:
+        """Time derivatives in the solver's units while `switches` have these outcomes."""
+        return self.rates(t, y, u, {}, outcomes)
 
     def levels(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
@@ -625,14 +676,34 @@ class Hybrid(AbstractVectorField):
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]
     ) -> Float[Array, " state"]:
+        return self.between(t, y, u, None)
+
+    def between(
+        self,
+        t: Float[Array, ""],
+        y: Float[Array, " state"],
+        u: Float[Array, " input"],
+        outcomes: Bool[Array, " switch"] | None,
+    ) -> Float[Array, " state"]:
+        """As `Known.between`; of None, conditions are those of this time."""
         given = self.correction(t, y, u)
         terms = {name: size * given[index] for index, (name, size) in enumerate(self.terms)}
-        rates = self.known.rates(t, y, u, terms)
+        rates = self.known.rates(t, y, u, terms, outcomes)
         return rates.at[jnp.array(self.rest, int)].add(given[len(self.terms) :]) if self.rest else rates
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
         return self.known.triggers
+
+    @property
+    def switches(self) -> tuple[Application, ...]:
+        return self.known.switches
+
+    def switch_times(self, u: Float[Array, " input"]) -> Float[Array, " switch"]:
+        return self.known.switch_times(u)
+
+    def outcomes(self, t: Float[Array, ""], u: Float[Array, " input"]) -> Bool[Array, " switch"]:
+        return self.known.outcomes(t, u)
 
     def levels(
         self, t: Float[Array, ""], y: Float[Array, " state"], u: Float[Array, " input"]

@@ -1,0 +1,100 @@
+"""Switches of a field at times, as of `piecewise(a, t > t1, b)`: no step crosses one, whose time may follow constants.
+
+Each interval between two rows ends at the switches in it, and within an interval the field is that of one side. So the
+derivative of a solution by the time of a switch is that of the ends of two intervals.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, cast, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..data.events import Jumps
+from ..runtime.placement import AnyArray
+from .problem import Interval, Intervals, VectorField, at_row
+from .triggers import has_triggers
+
+
+@runtime_checkable
+class SwitchedField(Protocol):
+    """A vector field with switches, all called for one trajectory, in the field's units.
+
+    - `switch_times`: the times of its switches under some inputs, shape `(switch,)`; infinite of one without any.
+    - `outcomes`: which conditions hold at a time, shape `(switch,)`.
+    - `between`: the derivatives while conditions have these outcomes.
+    """
+
+    def switch_times(self, u: Array) -> Array: ...
+    def outcomes(self, t: Array, u: Array) -> Array: ...
+    def between(self, t: Array, y: Array, u: Array, outcomes: Array) -> Array: ...
+
+
+def has_switches(field: VectorField) -> bool:
+    """Whether this field switches at times."""
+    return bool(getattr(field, "switches", ()))
+
+
+def has_stops(field: VectorField) -> bool:
+    """Whether steps must end at times that the field says, of switches or of triggers."""
+    return has_triggers(field) or has_switches(field)
+
+
+def rates_in(
+    field: VectorField, origin: Float[Array, " trajectory"], interval: Interval
+) -> Callable[[Float[Array, " trajectory"], Float[Array, "trajectory state"]], Float[Array, "trajectory state"]]:
+    """The derivatives of all trajectories within an interval, at times since the origin."""
+    if not has_switches(field):
+        return lambda t, y: jax.vmap(field)(origin + t, y, interval.inputs_at(t))
+    switched = cast(SwitchedField, field)
+    middle = jax.lax.stop_gradient((interval.begin + interval.end) / 2)
+    held: Bool[Array, "trajectory switch"] = jax.vmap(switched.outcomes)(origin + middle, interval.inputs_at(middle))
+    return lambda t, y: jax.vmap(switched.between)(origin + t, y, interval.inputs_at(t), held)
+
+
+def split_at_switches(
+    field: VectorField, origin: Float[Array, " trajectory"], intervals: Intervals
+) -> tuple[Intervals, Int[Array, "trajectory interval"] | None]:
+    """Intervals that end at switches, too, and the index of the one that ends where each given interval does.
+
+    There is one more for each switch, of zero length if it is not within the given ones. The index is None if the field
+    has no switches.
+    """
+    if not has_switches(field):
+        return intervals, None
+    first = at_row(intervals, 0)
+    times = jax.vmap(cast(SwitchedField, field).switch_times)(first.inputs_at(first.begin)) - origin[:, None]
+    begin, end = jnp.asarray(intervals.begin)[:, :1], jnp.asarray(intervals.end)
+    nodes = jnp.sort(jnp.concatenate([begin, end, jnp.clip(times, begin, end[:, -1:])], axis=1), axis=1)
+    middle = (nodes[:, 1:] + nodes[:, :-1]) / 2
+    search = jax.vmap(lambda sorted_times, wanted: jnp.searchsorted(sorted_times, wanted, side="right"))
+    given = jnp.minimum(jax.vmap(jnp.searchsorted)(end, middle), end.shape[1] - 1)
+
+    def taken(x: AnyArray) -> Array:
+        return jax.vmap(lambda own, at: own[at])(jnp.asarray(x), given)
+
+    jumps = None
+    if intervals.jumps is not None:
+        opens = (nodes[:, :-1] == taken(intervals.begin))[..., None]
+        found: Jumps = jax.tree.map(taken, intervals.jumps)
+        jumps = Jumps(jnp.where(opens, found.factor, 1), jnp.where(opens, found.shift, 0))
+    whole = replace(
+        intervals,
+        begin=nodes[:, :-1],
+        end=nodes[:, 1:],
+        row=taken(intervals.row),
+        length=taken(intervals.length),
+        coefficients=tuple(taken(each) for each in intervals.coefficients),
+        jumps=jumps,
+        after=None,
+    )
+    return whole, search(nodes, end) - 2
+
+
+def at_given_ends(
+    found: Float[Array, "trajectory interval ..."], index: Int[Array, "trajectory given"] | None
+) -> Float[Array, "trajectory given ..."]:
+    """What is known at the ends of intervals that `split_at_switches` has made, at those of the given ones."""
+    return found if index is None else jax.vmap(lambda own, at: own[at])(found, index)
