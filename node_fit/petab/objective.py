@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
 from typing import NamedTuple, cast
 
 import jax
@@ -18,6 +17,7 @@ from ..expressions.operations import Value
 from ..expressions.tree import Expression, symbols
 from ..minimize.compiled import DampedSearch, search_damped
 from ..minimize.host import Damping
+from ..runtime.compilation import WITHOUT_FUSION_EMITTERS
 from .adjoint import PeriodInputs, ReversiblePeriod
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
@@ -215,10 +215,6 @@ class Derivatives(NamedTuple):
     fisher: Float[Array, "parameter parameter"]
     outputs: Outputs
     slopes: Outputs
-
-
-# Fused kernels of many small sums take XLA twice as long to compile, and save nothing here.
-COMPILER_OPTIONS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
 
 
 # With fewer parameters forward sensitivities are as fast.
@@ -453,7 +449,7 @@ class Objective:
     @cached_property
     def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
         return {
-            function.__name__: jax.jit(function, compiler_options=COMPILER_OPTIONS)
+            function.__name__: jax.jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)
             for function in (self._evaluate, self._differentiate, self._value_and_gradient, self._log_prior)
         } | {"prior_gradient": jax.jit(jax.grad(self._log_prior))}
 
@@ -557,7 +553,7 @@ class Screen:
 
     @cached_property
     def _program(self):
-        return jax.jit(self._adapt, compiler_options=COMPILER_OPTIONS)
+        return jax.jit(self._adapt, compiler_options=WITHOUT_FUSION_EMITTERS)
 
     def _adapt(self, x: Float[Array, " parameter"], recorded: Recorded) -> tuple[Array, Array]:
         """Damped steps by the Fisher information within the bounds (Levenberg and Marquardt)."""

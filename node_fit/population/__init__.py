@@ -1,0 +1,1 @@
+"""Populations: nonlinear mixed effects, whose constants differ between trajectories and share a distribution."""

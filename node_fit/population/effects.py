@@ -1,0 +1,210 @@
+"""Random effects: how constants differ between subjects, and the covariance of their effects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast, get_args
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..data.domains import Bounds
+from ..model.fields.known import Constants, constants_in
+from ..model.neural_ode import NeuralODE
+from ..runtime.serialization import parse_number
+from ..runtime.validation import is_list_or_tuple, is_mapping, is_sequence
+
+EffectKind = Literal["lognormal", "normal", "logit"]
+KINDS: tuple[EffectKind, ...] = get_args(EffectKind)
+# The variance of an effect before it is fitted: constants scatter by about a third.
+FIRST_VARIANCE = 0.1
+# The keys of an effect that is given as a mapping.
+EFFECT_KEYS = ("kind", "variance")
+# `random` of a command and of Python: names, or the kind of each.
+RandomEffects = Sequence[str] | Mapping[str, str | Mapping[str, object]]
+Covariance = Literal["diagonal", "full"] | Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A constant that is fitted, on the line where its random effect, if it has one, is normal.
+
+    - `bounds`: the interval that the line stands for: positive numbers of a log-normal effect, all of a normal one, two
+      bounds of a logit one.
+    - `kind`, `variance`: of its effect, with the variance before the fit; None if all subjects share the constant.
+    """
+
+    name: str
+    bounds: Bounds
+    kind: EffectKind | None = None
+    variance: float = FIRST_VARIANCE
+
+
+class Covariances(NamedTuple):
+    """The covariance of the effects by its blocks; effects of different blocks are independent.
+
+    - `blocks`: the indices of the effects in each.
+
+    Its parameters are the logarithm of each effect's standard deviation given the effects before it in its block, and
+    then the elements of the Cholesky factors below the diagonal, as multiples of their row's diagonal element.
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+
+    @property
+    def effects(self) -> int:
+        return sum(map(len, self.blocks))
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Row and column of each element of the factor below the diagonal."""
+        return [(block[i], block[j]) for block in self.blocks for i in range(len(block)) for j in range(i)]
+
+    @property
+    def parameters(self) -> int:
+        return self.effects + len(self.pairs)
+
+    def factor(self, x: Float[Array, " parameter"]) -> Float[Array, "effect effect"]:
+        """The lower Cholesky factor of the covariance."""
+        deviations = jnp.exp(x[: self.effects])
+        factor = jnp.eye(self.effects, dtype=x.dtype)
+        if self.pairs:
+            rows, columns = np.array(self.pairs).T
+            factor = factor.at[rows, columns].set(x[self.effects :])
+        return deviations[:, None] * factor
+
+    def first(self, variances: Sequence[float]) -> Float[np.ndarray, " parameter"]:
+        """The parameters of independent effects of these variances."""
+        return np.concatenate([0.5 * np.log(variances), np.zeros(len(self.pairs))])
+
+    def parameters_of(self, covariance: Float[np.ndarray, "effect effect"]) -> Float[np.ndarray, " parameter"]:
+        """The parameters of a positive definite covariance."""
+        factor = np.zeros_like(covariance)
+        for block in self.blocks:
+            at = np.ix_(block, block)
+            factor[at] = np.linalg.cholesky(covariance[at])
+        deviations = np.diag(factor)
+        return np.concatenate([np.log(deviations), [factor[i, j] / deviations[i] for i, j in self.pairs]])
+
+
+def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate, ...]:
+    """The fitted constants of a model, each with its line and its effect.
+
+    **Arguments:** `random`: the names of constants with effects, or for each its kind, `lognormal`, `normal` or `logit`,
+    or `{kind: lognormal, variance: 0.04}`.
+
+    **Raises:** `ValueError` if a name is of no constant that is fitted, or a kind does not fit its bounds.
+    """
+    given = read_random(random)
+    groups = constants_in((model.field, model.start, model.observation))
+    values = model.constants()
+    free = {name: bounds for group in groups for name, bounds, _ in group.free()}
+    for name in given:
+        if name not in free:
+            raise ValueError(why_no_effect(name, groups, free))
+    return tuple(
+        Coordinate(name, *line_of(name, values[name], bounds, *given[name]))
+        if name in given
+        else Coordinate(name, shared_line(values[name], bounds))
+        for name, bounds in free.items()
+    )
+
+
+def why_no_effect(name: str, groups: Sequence[Constants], free: Mapping[str, Bounds]) -> str:
+    if any(name in group.names for group in groups):
+        return f"random names {name!r}, which its bounds hold at one value; give it bounds that differ, or leave it out."
+    known = f"the constants are {', '.join(free)}" if free else "the model has no constants"
+    return (
+        f"random names {name!r}, but {known}; constants get their first values by field.constants, such as "
+        f"'+field.constants={{{name}: 1.0}}'."
+    )
+
+
+def read_random(random: object) -> dict[str, tuple[EffectKind | None, float]]:
+    """The kind (None if it is open) and the first variance of each effect.
+
+    **Raises:** `ValueError` that says how to write it.
+    """
+    if is_mapping(random):
+        return {str(name): read_effect(str(name), entry) for name, entry in random.items()}
+    if isinstance(random, str) or not is_sequence(random) or not all(isinstance(name, str) for name in random):
+        raise ValueError(
+            f"random must be a list of constants, such as [ka, cl], or their kinds, {{ka: lognormal}}; got {random!r:.60}."
+        )
+    twice = sorted({str(name) for name in random if list(random).count(name) > 1})
+    if twice:
+        raise ValueError(f"random names {twice[0]!r} twice; leave one out.")
+    return {str(name): (None, FIRST_VARIANCE) for name in random}
+
+
+def read_effect(name: str, entry: object) -> tuple[EffectKind | None, float]:
+    """The kind and the first variance of an effect from its entry."""
+    given = entry if is_mapping(entry) else {"kind": entry}
+    unknown = [key for key in given if key not in EFFECT_KEYS]
+    if unknown:
+        raise ValueError(f"random.{name} has the key {unknown[0]!r}; its keys are {', '.join(EFFECT_KEYS)}.")
+    kind, variance = given.get("kind"), given.get("variance", FIRST_VARIANCE)
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"random.{name} must be {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r:.40}.")
+    variance = parse_number(variance) if isinstance(variance, str) else variance
+    if isinstance(variance, bool) or not isinstance(variance, int | float) or not 0 < variance < np.inf:
+        raise ValueError(f"random.{name}.variance must be a positive number, got {variance!r:.40}.")
+    return cast(EffectKind | None, kind), float(variance)
+
+
+def shared_line(value: float, bounds: Bounds) -> Bounds:
+    """The line of a constant that subjects share: its bounds, or positive numbers where it has none and is positive."""
+    return (0.0, None) if bounds == (None, None) and value > 0 else bounds
+
+
+def line_of(
+    name: str, value: float, bounds: Bounds, kind: EffectKind | None, variance: float
+) -> tuple[Bounds, EffectKind, float]:
+    """The line of an effect, its kind if that is open, and its first variance.
+
+    A positive constant is log-normal, one between two bounds logit, and any other normal.
+    """
+    lower, upper = bounds
+    if kind is None:
+        kind = "logit" if None not in bounds else "lognormal" if value > 0 and lower in (None, 0) else "normal"
+    if kind == "normal":
+        return (None, None), kind, variance
+    if kind == "lognormal":
+        if value <= 0 or upper is not None or lower not in (None, 0):
+            raise ValueError(
+                f"random.{name}: a log-normal effect needs a positive constant without an upper bound, and {name} is "
+                f"{value:g} with the bounds {list(bounds)}; change them, or use normal or logit."
+            )
+        return (0.0, None), kind, variance
+    if None in bounds:
+        if bounds != (None, None) or not 0 < value < 1:
+            raise ValueError(
+                f"random.{name}: a logit effect needs two bounds; write field.constants.{name}: [value, lower, upper]."
+            )
+        return (0.0, 1.0), kind, variance
+    return bounds, kind, variance
+
+
+def read_covariance(covariance: object, effects: Sequence[str]) -> Covariances:
+    """The blocks of a covariance: `diagonal`, `full`, or lists of the effects that belong together.
+
+    **Raises:** `ValueError` if a block names what is no effect, or an effect twice.
+    """
+    if covariance == "diagonal":
+        return Covariances(tuple((index,) for index in range(len(effects))))
+    if covariance == "full":
+        return Covariances((tuple(range(len(effects))),) if effects else ())
+    if isinstance(covariance, str) or not is_sequence(covariance) or not all(map(is_list_or_tuple, covariance)):
+        raise ValueError(
+            f"covariance must be diagonal, full, or lists of effects such as [[cl, v]], got {covariance!r:.60}."
+        )
+    blocks = cast(Sequence[Sequence[str]], covariance)
+    named = [name for block in blocks for name in block]
+    for name in named:
+        if name not in effects:
+            raise ValueError(f"covariance names {name!r}, which has no effect; the effects are {', '.join(effects)}.")
+        if named.count(name) > 1:
+            raise ValueError(f"covariance names {name!r} twice; an effect belongs to one block.")
+    together = [tuple(sorted(effects.index(name) for name in block)) for block in blocks if block]
+    alone = [(index,) for index, name in enumerate(effects) if name not in named]
+    return Covariances((*together, *alone))

@@ -1,0 +1,550 @@
+"""`fit_population`: nonlinear mixed effects, from trajectories of several subjects to a fitted population."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import chi2, norm
+
+from ..data.dataset import Dataset, check_data
+from ..data.domains import from_line, slope
+from ..data.facts import Facts, check_trainable
+from ..fitting.resolve import resolve
+from ..model.fields.equations import as_mapping
+from ..model.fields.known import Known
+from ..model.initial_state.rule import First, Stated
+from ..model.make_model import MakeField, MakeStart, is_equations_alone, keyword, make_model
+from ..model.neural_ode import NeuralODE
+from ..options.options import Options, with_tolerance
+from ..runtime.placement import scope
+from ..runtime.serialization import Json
+from ..runtime.validation import check_argument, check_choice, check_fields
+from ..solver.problem import VectorField
+from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
+from .likelihood import METHODS, Method, Population, Structure
+from .noise import Noise, NoiseWords
+from .search import HESSIAN_STEP, NEAR, Optimum, find_hessian, search_from_starts
+from .subjects import Subjects
+
+if TYPE_CHECKING:
+    import pandas
+
+# The relative tolerance of the solver's steps, where none is given.
+RTOL = 1e-6
+# An effect of less variance, or one whose subjects' effects scatter this much less than it, is not told by the data.
+LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class MixedEffects:
+    """How a population is fitted.
+
+    **Arguments:**
+
+    - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the typical
+      prediction; `fo`, linear in the effects; or `laplace`, with the exact curvature.
+    - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, for all channels or by channel; or first
+      values, such as `{c: {additive: 0.7}}`.
+    - `covariance`: of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
+    - `nodes`: of adaptive quadrature for each effect, which checks the objective at the optimum; none if 0.
+    - `evaluate`: whether the parameters stay as they were given, and only the objective is computed.
+
+    **Raises:** `ValueError` if a word is unknown.
+    """
+
+    method: Method = "focei"
+    noise: NoiseWords = "additive"
+    covariance: Covariance = "diagonal"
+    nodes: int = 0
+    evaluate: bool = False
+
+    def __post_init__(self):
+        check_choice("method", self.method, [each for each in METHODS if each != "quadrature"])
+        check_fields(self, {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"})
+        if self.nodes < 0:
+            raise ValueError(f"nodes must not be negative, got {self.nodes}.")
+
+
+class Estimate(NamedTuple):
+    """An estimated number with its standard error and the ends of its interval, NaN where the data do not tell them."""
+
+    value: float
+    error: float
+    lower: float
+    upper: float
+
+
+class Comparison(NamedTuple):
+    """A likelihood-ratio test of a model without an effect.
+
+    - `change`: of the objective without it. `p`: the probability of as much if there is no such effect, whose variance
+      is then at the end of its range (Self and Liang, J. Am. Stat. Assoc. 82, 1987).
+    """
+
+    name: str
+    change: float
+    p: float
+
+    def __str__(self) -> str:
+        told = "the data tell of it" if self.p < 0.05 else "the data do not tell of it"
+        return (
+            f"without the effect of {self.name}, the objective is {self.change:.3f} higher (p = {self.p:.2g}): {told}"
+        )
+
+
+@dataclass(frozen=True)
+class PopulationFit:
+    """A fitted population.
+
+    - `optimum`: its parameters, and the mode of each subject. `hessian`: of the objective there.
+    - `objectives`: at the end of each search, from several starts. `seconds`: that the fit took.
+    - `data`: the measurements.
+    """
+
+    optimum: Optimum
+    method: Method
+    data: Dataset
+    hessian: Float[np.ndarray, "parameter parameter"]
+    objectives: tuple[float, ...] = ()
+    quadrature: float | None = None
+    seconds: float = 0.0
+    evaluated: bool = False
+    options: Options = field(default_factory=Options)
+
+    @property
+    def problem(self) -> Population:
+        return self.optimum.population
+
+    @property
+    def structure(self) -> Structure:
+        return self.problem.structure
+
+    @property
+    def objective(self) -> float:
+        """Minus twice the log-likelihood, without its constants 2 pi."""
+        return self.optimum.value
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """The names of the constants with effects."""
+        return tuple(self.structure.coordinates[at].name for at in self.structure.effects)
+
+    @cached_property
+    def model(self) -> NeuralODE:
+        """The model of a typical subject."""
+        return self.problem.subjects.model_at(self.optimum.x[: self.structure.ends[0]])
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The constants of a typical subject, in the user's units."""
+        return {name: each.value for name, each in self.fixed.items()}
+
+    @cached_property
+    def estimate_covariance(self) -> Float[np.ndarray, "parameter parameter"]:
+        """The covariance of the parameters, from the observed information; NaN for those that the data do not tell."""
+        told = self.told
+        found = np.full(self.hessian.shape, np.nan)
+        at = np.ix_(told, told)
+        values, vectors = np.linalg.eigh(self.hessian[at])
+        if len(values) and values[0] > 0:
+            found[at] = 2 * (vectors / values) @ vectors.T
+        return found
+
+    @property
+    def told(self) -> np.ndarray:
+        """Whether the data tell a parameter: all but variances that have gone to zero."""
+        fixed, _, _ = self.structure.ends
+        told = np.ones(len(self.optimum.x), bool)
+        variances = np.diag(self.problem.covariance(self.optimum.x))
+        told[fixed : fixed + len(variances)] = variances > LEAST_VARIANCE
+        return told
+
+    @property
+    def condition_number(self) -> float:
+        """The ratio of the largest to the least eigenvalue of the parameters' correlations; large where some can't be
+        told apart."""
+        told = self.told
+        covariance = self.estimate_covariance[np.ix_(told, told)]
+        if not np.isfinite(covariance).all():
+            return float("nan")
+        deviations = np.sqrt(np.diag(covariance))
+        values = np.linalg.eigvalsh(covariance / np.outer(deviations, deviations))
+        return float(values[-1] / values[0])
+
+    @property
+    def distance(self) -> float:
+        """How much another Newton step would lower the objective; NaN where its curvature is not positive."""
+        told = self.told
+        gradient, covariance = self.optimum.gradient[told], self.estimate_covariance[np.ix_(told, told)]
+        return float(gradient @ covariance @ gradient) / 4
+
+    @property
+    def status(self) -> str:
+        if self.evaluated:
+            return "evaluated"
+        return "converged" if self.distance < NEAR else "stopped"
+
+    @cached_property
+    def fixed(self) -> dict[str, Estimate]:
+        """The constants of a typical subject, in the user's units; intervals lie within their bounds."""
+        found: dict[str, Estimate] = {}
+        errors = np.sqrt(np.diag(self.estimate_covariance))
+        z = float(norm.ppf(0.5 + LEVEL / 2))
+        for at, c in enumerate(self.structure.coordinates):
+            middle, error = self.optimum.x[at], errors[at]
+            value, lower, upper = (
+                float(from_line(np.asarray(middle + side * error * z if side else middle), c.bounds)) for side in (0, -1, 1)
+            )
+            found[c.name] = Estimate(value, float(error / slope(np.asarray(value), c.bounds)), lower, upper)
+        return found
+
+    @cached_property
+    def variances(self) -> dict[str, Estimate]:
+        """The variances of the effects, on the line where each is normal; covariances have the key `a,b`."""
+        x, names = self.optimum.x, self.effects
+        covariances = self.structure.covariances
+        places = [(at, at) for at in range(len(names))] + covariances.pairs
+
+        def elements(x: Any) -> Any:
+            factor = self.structure.parts(x).factor[np.array(self.structure.effects, int)]
+            covariance = factor @ factor.T
+            return jnp.stack([covariance[place] for place in places]) if places else x[:0]
+
+        with scope("x64"):
+            values = np.asarray(elements(jnp.asarray(x)))
+            jacobian = np.asarray(jax.jacfwd(elements)(jnp.asarray(x)))
+        told = np.nan_to_num(self.estimate_covariance, nan=0.0)
+        errors = np.sqrt(np.diag(jacobian @ told @ jacobian.T))
+        found: dict[str, Estimate] = {}
+        for (row, column), value, error in zip(places, values, errors, strict=True):
+            own = float(error) if error > 0 else float("nan")
+            name = names[row] if row == column else f"{names[row]},{names[column]}"
+            found[name] = positive_estimate(float(value), own) if row == column else symmetric_estimate(float(value), own)
+        return found
+
+    @cached_property
+    def noise(self) -> dict[str, dict[str, Estimate]]:
+        """The parameters of the noise, by channel."""
+        begin = self.structure.ends[1]
+        errors = np.sqrt(np.diag(self.estimate_covariance))
+        found: dict[str, dict[str, Estimate]] = {}
+        for at, name in enumerate(self.structure.noise.names, start=begin):
+            channel, _, parameter = name.rpartition(".")
+            value = float(np.exp(self.optimum.x[at]))
+            found.setdefault(channel, {})[parameter] = positive_estimate(value, value * float(errors[at]))
+        return found
+
+    @cached_property
+    def eta(self) -> Float[np.ndarray, "subject effect"]:
+        """The effects of each subject at its mode."""
+        at = list(self.structure.effects)
+        return (self.problem.phi(self.optimum.x, self.optimum.z) - self.optimum.x[: self.structure.ends[0]])[:, at]
+
+    @property
+    def shrinkage(self) -> dict[str, float]:
+        """How much less the subjects' effects scatter than their distribution, as a share; near 1 where the data tell
+        little of a subject (Savic and Karlsson, AAPS J. 11, 2009)."""
+        deviations = np.sqrt(np.diag(self.problem.covariance(self.optimum.x)))
+        return {
+            name: float(1 - np.std(eta, ddof=1) / deviation)
+            for name, eta, deviation in zip(self.effects, self.eta.T, deviations, strict=True)
+        }
+
+    @cached_property
+    def individuals(self) -> "pandas.DataFrame":
+        """The constants of each subject at its mode, each with its standard error given the population."""
+        import pandas as pd
+
+        problem = self.problem
+        phi = problem.phi(self.optimum.x, self.optimum.z)
+        spread = problem.spread_of_modes(self.optimum.x, self.optimum.z)
+        with scope("x64"):
+            factor = np.asarray(self.structure.parts(jnp.asarray(self.optimum.x)).factor)
+        table: dict[str, Any] = {"subject": problem.subjects.names}
+        values = problem.subjects.constants(phi)
+        for at in self.structure.effects:
+            c = self.structure.coordinates[at]
+            error = np.sqrt(np.einsum("e,sef,f->s", factor[at], spread, factor[at]))
+            table[c.name] = values[c.name]
+            table[f"{c.name}_se"] = error / slope(values[c.name], c.bounds)
+        return pd.DataFrame(table)
+
+    @cached_property
+    def predictions(self) -> "pandas.DataFrame":
+        """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual."""
+        import pandas as pd
+
+        problem, subjects = self.problem, self.problem.subjects
+        phi = problem.phi(self.optimum.x, self.optimum.z)
+        own = np.asarray(subjects.expand(phi).f)
+        typical = np.asarray(subjects.expand(problem.phi(self.optimum.x, problem.still)).f)
+        noise = self.structure.noise
+        with scope("x64"):
+            h = noise.transform(jnp.asarray(own))
+            deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(self.optimum.x[self.structure.ends[1] :]))))
+            residual = (np.asarray(noise.transform(jnp.asarray(subjects.y))) - np.asarray(h)) / deviation
+        subject, row, channel = np.nonzero(subjects.mask)
+        return pd.DataFrame(
+            {
+                "subject": np.array(subjects.names, object)[subject],
+                self.data.time: self.data.ts[subject, row],
+                "channel": np.array(self.data.states, object)[channel],
+                "observed": subjects.y[subject, row, channel],
+                "individual": own[subject, row, channel],
+                "population": typical[subject, row, channel],
+                "weighted_residual": residual[subject, row, channel],
+            }
+        )
+
+    @property
+    def untold(self) -> list[str]:
+        """The effects that the data do not tell: without variance, or all of it noise of the estimates."""
+        variances = np.diag(self.problem.covariance(self.optimum.x))
+        return [
+            name
+            for name, variance in zip(self.effects, variances, strict=True)
+            if variance < LEAST_VARIANCE or self.shrinkage[name] > LEAST_TOLD
+        ]
+
+    def compare_without(self, name: str) -> Comparison:
+        """Fits the model without the effect of a constant, and compares.
+
+        **Raises:** `ValueError` if the constant has none.
+        """
+        if name not in self.effects:
+            raise ValueError(f"{name!r} has no effect; the effects are {', '.join(self.effects)}.")
+        at = self.structure.effects[self.effects.index(name)]
+        coordinates = tuple(replace(c, kind=None) if i == at else c for i, c in enumerate(self.structure.coordinates))
+        index = self.effects.index(name)
+        blocks = [tuple(i - (i > index) for i in block if i != index) for block in self.structure.covariances.blocks]
+        covariances = self.structure.covariances._replace(blocks=tuple(block for block in blocks if block))
+        partners = next(len(block) - 1 for block in self.structure.covariances.blocks if index in block)
+        structure = replace(self.structure, coordinates=coordinates, covariances=covariances)
+        subjects = replace(self.problem.subjects, coordinates=coordinates, model=self.model)
+        optimum, _ = search_from_starts(Population(subjects, structure), self.method)
+        change = max(optimum.value - self.objective, 0.0)
+        # The variance and the covariances with its block: at the edge, a mixture of the two numbers of parameters.
+        p = 0.5 * (float(chi2.sf(change, partners)) if partners else float(change <= 0)) + 0.5 * float(
+            chi2.sf(change, partners + 1)
+        )
+        return Comparison(name, optimum.value - self.objective, p)
+
+    @property
+    def population(self) -> Json:
+        """What was estimated, as `summary.json` has it."""
+        fixed, variances = self.fixed, self.variances
+        content: Json = {
+            "objective": self.objective,
+            "fixed": {name: each.value for name, each in fixed.items()},
+            "variances": {name: each.value for name, each in variances.items()},
+            "noise": {
+                channel: {name: each.value for name, each in parameters.items()}
+                for channel, parameters in self.noise.items()
+            },
+            "shrinkage": {name: finite_or_none(each) for name, each in self.shrinkage.items()},
+            "method": self.method,
+            "standard_errors": {
+                "fixed": {name: finite_or_none(each.error) for name, each in fixed.items()},
+                "variances": {name: finite_or_none(each.error) for name, each in variances.items()},
+                "noise": {
+                    channel: {name: finite_or_none(each.error) for name, each in parameters.items()}
+                    for channel, parameters in self.noise.items()
+                },
+            },
+            "intervals": {
+                name: [finite_or_none(each.lower), finite_or_none(each.upper)] for name, each in fixed.items()
+            },
+            "effects": {c.name: c.kind for c in self.structure.coordinates if c.kind is not None},
+            "condition_number": finite_or_none(self.condition_number),
+            "subjects": self.problem.subjects.count,
+            "observations": int(self.problem.subjects.mask.sum()),
+            "objectives": list(self.objectives),
+        }
+        if self.quadrature is not None:
+            content["quadrature"] = self.quadrature
+        return content
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """The estimates as lines of text."""
+        subjects = self.problem.subjects
+        lines = [
+            f"PopulationFit of {subjects.count} subjects, {int(subjects.mask.sum())} measurements by {self.method}: "
+            f"{self.status}, objective {self.objective:.3f}",
+            f"{'':>22}  {'estimate':>10}  {'error':>9}  {'95 % interval':>22}  {'variance':>9}  {'error':>9}  shrinkage",
+        ]
+        shrinkage = self.shrinkage
+        for name, each in self.fixed.items():
+            line = f"{name:>22}  {numbers(each)}"
+            if name in shrinkage:
+                spread = self.variances[name]
+                line += f"  {spread.value:9.4g}  {shown(spread.error)}  {100 * shrinkage[name]:8.0f}%"
+            lines.append(line)
+        lines += [f"{'covariance ' + name:>22}  {numbers(each)}" for name, each in self.variances.items() if "," in name]
+        for channel, parameters in self.noise.items():
+            lines += [f"{channel + ' ' + name:>22}  {numbers(each)}" for name, each in parameters.items()]
+        lines.append(f"condition number of the estimates' correlations: {self.condition_number:.3g}")
+        if self.quadrature is not None:
+            lines.append(f"objective by adaptive quadrature: {self.quadrature:.3f}")
+        return lines
+
+
+def numbers(each: Estimate) -> str:
+    return f"{each.value:10.4g}  {shown(each.error)}  {f'[{each.lower:.4g}, {each.upper:.4g}]':>22}"
+
+
+def shown(number: float) -> str:
+    return f"{number:9.3g}" if np.isfinite(number) else f"{'-':>9}"
+
+
+def finite_or_none(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
+
+
+def positive_estimate(value: float, error: float) -> Estimate:
+    """An estimate whose logarithm is about normal."""
+    width = float(np.exp(norm.ppf(0.5 + LEVEL / 2) * error / value)) if value > 0 else float("nan")
+    return Estimate(value, error, value / width, value * width)
+
+
+def symmetric_estimate(value: float, error: float) -> Estimate:
+    width = float(norm.ppf(0.5 + LEVEL / 2)) * error
+    return Estimate(value, error, value - width, value + width)
+
+
+def fit_population(
+    train: Dataset,
+    *,
+    random: RandomEffects,
+    field: MakeField | VectorField | str | None = None,
+    hidden: int | Sequence[str] | None = None,
+    start: MakeStart | str | None = None,
+    population: MixedEffects | None = None,
+    options: Options | None = None,
+    tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
+) -> PopulationFit:
+    """Fits a population: constants that differ between trajectories, each of which is a subject.
+
+    ```python
+    fit = node_fit.fit_population(data, random=["ka", "cl"], field=field)
+    print(fit, fit.population["objective"], fit.individuals)
+    ```
+
+    **Arguments:**
+
+    - `train`: measurements, a trajectory for each subject; doses as events, covariates as inputs.
+    - `random`: the constants that differ, or for each its kind: `lognormal` (the default of a positive constant), `logit`
+      (between two bounds) or `normal`; or `{"kind": "lognormal", "variance": 0.04}` with its first variance.
+    - `field`, `hidden`, `start`: as in `fit`; the field is `Known`. By default, subjects with doses start at 0, and
+      others at their first measurement.
+    - `population`: the method, the noise and the covariance of the effects.
+    - `options`: further options: `observation`, `scaling`, `solver`, `restarts`, `seed`.
+    - `tell`: called with the number of each start and where its search has ended.
+
+    **Returns:** a `PopulationFit`.
+
+    **Raises:** `ValueError` if an argument has the wrong type or does not fit the data.
+    """
+    began = time.perf_counter()
+    check_data(train, "train")
+    check_argument("population", population, MixedEffects | None, "a node_fit.MixedEffects such as MixedEffects(noise='combined')")
+    given, population = {"field": field, "hidden": hidden, "start": start}, population or MixedEffects()
+    options = replace(options or Options(), **{name: each for name, each in given.items() if each is not None})
+    options = replace(options, precision="x64")
+    train = options.scaling.marked(train)
+    check_subjects(train)
+    with options.place.scope(), scope("x64"):
+        problem = build_population(train, random, population, options)
+        if population.evaluate:
+            optimum, values = evaluate(problem, population.method), []
+        else:
+            restarts = options.restarts if isinstance(options.restarts, int) else 1
+            optimum, values = search_from_starts(problem, population.method, restarts, options.seed, tell)
+        hessian = np.full((len(optimum.x),) * 2, np.nan) if population.evaluate else find_hessian(optimum, population.method)
+        quadrature = optimum.population.quadrature(optimum.x, optimum.z, population.nodes) if population.nodes else None
+    return PopulationFit(
+        optimum,
+        population.method,
+        train,
+        hessian,
+        tuple(values),
+        quadrature,
+        time.perf_counter() - began,
+        population.evaluate,
+        options,
+    )
+
+
+def check_subjects(train: Dataset) -> None:
+    """Refuses data with a subject of which nothing was measured, or of a single subject."""
+    check_trainable(train)
+    measured = (np.isfinite(train.ys) & train.mask).any(axis=(1, 2))
+    empty = [name for name, some in zip(train.trajectories, measured, strict=True) if not some]
+    if empty:
+        raise ValueError(f"subject {empty[0]!r} has no measurement; give it one, or leave its rows out.")
+    if len(train.trajectories) < 2:
+        raise ValueError(
+            "a population needs several subjects, and the data have one trajectory; name the column that tells subjects "
+            "apart, data.trajectory=ID, or leave random out."
+        )
+
+
+def build_population(train: Dataset, random: RandomEffects, population: MixedEffects, options: Options) -> Population:
+    """The model of a population before it is fitted.
+
+    **Raises:** `ValueError` if the field has a network, or a word is unknown.
+    """
+    if not is_equations_alone(options.field):
+        raise ValueError("random effects need known equations; use field=known, whose constants differ between subjects.")
+    states = states_of(options.field)
+    if options.hidden == "auto" and states:
+        options = replace(options, hidden=[name for name in states if name not in train.states])
+    if options.start == "auto":
+        options = replace(options, start=partial(Stated, values=dict.fromkeys(states, 0.0)) if train.events and states else First)
+    rtol = options.solver.rtol
+    plan = resolve(options, Facts.of(train, None)).options
+    tolerance = rtol if isinstance(rtol, float) else RTOL
+    model = make_model(train, **(plan.parts | {"solver": with_tolerance(plan.solver, tolerance)}))
+    model.check_channels(train)
+    coordinates = coordinates_of(model, random)
+    effects = [c.name for c in coordinates if c.kind is not None]
+    noise = Noise.of(population.noise, train.states)
+    structure = Structure(coordinates, read_covariance(population.covariance, effects), noise)
+    return Population(Subjects.of(model, coordinates, train), structure)
+
+
+def states_of(made: object) -> list[str]:
+    """The states of known equations, or of what makes them."""
+    if isinstance(made, Known):
+        return [name for name, _ in made.equations.texts]
+    equations: Mapping[Any, object] = as_mapping(keyword(made, "equations") or {})
+    return [str(name) for name in equations]
+
+
+def evaluate(population: Population, method: Method) -> Optimum:
+    """The objective at the parameters that were given."""
+    structure = population.structure
+    variances = [c.variance for c in structure.coordinates if c.kind is not None]
+    if not all(structure.noise.given):
+        raise ValueError(
+            "evaluate computes the objective at given parameters, so give the noise, too: population.noise="
+            "{c: {additive: 0.7}}."
+        )
+    ones = [1.0] * len(structure.noise.channels)
+    noise = structure.noise.first(ones, ones)
+    x = np.concatenate([population.subjects.first(), structure.covariances.first(variances), noise])
+    population = population.settled(x, population.still)
+    z = population.still if method == "fo" else population.find_modes(x, interaction=method != "foce")
+    population = population.settled(x, z)
+    value, gradient = population.objective(x, z, method)
+    return Optimum(population, x, z, value, gradient, 1)

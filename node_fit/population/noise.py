@@ -1,0 +1,183 @@
+"""Residual noise: the standard deviation of a measurement as a function of the prediction.
+
+One table of kinds serves the likelihood, simulated measurements and reports.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..runtime.placement import AnyArray
+from ..runtime.validation import is_mapping
+
+
+class NoiseKind(NamedTuple):
+    """A kind of noise.
+
+    - `parameters`: names of its positive parameters.
+    - `variance`: from the prediction, in its own units or their logarithm, and the parameters.
+    - `first`: its parameters from the root mean square of residuals and of measurements.
+    - `is_logarithmic`: whether the logarithm of a measurement is normal.
+    """
+
+    parameters: tuple[str, ...]
+    variance: Callable[[AnyArray, Sequence[AnyArray]], AnyArray]
+    first: Callable[[float, float], tuple[float, ...]]
+    is_logarithmic: bool = False
+
+
+# The least prediction of which a power is taken.
+LEAST = 1e-12
+# Beal and Sheiner, NONMEM Users Guides, part V: errors that add, in proportion to the prediction, or both.
+NOISES: dict[str, NoiseKind] = {
+    "additive": NoiseKind(("additive",), lambda f, s: s[0] ** 2 + 0 * f, lambda residual, size: (residual,)),
+    "proportional": NoiseKind(
+        ("proportional",), lambda f, s: (s[0] * f) ** 2, lambda residual, size: (min(residual / size, 0.5),)
+    ),
+    "combined": NoiseKind(
+        ("additive", "proportional"),
+        lambda f, s: s[0] ** 2 + (s[1] * f) ** 2,
+        lambda residual, size: (0.5 * residual, min(0.5 * residual / size, 0.5)),
+    ),
+    "power": NoiseKind(
+        ("proportional", "exponent"),
+        lambda f, s: s[0] ** 2 * jnp.exp(2 * s[1] * jnp.log(jnp.maximum(jnp.abs(f), LEAST))),
+        lambda residual, size: (residual / size**0.5, 0.5),
+    ),
+    "lognormal": NoiseKind(
+        ("lognormal",), lambda f, s: s[0] ** 2 + 0 * f, lambda residual, size: (min(residual / size, 0.5),), True
+    ),
+}
+# `noise` of a command and of Python: a kind for all channels, or by channel, or numbers to begin with.
+NoiseWords = str | Mapping[str, str | Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of all channels.
+
+    - `channels`, `kinds`: their names, and the kind of each.
+    - `given`: the first values of each channel's parameters; empty where the user has given none.
+    """
+
+    channels: tuple[str, ...]
+    kinds: tuple[str, ...]
+    given: tuple[tuple[float, ...], ...]
+
+    @staticmethod
+    def of(words: object, channels: Sequence[str]) -> "Noise":
+        """Reads the noise: a kind such as `proportional`, or by channel a kind or first values of its parameters.
+
+        **Raises:** `ValueError` that names the channel and the kinds.
+        """
+        if not is_mapping(words):
+            words = dict.fromkeys(channels, words)
+        for name in words:
+            if name not in channels:
+                raise ValueError(f"noise names {name!r}, which is not measured; the channels are {', '.join(channels)}.")
+        kinds: list[str] = []
+        given: list[tuple[float, ...]] = []
+        for name in channels:
+            entry = words.get(name, "additive")
+            if is_mapping(entry):
+                kind = kind_with({str(key) for key in entry}, name)
+                given.append(tuple(positive(entry[key], f"noise.{name}.{key}") for key in NOISES[kind].parameters))
+            elif entry in NOISES:
+                kind = str(entry)
+                given.append(())
+            else:
+                raise ValueError(f"noise of {name!r} must be one of {', '.join(NOISES)}, got {entry!r:.40}.")
+            kinds.append(kind)
+        return Noise(tuple(channels), tuple(kinds), tuple(given))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names, such as `c.additive`."""
+        pairs = zip(self.channels, self.kinds, strict=True)
+        return tuple(f"{channel}.{parameter}" for channel, kind in pairs for parameter in NOISES[kind].parameters)
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of parameters of each channel."""
+        return [len(NOISES[kind].parameters) for kind in self.kinds]
+
+    def first(self, residual: Sequence[float], size: Sequence[float]) -> Float[np.ndarray, " parameter"]:
+        """The logarithms of first parameters.
+
+        **Arguments:** `residual`, `size`: root mean square of the residuals and of the measurements of each channel.
+        """
+        values: list[float] = []
+        for kind, given, deviation, scale in zip(self.kinds, self.given, residual, size, strict=True):
+            values += given or NOISES[kind].first(max(deviation, 1e-6 * scale), scale)
+        return np.log(values)
+
+    def transform(self, f: Float[AnyArray, "*rows channel"]) -> Float[Array, "*rows channel"]:
+        """Measurements or predictions where their noise is normal: the logarithm of log-normal channels."""
+        logarithmic = np.array([NOISES[kind].is_logarithmic for kind in self.kinds])
+        if not logarithmic.any():
+            return jnp.asarray(f)
+        positive_f = jnp.where(f > 0, f, 1.0)
+        # Beyond the domain a straight line, so that a search comes back.
+        logs = jnp.where(f > 0, jnp.log(positive_f), -1e3 + f)
+        return jnp.where(logarithmic, logs, f)
+
+    def untransform(self, h: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
+        """The inverse of `transform`, on the host."""
+        logarithmic = np.array([NOISES[kind].is_logarithmic for kind in self.kinds])
+        return np.where(logarithmic, np.exp(np.where(logarithmic, h, 0.0)), h)
+
+    def jacobian(self, y: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
+        """What the logarithm of a measurement adds to minus twice its log density."""
+        logarithmic = np.array([NOISES[kind].is_logarithmic for kind in self.kinds])
+        return np.where(logarithmic, 2 * np.log(np.where(logarithmic & (y > 0), y, 1.0)), 0.0)
+
+    def variance(
+        self, h: Float[Array, "*rows channel"], x: Float[Array, " parameter"]
+    ) -> Float[Array, "*rows channel"]:
+        """Variances of transformed measurements, from transformed predictions and the logarithms of the parameters."""
+        columns: list[AnyArray] = []
+        begin = 0
+        for index, kind in enumerate(self.kinds):
+            end = begin + len(NOISES[kind].parameters)
+            columns.append(NOISES[kind].variance(h[..., index], [jnp.exp(x[at]) for at in range(begin, end)]))
+            begin = end
+        return jnp.stack([jnp.asarray(column) for column in columns], axis=-1)
+
+    def check(self, y: Float[np.ndarray, "*rows channel"], f: Float[np.ndarray, "*rows channel"]) -> None:
+        """Refuses measurements that the noise can't explain.
+
+        **Arguments:** `y`, `f`: measurements, NaN where there are none, and predictions.
+
+        **Raises:** `ValueError` that names the channel and another kind.
+        """
+        for index, (channel, kind) in enumerate(zip(self.channels, self.kinds, strict=True)):
+            known = np.isfinite(y[..., index])
+            if kind == "lognormal" and (y[..., index][known] <= 0).any():
+                raise ValueError(
+                    f"noise of {channel!r} is log-normal, and a measurement is not positive; use combined, or leave out "
+                    "these rows."
+                )
+            if kind in ("proportional", "power") and (known & (np.abs(f[..., index]) < 1e-12)).any():
+                raise ValueError(
+                    f"noise of {channel!r} is {kind}, and the model predicts 0 where a value was measured, which then has "
+                    f"no noise at all; use combined, or leave out these rows."
+                )
+
+
+def kind_with(parameters: set[str], channel: str) -> str:
+    """The kind of noise that has these parameters."""
+    kind = next((kind for kind, each in NOISES.items() if set(each.parameters) == parameters), None)
+    if kind is None:
+        known = "; ".join(f"{kind}: {', '.join(each.parameters)}" for kind, each in NOISES.items())
+        raise ValueError(f"noise of {channel!r} has the parameters {', '.join(sorted(parameters))}; they are {known}.")
+    return kind
+
+
+def positive(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < np.inf:
+        raise ValueError(f"{name} must be a positive number, got {value!r:.40}.")
+    return float(cast(float, value))

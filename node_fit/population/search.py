@@ -1,0 +1,179 @@
+"""The search for the parameters of a population: first without effects, then with them, from one start or several."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import minimize
+
+from .likelihood import Method, Population
+
+POPULATION_LOG = logging.getLogger(__name__)
+# What stands for an objective that can't be computed, so that a line search turns back.
+FAR = 1e12
+# A search ends where the gradient by every parameter is below this, and after so many iterations.
+GRADIENT, MAX_ITERATIONS = 1e-4, 400
+# Searches, each with solver steps that are settled where the last one has ended.
+MAX_SEARCHES = 3
+# Of the noise without effects, this share is noise beside them.
+NOISE_SHARE = 0.5
+# Other starts are drawn within this factor of the first constants.
+START_FACTOR = 5.0
+# A step of the differences of gradients that give the Hessian.
+HESSIAN_STEP = 1e-4
+# The search has come to its end where another Newton step would lower the objective by less than this.
+NEAR = 0.01
+
+
+@dataclass
+class Descent:
+    """The objective of a population along a search, which keeps the modes that it has found.
+
+    - `evaluations`: of the objective, so far.
+    """
+
+    population: Population
+    method: Method | str
+    z: Float[np.ndarray, "subject effect"] = field(init=False)
+    evaluations: int = 0
+
+    def __post_init__(self):
+        self.z = self.population.still
+
+    def __call__(self, x: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
+        """The objective and its gradient; `FAR` where there is none."""
+        self.evaluations += 1
+        with np.errstate(all="ignore"):
+            z = self.modes(x)
+            value, gradient = self.population.objective(x, z, self.method)
+            if not (np.isfinite(value) and np.isfinite(gradient).all()):
+                if not self.z.any():
+                    return FAR, np.zeros_like(x)
+                self.z = self.population.still  # Modes of another place may be no start here.
+                return self(x)
+        self.z = z
+        return value, gradient
+
+    def modes(self, x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "subject effect"]:
+        if self.method in ("fo", "pooled"):
+            return self.population.still
+        z = self.population.find_modes(x, self.z, interaction=self.method != "foce")
+        return np.where(np.isfinite(z), z, 0.0)
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where a search has ended.
+
+    - `x`: the parameters. `z`: the modes of the effects there. `value`: the objective.
+    - `gradient`: of the objective, by each parameter. `evaluations`: of the objective.
+    """
+
+    population: Population
+    x: Float[np.ndarray, " parameter"]
+    z: Float[np.ndarray, "subject effect"]
+    value: float
+    gradient: Float[np.ndarray, " parameter"]
+    evaluations: int
+
+
+def begin_without_effects(population: Population) -> Float[np.ndarray, " parameter"]:
+    """Parameters to begin with: constants that fit all subjects without effects, and a part of the noise that is left.
+
+    **Raises:** `ValueError` if the model can't be solved at its constants.
+    """
+    structure, subjects = population.structure, population.subjects
+    theta, (fixed, _, _) = subjects.first(), structure.ends
+    variances = [c.variance for c in structure.coordinates if c.kind is not None]
+    spread = structure.covariances.first(variances)
+    predicted = np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1)), 2).f)
+    if not np.isfinite(predicted[subjects.mask]).all():
+        raise ValueError(
+            "the model can't be solved with its first constants; give constants nearer to those of the subjects, "
+            "field.constants."
+        )
+    structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
+    known = [subjects.mask[..., index] for index in range(predicted.shape[2])]
+    pairs = [(subjects.y[..., at][mask], predicted[..., at][mask]) for at, mask in enumerate(known)]
+    residuals = [float(np.sqrt(np.mean((y - f) ** 2))) for y, f in pairs]
+    sizes = [float(np.sqrt(np.mean(y**2))) or 1.0 for y, _ in pairs]
+    x = np.concatenate([theta, spread, structure.noise.first(residuals, sizes)])
+    found = descend(population, x, "pooled").x
+    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
+    noise = np.where(given, x[len(theta) + len(spread) :], found[len(theta) + len(spread) :] + np.log(NOISE_SHARE))
+    return np.concatenate([found[:fixed], spread, noise])
+
+
+def descend(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
+    """The parameters of the least objective near some (BFGS; Nocedal and Wright, Numerical Optimization, 2006)."""
+    objective = Descent(population, method)
+    end = minimize(objective, x, jac=True, method="BFGS", options={"gtol": GRADIENT, "maxiter": MAX_ITERATIONS})
+    value, gradient = objective(np.asarray(end.x))
+    return Optimum(population, np.asarray(end.x), objective.z, value, gradient, objective.evaluations)
+
+
+def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method) -> Optimum:
+    """The optimum near parameters, over solver steps that meet the tolerance there."""
+    population = population.settled(x, population.still)
+    optimum = descend(population, x, method)
+    for _ in range(MAX_SEARCHES - 1):
+        settled = optimum.population.settled(optimum.x, optimum.z)
+        if settled.subjects.steps == optimum.population.subjects.steps:
+            break
+        optimum = descend(settled, optimum.x, method)
+    return optimum
+
+
+def search_from_starts(
+    population: Population,
+    method: Method,
+    restarts: int = 1,
+    seed: int = 0,
+    tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
+) -> tuple[Optimum, list[float]]:
+    """The best optimum from several starts, the first of which is the model's own constants.
+
+    **Arguments:** `tell`: called with the number of each start and where it has led.
+
+    **Returns:** the optimum, and the objective at the end of each search.
+
+    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    """
+    rng, best, values = np.random.default_rng(seed), None, list[float]()
+    theta = population.subjects.first()
+    for number in range(restarts):
+        start = population
+        if number:
+            moved = theta + rng.uniform(-1, 1, theta.shape) * np.log(START_FACTOR)
+            start = population.begun_at(moved)
+        try:
+            optimum = find_optimum(start, begin_without_effects(start), method)
+        except ValueError as error:
+            if number == 0:
+                raise
+            tell(number, error)
+            continue
+        tell(number, optimum)
+        values.append(optimum.value)
+        if best is None or optimum.value < best.value:
+            best = optimum
+    assert best is not None
+    return best, values
+
+
+def find_hessian(optimum: Optimum, method: Method) -> Float[np.ndarray, "parameter parameter"]:
+    """The Hessian of the objective, by differences of its exact gradients."""
+    objective = Descent(optimum.population, method)
+    rows: list[np.ndarray] = []
+    for at in range(len(optimum.x)):
+        ends: list[np.ndarray] = []
+        for side in (1, -1):
+            objective.z = optimum.z
+            x = optimum.x.copy()
+            x[at] += side * HESSIAN_STEP
+            ends.append(objective(x)[1])
+        rows.append((ends[0] - ends[1]) / (2 * HESSIAN_STEP))
+    hessian = np.stack(rows)
+    return (hessian + hessian.T) / 2
