@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .analysis.linearization import Linearization, linearize_near
     from .data.batch import Batch
     from .data.dataset import Dataset, Split, Splits, from_frame, from_xarray, read_table
+    from .data.nonmem import NONMEM
     from .data.scaling import Scaling
     from .data.table_source import Table, with_events
     from .ecosystem.regressor import Regressor
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from .petab.sbml import read_sbml
     from .petab.sources import SBML, PEtab, with_networks
     from .petab.tables import read_petab
+    from .population.fit import MixedEffects, PopulationFit, fit_population
+    from .population.prediction import predict_subjects
+    from .population.storage import read_population
     from .solver.solver import Solver
     from .storage.model_file import load, save
     from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LBFGS",
     "MLP",
+    "NONMEM",
     "SBML",
     "AbstractObjective",
     "AbstractOptimizer",
@@ -84,6 +89,7 @@ __all__ = [
     "MLflow",
     "MeasuredStates",
     "Members",
+    "MixedEffects",
     "MultipleShooting",
     "NetworkReadout",
     "NeuralODE",
@@ -96,6 +102,7 @@ __all__ = [
     "Physical",
     "Plan",
     "Polynomial",
+    "PopulationFit",
     "Prediction",
     "Recipe",
     "Record",
@@ -125,6 +132,7 @@ __all__ = [
     "find_hopf_points",
     "fit",
     "fit_petab",
+    "fit_population",
     "fit_several",
     "from_frame",
     "from_xarray",
@@ -132,7 +140,9 @@ __all__ = [
     "load",
     "make_model",
     "objective",
+    "predict_subjects",
     "read_petab",
+    "read_population",
     "read_sbml",
     "read_table",
     "save",
@@ -149,6 +159,7 @@ _HOMES = {
     "find_hopf_points": "analysis.equilibria",
     "fit": "fitting.fit",
     "fit_petab": "petab.fitting",
+    "fit_population": "population.fit",
     "fit_several": "fitting.fit",
     "from_frame": "data.dataset",
     "from_xarray": "data.dataset",
@@ -156,7 +167,9 @@ _HOMES = {
     "load": "storage.model_file",
     "make_model": "model.make_model",
     "objective": "petab.objective",
+    "predict_subjects": "population.prediction",
     "read_petab": "petab.tables",
+    "read_population": "population.storage",
     "read_sbml": "petab.sbml",
     "read_table": "data.dataset",
     "save": "storage.model_file",
@@ -196,7 +209,9 @@ _HOMES = {
     "MLflow": "training.callback",
     "MeasuredStates": "model.observation",
     "Members": "training.task",
+    "MixedEffects": "population.fit",
     "MultipleShooting": "objectives.matching",
+    "NONMEM": "data.nonmem",
     "NetworkReadout": "model.observation",
     "NeuralODE": "model.neural_ode",
     "Objective": "petab.objective",
@@ -208,6 +223,7 @@ _HOMES = {
     "Physical": "model.fields.field",
     "Plan": "options.recipes",
     "Polynomial": "model.fields.network",
+    "PopulationFit": "population.fit",
     "Prediction": "model.rollout",
     "Recipe": "options.recipes",
     "Record": "training.callback",

@@ -43,6 +43,7 @@ from .config.composition import explain
 from .console import describe_end, described_attempts, make_console, pluralize, print_results, summarise
 from .leaderboard import runs_here
 from .petab_run import PEtabRun, is_petab
+from .population_run import PopulationRun, is_population
 from .run_directory import (
     RunDirectory,
     RunExists,
@@ -90,6 +91,8 @@ def run_command(config: DictConfig, imported: float, tracebacks: bool, trial: Pr
             with files.locked():
                 if is_petab(config):
                     return PEtabRun(config, files, console, began, command_record(hydra)).run()
+                if is_population(config):
+                    return PopulationRun(config, files, console, began, command_record(hydra)).run()
                 return Job(config, files, console, began, imported, trial).run()
         with TemporaryDirectory() as folder:
             return Job(config, RunDirectory(folder), console, began, imported).assist()

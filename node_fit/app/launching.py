@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf import errors as omegaconf
 from omegaconf._utils import split_key
 
+from ..data.nonmem import INFUSION, find_columns, guess_measured, infused_states, is_dosing_table
 from ..data.tables.guess import (
     find_deviations,
     find_likely_inputs,
@@ -36,11 +37,13 @@ from ..data.tables.options import ReadingOptions
 from ..data.tables.reading import FORMATS, column_names, find_files
 from ..data.tables.table import list_names
 from ..discover.names import plain_names, rename_columns, unit_of
+from ..model.fields.equations import read_equation_lines
 from ..runtime.placement import explain_memory
 from ..runtime.serialization import is_json, is_list
+from ..runtime.validation import is_mapping
 from ..storage.files import explain_disk
 from .background import DRAWING
-from .config.build import check_equations, convert, read_equation_file
+from .config.build import add_random_constants, check_equations, convert, read_equation_file
 from .config.composition import (
     ALLOWED,
     ConfigError,
@@ -81,6 +84,7 @@ class CheckedLoader(ConfigLoaderImpl):
             config = super().load_configuration(*arguments, **keywords)
         check_hydra(config)
         read_equation_file(config)
+        add_random_constants(config)
         self.composed[asked] = pickle.dumps(config)
         return config
 
@@ -274,6 +278,8 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
             raise ConfigError(f"{files[0]} and {given[key]} both name data; leave one of them out.")
     try:
         path = find_files(files)[0]
+        if (found := keys_of_doses(path, files, given)) is not None:
+            return found
         columns = guess_columns(path, files[0], given)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
@@ -309,6 +315,44 @@ def keys_of_option(files: Sequence[str], given: dict[str, str]) -> tuple[list[st
         said.append(f"{list_names(others, FEW_COLUMNS)} left out: inputs, covariates or events, if they matter")
     hints = describe_likely_inputs(path, columns, given) if states else ""
     return made, (f"{', '.join(files)}: {', '.join(said)}" if said else ", ".join(files)) + hints
+
+
+def keys_of_doses(path: Path, files: Sequence[str], given: Mapping[str, str]) -> tuple[list[str], str] | None:
+    """The keys that read a table of doses and measurements for known equations, and a sentence; None for other tables.
+
+    **Raises:** `ValueError` or `OSError` if the file can't be read so.
+    """
+    names = column_names(path)
+    equations = value_of(given.get("field.equations", ""))
+    if (
+        "data" in given
+        or not is_dosing_table(names)
+        or not equations
+        or {"data.observable", "data.events"} & set(given)
+    ):
+        return None
+    texts = read_equation_lines(equations) if isinstance(equations, str) else equations
+    if not is_mapping(texts):
+        return None
+    compartments, words = [str(name) for name in texts], find_columns(names)
+    states = guess_measured(path, compartments)
+    infusions = [f"{INFUSION}{state}" for state in infused_states(path, compartments)]
+    keys: dict[str, object] = {
+        "path": files[0] if len(files) == 1 else list(files),
+        "time": words["TIME"],
+        "trajectory": words["ID"],
+        "compartments": compartments,
+        "states": states,
+        "inputs": infusions,
+    }
+    made = [f"data.{key}={as_value(value)}" for key, value in keys.items() if value and f"data.{key}" not in given]
+    numbered = ", ".join(f"{number} is {name}" for number, name in enumerate(compartments, start=1))
+    said = f"{', '.join(files)}: a table of doses and measurements ({', '.join(words.values())}): CMT {numbered}"
+    measured = "" if "data.states" in given else f"; DV measures {list_names(states)}"
+    left = [name for name in names if name not in words.values()]
+    free = [name for name in left if not any(name in texts_in(value_of(given.get(key, ""))) for key in TABLE_COLUMNS)]
+    rest = f", {list_names(free, FEW_COLUMNS)} left out: covariates, if they matter" if free else ""
+    return ["data=nonmem", *made], f"{said}{measured}{rest}"
 
 
 def keys_with_plain_names(names: Sequence[str], states: Sequence[str], given: Mapping[str, str]) -> dict[str, object]:

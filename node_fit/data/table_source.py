@@ -440,6 +440,22 @@ def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
     )
 
 
+def with_times(data: Dataset, times: Sequence[Float[np.ndarray, " time"]]) -> Dataset:
+    """The data with rows at further times of each trajectory, before its last row, at which nothing was measured."""
+    added = [
+        KnownEvent("", index, float(time), "", 1.0, 0.0) for index, each in enumerate(times) for time in np.unique(each)
+    ]
+    wide = with_rows(replace(data, events=None), added)
+    if data.events is None:
+        return wide
+    factor = np.ones((*wide.ts.shape, len(data.events.states)))
+    shift = np.zeros_like(factor)
+    for index, length in enumerate(data.lengths):
+        rows = np.searchsorted(wide.ts[index, : wide.lengths[index]], data.ts[index, :length])
+        factor[index, rows], shift[index, rows] = data.events.factor[index, :length], data.events.shift[index, :length]
+    return replace(wide, events=Events(data.events.states, factor, shift))
+
+
 def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownEvent]) -> dict[str, np.ndarray]:
     """The arrays of one trajectory, without padding, with a row at each of its events."""
     length = int(data.lengths[index])

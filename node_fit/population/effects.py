@@ -90,8 +90,8 @@ class Covariances(NamedTuple):
 def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate, ...]:
     """The fitted constants of a model, each with its line and its effect.
 
-    **Arguments:** `random`: the names of constants with effects, or for each its kind, `lognormal`, `normal` or `logit`,
-    or `{kind: lognormal, variance: 0.04}`.
+    **Arguments:** `random`: the names of constants with effects, or for each its kind, `lognormal`, `normal` or
+    `logit`, or `{kind: lognormal, variance: 0.04}`.
 
     **Raises:** `ValueError` if a name is of no constant that is fitted, or a kind does not fit its bounds.
     """
@@ -112,7 +112,9 @@ def coordinates_of(model: NeuralODE, random: RandomEffects) -> tuple[Coordinate,
 
 def why_no_effect(name: str, groups: Sequence[Constants], free: Mapping[str, Bounds]) -> str:
     if any(name in group.names for group in groups):
-        return f"random names {name!r}, which its bounds hold at one value; give it bounds that differ, or leave it out."
+        return (
+            f"random names {name!r}, which its bounds hold at one value; give it bounds that differ, or leave it out."
+        )
     known = f"the constants are {', '.join(free)}" if free else "the model has no constants"
     return (
         f"random names {name!r}, but {known}; constants get their first values by field.constants, such as "
@@ -129,7 +131,8 @@ def read_random(random: object) -> dict[str, tuple[EffectKind | None, float]]:
         return {str(name): read_effect(str(name), entry) for name, entry in random.items()}
     if isinstance(random, str) or not is_sequence(random) or not all(isinstance(name, str) for name in random):
         raise ValueError(
-            f"random must be a list of constants, such as [ka, cl], or their kinds, {{ka: lognormal}}; got {random!r:.60}."
+            "random must be a list of constants, such as [ka, cl], or their kinds, {ka: lognormal}; "
+            f"got {random!r:.60}."
         )
     twice = sorted({str(name) for name in random if list(random).count(name) > 1})
     if twice:

@@ -29,7 +29,8 @@ from ..solver.problem import VectorField
 from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
 from .likelihood import METHODS, Method, Population, Structure
 from .noise import Noise, NoiseWords
-from .search import HESSIAN_STEP, NEAR, Optimum, find_hessian, search_from_starts
+from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
+from .search import NEAR, Optimum, find_hessian, search_from_starts
 from .subjects import Subjects
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class MixedEffects:
 
     **Arguments:**
 
-    - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the typical
-      prediction; `fo`, linear in the effects; or `laplace`, with the exact curvature.
+    - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the
+      typical prediction; `fo`, linear in the effects; or `laplace`, with the exact curvature.
     - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, for all channels or by channel; or first
       values, such as `{c: {additive: 0.7}}`.
     - `covariance`: of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
@@ -152,6 +153,8 @@ class PopulationFit:
         told = self.told
         found = np.full(self.hessian.shape, np.nan)
         at = np.ix_(told, told)
+        if not np.isfinite(self.hessian[at]).all():
+            return found
         values, vectors = np.linalg.eigh(self.hessian[at])
         if len(values) and values[0] > 0:
             found[at] = 2 * (vectors / values) @ vectors.T
@@ -200,7 +203,8 @@ class PopulationFit:
         for at, c in enumerate(self.structure.coordinates):
             middle, error = self.optimum.x[at], errors[at]
             value, lower, upper = (
-                float(from_line(np.asarray(middle + side * error * z if side else middle), c.bounds)) for side in (0, -1, 1)
+                float(from_line(np.asarray(middle + side * error * z if side else middle), c.bounds))
+                for side in (0, -1, 1)
             )
             found[c.name] = Estimate(value, float(error / slope(np.asarray(value), c.bounds)), lower, upper)
         return found
@@ -226,7 +230,9 @@ class PopulationFit:
         for (row, column), value, error in zip(places, values, errors, strict=True):
             own = float(error) if error > 0 else float("nan")
             name = names[row] if row == column else f"{names[row]},{names[column]}"
-            found[name] = positive_estimate(float(value), own) if row == column else symmetric_estimate(float(value), own)
+            found[name] = (
+                positive_estimate(float(value), own) if row == column else symmetric_estimate(float(value), own)
+            )
         return found
 
     @cached_property
@@ -277,13 +283,17 @@ class PopulationFit:
         return pd.DataFrame(table)
 
     @cached_property
+    def at_rows(self) -> Float[np.ndarray, "subject row channel"]:
+        """The prediction of each subject at its rows, from its own constants, in the user's units."""
+        return np.asarray(self.problem.subjects.expand(self.problem.phi(self.optimum.x, self.optimum.z)).f)
+
+    @cached_property
     def predictions(self) -> "pandas.DataFrame":
         """Each measurement with the prediction of its subject, of a typical subject, and its weighted residual."""
         import pandas as pd
 
         problem, subjects = self.problem, self.problem.subjects
-        phi = problem.phi(self.optimum.x, self.optimum.z)
-        own = np.asarray(subjects.expand(phi).f)
+        own = self.at_rows
         typical = np.asarray(subjects.expand(problem.phi(self.optimum.x, problem.still)).f)
         noise = self.structure.noise
         with scope("x64"):
@@ -302,6 +312,19 @@ class PopulationFit:
                 "weighted_residual": residual[subject, row, channel],
             }
         )
+
+    @cached_property
+    def known(self) -> KnownPopulation:
+        """The population without its data, which `write_population` stores."""
+        return KnownPopulation.of(self.optimum, self.method)
+
+    def predict(self, data: Dataset, level: float = 0.9) -> SubjectPredictions:
+        """Predicts known subjects, new ones, and new ones with a few measurements; see `predict_subjects`."""
+        return self.known.predict(data, level)
+
+    def check_by_simulation(self, channel: str | None = None) -> PredictiveCheck:
+        """A visual predictive check: where quantiles of the measurements lie in simulated studies."""
+        return check_by_simulation(self.optimum, self.data, channel)
 
     @property
     def untold(self) -> list[str]:
@@ -381,7 +404,8 @@ class PopulationFit:
         lines = [
             f"PopulationFit of {subjects.count} subjects, {int(subjects.mask.sum())} measurements by {self.method}: "
             f"{self.status}, objective {self.objective:.3f}",
-            f"{'':>22}  {'estimate':>10}  {'error':>9}  {'95 % interval':>22}  {'variance':>9}  {'error':>9}  shrinkage",
+            f"{'':>22}  {'estimate':>10}  {'error':>9}  {'95 % interval':>22}  {'variance':>9}  {'error':>9}"
+            "  shrinkage",
         ]
         shrinkage = self.shrinkage
         for name, each in self.fixed.items():
@@ -390,7 +414,9 @@ class PopulationFit:
                 spread = self.variances[name]
                 line += f"  {spread.value:9.4g}  {shown(spread.error)}  {100 * shrinkage[name]:8.0f}%"
             lines.append(line)
-        lines += [f"{'covariance ' + name:>22}  {numbers(each)}" for name, each in self.variances.items() if "," in name]
+        lines += [
+            f"{'covariance ' + name:>22}  {numbers(each)}" for name, each in self.variances.items() if "," in name
+        ]
         for channel, parameters in self.noise.items():
             lines += [f"{channel + ' ' + name:>22}  {numbers(each)}" for name, each in parameters.items()]
         lines.append(f"condition number of the estimates' correlations: {self.condition_number:.3g}")
@@ -443,8 +469,8 @@ def fit_population(
     **Arguments:**
 
     - `train`: measurements, a trajectory for each subject; doses as events, covariates as inputs.
-    - `random`: the constants that differ, or for each its kind: `lognormal` (the default of a positive constant), `logit`
-      (between two bounds) or `normal`; or `{"kind": "lognormal", "variance": 0.04}` with its first variance.
+    - `random`: the constants that differ, or for each its kind: `lognormal` (the default of a positive constant),
+      `logit` (between two bounds) or `normal`; or `{"kind": "lognormal", "variance": 0.04}` with its first variance.
     - `field`, `hidden`, `start`: as in `fit`; the field is `Known`. By default, subjects with doses start at 0, and
       others at their first measurement.
     - `population`: the method, the noise and the covariance of the effects.
@@ -457,7 +483,9 @@ def fit_population(
     """
     began = time.perf_counter()
     check_data(train, "train")
-    check_argument("population", population, MixedEffects | None, "a node_fit.MixedEffects such as MixedEffects(noise='combined')")
+    check_argument(
+        "population", population, MixedEffects | None, "a node_fit.MixedEffects such as MixedEffects(noise='combined')"
+    )
     given, population = {"field": field, "hidden": hidden, "start": start}, population or MixedEffects()
     options = replace(options or Options(), **{name: each for name, each in given.items() if each is not None})
     options = replace(options, precision="x64")
@@ -470,7 +498,9 @@ def fit_population(
         else:
             restarts = options.restarts if isinstance(options.restarts, int) else 1
             optimum, values = search_from_starts(problem, population.method, restarts, options.seed, tell)
-        hessian = np.full((len(optimum.x),) * 2, np.nan) if population.evaluate else find_hessian(optimum, population.method)
+        hessian = (
+            np.full((len(optimum.x),) * 2, np.nan) if population.evaluate else find_hessian(optimum, population.method)
+        )
         quadrature = optimum.population.quadrature(optimum.x, optimum.z, population.nodes) if population.nodes else None
     return PopulationFit(
         optimum,
@@ -494,8 +524,8 @@ def check_subjects(train: Dataset) -> None:
         raise ValueError(f"subject {empty[0]!r} has no measurement; give it one, or leave its rows out.")
     if len(train.trajectories) < 2:
         raise ValueError(
-            "a population needs several subjects, and the data have one trajectory; name the column that tells subjects "
-            "apart, data.trajectory=ID, or leave random out."
+            "a population needs several subjects, and the data have one trajectory; name the column that tells "
+            "subjects apart, data.trajectory=ID, or leave random out."
         )
 
 
@@ -505,16 +535,21 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     **Raises:** `ValueError` if the field has a network, or a word is unknown.
     """
     if not is_equations_alone(options.field):
-        raise ValueError("random effects need known equations; use field=known, whose constants differ between subjects.")
+        raise ValueError(
+            "random effects need known equations; use field=known, whose constants differ between subjects."
+        )
     states = states_of(options.field)
     if options.hidden == "auto" and states:
         options = replace(options, hidden=[name for name in states if name not in train.states])
     if options.start == "auto":
-        options = replace(options, start=partial(Stated, values=dict.fromkeys(states, 0.0)) if train.events and states else First)
+        options = replace(
+            options, start=partial(Stated, values=dict.fromkeys(states, 0.0)) if train.events and states else First
+        )
     rtol = options.solver.rtol
     plan = resolve(options, Facts.of(train, None)).options
     tolerance = rtol if isinstance(rtol, float) else RTOL
-    model = make_model(train, **(plan.parts | {"solver": with_tolerance(plan.solver, tolerance)}))
+    with scope("x64"):
+        model = make_model(train, **(plan.parts | {"solver": with_tolerance(plan.solver, tolerance)}))
     model.check_channels(train)
     coordinates = coordinates_of(model, random)
     effects = [c.name for c in coordinates if c.kind is not None]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from ..runtime.placement import scope
 from .effects import Coordinate, Covariances
 from .noise import Noise
-from .subjects import Expansion, Subjects, compile_exactly, expand
+from .subjects import Expansion, Subjects, compile_program, expand
 
 # First-order conditional estimation, with and without interaction of effects and noise, at effects of zero, Laplace's
 # approximation, and adaptive Gauss-Hermite quadrature (Pinheiro and Bates, J. Comput. Graph. Stat. 4, 1995; Wang,
@@ -35,8 +35,8 @@ MAX_NODES = 20_000
 class Parts(NamedTuple):
     """The parameters of a population.
 
-    - `theta`: coordinates of a typical subject. `factor`: the Cholesky factor of the effects' covariance, with a row for
-      each coordinate, of zeros where it has no effect.
+    - `theta`: coordinates of a typical subject. `factor`: the Cholesky factor of the effects' covariance, with a row
+      for each coordinate, of zeros where it has no effect.
     - `noise`: logarithms of the parameters of the noise.
     """
 
@@ -141,7 +141,7 @@ class Population:
         subjects = self.subjects
         z = self.still if begin is None else begin
         with scope("x64"):
-            where = (subjects.steps, subjects.model, subjects.batch)
+            where = (jnp.asarray(subjects.steps), subjects.model, subjects.batch)
             return np.asarray(search_modes(self.structure, interaction, *where, *self.given(x, z)))
 
     def objective(
@@ -221,7 +221,9 @@ def misfit(
     return jnp.where(mask, (noise.transform(y) - h) ** 2 / variance + jnp.log(variance), 0).sum()
 
 
-def weights(noise: Noise, parts: Parts, h: Array, mask: Array, variance: Array | None = None) -> Float[Array, "row channel"]:
+def weights(
+    noise: Noise, parts: Parts, h: Array, mask: Array, variance: Array | None = None
+) -> Float[Array, "row channel"]:
     """Twice the expected curvature of half the misfit by each prediction; of a given `variance`, of the mean alone."""
     if variance is not None:
         return jnp.where(mask, 1 / jnp.where(mask, variance, 1), 0)
@@ -253,11 +255,11 @@ class ModeSearch(NamedTuple):
     iteration: Int[Array, ""]
 
 
-@compile_exactly
+@compile_program
 def search_modes(
     structure: Structure,
     interaction: bool,
-    steps: int,
+    steps: Int[Array, ""],
     model: eqx.Module,
     batch: eqx.Module,
     x: Array,
@@ -293,7 +295,7 @@ def search_modes(
         gradient = jnp.where(better[:, None], gradient, search.gradient)
         curvature = jnp.where(better[:, None, None], curvature, search.curvature)
         damping = jnp.where(better, search.damping / 5, search.damping * 5)
-        damped = curvature * (1 + damping[:, None, None] * jnp.eye(z.shape[1]))
+        damped = curvature * (1 + damping[:, None, None] * jnp.eye(z.shape[1])[None])
         moved = z - jnp.linalg.solve(damped, gradient[..., None])[..., 0]
         slope = jnp.abs(gradient).max(axis=1, initial=0)
         return ModeSearch(
@@ -331,7 +333,7 @@ def polynomial(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Floa
     return f
 
 
-@compile_exactly
+@compile_program
 def objective_and_gradient(
     structure: Structure,
     method: str,
@@ -412,7 +414,7 @@ def linearised(
     return misfit(noise, parts, h, y, mask, variance) - gain + jnp.linalg.slogdet(curvature)[1]
 
 
-@compile_exactly
+@compile_program
 def curvatures(
     structure: Structure, expansion: Expansion, x: Array, z: Array, y: Array, mask: Array
 ) -> Float[Array, "subject effect effect"]:
@@ -428,7 +430,7 @@ def curvatures(
     return jax.vmap(one)(expansion, mask)
 
 
-@compile_exactly
+@compile_program
 def joint_densities(
     structure: Structure, f: Array, x: Array, z: Array, y: Array, mask: Array
 ) -> Float[Array, " subject"]:

@@ -78,7 +78,9 @@ class Noise:
             words = dict.fromkeys(channels, words)
         for name in words:
             if name not in channels:
-                raise ValueError(f"noise names {name!r}, which is not measured; the channels are {', '.join(channels)}.")
+                raise ValueError(
+                    f"noise names {name!r}, which is not measured; the channels are {', '.join(channels)}."
+                )
         kinds: list[str] = []
         given: list[tuple[float, ...]] = []
         for name in channels:
@@ -123,7 +125,7 @@ class Noise:
         positive_f = jnp.where(f > 0, f, 1.0)
         # Beyond the domain a straight line, so that a search comes back.
         logs = jnp.where(f > 0, jnp.log(positive_f), -1e3 + f)
-        return jnp.where(logarithmic, logs, f)
+        return jnp.where(logarithmic.reshape((1,) * (f.ndim - 1) + (-1,)), logs, f)
 
     def untransform(self, h: Float[np.ndarray, "*rows channel"]) -> Float[np.ndarray, "*rows channel"]:
         """The inverse of `transform`, on the host."""
@@ -158,13 +160,13 @@ class Noise:
             known = np.isfinite(y[..., index])
             if kind == "lognormal" and (y[..., index][known] <= 0).any():
                 raise ValueError(
-                    f"noise of {channel!r} is log-normal, and a measurement is not positive; use combined, or leave out "
-                    "these rows."
+                    f"noise of {channel!r} is log-normal, and a measurement is not positive; use combined, or leave "
+                    "these rows out."
                 )
             if kind in ("proportional", "power") and (known & (np.abs(f[..., index]) < 1e-12)).any():
                 raise ValueError(
-                    f"noise of {channel!r} is {kind}, and the model predicts 0 where a value was measured, which then has "
-                    f"no noise at all; use combined, or leave out these rows."
+                    f"noise of {channel!r} is {kind}, and the model predicts 0 where a value was measured, which then "
+                    "has no noise at all; use combined, or leave these rows out."
                 )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
 
+from ..minimize.restarts import draw_evenly
 from .likelihood import Method, Population
 
 POPULATION_LOG = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ GRADIENT, MAX_ITERATIONS = 1e-4, 400
 MAX_SEARCHES = 3
 # Of the noise without effects, this share is noise beside them.
 NOISE_SHARE = 0.5
+# Constants that are tried without effects, and the factor within which they are drawn.
+SCREENED, SCREENED_FACTOR = 256, 100.0
 # Other starts are drawn within this factor of the first constants.
 START_FACTOR = 5.0
 # A step of the differences of gradients that give the Hessian.
@@ -95,15 +98,45 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
             "field.constants."
         )
     structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
-    known = [subjects.mask[..., index] for index in range(predicted.shape[2])]
-    pairs = [(subjects.y[..., at][mask], predicted[..., at][mask]) for at, mask in enumerate(known)]
+    ends = [
+        descend(population, first_parameters(population, each, spread), "pooled")
+        for each in (theta, screen(population))
+    ]
+    best = min(ends, key=lambda end: end.value)
+    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
+    first = first_parameters(population, theta, spread)[fixed + len(spread) :]
+    noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
+    return np.concatenate([best.x[:fixed], spread, noise])
+
+
+def first_parameters(
+    population: Population, theta: Float[np.ndarray, " coordinate"], spread: Float[np.ndarray, " parameter"]
+) -> Float[np.ndarray, " parameter"]:
+    """All parameters, with noise of the size of the residuals that constants leave."""
+    subjects, noise = population.subjects, population.structure.noise
+    predicted = np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1)), 2).f)
+    pairs = [
+        (subjects.y[..., at][mask], predicted[..., at][mask])
+        for at, mask in enumerate(np.moveaxis(subjects.mask, 2, 0))
+    ]
     residuals = [float(np.sqrt(np.mean((y - f) ** 2))) for y, f in pairs]
     sizes = [float(np.sqrt(np.mean(y**2))) or 1.0 for y, _ in pairs]
-    x = np.concatenate([theta, spread, structure.noise.first(residuals, sizes)])
-    found = descend(population, x, "pooled").x
-    given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
-    noise = np.where(given, x[len(theta) + len(spread) :], found[len(theta) + len(spread) :] + np.log(NOISE_SHARE))
-    return np.concatenate([found[:fixed], spread, noise])
+    return np.concatenate([theta, spread, noise.first(residuals, sizes)])
+
+
+def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
+    """Of many constants around the first ones, those that fit all subjects best, each channel in units of its size."""
+    subjects = population.subjects
+    theta, best, least = subjects.first(), subjects.first(), np.inf
+    scale = np.sqrt((subjects.mask * subjects.y**2).sum(axis=(0, 1)) / np.maximum(subjects.mask.sum(axis=(0, 1)), 1))
+    width = np.full(theta.shape, np.log(SCREENED_FACTOR))
+    for at in draw_evenly(theta - width, theta + width, SCREENED, 0):
+        f = np.asarray(subjects.expand(np.tile(at, (subjects.count, 1)), 2).f)
+        with np.errstate(all="ignore"):
+            misfit = float((subjects.mask * np.log1p(((subjects.y - f) / scale) ** 2)).sum())
+        if misfit < least:
+            best, least = at, misfit
+    return best
 
 
 def descend(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:

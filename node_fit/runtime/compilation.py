@@ -33,8 +33,7 @@ Executable = Callable[..., PyTree]
 CROWDED = 0.5  # share of the mappings above which programs are freed
 # Programs that are compiled at the same time: more would need more memory, and a run has few.
 AT_ONCE = 2
-# Options of `jax.jit`. Fused kernels of many small sums take XLA twice as long to compile; and from loops over steps,
-# XLA's compiler for CPUs makes fused kernels whose forward-mode derivatives may be wrong by some per cent.
+# Options of `jax.jit`: fused kernels of many small sums take XLA twice as long to compile, and save nothing there.
 WITHOUT_FUSION_EMITTERS = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else None
 
 

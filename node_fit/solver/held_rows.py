@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .methods import Tableau, Tolerances, combine, runge_kutta_step, tableau
 from .problem import InitialValueProblem, Interval, Intervals, by_interval
@@ -53,7 +53,7 @@ def march_rows(
     method: str,
     problem: InitialValueProblem,
     intervals: Intervals,
-    substeps: int,
+    substeps: int | Int[Array, ""],
     tolerances: Tolerances,
     *,
     together: bool = False,
@@ -66,7 +66,7 @@ def march_rows(
     - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
       that diverges, and its gradient, stay finite.
     - `intervals`: the intervals between its rows.
-    - `substeps`: steps in each interval.
+    - `substeps`: steps in each interval. A traced number lets one program serve any, without reverse-mode derivatives.
     - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
     - `together`: solve all intervals at once, and not one after the other; not with triggers.
     """
@@ -103,12 +103,21 @@ def march_rows(
                 after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 
-        numbers = jnp.arange(substeps, dtype=h.dtype)
-        unroll = substeps if substeps <= UNROLLED and triggers is None else 1
-        carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
+        if isinstance(substeps, int):
+            numbers = jnp.arange(substeps, dtype=h.dtype)
+            unroll = substeps if substeps <= UNROLLED and triggers is None else 1
+            carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
+            largest = errors.max(axis=0)
+        else:
+
+            def numbered(number: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
+                carry, error = substep(state[0], number.astype(h.dtype))
+                return carry, jnp.maximum(state[1], error)
+
+            carry, largest = jax.lax.fori_loop(0, substeps, numbered, ((y, slope, watch), jnp.zeros_like(h)))
         y, _, watch = carry
         y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
-        return carry, (y, errors.max(axis=0))
+        return carry, (y, largest)
 
     def alone(y: Array, interval: Interval) -> tuple[Array, Array]:
         (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), interval)

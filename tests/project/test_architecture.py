@@ -36,6 +36,7 @@ LIBRARY = [
     "discover",
     "fitting",
     "ecosystem",
+    "population",
     "export",
     "petab",
     "__init__",

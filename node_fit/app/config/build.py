@@ -359,6 +359,29 @@ def read_equation_file(config: DictConfig) -> None:
         check_equations(config, texts)
 
 
+def add_random_constants(config: DictConfig) -> None:
+    """Gives constants that `random` names, and for which the config has no value, a first value of 1."""
+    random, field = to_plain(config.get("random")), config.get("field")
+    if not random or not OmegaConf.is_dict(field) or field.get("_target_") != f"node_fit.{Known.__name__}":
+        return
+    groups = [to_plain(OmegaConf.select(config, f"{part}.constants")) for part in ("field", "start", "observation")]
+    given = {name for group in groups if is_mapping(group) for name in group}
+    texts = to_plain(field.get("equations"))
+    if not is_mapping(texts):
+        return
+    with suppress(ValueError):  # A text that is no equation is told where it is checked.
+        used = Equations.of(texts).names_used()
+        with open_dict(field):
+            field.constants = {
+                **(to_plain(field.get("constants")) or {}),
+                **{
+                    name: 1.0
+                    for name in as_list(random)
+                    if isinstance(name, str) and name in used and name not in given
+                },
+            }
+
+
 def check_equations(config: DictConfig, texts: Mapping[Any, object] | None = None) -> None:
     """Refuses known equations that can't be read, or use a name that is not in the config.
 

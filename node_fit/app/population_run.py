@@ -1,0 +1,215 @@
+"""A run with random effects: a population is fitted, its estimates are printed, and its directory written."""
+
+import functools
+import time
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from ..data.dataset import Dataset
+from ..evaluation.metrics import jsonable, score_predictions
+from ..evaluation.simulation import predictions_frame
+from ..plots.curves import TRAIN, Curves
+from ..plots.figures import plot_fit, plot_starts
+from ..plots.population import Bands, plot_observed, plot_predictive_check
+from ..population.effects import RandomEffects
+from ..population.fit import LEVEL, MixedEffects, PopulationFit, fit_population
+from ..population.prediction import draw_curves
+from ..population.search import Optimum
+from ..population.storage import write_population
+from ..report.pages import make_run_page
+from ..runtime.compilation import keep_programs
+from ..runtime.serialization import Json
+from ..storage.files import write_file
+from .background import warn_on_error
+from .config.build import build, build_parts, check_top, errors_of_data, trajectories_to_plot
+from .config.composition import ConfigError
+from .run_directory import RunDirectory, write_config
+
+
+def is_population(config: DictConfig) -> bool:
+    """Whether a config names constants that differ between subjects."""
+    return bool(config.get("random"))
+
+
+@dataclass
+class PopulationRun:
+    """A run of a population.
+
+    **Arguments:** `began`: when, in seconds of `time.perf_counter`. `record`: how it was started.
+    """
+
+    config: DictConfig
+    files: RunDirectory
+    console: Console
+    began: float
+    record: Json
+
+    def run(self) -> int:
+        """Fits the population, prints the estimates, and writes the directory.
+
+        **Returns:** the exit code.
+        """
+        config, files = self.config, self.files
+        if config.resume:
+            raise ConfigError("resume continues a training, and a population is fitted at once; leave resume out.")
+        check_top(config)
+        files.check_unused()
+        keep_programs(config.compile_cache)
+        parts = build_parts(replace_precision(config))
+        settings: MixedEffects = build(config.population, "population")
+        with errors_of_data():
+            splits, notes = replace(parts.data, split=parts.data.split.with_shares(0.0)).load_and_tell()
+        files.write_record(self.record, splits.named())
+        write_file(files.config, write_config(config).encode())
+        self.say(f"run: {files.path}")
+        train = splits.train
+        self.say(f"node_fit: {len(train.trajectories)} subjects, {int(np.isfinite(train.ys).sum())} measurements; x64")
+        for note in notes:
+            self.say(note)
+        fit = fit_population(
+            train,
+            random=cast(RandomEffects, OmegaConf.to_container(config.random)),
+            population=settings,
+            options=parts.options,
+            tell=functools.partial(self.tell_start, parts.options.restarts),
+        )
+        self.finish(fit)
+        return 0
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def tell_start(self, restarts: object, number: int, end: Optimum | ValueError) -> None:
+        if isinstance(restarts, int) and restarts > 1:
+            said = end if isinstance(end, ValueError) else f"objective {end.value:.3f}"
+            self.say(f"start {number + 1} of {restarts}: {said}")
+
+    def finish(self, fit: PopulationFit) -> None:
+        """Writes, draws and prints the results."""
+        files = self.files
+        write_population(fit.known, files.path)
+        fit.individuals.to_csv(files.path / "individuals.csv", index=False)
+        fit.predictions.to_csv(files.path / "subjects.csv", index=False)
+        individual = fit.at_rows
+        files.write_predictions(predictions_frame(fit.data, individual, split=TRAIN))
+        sentences = describe_effects(fit)
+        summary = summarise_population(fit, individual, sentences)
+        summary["overrides"] = self.record["overrides"]
+        summary["seconds"] = {"fit": round(fit.seconds, 3), "total": round(time.perf_counter() - self.began, 3)}
+        files.write_summary(summary)
+        for line in (*fit.lines, *sentences):
+            self.say(line)
+        self.draw(fit)
+        self.say("individuals.csv holds the constants of each subject, subjects.csv the prediction of each measurement")
+        self.say(f"run: {files.path}")
+
+    def draw(self, fit: PopulationFit) -> None:
+        """Draws the subjects, observed against predicted values, the predictive check, and the page."""
+        files, data = self.files, fit.data
+        with warn_on_error(f"the plots in {files.plots} were", files.plots):
+            files.plots.mkdir(exist_ok=True)
+            found = draw_curves(fit.optimum, data)
+            curves = Curves({TRAIN: data}, {TRAIN: (found.ts, found.individual)}, at_rows={TRAIN: fit.at_rows})
+            plot_fit(curves, files.plots / "fit.png", trajectories_to_plot(self.config))
+            draw_checks(fit, files)
+            if len(fit.objectives) > 1:
+                plot_starts([each / 2 for each in fit.objectives], files.plots / "starts.png", is_likelihood=True)
+        if self.config.report:
+            with warn_on_error(f"{files.path / 'report.html'} was", files.path):
+                make_run_page(files.path, curves)
+                self.say(f"report: {files.path.absolute() / 'report.html'}")
+
+
+def replace_precision(config: DictConfig) -> DictConfig:
+    """The config in double precision, which exact second derivatives need."""
+    config = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(config)))
+    config.precision = "x64"
+    return config
+
+
+def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
+    """Draws observed against predicted values and a predictive check of each channel."""
+    rows, units = fit.predictions, fit.data.units
+    for channel in fit.data.states:
+        own = rows[rows["channel"] == channel]
+        if own.empty:
+            continue
+        suffix = "" if len(fit.data.states) == 1 else f"_{channel}"
+        label = with_unit(channel, fit.data)
+        values = [own[name].to_numpy() for name in ("observed", "population", "individual")]
+        plot_observed(*values, files.plots / f"observed{suffix}.png", label=label)
+        check = fit.check_by_simulation(channel)
+        bands = Bands(check.times, check.observed, check.lower, check.middle, check.upper)
+        time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time
+        plot_predictive_check(
+            bands,
+            own[fit.data.time].to_numpy(),
+            values[0],
+            files.plots / f"predictive_check{suffix}.png",
+            labels=[time_label, label],
+        )
+
+
+def with_unit(name: str, data: Dataset) -> str:
+    return f"{name} [{data.units[name]}]" if name in data.units else name
+
+
+def describe_effects(fit: PopulationFit) -> list[str]:
+    """Sentences on effects that the data do not tell, each with a test, and on estimates that they do not."""
+    sentences: list[str] = []
+    if fit.evaluated:
+        return ["the parameters are those given; only the objective was computed"]
+    for name in fit.untold:
+        test = fit.compare_without(name)
+        sentences.append(
+            f"the data tell little of how {name} differs between subjects (variance {fit.variances[name].value:.2g}, "
+            f"shrinkage {100 * fit.shrinkage[name]:.0f}%): {test}; leave it out of random if it is not needed"
+        )
+    if not np.isfinite(fit.condition_number):
+        sentences.append(
+            "the objective has no minimum in some direction, so that there are no standard errors; use fewer effects, "
+            "simpler noise, or restarts=10"
+        )
+    elif fit.condition_number > 1000:
+        sentences.append(
+            f"the condition number is {fit.condition_number:.3g}: the data hardly tell some parameters apart; use fewer"
+        )
+    return sentences
+
+
+def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: list[str]) -> Json:
+    """The content of `summary.json`, with the words of other runs."""
+    parameters = len(fit.optimum.x)
+    values = int(fit.problem.subjects.mask.sum())
+    sentence = f"objective {fit.objective:.3f} by {fit.method}, {values} measurements of {len(fit.eta)} subjects"
+    intervals = {
+        name: {"estimate": each.value, "lower": jsonable(each.lower), "upper": jsonable(each.upper)}
+        for name, each in fit.fixed.items()
+    }
+    return {
+        "status": fit.status,
+        "reason": {
+            "converged": "another Newton step would gain nothing",
+            "stopped": "the search ended before its gradient was small",
+            "evaluated": "population.evaluate=true keeps the parameters",
+        }[fit.status],
+        "population": fit.population,
+        "constants": fit.constants,
+        "confidence": {"method": "fisher", "level": LEVEL, "constants": intervals},
+        "likelihood": {
+            "nll": fit.objective / 2 + values * np.log(2 * np.pi) / 2,
+            "noise": "the population's",
+            "aic": fit.objective + values * np.log(2 * np.pi) + 2 * parameters,
+            "bic": fit.objective + values * np.log(2 * np.pi) + parameters * np.log(values),
+        },
+        "parameters": parameters,
+        "metrics": {TRAIN: score_predictions(fit.data, individual).as_dict()},
+        "diagnosis": {
+            "kind": "unfinished" if fit.status == "stopped" else "converged",
+            "sentence": ". ".join([sentence, *sentences]),
+        },
+    }

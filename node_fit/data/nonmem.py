@@ -1,0 +1,326 @@
+"""Tables of subjects and doses as NONMEM and nlmixr2 have them: a row for each dose and for each measurement."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .dataset import Dataset
+from .table_source import Table, with_events
+from .tables.reading import find_files
+
+if TYPE_CHECKING:
+    import pandas
+
+# The columns that say what a row is; in any case.
+COLUMNS = ("ID", "TIME", "DV", "AMT", "EVID", "CMT", "MDV", "DVID", "RATE", "DUR", "II", "ADDL", "SS", "CENS", "LIMIT")
+# A table of doses has these, and one of the others.
+NEEDED, DOSES = ("ID", "TIME", "DV"), ("AMT", "EVID")
+# Codes of EVID: a measurement, a dose, another row, a reset, a reset with a dose; 101 is nlmixr2's dose at CMT 1.
+MEASUREMENT, DOSE, OTHER, RESET, RESET_AND_DOSE, COMPARTMENT_CODE = 0, 1, 2, 3, 4, 100
+# Doses before one at a steady state.
+STEADY_DOSES = 30
+# A measurement that follows a dose into the same state at the same time is this share of the record later.
+LATER = 1e-8
+INFUSION = "infusion_"
+
+
+class Doses(NamedTuple):
+    """Doses: `jumps`, as rows of events, and `rates`, as `(begin, end, rate)` by subject and state."""
+
+    jumps: list[dict[str, object]]
+    rates: dict[tuple[str, str], list[tuple[float, float, float]]]
+
+
+def find_columns(names: Sequence[str]) -> dict[str, str]:
+    """The columns of doses and measurements among names, by NONMEM's word in capitals."""
+    return {name.strip().upper(): name for name in names if name.strip().upper() in COLUMNS}
+
+
+def is_dosing_table(names: Sequence[str]) -> bool:
+    """Whether columns are those of a table of doses and measurements."""
+    found = find_columns(names)
+    return all(name in found for name in NEEDED) and any(name in found for name in DOSES)
+
+
+@dataclass(frozen=True)
+class NONMEM(Table):
+    """Subjects, doses and measurements in one table, with NONMEM's columns.
+
+    These are ID, TIME, DV, AMT, EVID, CMT, MDV, DVID, RATE, DUR, II, ADDL and SS.
+
+    A dose at CMT n goes into the n-th state of the equations, and DV at CMT n measures that state; DVID names what DV
+    measures, or counts `states`. A dose with RATE or DUR is an infusion: the input `infusion_STATE` is its rate, which
+    the equation of that state has to add. A row of a dose is no measurement.
+
+    **Arguments:** `compartments`: the states of the equations in their order; the others as of `Table`.
+
+    **Raises:** `ValueError` that names the file, the row and the column.
+    """
+
+    compartments: Sequence[str] = field(default_factory=tuple)
+
+    def read(self, path: str | Sequence[str], unit: str | None = None) -> Dataset:
+        frames = [self.read_rows(file) for file in find_files(path)]
+        import pandas as pd
+
+        rows = pd.concat(frames, ignore_index=True)
+        doses = self.read_doses(rows)
+        measured = self.read_measurements(rows, doses)
+        columns = [name for name in self.inputs if not name.startswith(INFUSION)]
+        given = self.covariates or ()
+        data = Dataset.from_frame(
+            measured,
+            time="TIME" if self.time is None else self.time,
+            states=self.states,
+            inputs=[*columns, *self.infusions(doses)],
+            covariates=list(given) if not isinstance(given, Mapping) else given,
+            trajectory=self.trajectory,
+            units=self.units,
+            origin=str(path),
+        )
+        events = [row for row in doses.jumps if row["trajectory"] in data.trajectories]
+        return self.scaling.marked(with_events(data, events) if events else data)
+
+    def infusions(self, doses: Doses) -> list[str]:
+        """The inputs that are rates of infusions.
+
+        **Raises:** `ValueError` if `inputs` lacks one.
+        """
+        found = list(dict.fromkeys(f"{INFUSION}{state}" for _, state in doses.rates))
+        for name in found:
+            if name not in self.inputs:
+                state = name.removeprefix(INFUSION)
+                raise ValueError(
+                    f"the data have infusions into {state!r} (RATE or DUR); add the input {name} to its equation, "
+                    f"{{{state}: ... + {name}}}, and to inputs: data.inputs=[{name}]."
+                )
+        return [name for name in self.inputs if name.startswith(INFUSION)]
+
+    def read_rows(self, path: Path) -> "pandas.DataFrame":
+        """The rows of a file, with NONMEM's words as names of columns, and where each is."""
+        import pandas as pd
+
+        try:
+            frame = pd.read_csv(path, sep=None, engine="python", dtype=str, keep_default_na=False, comment="#")
+        except (ValueError, UnicodeError) as error:
+            raise ValueError(f"{path} can't be read as a table: {str(error).splitlines()[0]}.") from None
+        frame.columns = [str(name).strip() for name in frame.columns]
+        words = find_columns(list(frame.columns))
+        missing = [name for name in NEEDED if name not in words]
+        if missing:
+            raise ValueError(f"{path} has no column {missing[0]}; a table of doses needs {', '.join(NEEDED)}.")
+        frame = frame.rename(columns={name: word for word, name in words.items()})
+        frame["where"] = [f"{path}, line {number + 2}" for number in range(len(frame))]
+        frame["subject"] = [plain(name) for name in frame["ID"]]
+        for name in ("TIME", "DV", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
+            if name in frame:
+                frame[name] = numbers(frame, name)
+        if frame["TIME"].isna().any():
+            raise ValueError(f"{frame['where'][frame['TIME'].isna()].iloc[0]} has no TIME; give one to each row.")
+        if (frame.get("CENS", pd.Series(dtype=str)).str.strip().replace("", "0").astype(float) != 0).any():
+            raise ValueError(f"{path} has censored values (CENS); leave these rows out, or leave the column out.")
+        frame["is_dose"] = are_doses(frame)
+        return frame
+
+    def state_at(self, cell: object, where: str) -> str:
+        """The state of a compartment's number or name."""
+        text = plain(str(cell))
+        if text in self.compartments:
+            return text
+        if not text.isdigit() or not 1 <= int(text) <= len(self.compartments):
+            known = ", ".join(f"{number} {name}" for number, name in enumerate(self.compartments, start=1))
+            raise ValueError(f"{where} has CMT {text!r}, and the states of the equations are {known}.")
+        return self.compartments[int(text) - 1]
+
+    def read_doses(self, rows: "pandas.DataFrame") -> Doses:
+        """The doses and resets of all rows, with additional ones, and those before a steady state."""
+        doses = Doses([], {})
+        for _, row in rows[rows["is_dose"]].iterrows():
+            where, subject, time = str(row["where"]), str(row["subject"]), float(row["TIME"])
+            code = int(row["EVID"]) if "EVID" in row and row["EVID"] == row["EVID"] else DOSE
+            if code in (RESET, RESET_AND_DOSE):
+                doses.jumps.extend(
+                    {"_where": where, "trajectory": subject, "time": time, "state": state, "set": 0.0}
+                    for state in self.compartments
+                )
+            amount = value_of(row, "AMT")
+            if code == RESET or amount == 0:
+                continue
+            given = str(row["CMT"]).strip() if "CMT" in row else ""
+            cell = given if given not in ("", ".") else str(max(code // COMPARTMENT_CODE, 1))
+            state = self.state_at(cell, where)
+            for at in dose_times(row, time, where):
+                self.add_dose(doses, row, where, subject, state, at, amount)
+        return doses
+
+    def add_dose(
+        self, doses: Doses, row: "pandas.Series", where: str, subject: str, state: str, time: float, amount: float
+    ) -> None:
+        """Adds a dose: a jump, or the rate of an infusion."""
+        rate, duration = value_of(row, "RATE"), value_of(row, "DUR")
+        if rate < 0:
+            raise ValueError(
+                f"{where} has RATE {rate:g}, a rate or duration that the model estimates; write a state with an "
+                "equation for it, and a dose into that."
+            )
+        if rate > 0 or duration > 0:
+            duration = amount / rate if rate > 0 else duration
+            doses.rates.setdefault((subject, state), []).append((time, time + duration, amount / duration))
+        else:
+            doses.jumps.append({"_where": where, "trajectory": subject, "time": time, "state": state, "add": amount})
+
+    def read_measurements(self, rows: "pandas.DataFrame", doses: Doses) -> "pandas.DataFrame":
+        """A row for each subject and time, with a column for each state that is measured, and rates of infusions."""
+        import pandas as pd
+
+        time, name = self.time or "TIME", self.trajectory or "ID"
+        extra = [column for column in (*self.inputs, *(self.covariates or ())) if column in rows.columns]
+        table: dict[tuple[str, float], dict[str, object]] = {}
+        duration = float(np.ptp(rows["TIME"])) or 1.0
+        jumps = {(str(row["trajectory"]), float(str(row["time"])), str(row["state"])) for row in doses.jumps}
+        dosed: set[tuple[str, float, str]] = set()
+        for _, row in rows.iterrows():
+            subject, at = str(row["subject"]), float(row["TIME"])
+            cell = table.setdefault((subject, at), {})
+            cell.update({column: row[column] for column in extra})
+            if row["is_dose"]:
+                dosed |= {jump for jump in jumps if jump[:2] == (subject, at)}
+                continue
+            if value_of(row, "MDV") or value_of(row, "EVID") == OTHER or np.isnan(row["DV"]):
+                continue
+            state = self.measured_state(row)
+            if state is None:
+                continue
+            if (subject, at, state) in dosed:
+                cell = table.setdefault((subject, at + LATER * duration), dict(cell))
+            if state in cell:
+                raise ValueError(f"{row['where']} measures {state!r} at a time that has a value already; average them.")
+            cell[state] = row["DV"]
+        last = rows.groupby("subject")["TIME"].max()
+        moments = [(subject, at) for (subject, _), rates in doses.rates.items() for rate in rates for at in rate[:2]]
+        moments += [(str(event["trajectory"]), float(str(event["time"]))) for event in doses.jumps]
+        for subject, at in moments:
+            if at < last[subject]:
+                table.setdefault((subject, at), {})
+        order = {subject: number for number, subject in enumerate(dict.fromkeys(rows["subject"]))}
+        keys = sorted(table, key=lambda key: (order[key[0]], key[1]))
+        made = pd.DataFrame([{name: subject, time: at, **table[subject, at]} for subject, at in keys])
+        for state in self.states:
+            if state not in made:
+                raise ValueError(
+                    f"no row measures {state!r}; the states that are measured are those at CMT or of DVID."
+                )
+        for column in extra:
+            made[column] = made.groupby(name)[column].transform(lambda values: values.ffill().bfill())
+        for column in (each for each in self.inputs if each.startswith(INFUSION)):
+            rates = [doses.rates.get((subject, column.removeprefix(INFUSION)), []) for subject, _ in keys]
+            made[column] = [
+                sum(rate for begin, end, rate in own if begin <= at < end)
+                for (_, at), own in zip(keys, rates, strict=True)
+            ]
+        return made
+
+    def measured_state(self, row: "pandas.Series") -> str | None:
+        """What a row measures, by its DVID, its CMT, or as the only one; None if that is not among the states."""
+        for column, names in (("DVID", self.states), ("CMT", self.compartments)):
+            text = plain(str(row[column])) if column in row else ""
+            if text in ("", "."):
+                continue
+            if column == "DVID" and not text.isdigit():
+                return text if text in names else None
+            if column == "CMT":
+                state = self.state_at(text, str(row["where"]))
+                is_formula = len(self.states) == 1 and self.states[0] not in self.compartments
+                return self.states[0] if is_formula else state if state in self.states else None
+            if not 1 <= int(text) <= len(names):
+                raise ValueError(
+                    f"{row['where']} has DVID {text}, and {len(names)} states are named: {', '.join(names)}."
+                )
+            return names[int(text) - 1]
+        if len(self.states) > 1:
+            raise ValueError(f"{row['where']} does not say what it measures; add a column DVID or CMT.")
+        return self.states[0]
+
+
+def plain(text: str) -> str:
+    """A name or a whole number without blanks and decimals: `1.0` is `1`."""
+    text = text.strip()
+    return text.removesuffix(".0") if text.removesuffix(".0").isdigit() else text
+
+
+def numbers(frame: "pandas.DataFrame", name: str) -> list[float]:
+    """A column of numbers, in which a dot or nothing is missing.
+
+    **Raises:** `ValueError` that names the row.
+    """
+    found: list[float] = []
+    for text, where in zip(frame[name], frame["where"], strict=True):
+        try:
+            found.append(float("nan") if text.strip() in ("", ".", "NA", "NaN") else float(text))
+        except ValueError:
+            raise ValueError(f"{where}, column {name}: {text!r} is not a number; correct it, or write a dot.") from None
+    return found
+
+
+def value_of(row: "pandas.Series", name: str) -> float:
+    """A number of a row; 0 where it has none."""
+    value = float(row[name]) if name in row else 0.0
+    return 0.0 if np.isnan(value) else value
+
+
+def are_doses(frame: "pandas.DataFrame") -> list[bool]:
+    """Which rows are doses or resets: by EVID, or by an amount where there is none."""
+    found: list[bool] = []
+    for _, row in frame.iterrows():
+        code, amount = (row["EVID"] if "EVID" in frame else float("nan")), value_of(row, "AMT")
+        if np.isnan(code):
+            found.append(amount > 0)
+        elif code in (MEASUREMENT, OTHER):
+            found.append(False)
+        elif code in (DOSE, RESET, RESET_AND_DOSE) or (code > COMPARTMENT_CODE and code % COMPARTMENT_CODE == 1):
+            found.append(True)
+        else:
+            raise ValueError(
+                f"{row['where']} has EVID {code:g}; known are 0 (a measurement), 1 (a dose), 2 (neither), 3 (a reset), "
+                "4 (a reset with a dose), and 101, 201, ... (a dose at CMT 1, 2, ...)."
+            )
+    return found
+
+
+def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
+    """The times of a dose, of its additional ones, and of those before it at a steady state."""
+    interval, more, steady = value_of(row, "II"), int(value_of(row, "ADDL")), value_of(row, "SS")
+    if (more or steady) and interval <= 0:
+        raise ValueError(f"{where} has ADDL or SS without II, the time between two doses; give II.")
+    times = [time + interval * number for number in range(more + 1)]
+    if steady:
+        times = [time - interval * number for number in range(STEADY_DOSES, 0, -1)] + times
+    return times
+
+
+def guess_measured(path: Path, compartments: Sequence[str]) -> list[str]:
+    """The states that a table measures, in the order of the equations; by DVID, by CMT, or the one named DV.
+
+    Without these columns, it is the last state.
+    """
+    source = NONMEM(path=str(path), time="TIME", states=("DV",), trajectory="ID", compartments=compartments)
+    rows = source.read_rows(path)
+    rows = rows[~rows["is_dose"] & rows["DV"].notna()]
+    if "MDV" in rows:
+        rows = rows[rows["MDV"] != 1]
+    if "DVID" in rows:
+        names = list(dict.fromkeys(plain(text) for text in rows["DVID"]))
+        return names if all(not name.isdigit() for name in names) else list(compartments[-len(names) :])
+    if "CMT" in rows:
+        found = {source.state_at(cell, str(where)) for cell, where in zip(rows["CMT"], rows["where"], strict=True)}
+        return [name for name in compartments if name in found]
+    return ["DV"] if "DV" in compartments else list(compartments[-1:])
+
+
+def infused_states(path: Path, compartments: Sequence[str]) -> list[str]:
+    """The states that a table has infusions into."""
+    source = NONMEM(path=str(path), time="TIME", states=("DV",), trajectory="ID", compartments=compartments)
+    return list(dict.fromkeys(state for _, state in source.read_doses(source.read_rows(path)).rates))

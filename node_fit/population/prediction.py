@@ -1,0 +1,234 @@
+"""Predictions of a population: of known subjects, of new ones, and of new ones with a few measurements."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..data.dataset import Dataset
+from ..data.table_source import with_times
+from ..model.neural_ode import NeuralODE
+from ..runtime.placement import scope
+from .likelihood import Population, Structure
+from .search import Optimum
+from .subjects import Subjects
+
+if TYPE_CHECKING:
+    import pandas
+
+# Draws that bands are quantiles of, and the share of measurements that these should hold.
+DRAWS, LEVEL = 200, 0.9
+# Times of a curve between the first and the last row of a subject.
+CURVE_TIMES = 80
+# Simulated studies of a visual predictive check, its quantiles, and the most bins of time.
+STUDIES, QUANTILES, MAX_BINS = 200, (0.05, 0.5, 0.95), 10
+
+
+class KnownPopulation(NamedTuple):
+    """A population without its data, which predicts subjects.
+
+    - `model`: of a typical subject. `x`: the parameters, of this `structure`. `method`: that they were fitted by.
+    - `names`: of the subjects of the fit. `z`, `spread`: the modes of their effects, in units of the distribution, and
+      the covariance of these given the measurements.
+    - `steps`: solver steps between two rows.
+    """
+
+    model: NeuralODE
+    structure: Structure
+    x: Float[np.ndarray, " parameter"]
+    method: str
+    names: tuple[str, ...]
+    z: Float[np.ndarray, "subject effect"]
+    spread: Float[np.ndarray, "subject effect effect"]
+    steps: int
+
+    @staticmethod
+    def of(optimum: Optimum, method: str) -> "KnownPopulation":
+        """The population at an optimum."""
+        x, z, problem = optimum.x, optimum.z, optimum.population
+        subjects, structure, spread = problem.subjects, problem.structure, problem.spread_of_modes(x, z)
+        model = subjects.model_at(x[: structure.ends[0]])
+        return KnownPopulation(model, structure, x, method, subjects.names, z, spread, subjects.steps)
+
+    def predict(self, data: Dataset, level: float = LEVEL, seed: int = 0) -> "SubjectPredictions":
+        """Predicts subjects; see `predict_subjects`."""
+        return predict_subjects(self, data, level, seed)
+
+
+class SubjectPredictions(NamedTuple):
+    """Predictions at the rows of data, in the user's units.
+
+    - `data`: with those rows. `ys`: predictions of each subject, shape `(subject, row, channel)`.
+    - `lower`, `upper`: the ends of bands that hold a share of the measurements: they include the noise and what is not
+      known of the subject, for a new one all of the scatter between subjects.
+    - `ways`: of each subject: `known`, its mode in the fit; `measured`, its mode by its rows here; or `population`.
+    """
+
+    data: Dataset
+    ys: Float[np.ndarray, "subject row channel"]
+    lower: Float[np.ndarray, "subject row channel"]
+    upper: Float[np.ndarray, "subject row channel"]
+    ways: tuple[str, ...]
+
+    def frame(self) -> "pandas.DataFrame":
+        """A row for each row of the data."""
+        import pandas as pd
+
+        data, at = self.data, self.data.valid & self.data.scored
+        table: dict[str, object] = {
+            "trajectory": np.repeat(np.array(data.trajectories, object), at.sum(axis=1)),
+            data.time: data.ts[at],
+        }
+        for index, name in enumerate(data.states):
+            table[name] = data.ys[at][:, index]
+            table[f"{name}_predicted"] = self.ys[at][:, index]
+            table[f"{name}_lower"] = self.lower[at][:, index]
+            table[f"{name}_upper"] = self.upper[at][:, index]
+        table["from"] = np.repeat(np.array(self.ways, object), at.sum(axis=1))
+        return pd.DataFrame(table)
+
+
+def predict_subjects(
+    population: KnownPopulation, data: Dataset, level: float = LEVEL, seed: int = 0
+) -> SubjectPredictions:
+    """Predicts known subjects, new ones, and new ones with a few measurements.
+
+    A known subject without measurements here has its mode in the fit, one with measurements its mode given these, and
+    any other is drawn from the population.
+
+    **Arguments:** `data`: rows with the columns of the fit; measurements may be missing. `level`: the share of
+    measurements that bands should hold.
+
+    **Raises:** `ValueError` if the columns are not those of the fit.
+    """
+    model, x, known = population.model, population.x, population.names
+    data = model.scaler.marked(data)
+    model.check_channels(data)
+    subjects = Subjects.of(model, population.structure.coordinates, data)
+    problem = Population(replace(subjects, steps=population.steps), population.structure)
+    problem = problem.settled(x, problem.still)
+    measured = problem.subjects.mask.any(axis=(1, 2))
+    z, spread = problem.still, np.tile(np.eye(problem.still.shape[1]), (problem.subjects.count, 1, 1))
+    if measured.any():
+        modes = problem.find_modes(x, interaction=population.method != "foce")
+        z = np.where(measured[:, None], modes, z)
+        spread = np.where(measured[:, None, None], problem.spread_of_modes(x, modes), spread)
+    ways: list[str] = []
+    for at, name in enumerate(data.trajectories):
+        ways.append("measured" if measured[at] else "known" if name in known else "population")
+        if ways[-1] == "known":
+            z[at], spread[at] = population.z[known.index(name)], population.spread[known.index(name)]
+    ys = np.asarray(problem.subjects.expand(problem.phi(x, z)).f)
+    rng = np.random.default_rng(seed)
+    roots = np.linalg.cholesky(spread + 1e-12 * np.eye(spread.shape[1]))
+    draws = np.stack(
+        [
+            simulate_measurements(problem, x, z + np.einsum("sij,sj->si", roots, rng.standard_normal(z.shape)), rng)
+            for _ in range(DRAWS)
+        ]
+    )
+    lower, upper = np.nanquantile(draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    return SubjectPredictions(data, ys, lower, upper, tuple(ways))
+
+
+def simulate_measurements(
+    problem: Population,
+    x: Float[np.ndarray, " parameter"],
+    z: Float[np.ndarray, "subject effect"],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "subject row channel"]:
+    """Measurements with noise of subjects with these effects."""
+    noise = problem.structure.noise
+    f = problem.subjects.expand(problem.phi(x, z)).f
+    with scope("x64"):
+        h = noise.transform(jnp.asarray(f))
+        deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(x[problem.structure.ends[1] :]))))
+    return noise.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
+
+
+class SubjectCurves(NamedTuple):
+    """Curves between the rows of each subject: times, its own curve and that of a typical subject, of the shapes
+    `(subject, time)` and `(subject, time, channel)`."""
+
+    ts: Float[np.ndarray, "subject time"]
+    individual: Float[np.ndarray, "subject time channel"]
+    population: Float[np.ndarray, "subject time channel"]
+
+
+def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
+    """Curves of the fitted subjects, whose measurements `data` holds."""
+    problem = optimum.population
+    first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
+    grid = np.linspace(first, last, CURVE_TIMES, axis=1)
+    wide = with_times(data, list(grid))
+    subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
+    subjects = replace(subjects, steps=problem.subjects.steps)
+    grown = Population(subjects, problem.structure)
+    rows = [
+        np.clip(np.searchsorted(ts[:length], own), 0, length - 1)
+        for ts, length, own in zip(wide.ts, wide.lengths, grid, strict=True)
+    ]
+    own, typical = (
+        np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), np.stack(rows)[..., None], axis=1)
+        for z in (optimum.z, problem.still)
+    )
+    return SubjectCurves(grid, own, typical)
+
+
+class PredictiveCheck(NamedTuple):
+    """Quantiles of measurements in bins of time, and where those of simulated studies lie.
+
+    - `times`: the middle of each bin. `observed`: quantiles, shape `(quantile, bin)`.
+    - `lower`, `middle`, `upper`: of the simulated quantiles, their 5 %, 50 % and 95 % points, of the same shape.
+    - `counts`: measurements of each bin. `inside`: the share of observed quantiles between `lower` and `upper`.
+    """
+
+    times: Float[np.ndarray, " bin"]
+    observed: Float[np.ndarray, "quantile bin"]
+    lower: Float[np.ndarray, "quantile bin"]
+    middle: Float[np.ndarray, "quantile bin"]
+    upper: Float[np.ndarray, "quantile bin"]
+    counts: np.ndarray
+
+    @property
+    def inside(self) -> float:
+        return float(np.mean((self.observed >= self.lower) & (self.observed <= self.upper)))
+
+
+def check_by_simulation(
+    optimum: Optimum, data: Dataset, channel: str | None = None, studies: int = STUDIES, seed: int = 0
+) -> PredictiveCheck:
+    """A visual predictive check: the study is simulated many times with new subjects (Holford, PAGE 14, 2005).
+
+    **Arguments:**
+
+    - `optimum`, `data`: the population, and the measurements that it was fitted to.
+    - `channel`: of the measurements; the first one by default. `studies`: number of simulated studies.
+    """
+    problem = optimum.population
+    index = 0 if channel is None else data.states.index(channel)
+    mask = problem.subjects.mask[..., index]
+    times, observed = data.ts[mask], problem.subjects.y[..., index][mask]
+    bins = bin_times(times)
+    rng = np.random.default_rng(seed)
+
+    def quantiles(values: np.ndarray) -> np.ndarray:
+        return np.stack([np.nanquantile(values[chosen], QUANTILES) for chosen in bins], axis=1)
+
+    drawn: list[np.ndarray] = []
+    for _ in range(studies):
+        z = rng.standard_normal(problem.still.shape)
+        drawn.append(quantiles(simulate_measurements(problem, optimum.x, z, rng)[..., index][mask]))
+    lower, middle, upper = np.nanquantile(np.stack(drawn), QUANTILES, axis=0)
+    middles = np.array([np.median(times[chosen]) for chosen in bins])
+    return PredictiveCheck(middles, quantiles(observed), lower, middle, upper, np.array([c.sum() for c in bins]))
+
+
+def bin_times(times: Float[np.ndarray, " value"]) -> list[Bool[np.ndarray, " value"]]:
+    """Bins of about equally many measurements; measurements of one time share a bin."""
+    count = int(np.clip(len(times) // 5, 1, MAX_BINS))
+    edges = np.unique(np.quantile(times, np.linspace(0, 1, count + 1), method="nearest"))
+    places = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, max(len(edges) - 2, 0))
+    return [places == place for place in np.unique(places)]

@@ -1,0 +1,118 @@
+"""A fitted population in a folder: the model of a typical subject, and the distribution and subjects beside it."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from ..data.domains import Bounds
+from ..runtime.serialization import Json, is_json, is_list
+from ..storage.files import write_file
+from ..storage.model_file import load, save
+from .effects import KINDS, Coordinate, Covariances, EffectKind
+from .likelihood import METHODS, Structure
+from .noise import NOISES, Noise
+from .prediction import KnownPopulation
+
+MODEL_NAME, POPULATION_NAME = "model.safetensors", "population.json"
+SCHEMA = 1
+# A file with more subjects or parameters is refused before its numbers are read.
+MAX_SUBJECTS, MAX_PARAMETERS, MAX_STEPS = 1_000_000, 1_000, 64
+
+
+def write_population(population: KnownPopulation, folder: Path) -> None:
+    """Writes the model and the population."""
+    structure = population.structure
+    content: Json = {
+        "schema": SCHEMA,
+        "method": population.method,
+        "steps": population.steps,
+        "coordinates": [[c.name, list(c.bounds), c.kind] for c in structure.coordinates],
+        "blocks": [list(block) for block in structure.covariances.blocks],
+        "noise": dict(zip(structure.noise.channels, structure.noise.kinds, strict=True)),
+        "parameters": population.x.tolist(),
+        "subjects": list(population.names),
+        "modes": population.z.tolist(),
+        "spread": population.spread.tolist(),
+    }
+    save(population.model, folder / MODEL_NAME)
+    write_file(folder / POPULATION_NAME, (json.dumps(content) + "\n").encode())
+
+
+def holds_population(folder: Path) -> bool:
+    return (folder / POPULATION_NAME).is_file()
+
+
+def read_population(folder: Path, *, extensions: Sequence[str] = ()) -> KnownPopulation:
+    """Reads a population that `write_population` wrote, perhaps a stranger's.
+
+    **Raises:** `ValueError` if the file is damaged or does not belong to the model.
+    """
+    path = folder / POPULATION_NAME
+    model = load(folder / MODEL_NAME, extensions=extensions).typical
+    try:
+        return parse_population(json.loads(path.read_text()), model)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{path} is no population of this model ({error}); restore the file.") from None
+
+
+def parse_population(content: object, model: object) -> KnownPopulation:
+    from ..model.neural_ode import NeuralODE
+
+    if not is_json(content) or content["schema"] != SCHEMA or not isinstance(model, NeuralODE):
+        raise ValueError(f"its schema is not {SCHEMA}")
+    coordinates = tuple(parse_coordinate(each) for each in as_list(content["coordinates"]))
+    if [c.name for c in coordinates] != [name for name in model.constants() if name in {c.name for c in coordinates}]:
+        raise ValueError("its constants are not the model's")
+    effects = sum(c.kind is not None for c in coordinates)
+    blocks = tuple(tuple(int(i) for i in as_list(block)) for block in as_list(content["blocks"]))
+    if sorted(i for block in blocks for i in block) != list(range(effects)):
+        raise ValueError("its blocks are not of its effects")
+    noise = content["noise"]
+    if not is_json(noise) or tuple(noise) != model.states or not all(kind in NOISES for kind in noise.values()):
+        raise ValueError("its noise is not of the model's channels")
+    kinds = tuple(str(kind) for kind in noise.values())
+    structure = Structure(coordinates, Covariances(blocks), Noise(model.states, kinds, ((),) * len(kinds)))
+    names = tuple(str(name) for name in as_list(content["subjects"]))
+    if len(names) > MAX_SUBJECTS or structure.ends[2] > MAX_PARAMETERS:
+        raise ValueError("it is too large")
+    method, steps = content["method"], content["steps"]
+    if method not in METHODS or not isinstance(steps, int) or not 0 < steps <= MAX_STEPS:
+        raise ValueError("its method or its steps make no sense")
+    count = len(names)
+    return KnownPopulation(
+        model,
+        structure,
+        as_numbers(content["parameters"], (structure.ends[2],)),
+        str(method),
+        names,
+        as_numbers(content["modes"], (count, effects)),
+        as_numbers(content["spread"], (count, effects, effects)),
+        steps,
+    )
+
+
+def parse_coordinate(entry: object) -> Coordinate:
+    name, bounds, kind = as_list(entry)
+    lower, upper = (None if bound is None else float(cast(float, bound)) for bound in as_list(bounds))
+    finite = all(bound is None or math.isfinite(bound) for bound in (lower, upper))
+    if not isinstance(name, str) or not (kind is None or kind in KINDS) or not finite:
+        raise ValueError("a constant makes no sense")
+    pair: Bounds = (lower, upper)
+    return Coordinate(name, pair, cast("EffectKind | None", kind))
+
+
+def as_list(value: object) -> list[object]:
+    if not is_list(value):
+        raise ValueError("a list is missing")
+    return list(value)
+
+
+def as_numbers(value: object, shape: tuple[int, ...]) -> np.ndarray:
+    numbers = np.asarray(value, np.float64).reshape(shape) if 0 in shape else np.asarray(value, np.float64)
+    if numbers.shape != shape or not np.isfinite(numbers).all():
+        raise ValueError(f"numbers of the shape {shape} are missing")
+    return numbers
