@@ -24,6 +24,7 @@ from .evaluation.diagnosis import describe_divergence
 from .evaluation.metrics import score_rows, where_not_finite
 from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
+from .population.storage import holds_population, read_population
 from .runtime.compilation import keep_programs
 from .runtime.serialization import Json, __version__, is_json, is_list
 from .runtime.validation import check_path
@@ -32,6 +33,8 @@ from .storage.files import LEAST_ROOM, check_room, explain_disk, is_stream, writ
 from .storage.model_file import load
 
 TABLE, OUT = "node_fit.Table", "--out"
+# What describes the columns of a run's data.
+TABLES = (TABLE, "node_fit.NONMEM")
 # The share of the rows that a start is read from that must be measured.
 LEAST_READ = 0.5
 
@@ -111,6 +114,15 @@ def predict(
     # A folder that the run names is not used: it would hold machine code.
     keep_programs(False if config.get("compile_cache") is False else "auto")
     table, level = with_own_events(stored_table(config, config_file), events), stored_level(config)
+    told = sys.stderr if is_stream(out) else sys.stdout
+    if holds_population(run):
+        population = read_population(run, extensions=extensions)
+        with errors_of_data():
+            dataset = table.read(list(data) if len(data) > 1 else data[0])
+        found = population.predict(dataset, level)
+        write_output(out, found.frame().to_csv(index=False).encode())
+        print(f"{describe_ways(found.ways)}: {out}", file=told)
+        return
     model = load(RunDirectory(run).model, extensions=extensions)
     unit = dict(model.typical.units).get(model.typical.system.time)  # of the fit, whatever the spacing of these rows
     with errors_of_data():
@@ -120,7 +132,6 @@ def predict(
     gone = where_not_finite(score_rows(model.typical.start, dataset), predicted.ys)
     ys, *edges = (finite(part) for part in (predicted.ys, predicted.lower, predicted.upper) if part is not None)
     frame = predictions_frame(dataset, ys, (edges[0], edges[1]) if edges else None)
-    told = sys.stderr if is_stream(out) else sys.stdout
     write_output(out, frame.to_csv(index=False).encode())
     sizes = (pluralize(len(dataset.trajectories), "trajectory"), pluralize(int(dataset.valid.sum()), "row"))
     print(f"{', '.join(sizes)}: {out}", file=told)
@@ -137,6 +148,17 @@ def refuse_experiments(run: Path) -> None:
             f"{run} holds a model for each experiment, such as {files[0]}; export takes such a file in place of a run, "
             "and in Python node_fit.load(FILE).predict(ts=times) simulates it."
         )
+
+
+def describe_ways(ways: Sequence[str]) -> str:
+    """How many subjects are predicted from what."""
+    words = {
+        "known": "by their mode in the fit",
+        "measured": "by their mode given these measurements",
+        "population": "as drawn from the population",
+    }
+    counts = {way: ways.count(way) for way in words if way in ways}
+    return ", ".join(f"{pluralize(count, 'subject')} {words[way]}" for way, count in counts.items())
 
 
 def check_output(out: Path, data: Sequence[str], overwrite: bool) -> None:
@@ -173,7 +195,7 @@ def stored_table(config: Json, path: Path) -> Table:
     if not is_json(data):
         raise ConfigError(f"{path} does not describe the data; name the directory of a run.")
     target = data.get("_target_", TABLE)
-    if target != TABLE:
+    if target not in TABLES:
         raise ConfigError(
             f"data._target_ in {path} is {target!r}, and only {TABLE} is read from a run; read the data yourself, and "
             "predict with node_fit.load(...).predict(...)."
@@ -183,7 +205,7 @@ def stored_table(config: Json, path: Path) -> Table:
         del known["sigma"]  # New data need no column of standard deviations.
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")
-    return build({"_target_": TABLE, **known}, "data")
+    return build({"_target_": target, **known}, "data")
 
 
 def with_own_events(table: Table, events: str | None) -> Table:

@@ -22,7 +22,8 @@ NEEDED, DOSES = ("ID", "TIME", "DV"), ("AMT", "EVID")
 MEASUREMENT, DOSE, OTHER, RESET, RESET_AND_DOSE, COMPARTMENT_CODE = 0, 1, 2, 3, 4, 100
 # Doses before one at a steady state.
 STEADY_DOSES = 30
-# A measurement that follows a dose into the same state at the same time is this share of the record later.
+# A measurement that follows a dose into the same state at the same time, or a second one, is so much later, as a share
+# of the longest record.
 LATER = 1e-8
 INFUSION = "infusion_"
 
@@ -194,10 +195,11 @@ class NONMEM(Table):
             state = self.measured_state(row)
             if state is None:
                 continue
-            if (subject, at, state) in dosed:
-                cell = table.setdefault((subject, at + LATER * duration), dict(cell))
-            if state in cell:
-                raise ValueError(f"{row['where']} measures {state!r} at a time that has a value already; average them.")
+            given = dict(cell)
+            # After a dose into its state, or beside another value of the same time.
+            while (subject, at, state) in dosed or state in cell:
+                at += LATER * duration
+                cell = table.setdefault((subject, at), {column: given[column] for column in extra})
             cell[state] = row["DV"]
         last = rows.groupby("subject")["TIME"].max()
         moments = [(subject, at) for (subject, _), rates in doses.rates.items() for rate in rates for at in rate[:2]]

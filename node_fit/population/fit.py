@@ -547,9 +547,11 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
         )
     rtol = options.solver.rtol
     plan = resolve(options, Facts.of(train, None)).options
+    # Steps are held between rows, however the rows lie, so the method is the user's.
+    solver = replace(options.solver, inputs=plan.solver.inputs)
     tolerance = rtol if isinstance(rtol, float) else RTOL
     with scope("x64"):
-        model = make_model(train, **(plan.parts | {"solver": with_tolerance(plan.solver, tolerance)}))
+        model = make_model(train, **(plan.parts | {"solver": with_tolerance(solver, tolerance)}))
     model.check_channels(train)
     coordinates = coordinates_of(model, random)
     effects = [c.name for c in coordinates if c.kind is not None]

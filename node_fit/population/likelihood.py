@@ -153,7 +153,7 @@ class Population:
         likelihood without effects.
         """
         subjects = self.subjects
-        expansion = subjects.expand(self.phi(x, z), 3 if method == "laplace" else 2)
+        expansion = subjects.expand(self.phi(x, z), {"pooled": 1, "laplace": 3}.get(method, 2))
         typical = subjects.expand(self.phi(x, self.still), 2) if method == "foce" else expansion
         with scope("x64"):
             value, gradient = objective_and_gradient(self.structure, method, expansion, typical, *self.given(x, z))

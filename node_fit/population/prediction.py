@@ -145,7 +145,8 @@ def simulate_measurements(
     with scope("x64"):
         h = noise.transform(jnp.asarray(f))
         deviation = np.sqrt(np.asarray(noise.variance(h, jnp.asarray(x[problem.structure.ends[1] :]))))
-    return noise.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
+    with np.errstate(invalid="ignore"):  # Where the model can't be solved, nothing is measured.
+        return noise.untransform(np.asarray(h) + deviation * rng.standard_normal(deviation.shape))
 
 
 class SubjectCurves(NamedTuple):

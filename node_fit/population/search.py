@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
 
 from ..minimize.restarts import draw_evenly
+from ..solver.held_steps import BETWEEN
 from .likelihood import Method, Population
 
 POPULATION_LOG = logging.getLogger(__name__)
@@ -20,8 +21,12 @@ GRADIENT, MAX_ITERATIONS = 1e-4, 400
 MAX_SEARCHES = 3
 # Of the noise without effects, this share is noise beside them.
 NOISE_SHARE = 0.5
+# By how much constants begin apart from their values without effects, on their line.
+NUDGE = 0.1
+# Solver steps between two rows where constants may lie far from those of the subjects.
+MAX_STEPS = BETWEEN[-1]
 # Constants that are tried without effects, and the factor within which they are drawn.
-SCREENED, SCREENED_FACTOR = 256, 100.0
+SCREENED, SCREENED_FACTOR = 128, 100.0
 # Other starts are drawn within this factor of the first constants.
 START_FACTOR = 5.0
 # A step of the differences of gradients that give the Hessian.
@@ -91,22 +96,28 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
     theta, (fixed, _, _) = subjects.first(), structure.ends
     variances = [c.variance for c in structure.coordinates if c.kind is not None]
     spread = structure.covariances.first(variances)
-    predicted = np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1)), 2).f)
+    predicted = predict_alike(population, theta)
     if not np.isfinite(predicted[subjects.mask]).all():
         raise ValueError(
             "the model can't be solved with its first constants; give constants nearer to those of the subjects, "
             "field.constants."
         )
     structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
-    ends = [
-        descend(population, first_parameters(population, each, spread), "pooled")
-        for each in (theta, screen(population))
-    ]
-    best = min(ends, key=lambda end: end.value)
+    best = find_optimum(population, first_parameters(population, screen(population), spread), "pooled")
+    # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
+    apart = NUDGE * np.random.default_rng(0).standard_normal(fixed)
     given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
     first = first_parameters(population, theta, spread)[fixed + len(spread) :]
     noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
-    return np.concatenate([best.x[:fixed], spread, noise])
+    return np.concatenate([best.x[:fixed] + apart, spread, noise])
+
+
+def predict_alike(
+    population: Population, theta: Float[np.ndarray, " coordinate"]
+) -> Float[np.ndarray, "subject row channel"]:
+    """Predictions of subjects that all have the same constants, over many steps."""
+    subjects = replace(population.subjects, steps=MAX_STEPS)
+    return np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1))).f)
 
 
 def first_parameters(
@@ -114,7 +125,7 @@ def first_parameters(
 ) -> Float[np.ndarray, " parameter"]:
     """All parameters, with noise of the size of the residuals that constants leave."""
     subjects, noise = population.subjects, population.structure.noise
-    predicted = np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1)), 2).f)
+    predicted = predict_alike(population, theta)
     pairs = [
         (subjects.y[..., at][mask], predicted[..., at][mask])
         for at, mask in enumerate(np.moveaxis(subjects.mask, 2, 0))
@@ -130,8 +141,8 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
     theta, best, least = subjects.first(), subjects.first(), np.inf
     scale = np.sqrt((subjects.mask * subjects.y**2).sum(axis=(0, 1)) / np.maximum(subjects.mask.sum(axis=(0, 1)), 1))
     width = np.full(theta.shape, np.log(SCREENED_FACTOR))
-    for at in draw_evenly(theta - width, theta + width, SCREENED, 0):
-        f = np.asarray(subjects.expand(np.tile(at, (subjects.count, 1)), 2).f)
+    for at in (theta, *draw_evenly(theta - width, theta + width, SCREENED, 0)):
+        f = predict_alike(population, at)
         with np.errstate(all="ignore"):
             misfit = float((subjects.mask * np.log1p(((subjects.y - f) / scale) ** 2)).sum())
         if misfit < least:
@@ -147,7 +158,7 @@ def descend(population: Population, x: Float[np.ndarray, " parameter"], method: 
     return Optimum(population, np.asarray(end.x), objective.z, value, gradient, objective.evaluations)
 
 
-def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method) -> Optimum:
+def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
     """The optimum near parameters, over solver steps that meet the tolerance there."""
     population = population.settled(x, population.still)
     optimum = descend(population, x, method)

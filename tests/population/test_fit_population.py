@@ -39,7 +39,7 @@ def fit(study):
 
 @pytest.mark.slow
 def test_estimates_are_those_of_the_simulation(fit, study):
-    _, rates, starts = study
+    _, _, starts = study
     assert fit.status == "converged" and fit.distance < 1e-4
     for name, true in (("k", 0.6), ("y0", 8.0)):
         each = fit.fixed[name]
@@ -74,7 +74,12 @@ def test_standard_errors_follow_from_the_information(fit):
 def test_subjects_are_predicted_by_what_is_known_of_them(fit, study):
     data, _, _ = study
     empty = node_fit.Dataset.from_arrays(
-        data.ts[0], np.full_like(data.ys[:1], np.nan), data.us[:1], states=["y"], inputs=["weight"], trajectories=["new"]
+        data.ts[0],
+        np.full_like(data.ys[:1], np.nan),
+        data.us[:1],
+        states=["y"],
+        inputs=["weight"],
+        trajectories=["new"],
     )
     first = data.ys[:1].copy()
     first[:, 3:] = np.nan
