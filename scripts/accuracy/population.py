@@ -1,0 +1,154 @@
+"""Measures fits of populations against published objectives and estimates, and the coverage of their intervals.
+
+    python scripts/accuracy/population.py --data DATASETS [--cases wang theophylline warfarin] [--studies 100]
+
+prints tables in Markdown. `DATASETS` has the folders `theophylline` (`theophylline.csv` in NONMEM's columns, and
+`wang2007.csv`: table 1 of Wang, J. Pharmacokinet. Pharmacodyn. 34, 2007) and `warfarin` (`warfarin.csv`, as nlmixr2data
+has it). `--studies` simulates studies like theophylline's, of 12 subjects and 11 rows each, and needs no data.
+"""
+
+import argparse
+import functools
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import node_fit as nf
+
+ABSORPTION = {"depot": "-ka*depot", "c": "ka*depot/v - cl/v*c"}
+# What simulated studies are drawn from: typical constants, variances of their logarithms, the noise, dose and times.
+TRUTH, VARIANCES, NOISE, DOSE = {"ka": 1.59, "cl": 2.75, "v": 31.8}, {"ka": 0.4, "cl": 0.07, "v": 0.02}, 0.7, 320.0
+TIMES = np.array([0, 0.25, 0.5, 1, 2, 3.5, 5, 7, 9, 12, 24.0])
+SUBJECTS = 12
+# Means of a nonparametric fit.
+WARFARIN = {"ktr": 1.47, "ka": 1.16, "v": 8.41, "cl": 0.142}
+
+
+def row(*cells: object) -> None:
+    print(
+        "| " + " | ".join(f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |", flush=True
+    )
+
+
+def measure_wang(folder: Path) -> None:
+    """The objectives of each method at the published parameters."""
+    data = nf.Dataset.from_file(folder / "wang2007.csv", time="TIME", states=["DV"], trajectory="ID")
+    field = functools.partial(nf.Known, equations={"DV": "-k*DV"}, constants={"k": 0.5})
+    start = functools.partial(nf.Stated, values={"DV": 10})
+    random = {"k": {"kind": "lognormal", "variance": 0.04}}
+    row("method", "objective", "published")
+    row("---", "---", "---")
+    for name, method, nodes, published in (
+        ("FOCEI", "focei", 0, 39.458),
+        ("FOCE", "foce", 0, 39.207),
+        ("FO", "fo", 0, 39.213),
+        ("quadrature, 2 nodes", "focei", 2, 39.297),
+        ("quadrature, 15 nodes", "focei", 15, "-"),
+    ):
+        settings = nf.MixedEffects(method=method, noise={"DV": {"proportional": 0.1**0.5}}, nodes=nodes, evaluate=True)
+        solver = nf.Options(solver=nf.Solver(rtol=1e-8))
+        fit = nf.fit_population(data, random=random, field=field, start=start, population=settings, options=solver)
+        row(name, fit.objective if fit.quadrature is None else fit.quadrature, published)
+
+
+def measure_command(*words: str) -> float:
+    """The seconds of a whole command, without programs compiled before."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        command = [sys.executable, "-m", "node_fit", *words, f"hydra.run.dir={folder}/run", "compile_cache=false"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - began
+
+
+def measure_theophylline(folder: Path) -> None:
+    """One compartment with absorption, additive noise and three effects."""
+    file = folder / "theophylline.csv"
+    states = {"compartments": ["depot", "c"], "states": ["c"]}
+    data = nf.NONMEM(path=str(file), time="TIME", trajectory="ID", **states).read(str(file))
+    field = functools.partial(nf.Known, equations=ABSORPTION, constants=dict.fromkeys(TRUTH, 1.0))
+    fit = nf.fit_population(data, random=list(TRUTH), field=field, population=nf.MixedEffects(nodes=9))
+    row("quantity", "fit", "published")
+    row("---", "---", "---")
+    row("objective", fit.objective, 116.803)
+    for name, published in (("ka", 0.465), ("cl", 1.012), ("v", 3.460)):
+        row(f"log {name}", float(np.log(fit.constants[name])), published)
+    for name, published in (("ka", 0.405), ("cl", 0.069), ("v", 0.019)):
+        row(f"variance of {name}", fit.variances[name].value, published)
+    row("noise", fit.noise["c"]["additive"].value, 0.695)
+    row("quadrature, 9 nodes", float(fit.quadrature or np.nan), 118.12)
+    equations = "field.equations={depot: -ka*depot, c: ka*depot/v - cl/v*c}"
+    row(
+        "seconds of the command", measure_command(str(file), "field=known", equations, "random=[ka,cl,v]"), "at most 30"
+    )
+
+
+def measure_warfarin(folder: Path) -> None:
+    """Absorption through a transit state; concentrations alone."""
+    file = folder / "warfarin.csv"
+    equations = {"depot": "-ktr*depot", "gut": "ktr*depot - ka*gut", "cp": "ka*gut/v - cl/v*cp"}
+    data = nf.NONMEM(path=str(file), time="time", trajectory="id", compartments=list(equations), states=["cp"])
+    first = {"ktr": 1.0, "ka": 1.0, "v": 10.0, "cl": 0.1}
+    field = functools.partial(nf.Known, equations=equations, constants=first)
+    settings = nf.MixedEffects(noise="combined")
+    fit = nf.fit_population(data.read(str(file)), random=list(first), field=field, population=settings)
+    row("constant", "fit", "nonparametric mean", "difference")
+    row("---", "---", "---", "---")
+    for name, mean in WARFARIN.items():
+        own = float(fit.individuals[name].mean())
+        row(name, own, mean, f"{100 * (own / mean - 1):+.0f}%")
+    row("objective, seconds", fit.objective, fit.seconds, fit.status)
+
+
+def simulate_study(seed: int) -> nf.Dataset:
+    """A study like theophylline's, by the closed form of its equations."""
+    rng = np.random.default_rng(seed)
+    effects = {name: np.sqrt(variance) * rng.standard_normal(SUBJECTS) for name, variance in VARIANCES.items()}
+    ka, cl, v = (TRUTH[name] * np.exp(effects[name])[:, None] for name in TRUTH)
+    ke = cl / v
+    clean = DOSE * ka / (v * (ka - ke)) * (np.exp(-ke * TIMES) - np.exp(-ka * TIMES))
+    ys = clean + NOISE * rng.standard_normal(clean.shape)
+    data = nf.Dataset.from_arrays(TIMES, ys[..., None], states=["c"])
+    return nf.with_events(data, [{"time": 0.0, "state": "depot", "add": DOSE}])
+
+
+def measure_studies(count: int) -> None:
+    """How often 95 % intervals cover, and the bias of variances."""
+    field = functools.partial(nf.Known, equations=ABSORPTION, constants=TRUTH)
+    covered = dict.fromkeys(TRUTH, 0)
+    variances: dict[str, list[float]] = {name: [] for name in TRUTH}
+    for seed in range(count):
+        fit = nf.fit_population(simulate_study(seed), random=list(TRUTH), field=field)
+        for name, true in TRUTH.items():
+            covered[name] += fit.fixed[name].lower <= true <= fit.fixed[name].upper
+            variances[name].append(fit.variances[name].value)
+    row("constant", f"covered of {count}", "mean variance", "true variance", "bias")
+    row("---", "---", "---", "---", "---")
+    for name in TRUTH:
+        mean, true = float(np.mean(variances[name])), VARIANCES[name]
+        row(name, covered[name], mean, true, f"{100 * (mean / true - 1):+.0f}%")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder of the data sets")
+    parser.add_argument("--cases", nargs="*", default=["wang", "theophylline", "warfarin"])
+    parser.add_argument("--studies", type=int, default=0, help="number of simulated studies")
+    given = parser.parse_args()
+    for case in given.cases if given.data else ():
+        print(f"\n{case}\n")
+        {
+            "wang": lambda: measure_wang(given.data / "theophylline"),
+            "theophylline": lambda: measure_theophylline(given.data / "theophylline"),
+            "warfarin": lambda: measure_warfarin(given.data / "warfarin"),
+        }[case]()
+    if given.studies:
+        print(f"\n{given.studies} simulated studies\n")
+        measure_studies(given.studies)
+
+
+if __name__ == "__main__":
+    main()
