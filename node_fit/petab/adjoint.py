@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..expressions.evaluation import as_float
-from .simulation import Period, Progress, Simulation, StepOutcome, Tolerances, first_memory
+from .simulation import Memory, Period, Progress, Simulation, StepOutcome, Tolerances, first_memory
 from .system import ReactionSystem
 
 # Looks of a simulation that are kept, steps that were not taken included; with more, derivatives are not numbers.
@@ -37,19 +37,32 @@ class KeptSteps(NamedTuple):
     last: Progress
     began: Progress
     outcomes: StepOutcome
-    count: Int[Array, ""]
+    length: Int[Array, ""]
 
 
 # The step that is next, and the derivatives by what the period is given, and by the time and state after the step.
 Slopes = tuple[Int[Array, ""], PeriodInputs, Float[Array, ""], Float[Array, " state"]]
 
 
+def run_reversibly(
+    simulation: Simulation,
+    period: Period,
+    state: Float[Array, " state"],
+    memory: Memory,
+    waits: bool,
+    until_steady: bool = False,
+) -> tuple[Float[Array, " state"], Float[Array, "row state"], Memory]:
+    """`Simulation.run` of a system without events, with derivatives in reverse mode alone."""
+    system = simulation.system
+    constants = {name: as_float(value) for name, value in simulation.constants.items()}
+    given = PeriodInputs(constants, period, state, system.break_times(state, constants))
+    end, rows = ReversiblePeriod(system, simulation.tolerances, waits, until_steady).run(given)
+    return end, rows, memory
+
+
 @dataclass(frozen=True)
 class ReversiblePeriod:
-    """A period of a system without events, simulated as `Simulation.run` does, with derivatives in reverse mode alone.
-
-    **Arguments:** as of `Simulation` and its `run`.
-    """
+    """A period, simulated for a sweep back; its fields are those of `Simulation` and arguments of its `run`."""
 
     system: ReactionSystem
     tolerances: Tolerances
@@ -76,8 +89,10 @@ class ReversiblePeriod:
 
         @keep.def_vmap
         def keep_batch(size: int, is_batched: PyTree, given: PeriodInputs) -> tuple[KeptSteps, PyTree]:
-            whole = jax.tree.map(lambda x, own: x if own else jnp.broadcast_to(x, (size, *x.shape)), given, *is_batched)
-            kept = self.keep_steps(whole)
+            def widen(value: Array, has_axis: bool) -> Array:
+                return value if has_axis else jnp.broadcast_to(value, (size, *value.shape))
+
+            kept = self.keep_steps(jax.tree.map(widen, given, *is_batched))
             return kept, jax.tree.map(lambda _: True, kept)
 
         kept = keep(given)
@@ -119,17 +134,14 @@ class ReversiblePeriod:
             body,
             (first, empty, jnp.asarray(0)),
         )
-        return KeptSteps(
-            last, *jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), steps), jnp.full(given.state.shape[0], count)
-        )
+        began, outcomes = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), steps)
+        return KeptSteps(last, began, outcomes, jnp.full(given.state.shape[0], count))
 
     def backward(self, residuals: tuple[PeriodInputs, KeptSteps], slopes: tuple[Array, Array]) -> tuple[PeriodInputs]:
         given, kept = residuals
         by_end, by_rows = slopes
 
-        def back(
-            carry: tuple[Int[Array, ""], PeriodInputs, Array, Array],
-        ) -> tuple[Int[Array, ""], PeriodInputs, Array, Array]:
+        def back(carry: Slopes) -> Slopes:
             at, total, by_time, by_state = carry
             began, outcome = jax.tree.map(lambda x: x[at], (kept.began, kept.outcomes))
 
@@ -138,19 +150,21 @@ class ReversiblePeriod:
                 moved, _ = self.simulation(given).move(here, given.period, given.breaks, self.waits, outcome)
                 return moved.time, moved.state
 
-            (time, _), pull = jax.vjp(take, given, began.time, began.state)
-            by_given, *before = pull((by_time, by_state + slope_at_stop(given.period, began.row, time, by_rows)))
-            now = jax.tree.map(jnp.add, total, by_given), *before
+            after, pull = jax.vjp(take, given, began.time, began.state)
+            by_given, by_time_before, by_state_before = pull(
+                (by_time, by_state + slope_at_stop(given.period, began.row, after[0], by_rows))
+            )
+            now = jax.tree.map(jnp.add, total, by_given), by_time_before, by_state_before
             chosen = jax.tree.map(
                 lambda new, old: jnp.where(outcome.is_taken, new, old), now, (total, by_time, by_state)
             )
             return at - 1, *chosen
 
-        start = kept.count - 1, jax.tree.map(jnp.zeros_like, given), jnp.zeros(()), by_end
+        start = kept.length - 1, jax.tree.map(jnp.zeros_like, given), jnp.zeros(()), by_end
         _, total, by_time, by_state = jax.lax.while_loop(lambda carry: carry[0] >= 0, back, start)
         at_begin = (given.period.stops == given.period.begin)[:, None]
         by_state = by_state + jnp.sum(jnp.where(at_begin, by_rows, 0.0), axis=0)
-        fits = jnp.where(kept.count < MAX_KEPT, 1.0, jnp.nan)
+        fits = jnp.where(kept.length < MAX_KEPT, 1.0, jnp.nan)
         total = total._replace(
             period=total.period._replace(begin=total.period.begin + by_time), state=total.state + by_state
         )

@@ -72,9 +72,8 @@ def record_states(
     problem = objective.problem
     times = {name: times_of(problem, name) for name in names}
     first = {each.experiment: each for each in reversed(problem.measurements)}
-    wanted: list[Measurement] = [
-        first[name]._replace(time=float(time), value=1.0) for name in names for time in times[name]
-    ]
+    wanted = [first[name]._replace(time=time, value=1.0) for name in names for time in map(float, times[name])]
+    owners = [name for name in names for _ in times[name]]
     experiments = {name: problem.experiments[name] for name in names}
     dense = Objective(replace(problem, measurements=tuple(wanted), experiments=experiments), objective.tolerances)
     states: list[np.ndarray] = [np.zeros(0)] * len(wanted)
@@ -82,10 +81,10 @@ def record_states(
     for group, (recorded, shared) in zip(dense.groups, dense.evaluate(x).recorded, strict=True):
         of_experiment = {name: np.asarray(value) for name, value in shared.items()}
         for block in group.blocks:
-            places: tuple[list[int], ...] = (block.places.tolist(), block.experiment.tolist(), block.row.tolist())
+            places: list[list[int]] = [block.places.tolist(), block.experiment.tolist(), block.row.tolist()]
             for place, at, row in zip(*places, strict=True):
                 states[place] = np.asarray(recorded[at, row])
-                constants[wanted[place].experiment] = {name: float(each[at]) for name, each in of_experiment.items()}
+                constants[owners[place]] = {name: float(each[at]) for name, each in of_experiment.items()}
     parts = np.split(np.stack(states), len(names))
     return {name: StateRecord(times[name], part, constants[name]) for name, part in zip(names, parts, strict=True)}
 

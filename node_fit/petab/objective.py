@@ -18,7 +18,7 @@ from ..expressions.tree import Expression, symbols
 from ..minimize.compiled import DampedSearch, search_damped
 from ..minimize.host import Damping
 from ..runtime.compilation import WITHOUT_FUSION_EMITTERS
-from .adjoint import PeriodInputs, ReversiblePeriod
+from .adjoint import run_reversibly
 from .simulation import DEFAULT_TOLERANCES, Period, Simulation, Tolerances, first_memory
 from .system import Change, Constants, ReactionSystem, Scope, StartScope
 from .tables import Noise, PEtabError, Problem, from_scale, log_priors, observation_parameters, to_scale
@@ -334,6 +334,7 @@ class Objective:
 
         state, constants = system.start(parameters, changes_of(0, plain), begins[0])
         simulation = Simulation(system, constants, self.tolerances)
+        run = run_reversibly if reversibly else Simulation.run
         memory, end = first_memory(system), begins[0]
         recorded: list[Array] = []
         for at, to_rest in enumerate(kind.before_equilibrium):
@@ -344,20 +345,12 @@ class Objective:
             last = jnp.max(jnp.where(jnp.isfinite(stops[at]), stops[at], -jnp.inf), initial=-jnp.inf)
             end = jnp.maximum(last, begins[at]) if is_last else begins[at + 1]
             period = Period(begins[at], jnp.asarray(jnp.inf) if to_rest else end, stops[at])
-            if reversibly:
-                given = PeriodInputs(constants, period, state, system.break_times(state, constants))
-                state, rows = ReversiblePeriod(system, self.tolerances, not is_last, to_rest).run(given)
-            else:
-                state, rows, memory = simulation.run(period, state, memory, waits=not is_last, until_steady=to_rest)
+            state, rows, memory = run(simulation, period, state, memory, waits=not is_last, until_steady=to_rest)
             recorded.append(rows)
         if kind.ends_steady:
             begin = end
             period = Period(begin, jnp.asarray(jnp.inf), jnp.zeros(0))
-            if reversibly:
-                given = PeriodInputs(constants, period, state, system.break_times(state, constants))
-                recorded.append(ReversiblePeriod(system, self.tolerances, False, True).run(given)[0][None])
-            else:
-                recorded.append(simulation.run(period, state, memory, waits=False, until_steady=True)[0][None])
+            recorded.append(run(simulation, period, state, memory, waits=False, until_steady=True)[0][None])
         return jnp.concatenate(recorded), {name: as_float(value) for name, value in constants.items()}
 
     def _record(self, x: Float[Array, " parameter"], reversibly: bool = False) -> Recorded:
