@@ -14,9 +14,9 @@ from ..evaluation.metrics import jsonable, score_predictions
 from ..evaluation.simulation import predictions_frame
 from ..plots.curves import TRAIN, Curves
 from ..plots.figures import plot_fit, plot_starts
-from ..plots.population import Bands, plot_observed, plot_predictive_check
+from ..plots.population import PredictiveBands, plot_observed, plot_predictive_check
 from ..population.effects import RandomEffects
-from ..population.fit import LEVEL, MixedEffects, PopulationFit, fit_population
+from ..population.fit import INTERVAL_LEVEL, MixedEffects, PopulationFit, fit_population
 from ..population.prediction import draw_curves
 from ..population.search import Optimum
 from ..population.storage import write_population
@@ -140,15 +140,15 @@ def draw_checks(fit: PopulationFit, files: RunDirectory) -> None:
             continue
         suffix = "" if len(fit.data.states) == 1 else f"_{channel}"
         label = with_unit(channel, fit.data)
-        values = [own[name].to_numpy() for name in ("observed", "population", "individual")]
-        plot_observed(*values, files.plots / f"observed{suffix}.png", label=label)
+        values, typical, individual = (own[name].to_numpy() for name in ("observed", "population", "individual"))
+        plot_observed(values, typical, individual, files.plots / f"observed{suffix}.png", label=label)
         check = fit.check_by_simulation(channel)
-        bands = Bands(check.times, check.observed, check.lower, check.middle, check.upper)
+        bands = PredictiveBands(check.times, check.observed, check.lower, check.middle, check.upper)
         time_label = f"{fit.data.time} [{units[fit.data.time]}]" if fit.data.time in units else fit.data.time
         plot_predictive_check(
             bands,
             own[fit.data.time].to_numpy(),
-            values[0],
+            values,
             files.plots / f"predictive_check{suffix}.png",
             labels=[time_label, label],
         )
@@ -199,7 +199,7 @@ def summarise_population(fit: PopulationFit, individual: np.ndarray, sentences: 
         }[fit.status],
         "population": fit.population,
         "constants": fit.constants,
-        "confidence": {"method": "fisher", "level": LEVEL, "constants": intervals},
+        "confidence": {"method": "fisher", "level": INTERVAL_LEVEL, "constants": intervals},
         "likelihood": {
             "nll": fit.objective / 2 + values * np.log(2 * np.pi) / 2,
             "noise": "the population's",

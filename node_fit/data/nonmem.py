@@ -118,7 +118,7 @@ class NONMEM(Table):
         frame["subject"] = [plain(name) for name in frame["ID"]]
         for name in ("TIME", "DV", "AMT", "EVID", "MDV", "RATE", "DUR", "II", "ADDL", "SS"):
             if name in frame:
-                frame[name] = numbers(frame, name)
+                frame[name] = read_column(frame, name)
         if frame["TIME"].isna().any():
             raise ValueError(f"{frame['where'][frame['TIME'].isna()].iloc[0]} has no TIME; give one to each row.")
         if (frame.get("CENS", pd.Series(dtype=str)).str.strip().replace("", "0").astype(float) != 0).any():
@@ -147,7 +147,7 @@ class NONMEM(Table):
                     {"_where": where, "trajectory": subject, "time": time, "state": state, "set": 0.0}
                     for state in self.compartments
                 )
-            amount = value_of(row, "AMT")
+            amount = number_in(row, "AMT")
             if code == RESET or amount == 0:
                 continue
             given = str(row["CMT"]).strip() if "CMT" in row else ""
@@ -161,7 +161,7 @@ class NONMEM(Table):
         self, doses: Doses, row: "pandas.Series", where: str, subject: str, state: str, time: float, amount: float
     ) -> None:
         """Adds a dose: a jump, or the rate of an infusion."""
-        rate, duration = value_of(row, "RATE"), value_of(row, "DUR")
+        rate, duration = number_in(row, "RATE"), number_in(row, "DUR")
         if rate < 0:
             raise ValueError(
                 f"{where} has RATE {rate:g}, a rate or duration that the model estimates; write a state with an "
@@ -190,7 +190,7 @@ class NONMEM(Table):
             if row["is_dose"]:
                 dosed |= {jump for jump in jumps if jump[:2] == (subject, at)}
                 continue
-            if value_of(row, "MDV") or value_of(row, "EVID") == OTHER or np.isnan(row["DV"]):
+            if number_in(row, "MDV") or number_in(row, "EVID") == OTHER or np.isnan(row["DV"]):
                 continue
             state = self.measured_state(row)
             if state is None:
@@ -253,7 +253,7 @@ def plain(text: str) -> str:
     return text.removesuffix(".0") if text.removesuffix(".0").isdigit() else text
 
 
-def numbers(frame: "pandas.DataFrame", name: str) -> list[float]:
+def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
     """A column of numbers, in which a dot or nothing is missing.
 
     **Raises:** `ValueError` that names the row.
@@ -267,7 +267,7 @@ def numbers(frame: "pandas.DataFrame", name: str) -> list[float]:
     return found
 
 
-def value_of(row: "pandas.Series", name: str) -> float:
+def number_in(row: "pandas.Series", name: str) -> float:
     """A number of a row; 0 where it has none."""
     value = float(row[name]) if name in row else 0.0
     return 0.0 if np.isnan(value) else value
@@ -277,7 +277,7 @@ def are_doses(frame: "pandas.DataFrame") -> list[bool]:
     """Which rows are doses or resets: by EVID, or by an amount where there is none."""
     found: list[bool] = []
     for _, row in frame.iterrows():
-        code, amount = (row["EVID"] if "EVID" in frame else float("nan")), value_of(row, "AMT")
+        code, amount = (row["EVID"] if "EVID" in frame else float("nan")), number_in(row, "AMT")
         if np.isnan(code):
             found.append(amount > 0)
         elif code in (MEASUREMENT, OTHER):
@@ -294,7 +294,7 @@ def are_doses(frame: "pandas.DataFrame") -> list[bool]:
 
 def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
     """The times of a dose, of its additional ones, and of those before it at a steady state."""
-    interval, more, steady = value_of(row, "II"), int(value_of(row, "ADDL")), value_of(row, "SS")
+    interval, more, steady = number_in(row, "II"), int(number_in(row, "ADDL")), number_in(row, "SS")
     if (more or steady) and interval <= 0:
         raise ValueError(f"{where} has ADDL or SS without II, the time between two doses; give II.")
     times = [time + interval * number for number in range(more + 1)]

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from .curves import ACCENTS, FAINT, INK, QUIET, new_figure, save_figure, use_style
 
 
-class Bands(NamedTuple):
+class PredictiveBands(NamedTuple):
     """Quantiles of measurements in bins of time, with the range of those of simulated studies; `(quantile, bin)`."""
 
     times: Float[np.ndarray, " bin"]
@@ -48,7 +48,7 @@ def plot_observed(
 
 
 def plot_predictive_check(
-    bands: Bands,
+    bands: PredictiveBands,
     times: Float[np.ndarray, " value"],
     values: Float[np.ndarray, " value"],
     path: str | Path,

@@ -152,7 +152,7 @@ def read_effect(name: str, entry: object) -> tuple[EffectKind | None, float]:
     variance = parse_number(variance) if isinstance(variance, str) else variance
     if isinstance(variance, bool) or not isinstance(variance, int | float) or not 0 < variance < np.inf:
         raise ValueError(f"random.{name}.variance must be a positive number, got {variance!r:.40}.")
-    return cast(EffectKind | None, kind), float(variance)
+    return kind, float(variance)
 
 
 def shared_line(value: float, bounds: Bounds) -> Bounds:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy.stats import chi2, norm
 
 from ..data.dataset import Dataset, check_data
@@ -27,10 +27,10 @@ from ..runtime.serialization import Json
 from ..runtime.validation import check_argument, check_choice, check_fields
 from ..solver.problem import VectorField
 from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
-from .likelihood import METHODS, Method, Population, Structure
-from .noise import Noise, NoiseWords
+from .likelihood import POPULATION_METHODS, Method, Population, Structure
+from .noise import NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
-from .search import NEAR, Optimum, find_hessian, search_from_starts
+from .search import MAX_GAIN, Optimum, find_hessian, search_from_starts
 from .subjects import Subjects
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RTOL = 1e-6
 # An effect of less variance, or one whose subjects' effects scatter this much less than it, is not told by the data.
 LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
-LEVEL = 0.95
+INTERVAL_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class MixedEffects:
     evaluate: bool = False
 
     def __post_init__(self):
-        check_choice("method", self.method, [each for each in METHODS if each != "quadrature"])
+        check_choice("method", self.method, [each for each in POPULATION_METHODS if each != "quadrature"])
         check_fields(self, {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"})
         if self.nodes < 0:
             raise ValueError(f"nodes must not be negative, got {self.nodes}.")
@@ -192,14 +192,14 @@ class PopulationFit:
     def status(self) -> str:
         if self.evaluated:
             return "evaluated"
-        return "converged" if self.distance < NEAR else "stopped"
+        return "converged" if self.distance < MAX_GAIN else "stopped"
 
     @cached_property
     def fixed(self) -> dict[str, Estimate]:
         """The constants of a typical subject, in the user's units; intervals lie within their bounds."""
         found: dict[str, Estimate] = {}
         errors = np.sqrt(np.diag(self.estimate_covariance))
-        z = float(norm.ppf(0.5 + LEVEL / 2))
+        z = float(norm.ppf(0.5 + INTERVAL_LEVEL / 2))
         for at, c in enumerate(self.structure.coordinates):
             middle, error = self.optimum.x[at], errors[at]
             value, lower, upper = (
@@ -216,7 +216,7 @@ class PopulationFit:
         covariances = self.structure.covariances
         places = [(at, at) for at in range(len(names))] + covariances.pairs
 
-        def elements(x: Any) -> Any:
+        def elements(x: Array) -> Array:
             factor = self.structure.parts(x).factor[np.array(self.structure.effects, int)]
             covariance = factor @ factor.T
             return jnp.stack([covariance[place] for place in places]) if places else x[:0]
@@ -273,7 +273,7 @@ class PopulationFit:
         spread = problem.spread_of_modes(self.optimum.x, self.optimum.z)
         with scope("x64"):
             factor = np.asarray(self.structure.parts(jnp.asarray(self.optimum.x)).factor)
-        table: dict[str, Any] = {"subject": problem.subjects.names}
+        table: dict[str, object] = {"subject": problem.subjects.names}
         values = problem.subjects.constants(phi)
         for at in self.structure.effects:
             c = self.structure.coordinates[at]
@@ -371,21 +371,21 @@ class PopulationFit:
                 channel: {name: each.value for name, each in parameters.items()}
                 for channel, parameters in self.noise.items()
             },
-            "shrinkage": {name: finite_or_none(each) for name, each in self.shrinkage.items()},
+            "shrinkage": {name: number_or_none(each) for name, each in self.shrinkage.items()},
             "method": self.method,
             "standard_errors": {
-                "fixed": {name: finite_or_none(each.error) for name, each in fixed.items()},
-                "variances": {name: finite_or_none(each.error) for name, each in variances.items()},
+                "fixed": {name: number_or_none(each.error) for name, each in fixed.items()},
+                "variances": {name: number_or_none(each.error) for name, each in variances.items()},
                 "noise": {
-                    channel: {name: finite_or_none(each.error) for name, each in parameters.items()}
+                    channel: {name: number_or_none(each.error) for name, each in parameters.items()}
                     for channel, parameters in self.noise.items()
                 },
             },
             "intervals": {
-                name: [finite_or_none(each.lower), finite_or_none(each.upper)] for name, each in fixed.items()
+                name: [number_or_none(each.lower), number_or_none(each.upper)] for name, each in fixed.items()
             },
             "effects": {c.name: c.kind for c in self.structure.coordinates if c.kind is not None},
-            "condition_number": finite_or_none(self.condition_number),
+            "condition_number": number_or_none(self.condition_number),
             "subjects": self.problem.subjects.count,
             "observations": int(self.problem.subjects.mask.sum()),
             "objectives": list(self.objectives),
@@ -409,23 +409,25 @@ class PopulationFit:
         ]
         shrinkage = self.shrinkage
         for name, each in self.fixed.items():
-            line = f"{name:>22}  {numbers(each)}"
+            line = f"{name:>22}  {describe_estimate(each)}"
             if name in shrinkage:
                 spread = self.variances[name]
                 line += f"  {spread.value:9.4g}  {shown(spread.error)}  {100 * shrinkage[name]:8.0f}%"
             lines.append(line)
         lines += [
-            f"{'covariance ' + name:>22}  {numbers(each)}" for name, each in self.variances.items() if "," in name
+            f"{'covariance ' + name:>22}  {describe_estimate(each)}"
+            for name, each in self.variances.items()
+            if "," in name
         ]
         for channel, parameters in self.noise.items():
-            lines += [f"{channel + ' ' + name:>22}  {numbers(each)}" for name, each in parameters.items()]
+            lines += [f"{channel + ' ' + name:>22}  {describe_estimate(each)}" for name, each in parameters.items()]
         lines.append(f"condition number of the estimates' correlations: {self.condition_number:.3g}")
         if self.quadrature is not None:
             lines.append(f"objective by adaptive quadrature: {self.quadrature:.3f}")
         return lines
 
 
-def numbers(each: Estimate) -> str:
+def describe_estimate(each: Estimate) -> str:
     return f"{each.value:10.4g}  {shown(each.error)}  {f'[{each.lower:.4g}, {each.upper:.4g}]':>22}"
 
 
@@ -433,18 +435,18 @@ def shown(number: float) -> str:
     return f"{number:9.3g}" if np.isfinite(number) else f"{'-':>9}"
 
 
-def finite_or_none(number: float) -> float | None:
+def number_or_none(number: float) -> float | None:
     return float(number) if np.isfinite(number) else None
 
 
 def positive_estimate(value: float, error: float) -> Estimate:
     """An estimate whose logarithm is about normal."""
-    width = float(np.exp(norm.ppf(0.5 + LEVEL / 2) * error / value)) if value > 0 else float("nan")
+    width = float(np.exp(norm.ppf(0.5 + INTERVAL_LEVEL / 2) * error / value)) if value > 0 else float("nan")
     return Estimate(value, error, value / width, value * width)
 
 
 def symmetric_estimate(value: float, error: float) -> Estimate:
-    width = float(norm.ppf(0.5 + LEVEL / 2)) * error
+    width = float(norm.ppf(0.5 + INTERVAL_LEVEL / 2)) * error
     return Estimate(value, error, value - width, value + width)
 
 
@@ -494,7 +496,7 @@ def fit_population(
     with options.place.scope(), scope("x64"):
         problem = build_population(train, random, population, options)
         if population.evaluate:
-            optimum, values = evaluate(problem, population.method), []
+            optimum, values = evaluate_given(problem, population.method), []
         else:
             restarts = options.restarts if isinstance(options.restarts, int) else 1
             optimum, values = search_from_starts(problem, population.method, restarts, options.seed, tell)
@@ -518,8 +520,8 @@ def fit_population(
 def check_subjects(train: Dataset) -> None:
     """Refuses data with a subject of which nothing was measured, or of a single subject."""
     check_trainable(train)
-    measured = (np.isfinite(train.ys) & train.mask).any(axis=(1, 2))
-    empty = [name for name, some in zip(train.trajectories, measured, strict=True) if not some]
+    measured = np.asarray((np.isfinite(train.ys) & train.mask).any(axis=(1, 2)))
+    empty = [train.trajectories[at] for at in np.flatnonzero(~measured)]
     if empty:
         raise ValueError(f"subject {empty[0]!r} has no measurement; give it one, or leave its rows out.")
     if len(train.trajectories) < 2:
@@ -551,11 +553,11 @@ def build_population(train: Dataset, random: RandomEffects, population: MixedEff
     solver = replace(options.solver, inputs=plan.solver.inputs)
     tolerance = rtol if isinstance(rtol, float) else RTOL
     with scope("x64"):
-        model = make_model(train, **(plan.parts | {"solver": with_tolerance(solver, tolerance)}))
+        model = make_model(train, **replace(plan, prediction_solver=with_tolerance(solver, tolerance)).parts)
     model.check_channels(train)
     coordinates = coordinates_of(model, random)
     effects = [c.name for c in coordinates if c.kind is not None]
-    noise = Noise.of(population.noise, train.states)
+    noise = ResidualNoise.of(population.noise, train.states)
     structure = Structure(coordinates, read_covariance(population.covariance, effects), noise)
     return Population(Subjects.of(model, coordinates, train), structure)
 
@@ -568,7 +570,7 @@ def states_of(made: object) -> list[str]:
     return [str(name) for name in equations]
 
 
-def evaluate(population: Population, method: Method) -> Optimum:
+def evaluate_given(population: Population, method: Method) -> Optimum:
     """The objective at the parameters that were given."""
     structure = population.structure
     variances = [c.variance for c in structure.coordinates if c.kind is not None]

@@ -10,29 +10,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..data.batch import Batch
+from ..minimize.compiled import FLAT_ROUNDINGS, DampedSearch, search_damped
+from ..minimize.host import Damping
+from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
 from .effects import Coordinate, Covariances
-from .noise import Noise
-from .subjects import Expansion, Subjects, compile_program, expand
+from .noise import ResidualNoise
+from .subjects import Expansion, Subjects, compile_program, expand_predictions
 
 # First-order conditional estimation, with and without interaction of effects and noise, at effects of zero, Laplace's
 # approximation, and adaptive Gauss-Hermite quadrature (Pinheiro and Bates, J. Comput. Graph. Stat. 4, 1995; Wang,
 # J. Pharmacokinet. Pharmacodyn. 34, 2007).
 Method = Literal["focei", "foce", "fo", "laplace", "quadrature"]
-METHODS: tuple[Method, ...] = get_args(Method)
-# Of the search for modes: iterations, the gradient at which it ends, and the damping at first and at the most.
-MAX_ITERATIONS, STILL, FIRST_DAMPING, MAX_DAMPING = 60, 1e-7, 1e-3, 1e8
+POPULATION_METHODS: tuple[Method, ...] = get_args(Method)
+# Of the search for modes.
+MODE_DAMPING, MODE_EVALUATIONS = Damping(1e-3, 0.2, 5.0, 1e-12, 1e8), 60
 # The most effects, and the most evaluations of a subject, that quadrature takes.
-MAX_NODES = 20_000
+MAX_QUADRATURE_NODES = 20_000
 
 
-class Parts(NamedTuple):
+class Parameters(NamedTuple):
     """The parameters of a population.
 
     - `theta`: coordinates of a typical subject. `factor`: the Cholesky factor of the effects' covariance, with a row
@@ -59,7 +62,7 @@ class Structure:
 
     coordinates: tuple[Coordinate, ...]
     covariances: Covariances
-    noise: Noise
+    noise: ResidualNoise
 
     @property
     def effects(self) -> tuple[int, ...]:
@@ -72,13 +75,13 @@ class Structure:
         fixed, spread = len(self.coordinates), self.covariances.parameters
         return fixed, fixed + spread, fixed + spread + len(self.noise.names)
 
-    def parts(self, x: Float[Array, " parameter"]) -> Parts:
+    def parts(self, x: Float[Array, " parameter"]) -> Parameters:
         """The parameters from a vector: coordinates, those of the covariance, those of the noise."""
         fixed, spread, _ = self.ends
         factor = jnp.zeros((fixed, self.covariances.effects), x.dtype)
         if self.effects:
             factor = factor.at[np.array(self.effects)].set(self.covariances.factor(x[fixed:spread]))
-        return Parts(x[:fixed], factor, x[spread:])
+        return Parameters(x[:fixed], factor, x[spread:])
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,8 @@ class Population:
         """
         subjects = self.subjects
         z = self.still if begin is None else begin
+        if not z.shape[1]:
+            return z
         with scope("x64"):
             where = (jnp.asarray(subjects.steps), subjects.model, subjects.batch)
             return np.asarray(search_modes(self.structure, interaction, *where, *self.given(x, z)))
@@ -169,10 +174,10 @@ class Population:
         **Raises:** `ValueError` if there are too many nodes.
         """
         subjects, effects = self.subjects, self.structure.covariances.effects
-        if nodes**effects > MAX_NODES:
+        if nodes**effects > MAX_QUADRATURE_NODES:
             raise ValueError(
                 f"quadrature with {nodes} nodes for each of {effects} effects has {nodes**effects} nodes, and the most "
-                f"are {MAX_NODES}; take fewer nodes, or compare with saem."
+                f"are {MAX_QUADRATURE_NODES}; take fewer nodes, or compare with saem."
             )
         points, weights = np.polynomial.hermite.hermgauss(nodes)
         grid = np.array(list(itertools.product(range(nodes), repeat=effects)), int).reshape(-1, effects)
@@ -209,8 +214,17 @@ class Population:
             return np.linalg.inv(np.asarray(curvatures(self.structure, expansion, *self.given(x, z))))
 
 
-def misfit(
-    noise: Noise, parts: Parts, h: Array, y: Array, mask: Array, variance: Array | None = None
+def contract(indices: str, *arrays: Array) -> Array:
+    """Einstein's summation."""
+    return jnp.einsum(indices, *arrays)  # pyright: ignore[reportUnknownMemberType]
+
+
+def log_determinant(matrix: Float[Array, "effect effect"]) -> Float[Array, ""]:
+    return jnp.linalg.slogdet(matrix)[1]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def measurement_misfit(
+    noise: ResidualNoise, parts: Parameters, h: Array, y: Array, mask: Array, variance: Array | None = None
 ) -> Float[Array, ""]:
     """Minus twice the log density of a subject's measurements, transformed as `h`, without constants.
 
@@ -222,7 +236,7 @@ def misfit(
 
 
 def weights(
-    noise: Noise, parts: Parts, h: Array, mask: Array, variance: Array | None = None
+    noise: ResidualNoise, parts: Parameters, h: Array, mask: Array, variance: Array | None = None
 ) -> Float[Array, "row channel"]:
     """Twice the expected curvature of half the misfit by each prediction; of a given `variance`, of the mean alone."""
     if variance is not None:
@@ -234,25 +248,7 @@ def weights(
 
 def curvature_of(slopes: Float[Array, "row channel effect"], weight: Float[Array, "row channel"]) -> Array:
     """The expected curvature of half the joint misfit by standard normal effects."""
-    return jnp.eye(slopes.shape[-1], dtype=slopes.dtype) + jnp.einsum("rci,rc,rcj->ij", slopes, weight, slopes)
-
-
-class ModeSearch(NamedTuple):
-    """Where the searches of all subjects stand.
-
-    - `z`, `value`, `slope`: the best effects, half the misfit there, and the largest element of its gradient.
-    - `gradient`, `curvature`: of half the misfit there. `damping`: of the next step.
-    - `moved`: the effects after it.
-    """
-
-    z: Float[Array, "subject effect"]
-    value: Float[Array, " subject"]
-    slope: Float[Array, " subject"]
-    gradient: Float[Array, "subject effect"]
-    curvature: Float[Array, "subject effect effect"]
-    damping: Float[Array, " subject"]
-    moved: Float[Array, "subject effect"]
-    iteration: Int[Array, ""]
+    return jnp.eye(slopes.shape[-1], dtype=slopes.dtype) + contract("rci,rc,rcj->ij", slopes, weight, slopes)
 
 
 @compile_program
@@ -260,8 +256,8 @@ def search_modes(
     structure: Structure,
     interaction: bool,
     steps: Int[Array, ""],
-    model: eqx.Module,
-    batch: eqx.Module,
+    model: NeuralODE,
+    batch: Batch,
     x: Array,
     begin: Array,
     y: Array,
@@ -270,58 +266,43 @@ def search_modes(
     """Damped Gauss-Newton steps of all subjects at once."""
     parts, noise, coordinates = structure.parts(x), structure.noise, structure.coordinates
 
-    def predict(z: Array) -> tuple[Array, Array]:
-        f, slopes = expand(1, steps, model, coordinates, batch, jax.vmap(parts.phi)(z))  # pyright: ignore
-        h, factor = jax.jvp(noise.transform, (f,), (jnp.ones_like(f),))
-        return h, jnp.einsum("srcp,pe->srce", factor[..., None] * slopes, parts.factor)
+    def search(begin: Array, subject: Batch, y: Array, mask: Array) -> Array:
+        alone: Batch = jax.tree.map(lambda x: x[None], subject)
 
-    fixed = None if interaction else jax.vmap(lambda h: noise.variance(h, parts.noise))(predict(begin * 0)[0])
+        def predict(z: Array) -> tuple[Array, Array]:
+            f, slopes = expand_predictions(1, steps, model, coordinates, alone, parts.phi(z)[None])
+            h, factor = jax.jvp(noise.transform, (f[0],), (jnp.ones_like(f[0]),))
+            return h, contract("rcp,pe->rce", factor[..., None] * slopes[0], parts.factor)
 
-    def look(z: Array) -> tuple[Array, Array, Array]:
-        h, slopes = predict(z)
+        fixed = None if interaction else noise.variance(predict(begin * 0)[0], parts.noise)
 
-        def one(z: Array, h: Array, slopes: Array, y: Array, mask: Array, fixed: Array | None) -> tuple[Array, ...]:
-            value, by_h = jax.value_and_grad(lambda h: 0.5 * misfit(noise, parts, h, y, mask, fixed))(h)
+        def look(z: Array) -> tuple[Array, tuple[Array, Array]]:
+            h, slopes = predict(z)
+            half = jax.value_and_grad(lambda h: 0.5 * measurement_misfit(noise, parts, h, y, mask, fixed))
+            value, by_h = half(h)
             curvature = curvature_of(slopes, weights(noise, parts, h, mask, fixed))
-            return value + 0.5 * z @ z, jnp.einsum("rc,rce->e", by_h, slopes) + z, curvature
+            return value + 0.5 * z @ z, (contract("rc,rce->e", by_h, slopes) + z, curvature)
 
-        return jax.vmap(one)(z, h, slopes, y, mask, fixed)
+        # Logarithms of variances may be negative, and the search compares shares of a positive value.
+        room = 1 + 2 * jnp.abs(look(begin)[0])
 
-    def step(search: ModeSearch) -> ModeSearch:
-        value, gradient, curvature = look(search.moved)
-        # Near the mode, rounding decides which of two values is less.
-        better = value <= search.value + 1e-12 * jnp.abs(value)
-        z = jnp.where(better[:, None], search.moved, search.z)
-        gradient = jnp.where(better[:, None], gradient, search.gradient)
-        curvature = jnp.where(better[:, None, None], curvature, search.curvature)
-        damping = jnp.where(better, search.damping / 5, search.damping * 5)
-        damped = curvature * (1 + damping[:, None, None] * jnp.eye(z.shape[1])[None])
-        moved = z - jnp.linalg.solve(damped, gradient[..., None])[..., 0]
-        slope = jnp.abs(gradient).max(axis=1, initial=0)
-        return ModeSearch(
-            z,
-            jnp.where(better, value, search.value),
-            slope,
-            gradient,
-            curvature,
-            damping,
-            moved,
-            search.iteration + 1,
-        )
+        def propose(now: DampedSearch) -> tuple[Array, Array]:
+            gradient, curvature = now.at
+            whole = jnp.linalg.solve(curvature, gradient)
+            damped = curvature * (1 + now.damping * jnp.eye(len(gradient), dtype=gradient.dtype))
+            flat = gradient @ whole <= FLAT_ROUNDINGS * jnp.finfo(gradient.dtype).eps * now.value
+            return now.best - jnp.linalg.solve(damped, gradient), flat
 
-    def moves(search: ModeSearch) -> Array:
-        open_ones = (search.slope > STILL) & (search.damping < MAX_DAMPING)
-        return open_ones.any() & (search.iteration < MAX_ITERATIONS)
+        def look_above(z: Array) -> tuple[Array, tuple[Array, Array]]:
+            value, at = look(z)
+            return value + room, at
 
-    subjects, effects = begin.shape
-    nowhere = jnp.full(subjects, jnp.inf)
-    unit = jnp.broadcast_to(jnp.eye(effects), (subjects, effects, effects))
-    damping = jnp.full(subjects, FIRST_DAMPING)
-    first = ModeSearch(begin, nowhere, nowhere, begin * 0, unit, damping, begin, jnp.array(0))
-    return jax.lax.while_loop(moves, step, first).z
+        return search_damped(look_above, propose, begin, damping=MODE_DAMPING, evaluations=MODE_EVALUATIONS).best
+
+    return jax.vmap(search)(begin, batch, y, mask)
 
 
-def polynomial(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
+def extrapolate(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
     """Predictions of a subject at a distance from where they were expanded."""
     f = expansion.f
     if expansion.first is not None:
@@ -370,20 +351,20 @@ def of_subject(
     here = jax.lax.stop_gradient(parts.phi(z))
 
     def transformed(z: Array) -> Float[Array, "row channel"]:
-        return noise.transform(polynomial(expansion, parts.phi(z) - here))
+        return noise.transform(extrapolate(expansion, parts.phi(z) - here))
 
     if method == "pooled":
-        return misfit(noise, parts, transformed(z), y, mask)
+        return measurement_misfit(noise, parts, transformed(z), y, mask)
     fixed = None
     if method in ("foce", "fo"):
-        middle = polynomial(typical, parts.theta - jax.lax.stop_gradient(parts.theta))
+        middle = extrapolate(typical, parts.theta - jax.lax.stop_gradient(parts.theta))
         fixed = noise.variance(noise.transform(middle), parts.noise)
     if method == "fo":
         return linearised(noise, parts, transformed, z, y, mask, fixed)
 
     def joint(z: Array) -> Float[Array, ""]:
         """Half the misfit of measurements and effects."""
-        return 0.5 * (misfit(noise, parts, transformed(z), y, mask, fixed) + z @ z)
+        return 0.5 * (measurement_misfit(noise, parts, transformed(z), y, mask, fixed) + z @ z)
 
     # A Newton step at the mode stays there, and has the derivative of the mode by the parameters.
     curvature = jax.lax.stop_gradient(jax.hessian(joint)(z))
@@ -393,12 +374,12 @@ def of_subject(
     else:
         weight = weights(noise, parts, transformed(z), mask, fixed)
         around = curvature_of(jax.jacfwd(transformed)(z), weight)
-    return 2 * joint(z) + jnp.linalg.slogdet(around)[1]
+    return 2 * joint(z) + log_determinant(around)
 
 
 def linearised(
-    noise: Noise,
-    parts: Parts,
+    noise: ResidualNoise,
+    parts: Parameters,
     transformed: Callable[[Array], Array],
     z: Array,
     y: Array,
@@ -408,10 +389,10 @@ def linearised(
     """The misfit of measurements that are linear in the effects, and therefore normal, with effects integrated out."""
     h, slopes = transformed(z), jax.jacfwd(transformed)(z)
     weight = weights(noise, parts, h, mask, variance)
-    pull = jnp.einsum("rc,rc,rce->e", jnp.where(mask, noise.transform(y) - h, 0), weight, slopes)
+    pull = contract("rc,rc,rce->e", jnp.where(mask, noise.transform(y) - h, 0), weight, slopes)
     curvature = curvature_of(slopes, weight)
     gain = pull @ jnp.linalg.solve(curvature, pull)
-    return misfit(noise, parts, h, y, mask, variance) - gain + jnp.linalg.slogdet(curvature)[1]
+    return measurement_misfit(noise, parts, h, y, mask, variance) - gain + log_determinant(curvature)
 
 
 @compile_program
@@ -424,7 +405,7 @@ def curvatures(
     def one(expansion: Expansion, mask: Array) -> Array:
         h, factor = jax.jvp(noise.transform, (expansion.f,), (jnp.ones_like(expansion.f),))
         assert expansion.first is not None
-        slopes = jnp.einsum("rcp,pe->rce", factor[..., None] * expansion.first, parts.factor)
+        slopes = contract("rcp,pe->rce", factor[..., None] * expansion.first, parts.factor)
         return curvature_of(slopes, weights(noise, parts, h, mask))
 
     return jax.vmap(one)(expansion, mask)
@@ -437,6 +418,6 @@ def joint_densities(
     noise, parts = structure.noise, structure.parts(x)
 
     def one(f: Array, z: Array, y: Array, mask: Array) -> Array:
-        return misfit(noise, parts, noise.transform(f), y, mask) + z @ z
+        return measurement_misfit(noise, parts, noise.transform(f), y, mask) + z @ z
 
     return jax.vmap(one)(f, z, y, mask)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
 
 # Draws that bands are quantiles of, and the share of measurements that these should hold.
-DRAWS, LEVEL = 200, 0.9
+BAND_DRAWS, BAND_LEVEL = 200, 0.9
 # Times of a curve between the first and the last row of a subject.
 CURVE_TIMES = 80
 # Simulated studies of a visual predictive check, its quantiles, and the most bins of time.
@@ -52,7 +52,7 @@ class KnownPopulation(NamedTuple):
         model = subjects.model_at(x[: structure.ends[0]])
         return KnownPopulation(model, structure, x, method, subjects.names, z, spread, subjects.steps)
 
-    def predict(self, data: Dataset, level: float = LEVEL, seed: int = 0) -> "SubjectPredictions":
+    def predict(self, data: Dataset, level: float = BAND_LEVEL, seed: int = 0) -> "SubjectPredictions":
         """Predicts subjects; see `predict_subjects`."""
         return predict_subjects(self, data, level, seed)
 
@@ -91,7 +91,7 @@ class SubjectPredictions(NamedTuple):
 
 
 def predict_subjects(
-    population: KnownPopulation, data: Dataset, level: float = LEVEL, seed: int = 0
+    population: KnownPopulation, data: Dataset, level: float = BAND_LEVEL, seed: int = 0
 ) -> SubjectPredictions:
     """Predicts known subjects, new ones, and new ones with a few measurements.
 
@@ -109,7 +109,7 @@ def predict_subjects(
     subjects = Subjects.of(model, population.structure.coordinates, data)
     problem = Population(replace(subjects, steps=population.steps), population.structure)
     problem = problem.settled(x, problem.still)
-    measured = problem.subjects.mask.any(axis=(1, 2))
+    measured = np.asarray(problem.subjects.mask.any(axis=(1, 2)))
     z, spread = problem.still, np.tile(np.eye(problem.still.shape[1]), (problem.subjects.count, 1, 1))
     if measured.any():
         modes = problem.find_modes(x, interaction=population.method != "foce")
@@ -126,7 +126,7 @@ def predict_subjects(
     draws = np.stack(
         [
             simulate_measurements(problem, x, z + np.einsum("sij,sj->si", roots, rng.standard_normal(z.shape)), rng)
-            for _ in range(DRAWS)
+            for _ in range(BAND_DRAWS)
         ]
     )
     lower, upper = np.nanquantile(draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
@@ -167,12 +167,11 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
     subjects = replace(subjects, steps=problem.subjects.steps)
     grown = Population(subjects, problem.structure)
-    rows = [
-        np.clip(np.searchsorted(ts[:length], own), 0, length - 1)
-        for ts, length, own in zip(wide.ts, wide.lengths, grid, strict=True)
-    ]
+    rows = np.zeros(grid.shape, int)
+    for at, length in enumerate(wide.lengths):
+        rows[at] = np.minimum(np.searchsorted(wide.ts[at, :length], grid[at]), length - 1)
     own, typical = (
-        np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), np.stack(rows)[..., None], axis=1)
+        np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
         for z in (optimum.z, problem.still)
     )
     return SubjectCurves(grid, own, typical)

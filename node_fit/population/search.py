@@ -18,21 +18,21 @@ FAR = 1e12
 # A search ends where the gradient by every parameter is below this, and after so many iterations.
 GRADIENT, MAX_ITERATIONS = 1e-4, 400
 # Searches, each with solver steps that are settled where the last one has ended.
-MAX_SEARCHES = 3
+MAX_DESCENTS = 3
 # Of the noise without effects, this share is noise beside them.
 NOISE_SHARE = 0.5
 # By how much constants begin apart from their values without effects, on their line.
-NUDGE = 0.1
+MIN_DISTANCE = 0.1
 # Solver steps between two rows where constants may lie far from those of the subjects.
-MAX_STEPS = BETWEEN[-1]
+MANY_SOLVER_STEPS = BETWEEN[-1]
 # Constants that are tried without effects, and the factor within which they are drawn.
-SCREENED, SCREENED_FACTOR = 128, 100.0
+SCREENED_POINTS, SCREENED_FACTOR = 128, 100.0
 # Other starts are drawn within this factor of the first constants.
 START_FACTOR = 5.0
 # A step of the differences of gradients that give the Hessian.
 HESSIAN_STEP = 1e-4
 # The search has come to its end where another Newton step would lower the objective by less than this.
-NEAR = 0.01
+MAX_GAIN = 0.01
 
 
 @dataclass
@@ -105,7 +105,7 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
     structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
     best = find_optimum(population, first_parameters(population, screen(population), spread), "pooled")
     # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
-    apart = NUDGE * np.random.default_rng(0).standard_normal(fixed)
+    apart = MIN_DISTANCE * np.random.default_rng(0).standard_normal(fixed)
     given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)
     first = first_parameters(population, theta, spread)[fixed + len(spread) :]
     noise = np.where(given, first, best.x[fixed + len(spread) :] + np.log(NOISE_SHARE))
@@ -116,7 +116,7 @@ def predict_alike(
     population: Population, theta: Float[np.ndarray, " coordinate"]
 ) -> Float[np.ndarray, "subject row channel"]:
     """Predictions of subjects that all have the same constants, over many steps."""
-    subjects = replace(population.subjects, steps=MAX_STEPS)
+    subjects = replace(population.subjects, steps=MANY_SOLVER_STEPS)
     return np.asarray(subjects.expand(np.tile(theta, (subjects.count, 1))).f)
 
 
@@ -141,7 +141,7 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
     theta, best, least = subjects.first(), subjects.first(), np.inf
     scale = np.sqrt((subjects.mask * subjects.y**2).sum(axis=(0, 1)) / np.maximum(subjects.mask.sum(axis=(0, 1)), 1))
     width = np.full(theta.shape, np.log(SCREENED_FACTOR))
-    for at in (theta, *draw_evenly(theta - width, theta + width, SCREENED, 0)):
+    for at in (theta, *draw_evenly(theta - width, theta + width, SCREENED_POINTS, 0)):
         f = predict_alike(population, at)
         with np.errstate(all="ignore"):
             misfit = float((subjects.mask * np.log1p(((subjects.y - f) / scale) ** 2)).sum())
@@ -150,7 +150,7 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
     return best
 
 
-def descend(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
+def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
     """The parameters of the least objective near some (BFGS; Nocedal and Wright, Numerical Optimization, 2006)."""
     objective = Descent(population, method)
     end = minimize(objective, x, jac=True, method="BFGS", options={"gtol": GRADIENT, "maxiter": MAX_ITERATIONS})
@@ -161,12 +161,12 @@ def descend(population: Population, x: Float[np.ndarray, " parameter"], method: 
 def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
     """The optimum near parameters, over solver steps that meet the tolerance there."""
     population = population.settled(x, population.still)
-    optimum = descend(population, x, method)
-    for _ in range(MAX_SEARCHES - 1):
+    optimum = minimize_objective(population, x, method)
+    for _ in range(MAX_DESCENTS - 1):
         settled = optimum.population.settled(optimum.x, optimum.z)
         if settled.subjects.steps == optimum.population.subjects.steps:
             break
-        optimum = descend(settled, optimum.x, method)
+        optimum = minimize_objective(settled, optimum.x, method)
     return optimum
 
 

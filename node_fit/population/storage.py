@@ -12,15 +12,15 @@ from ..data.domains import Bounds
 from ..runtime.serialization import Json, is_json, is_list
 from ..storage.files import write_file
 from ..storage.model_file import load, save
-from .effects import KINDS, Coordinate, Covariances, EffectKind
-from .likelihood import METHODS, Structure
-from .noise import NOISES, Noise
+from .effects import KINDS, Coordinate, Covariances
+from .likelihood import POPULATION_METHODS, Structure
+from .noise import NOISE_KINDS, ResidualNoise
 from .prediction import KnownPopulation
 
 MODEL_NAME, POPULATION_NAME = "model.safetensors", "population.json"
 SCHEMA = 1
 # A file with more subjects or parameters is refused before its numbers are read.
-MAX_SUBJECTS, MAX_PARAMETERS, MAX_STEPS = 1_000_000, 1_000, 64
+MAX_SUBJECTS, MAX_PARAMETERS, MAX_SOLVER_STEPS = 1_000_000, 1_000, 64
 
 
 def write_population(population: KnownPopulation, folder: Path) -> None:
@@ -64,54 +64,61 @@ def parse_population(content: object, model: object) -> KnownPopulation:
 
     if not is_json(content) or content["schema"] != SCHEMA or not isinstance(model, NeuralODE):
         raise ValueError(f"its schema is not {SCHEMA}")
-    coordinates = tuple(parse_coordinate(each) for each in as_list(content["coordinates"]))
+    coordinates = tuple(parse_coordinate(each) for each in read_list(content["coordinates"]))
     if [c.name for c in coordinates] != [name for name in model.constants() if name in {c.name for c in coordinates}]:
         raise ValueError("its constants are not the model's")
     effects = sum(c.kind is not None for c in coordinates)
-    blocks = tuple(tuple(int(i) for i in as_list(block)) for block in as_list(content["blocks"]))
+    blocks = tuple(tuple(read_indices(block)) for block in read_list(content["blocks"]))
     if sorted(i for block in blocks for i in block) != list(range(effects)):
         raise ValueError("its blocks are not of its effects")
     noise = content["noise"]
-    if not is_json(noise) or tuple(noise) != model.states or not all(kind in NOISES for kind in noise.values()):
+    if not is_json(noise) or tuple(noise) != model.states or not all(kind in NOISE_KINDS for kind in noise.values()):
         raise ValueError("its noise is not of the model's channels")
     kinds = tuple(str(kind) for kind in noise.values())
-    structure = Structure(coordinates, Covariances(blocks), Noise(model.states, kinds, ((),) * len(kinds)))
-    names = tuple(str(name) for name in as_list(content["subjects"]))
+    structure = Structure(coordinates, Covariances(blocks), ResidualNoise(model.states, kinds, ((),) * len(kinds)))
+    names = tuple(str(name) for name in read_list(content["subjects"]))
     if len(names) > MAX_SUBJECTS or structure.ends[2] > MAX_PARAMETERS:
         raise ValueError("it is too large")
     method, steps = content["method"], content["steps"]
-    if method not in METHODS or not isinstance(steps, int) or not 0 < steps <= MAX_STEPS:
+    if method not in POPULATION_METHODS or not isinstance(steps, int) or not 0 < steps <= MAX_SOLVER_STEPS:
         raise ValueError("its method or its steps make no sense")
     count = len(names)
     return KnownPopulation(
         model,
         structure,
-        as_numbers(content["parameters"], (structure.ends[2],)),
+        read_numbers(content["parameters"], (structure.ends[2],)),
         str(method),
         names,
-        as_numbers(content["modes"], (count, effects)),
-        as_numbers(content["spread"], (count, effects, effects)),
+        read_numbers(content["modes"], (count, effects)),
+        read_numbers(content["spread"], (count, effects, effects)),
         steps,
     )
 
 
 def parse_coordinate(entry: object) -> Coordinate:
-    name, bounds, kind = as_list(entry)
-    lower, upper = (None if bound is None else float(cast(float, bound)) for bound in as_list(bounds))
+    name, bounds, kind = read_list(entry)
+    lower, upper = (None if bound is None else float(cast(float, bound)) for bound in read_list(bounds))
     finite = all(bound is None or math.isfinite(bound) for bound in (lower, upper))
     if not isinstance(name, str) or not (kind is None or kind in KINDS) or not finite:
         raise ValueError("a constant makes no sense")
     pair: Bounds = (lower, upper)
-    return Coordinate(name, pair, cast("EffectKind | None", kind))
+    return Coordinate(name, pair, kind)
 
 
-def as_list(value: object) -> list[object]:
+def read_list(value: object) -> list[object]:
     if not is_list(value):
         raise ValueError("a list is missing")
     return list(value)
 
 
-def as_numbers(value: object, shape: tuple[int, ...]) -> np.ndarray:
+def read_indices(value: object) -> list[int]:
+    indices = [index for index in read_list(value) if isinstance(index, int)]
+    if len(indices) != len(read_list(value)):
+        raise ValueError("an index is missing")
+    return indices
+
+
+def read_numbers(value: object, shape: tuple[int, ...]) -> np.ndarray:
     numbers = np.asarray(value, np.float64).reshape(shape) if 0 in shape else np.asarray(value, np.float64)
     if numbers.shape != shape or not np.isfinite(numbers).all():
         raise ValueError(f"numbers of the shape {shape} are missing")

@@ -1,10 +1,9 @@
 """The subjects of a population: what the model predicts of each, from its own constants, with exact derivatives."""
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -28,7 +27,15 @@ from ..solver.methods import EXPLICIT
 from ..solver.problem import between_rows
 from .effects import Coordinate
 
-compile_program = functools.partial(eqx.filter_jit, compiler_options=WITHOUT_FUSION_EMITTERS)
+Program = TypeVar("Program", bound=Callable[..., object])
+
+
+def compile_program(function: Program) -> Program:
+    """Compiles a function of arrays, with what else it gets, at its first call with arrays of their shapes."""
+    jitted = eqx.filter_jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)  # pyright: ignore
+    return cast(Program, jitted)
+
+
 # Steps between two rows, before they are settled.
 FEWEST_BETWEEN_ROWS = 2
 
@@ -197,7 +204,7 @@ class JetField(eqx.Module):
         return Jets(derivatives(rates, self.order)(jnp.zeros_like(phi))).flat()
 
 
-def simulate(
+def simulate_subjects(
     order: int,
     steps: Int[Array, ""],
     model: NeuralODE,
@@ -266,10 +273,10 @@ def largest_errors(
     batch: Batch,
     phi: Float[Array, "subject coordinate"],
 ) -> Float[Array, "subject interval"]:
-    return simulate(0, steps, model, coordinates, batch, phi)[1]
+    return simulate_subjects(0, steps, model, coordinates, batch, phi)[1]
 
 
-def expand(
+def expand_predictions(
     order: int,
     steps: Int[Array, ""],
     model: NeuralODE,
@@ -278,13 +285,13 @@ def expand(
     phi: Float[Array, "subject coordinate"],
 ) -> tuple[Array, ...]:
     """Predictions of all subjects and their derivatives by the coordinates."""
-    return simulate(order, steps, model, coordinates, batch, phi)[0]
+    return simulate_subjects(order, steps, model, coordinates, batch, phi)[0]
 
 
-compiled_expand = compile_program(expand)
+compiled_expand = compile_program(expand_predictions)
 
 
-def derivatives(function: PyTree, order: int) -> PyTree:
+def derivatives(function: Callable[[Array], Array], order: int) -> Callable[[Array], tuple[Array, ...]]:
     """A function that returns the value and its derivatives up to an order, all of one evaluation."""
     if order == 0:
         return lambda x: (function(x),)

@@ -49,6 +49,31 @@ def bounded_rates(problem: InitialValueProblem, interval: Interval) -> Callable[
     return lambda t, y: within(t, y if bound is None else jnp.clip(y, -bound[None], bound[None]))
 
 
+def repeat_steps(
+    step: Callable[[Carry, Array], tuple[Carry, Array]],
+    carry: Carry,
+    count: int | Int[Array, ""],
+    like: Float[Array, " trajectory"],
+    *,
+    loop: bool,
+) -> tuple[Carry, Float[Array, " trajectory"]]:
+    """Takes so many steps, which are given their numbers; returns where they end, and the largest error of each
+    trajectory.
+
+    **Arguments:** `like`: of the shape and type of an error. `loop`: whether few steps are a loop, too.
+    """
+    if isinstance(count, int):
+        numbers = jnp.arange(count, dtype=like.dtype)
+        carry, errors = jax.lax.scan(step, carry, numbers, unroll=count if count <= UNROLLED and not loop else 1)
+        return carry, errors.max(axis=0)
+
+    def numbered(number: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
+        carry, error = step(state[0], number.astype(like.dtype))
+        return carry, jnp.maximum(state[1], error)
+
+    return jax.lax.fori_loop(0, count, numbered, (carry, jnp.zeros_like(like)))
+
+
 def march_rows(
     method: str,
     problem: InitialValueProblem,
@@ -103,18 +128,7 @@ def march_rows(
                 after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 
-        if isinstance(substeps, int):
-            numbers = jnp.arange(substeps, dtype=h.dtype)
-            unroll = substeps if substeps <= UNROLLED and triggers is None else 1
-            carry, errors = jax.lax.scan(substep, (y, slope, watch), numbers, unroll=unroll)
-            largest = errors.max(axis=0)
-        else:
-
-            def numbered(number: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
-                carry, error = substep(state[0], number.astype(h.dtype))
-                return carry, jnp.maximum(state[1], error)
-
-            carry, largest = jax.lax.fori_loop(0, substeps, numbered, ((y, slope, watch), jnp.zeros_like(h)))
+        carry, largest = repeat_steps(substep, (y, slope, watch), substeps, h, loop=triggers is not None)
         y, _, watch = carry
         y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
         return carry, (y, largest)

@@ -520,7 +520,9 @@ def test_what_conf_says_is_the_default(name):
 def test_no_file_is_forgotten():
     paths = [path for path in CONF.rglob("*.yaml") if NAMES_A_CLASS in path.read_text()]
     found = {str(path.relative_to(CONF).with_suffix("")) for path in paths}
-    assert found == {*FILES, "config", "data/table", "data/petab", "data/sbml"}, "other data take what is the same"
+    assert found == {*FILES, "config", "data/table", "data/nonmem", "data/petab", "data/sbml"}, (
+        "other data take what is the same"
+    )
     assert set(DIFFERENT) <= {*FILES, *(f"config/{node}" for node in NODES)}
 
 

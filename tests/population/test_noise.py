@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from node_fit.population.noise import NOISES, Noise
+from node_fit.population.noise import NOISE_KINDS, ResidualNoise
 from node_fit.runtime.placement import scope
 
 F = np.array([[1.0], [4.0]])
@@ -21,16 +21,16 @@ F = np.array([[1.0], [4.0]])
     ],
 )
 def test_variances(kind, parameters, wanted):
-    noise = Noise.of(kind, ["y"])
+    noise = ResidualNoise.of(kind, ["y"])
     with scope("x64"):
         found = noise.variance(jnp.asarray(F), jnp.log(jnp.asarray(parameters)))
     np.testing.assert_allclose(np.asarray(found)[:, 0], wanted)
-    assert len(noise.names) == len(NOISES[kind].parameters)
+    assert len(noise.names) == len(NOISE_KINDS[kind].parameters)
 
 
 def test_lognormal_measurements_are_normal_as_logarithms():
     """With the Jacobian, minus twice the log density is that of the log-normal distribution."""
-    noise, y, f, s = Noise.of("lognormal", ["y"]), np.array([[2.0]]), np.array([[3.0]]), 0.4
+    noise, y, f, s = ResidualNoise.of("lognormal", ["y"]), np.array([[2.0]]), np.array([[3.0]]), 0.4
     with scope("x64"):
         off = np.asarray(noise.transform(jnp.asarray(y)) - noise.transform(jnp.asarray(f)))
     from scipy.stats import lognorm
@@ -41,7 +41,7 @@ def test_lognormal_measurements_are_normal_as_logarithms():
 
 
 def test_each_channel_has_its_own():
-    noise = Noise.of({"a": "proportional", "b": {"additive": 0.1, "proportional": 0.2}}, ["a", "b"])
+    noise = ResidualNoise.of({"a": "proportional", "b": {"additive": 0.1, "proportional": 0.2}}, ["a", "b"])
     assert noise.kinds == ("proportional", "combined")
     assert noise.names == ("a.proportional", "b.additive", "b.proportional")
     np.testing.assert_allclose(np.exp(noise.first([1.0, 1.0], [10.0, 10.0])), [0.1, 0.1, 0.2])
@@ -58,11 +58,11 @@ def test_each_channel_has_its_own():
 )
 def test_wrong_noise_is_refused(words, said):
     with pytest.raises(ValueError, match=said):
-        Noise.of(words, ["y"])
+        ResidualNoise.of(words, ["y"])
 
 
 def test_proportional_noise_of_zero_is_refused():
     with pytest.raises(ValueError, match="use combined"):
-        Noise.of("proportional", ["y"]).check(np.ones((1, 1)), np.zeros((1, 1)))
+        ResidualNoise.of("proportional", ["y"]).check(np.ones((1, 1)), np.zeros((1, 1)))
     with pytest.raises(ValueError, match="not positive"):
-        Noise.of("lognormal", ["y"]).check(np.zeros((1, 1)), np.ones((1, 1)))
+        ResidualNoise.of("lognormal", ["y"]).check(np.zeros((1, 1)), np.ones((1, 1)))
