@@ -188,11 +188,13 @@ class Regressor(RegressorMixin, BaseEstimator):
 
         **Arguments:** `reset`: whether its columns are those that later ones must have.
         """
-        validate_data(self, X, reset=reset, skip_check_array=True)
+        fewest = 2 if reset else 1
         names = [str(name) for name in getattr(X, "columns", [])]
-        table = (
-            np.asarray(X, dtype=object) if names else check_array(X, dtype=np.float64, estimator=self, input_name="X")
-        )
+        if names:
+            table = np.asarray(X, dtype=object)
+        else:
+            table = check_array(X, dtype=np.float64, ensure_min_samples=fewest, estimator=self, input_name="X")
+        validate_data(self, X, reset=reset, skip_check_array=True)
         named, names = names, names or [f"u{at}" for at in range(table.shape[1])]
         time = find_column(self.time, names, "time")
         trajectory = None if self.trajectory is None else find_column(self.trajectory, names, "trajectory")
@@ -214,7 +216,9 @@ class Regressor(RegressorMixin, BaseEstimator):
     def states_of(self, y: object, count: int) -> Float[np.ndarray, "row state"]:
         """The states of `y`, with an axis of states."""
         if y is None:
-            raise ValueError(f"{type(self).__name__} needs y, the states at the rows of X, but y is None.")
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None; pass the states."
+            )
         ys = check_array(
             y, dtype=np.float64, ensure_2d=False, ensure_all_finite="allow-nan", estimator=self, input_name="y"
         )

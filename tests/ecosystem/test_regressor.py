@@ -140,10 +140,12 @@ def test_before_a_fit_there_is_no_prediction():
 def test_a_grid_search_finds_the_better_field():
     """Two levels of a ridge that is far too strong, and one that is not, over folds of whole trajectories."""
     X, y = decays(noise=0.01)
-    model = nf.Regressor(time="hours", trajectory="run", field="linear", steps=40, **QUICK)
+    model = nf.Regressor(time="hours", trajectory="run", field="linear", steps=200, **QUICK)
     search = GridSearchCV(model, {"ridge": [1e-4, 1e4]}, cv=GroupKFold(3), error_score="raise")
     search.fit(X, y, groups=X["run"])
-    assert search.best_params_ == {"ridge": 1e-4} and search.best_score_ > 0.9
+    # Each fold has to tell the effect of a level that it has not seen, from two others.
+    good, bad = search.cv_results_["mean_test_score"]
+    assert search.best_params_ == {"ridge": 1e-4} and good > 0.5 > bad
     assert search.best_estimator_.score(X, y) > 0.99
     piped = make_pipeline(FunctionTransformer(), model).fit(X, y)
     assert piped.score(X, y) > 0.99
