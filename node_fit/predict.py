@@ -24,6 +24,7 @@ from .evaluation.diagnosis import describe_divergence
 from .evaluation.metrics import score_rows, where_not_finite
 from .evaluation.simulation import predictions_frame
 from .model.neural_ode import NeuralODE
+from .model.observation import FormulaReadout
 from .population.storage import holds_population, read_population
 from .runtime.compilation import keep_programs
 from .runtime.serialization import Json, __version__, is_json, is_list
@@ -253,6 +254,8 @@ def check_starts(model: NeuralODE, data: Dataset) -> None:
                 f"model is read; measure them, or put {rows} rows at rest before what is to be predicted."
             )
         for column, state in enumerate(data.states):
+            if isinstance(model.observation, FormulaReadout) and state not in model.latent:
+                continue  # The state behind a formula has a start of its own.
             if not np.isfinite(data.first[row, column]) and not told.get(state):
                 raise ValueError(f"trajectory {name!r} has no initial value of {state!r}; give one in its first row.")
 

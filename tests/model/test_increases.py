@@ -12,6 +12,7 @@ from scipy.integrate import solve_ivp
 import node_fit as nf
 from node_fit.model.ensemble import Ensemble
 from node_fit.model.rollout import counts_from
+from node_fit.predict import check_starts
 from node_fit.runtime.placement import scope
 
 KEY = jax.random.key(0)
@@ -178,6 +179,13 @@ def test_formulas_of_counts_and_of_moments_may_be_mixed():
 def test_wrong_counts_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         model_of(weekly(), **options)
+
+
+def test_new_times_need_no_first_count():
+    data = nf.Dataset.from_arrays(TIMES, np.full((len(TIMES), 1), np.nan), states=["cases"])
+    model = model_of(weekly())
+    check_starts(model, data)
+    np.testing.assert_allclose(model.predict(data)[0, 1:, 0], weekly().ys[0, 1:, 0], rtol=1e-5)
 
 
 @pytest.mark.slow
