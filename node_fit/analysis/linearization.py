@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from ..runtime.placement import carry, scope
 
 if TYPE_CHECKING:
     import pandas
+    from scipy.signal import StateSpace as StateSpaceModel
 
 # Real parts below this share of the largest eigenvalue are taken for zero.
 NEGLIGIBLE_GROWTH = 1e-6
@@ -173,7 +174,7 @@ class Linearization:
         return f"{'stable' if real[0] < 0 else 'unstable'} {'focus' if turns else 'node'}"
 
     @property
-    def state_space(self) -> Any:
+    def state_space(self) -> "StateSpaceModel":
         """The linear system as a `scipy.signal.StateSpace`."""
         from scipy.signal import StateSpace
 

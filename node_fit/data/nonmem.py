@@ -147,7 +147,7 @@ class NONMEM(Table):
                     {"_where": where, "trajectory": subject, "time": time, "state": state, "set": 0.0}
                     for state in self.compartments
                 )
-            amount = number_in(row, "AMT")
+            amount = cell_as_number(row, "AMT")
             if code == RESET or amount == 0:
                 continue
             given = str(row["CMT"]).strip() if "CMT" in row else ""
@@ -161,7 +161,7 @@ class NONMEM(Table):
         self, doses: Doses, row: "pandas.Series", where: str, subject: str, state: str, time: float, amount: float
     ) -> None:
         """Adds a dose: a jump, or the rate of an infusion."""
-        rate, duration = number_in(row, "RATE"), number_in(row, "DUR")
+        rate, duration = cell_as_number(row, "RATE"), cell_as_number(row, "DUR")
         if rate < 0:
             raise ValueError(
                 f"{where} has RATE {rate:g}, a rate or duration that the model estimates; write a state with an "
@@ -190,7 +190,7 @@ class NONMEM(Table):
             if row["is_dose"]:
                 dosed |= {jump for jump in jumps if jump[:2] == (subject, at)}
                 continue
-            if number_in(row, "MDV") or number_in(row, "EVID") == OTHER or np.isnan(row["DV"]):
+            if cell_as_number(row, "MDV") or cell_as_number(row, "EVID") == OTHER or np.isnan(row["DV"]):
                 continue
             state = self.measured_state(row)
             if state is None:
@@ -267,7 +267,7 @@ def read_column(frame: "pandas.DataFrame", name: str) -> list[float]:
     return found
 
 
-def number_in(row: "pandas.Series", name: str) -> float:
+def cell_as_number(row: "pandas.Series", name: str) -> float:
     """A number of a row; 0 where it has none."""
     value = float(row[name]) if name in row else 0.0
     return 0.0 if np.isnan(value) else value
@@ -277,7 +277,7 @@ def are_doses(frame: "pandas.DataFrame") -> list[bool]:
     """Which rows are doses or resets: by EVID, or by an amount where there is none."""
     found: list[bool] = []
     for _, row in frame.iterrows():
-        code, amount = (row["EVID"] if "EVID" in frame else float("nan")), number_in(row, "AMT")
+        code, amount = (row["EVID"] if "EVID" in frame else float("nan")), cell_as_number(row, "AMT")
         if np.isnan(code):
             found.append(amount > 0)
         elif code in (MEASUREMENT, OTHER):
@@ -294,7 +294,7 @@ def are_doses(frame: "pandas.DataFrame") -> list[bool]:
 
 def dose_times(row: "pandas.Series", time: float, where: str) -> list[float]:
     """The times of a dose, of its additional ones, and of those before it at a steady state."""
-    interval, more, steady = number_in(row, "II"), int(number_in(row, "ADDL")), number_in(row, "SS")
+    interval, more, steady = cell_as_number(row, "II"), int(cell_as_number(row, "ADDL")), cell_as_number(row, "SS")
     if (more or steady) and interval <= 0:
         raise ValueError(f"{where} has ADDL or SS without II, the time between two doses; give II.")
     times = [time + interval * number for number in range(more + 1)]

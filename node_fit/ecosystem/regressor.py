@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     inputs: list[str]
 
 
-class Record(NamedTuple):
+class RecordRows(NamedTuple):
     """Measured rows of a trajectory in order of time."""
 
     ts: Float[np.ndarray, " row"]
@@ -148,7 +148,7 @@ class Regressor(RegressorMixin, BaseEstimator):
         data = self.fit_.data["train"]
         given = None if y is None else self.states_of(y, len(rows.ts))
         found = np.full((len(rows.ts), len(data.states)), np.nan)
-        records: dict[str, Record] = {}
+        records: dict[str, RecordRows] = {}
         for label in dict.fromkeys(rows.labels.tolist()):
             states = np.full(found.shape, np.nan) if given is None else given
             records[label] = self.with_known(label, take_record(rows, states, label))
@@ -226,7 +226,7 @@ class Regressor(RegressorMixin, BaseEstimator):
             raise ValueError(f"X has {count} rows, but y has {len(ys)}: inconsistent numbers of samples.")
         return ys[:, None] if ys.ndim == 1 else ys
 
-    def with_known(self, label: str, asked: Record) -> Record:
+    def with_known(self, label: str, asked: RecordRows) -> RecordRows:
         """The rows that are asked for, with the measurements from which they are simulated."""
         first = np.argmax(np.isfinite(asked.ys).all(axis=1))
         ys = np.full_like(asked.ys, np.nan)
@@ -237,7 +237,7 @@ class Regressor(RegressorMixin, BaseEstimator):
             return asked._replace(ys=ys)
         own = self.records_[label]
         ts, at = np.unique(np.concatenate([own.ts, asked.ts]), return_index=True)
-        return Record(ts, np.concatenate([own.ys, ys])[at], np.concatenate([own.us, asked.us])[at])
+        return RecordRows(ts, np.concatenate([own.ys, ys])[at], np.concatenate([own.us, asked.us])[at])
 
 
 def find_column(given: int | str, names: Sequence[str], role: str) -> int:
@@ -254,7 +254,7 @@ def find_column(given: int | str, names: Sequence[str], role: str) -> int:
     return given % len(names)
 
 
-def take_record(rows: Rows, ys: np.ndarray, label: str) -> Record:
+def take_record(rows: Rows, ys: np.ndarray, label: str) -> RecordRows:
     """The rows of a trajectory in order of time; of several at one time, the means."""
     own = np.flatnonzero(rows.labels == label)
     ts, first, group = np.unique(rows.ts[own], return_index=True, return_inverse=True)
@@ -262,10 +262,10 @@ def take_record(rows: Rows, ys: np.ndarray, label: str) -> Record:
     counts = np.stack([np.bincount(group, column, len(ts)) for column in known.T], axis=1)
     sums = np.stack([np.bincount(group, column, len(ts)) for column in np.where(known, ys[own], 0.0).T], axis=1)
     means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return Record(ts, means, rows.us[own][first])
+    return RecordRows(ts, means, rows.us[own][first])
 
 
-def as_dataset(records: dict[str, Record], states: Sequence[str], inputs: Sequence[str], time: str) -> Dataset:
+def as_dataset(records: dict[str, RecordRows], states: Sequence[str], inputs: Sequence[str], time: str) -> Dataset:
     """A dataset of trajectories by name."""
     return Dataset.from_arrays(
         [record.ts for record in records.values()],

@@ -1,10 +1,10 @@
 """`fit_population`: nonlinear mixed effects, from trajectories of several subjects to a fitted population."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -566,7 +566,7 @@ def states_of(made: object) -> list[str]:
     """The states of known equations, or of what makes them."""
     if isinstance(made, Known):
         return [name for name, _ in made.equations.texts]
-    equations: Mapping[Any, object] = as_mapping(keyword(made, "equations") or {})
+    equations = as_mapping(keyword(made, "equations") or {})
     return [str(name) for name in equations]
 
 

@@ -163,7 +163,8 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     problem = optimum.population
     first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
     grid = np.linspace(first, last, CURVE_TIMES, axis=1)
-    wide = with_times(data, list(grid))
+    times: list[np.ndarray] = list(grid)
+    wide = with_times(data, times)
     subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
     subjects = replace(subjects, steps=problem.subjects.steps)
     grown = Population(subjects, problem.structure)

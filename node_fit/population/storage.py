@@ -86,11 +86,11 @@ def parse_population(content: object, model: object) -> KnownPopulation:
     return KnownPopulation(
         model,
         structure,
-        read_numbers(content["parameters"], (structure.ends[2],)),
+        read_shaped_numbers(content["parameters"], (structure.ends[2],)),
         str(method),
         names,
-        read_numbers(content["modes"], (count, effects)),
-        read_numbers(content["spread"], (count, effects, effects)),
+        read_shaped_numbers(content["modes"], (count, effects)),
+        read_shaped_numbers(content["spread"], (count, effects, effects)),
         steps,
     )
 
@@ -118,7 +118,7 @@ def read_indices(value: object) -> list[int]:
     return indices
 
 
-def read_numbers(value: object, shape: tuple[int, ...]) -> np.ndarray:
+def read_shaped_numbers(value: object, shape: tuple[int, ...]) -> np.ndarray:
     numbers = np.asarray(value, np.float64).reshape(shape) if 0 in shape else np.asarray(value, np.float64)
     if numbers.shape != shape or not np.isfinite(numbers).all():
         raise ValueError(f"numbers of the shape {shape} are missing")

@@ -43,7 +43,7 @@ def read_hdf5(path: Path, roles: Roles, options: ReadingOptions) -> RawTable:
     """Reads the datasets of a group that the roles name, or the fields of a dataset of records."""
     with open_hdf5(path) as file:
         group, notes = choose_group(path, file, options.sheet)
-        records = records_of(path, group, options.sheet)
+        records = find_record_array(path, group, options.sheet)
         if records is not None:
             name, dataset = records
             array = read_dataset(path, dataset, name)
@@ -94,7 +94,7 @@ def choose_group(
     )
 
 
-def records_of(path: Path, group: "h5py.Group", name: str | None) -> "tuple[str, h5py.Dataset] | None":
+def find_record_array(path: Path, group: "h5py.Group", name: str | None) -> "tuple[str, h5py.Dataset] | None":
     """A dataset of records, such as a table of PyTables: the one that is named, or the only one of a group."""
     names = list(group) if name is None or name.strip("/") == group.name.strip("/") else [name.rpartition("/")[2]]
     if len(names) != 1 or names[0] not in group:

@@ -393,7 +393,7 @@ class Known(AbstractVectorField):
         **Arguments:** `terms`: the values of the further names. `outcomes`: of `switches`; None for those at this time.
         """
         names = self.names(t, y, u)
-        given = {} if outcomes is None else dict(zip(self.switches, outcomes, strict=True))
+        given: Mapping[Expression, Array] = {} if outcomes is None else dict(zip(self.switches, outcomes, strict=True))
         found = self.equations(names | dict(terms), given)
         states = jnp.stack([names[name] for name in self.system.states])
         return self.system.scaled_rates(states, jnp.stack([found[name] for name in self.system.states]))
