@@ -212,9 +212,7 @@ class NONMEM(Table):
         made = pd.DataFrame([{name: subject, time: at, **table[subject, at]} for subject, at in keys])
         for state in self.states:
             if state not in made:
-                raise ValueError(
-                    f"no row measures {state!r}; the states that are measured are those at CMT or of DVID."
-                )
+                made[state] = np.nan  # Rows to be predicted need no measurement.
         for column in extra:
             made[column] = made.groupby(name)[column].transform(lambda values: values.ffill().bfill())
         for column in (each for each in self.inputs if each.startswith(INFUSION)):

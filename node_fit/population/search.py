@@ -21,6 +21,8 @@ GRADIENT, MAX_ITERATIONS = 1e-4, 400
 MAX_DESCENTS = 3
 # Of the noise without effects, this share is noise beside them.
 NOISE_SHARE = 0.5
+# The gain in the objective for which constants far from the first ones are taken.
+MIN_GAIN = 1.0
 # By how much constants begin apart from their values without effects, on their line.
 MIN_DISTANCE = 0.1
 # Solver steps between two rows where constants may lie far from those of the subjects.
@@ -103,7 +105,13 @@ def begin_without_effects(population: Population) -> Float[np.ndarray, " paramet
             "field.constants."
         )
     structure.noise.check(np.where(subjects.mask, subjects.y, np.nan), predicted)
-    best = find_optimum(population, first_parameters(population, screen(population), spread), "pooled")
+    best, other = (
+        find_optimum(population, first_parameters(population, each, spread), "pooled")
+        for each in (theta, screen(population))
+    )
+    # Of equal optima, as of rates that may change places, the user means the one near the first constants.
+    if other.value < best.value - MIN_GAIN:
+        best = other
     # Two constants that do the same, such as rates of steps in a row, would stay equal from an equal start.
     apart = MIN_DISTANCE * np.random.default_rng(0).standard_normal(fixed)
     given = np.repeat([bool(each) for each in structure.noise.given], structure.noise.counts)

@@ -1,0 +1,60 @@
+"""A population from the command line: a table of doses is recognised, fitted, written and predicted from."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.commands import node_fit as run
+
+pytestmark = pytest.mark.slow
+EQUATIONS = "field.equations={gut: -ka*gut, c: ka*gut/v - ke*c}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Ten subjects with a dose each, in NONMEM's columns."""
+    path = tmp_path_factory.mktemp("population")
+    rng, lines = np.random.default_rng(5), ["ID,TIME,DV,AMT,EVID,CMT"]
+    for subject in range(1, 11):
+        ka, ke, v = 1.2, 0.2 * np.exp(0.3 * rng.standard_normal()), 20 * np.exp(0.2 * rng.standard_normal())
+        lines.append(f"{subject},0,.,100,1,1")
+        for time in (0.5, 1.0, 2.0, 4.0, 8.0):
+            c = 100 * ka / (v * (ka - ke)) * (np.exp(-ke * time) - np.exp(-ka * time)) + 0.05 * rng.standard_normal()
+            lines.append(f"{subject},{time},{c:.4f},0,0,2")
+    (path / "mine.csv").write_text("\n".join(lines) + "\n")
+    (path / "new.csv").write_text(
+        "ID,TIME,DV,AMT,EVID,CMT\n1,0,.,100,1,1\n1,3,.,0,0,2\nnew,0,.,100,1,1\nnew,3,.,0,0,2\n"
+    )
+    return path
+
+
+def test_run_is_fitted_written_and_predicted_from(folder):
+    words = ("mine.csv", "field=known", EQUATIONS, "random=[ke,v]", "+field.constants={ka: 1.0, ke: 0.1, v: 10.0}")
+    ran = run(folder, *words, "hydra.run.dir=run")
+    assert ran.code == 0, ran.err
+    assert "CMT 1 is gut, 2 is c; DV measures 'c'" in ran.out and "condition number" in ran.out
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    population = summary["population"]
+    assert summary["status"] == "converged" and population["method"] == "focei"
+    assert population["fixed"]["ke"] == pytest.approx(0.2, rel=0.25)
+    assert set(population["variances"]) == {"ke", "v"} and population["noise"]["c"]["additive"] < 0.08
+    for name in ("individuals.csv", "subjects.csv", "predictions.csv", "report.html", "plots/predictive_check.png"):
+        assert (folder / "run" / name).stat().st_size > 100
+    ran = run(folder, "run", "--data", "new.csv", "--out", "out.csv", module="node_fit.predict")
+    assert ran.code == 0, ran.err
+    assert "1 subject by their mode in the fit, 1 subject as drawn from the population" in ran.out
+    assert (folder / "out.csv").read_text().count("\n") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("random=[q]",), "random names 'q'"),
+        (("random=[ke]", "population.noise=gamma"), "must be one of"),
+        (("random=[ke]", "resume=auto"), "leave resume out"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(folder, words, said):
+    given = ("field=known", EQUATIONS, "+field.constants={ka: 1.0, ke: 0.2, v: 20.0}")
+    ran = run(folder, "mine.csv", *given, *words, "hydra.run.dir=wrong")
+    assert ran.code == 1 and said in ran.sentence

@@ -1,0 +1,78 @@
+"""Predictions of subjects: the closed form of a dosed compartment, and derivatives by its constants."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import node_fit
+from node_fit.population.fit import build_population
+from node_fit.population.subjects import Jets
+from node_fit.runtime.placement import scope
+from node_fit.solver.held_rows import march_rows
+from node_fit.solver.problem import InitialValueProblem, between_rows
+
+TIMES = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 5.0, 8.0])
+DOSES = ((0.0, 100.0), (4.0, 50.0))
+
+
+def closed_form(ka: float, ke: float, v: float) -> np.ndarray:
+    """Concentrations after doses into a gut; those at a dose's own time are before it."""
+    total = np.zeros(len(TIMES))
+    for time, amount in DOSES:
+        since = np.maximum(TIMES - time, 0)
+        total += amount * ka / (v * (ka - ke)) * (np.exp(-ke * since) - np.exp(-ka * since))
+    return total
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    data = node_fit.Dataset.from_arrays(TIMES, np.ones((2, len(TIMES), 1)), states=["c"])
+    data = node_fit.with_events(data, [{"time": time, "state": "gut", "add": amount} for time, amount in DOSES])
+    equations = {"gut": "-ka*gut", "c": "ka*gut/v - ke*c"}
+    field = functools.partial(node_fit.Known, equations=equations, constants={"ka": 1.5, "ke": 0.3, "v": 20.0})
+    options = node_fit.Options(field=field, solver=node_fit.Solver(rtol=1e-9), precision="x64")
+    made = build_population(data, ["ka", "v"], node_fit.MixedEffects(), options).subjects
+    return made.settled(np.tile(made.first(), (2, 1)))
+
+
+def test_predictions_are_the_closed_form(subjects):
+    phi = np.log([[1.5, 0.3, 20.0], [0.8, 0.2, 30.0]])
+    found = np.asarray(subjects.expand(phi).f)[..., 0]
+    np.testing.assert_allclose(found, [closed_form(*np.exp(each)) for each in phi], rtol=1e-6, atol=1e-8)
+
+
+def test_derivatives_are_those_of_the_closed_form(subjects):
+    """Of first and second order, through doses: each subject by its own constants."""
+    phi, step = np.log([[1.5, 0.3, 20.0], [0.8, 0.2, 30.0]]), 1e-4
+    found = subjects.expand(phi, 2)
+
+    def predicted(phi: np.ndarray) -> np.ndarray:
+        return np.stack([closed_form(*np.exp(each)) for each in phi])
+
+    for i, first in enumerate(np.eye(3)):
+        slope = (predicted(phi + step * first) - predicted(phi - step * first)) / (2 * step)
+        np.testing.assert_allclose(np.asarray(found.first)[..., 0, i], slope, rtol=1e-5, atol=1e-6)
+        for j, second in enumerate(np.eye(3)):
+            ends = [predicted(phi + step * (one * first + two * second)) for one in (1, -1) for two in (1, -1)]
+            bend = (ends[0] - ends[1] - ends[2] + ends[3]) / (4 * step**2)
+            np.testing.assert_allclose(np.asarray(found.second)[..., 0, i, j], bend, rtol=1e-3, atol=1e-4)
+
+
+def test_jets_are_polynomials():
+    with scope("x64"):
+        jets = Jets.of(jnp.arange(7.0) + 1, 1, 2, 2)
+        assert float(jets.at(jnp.array([1.0, 2.0]))[0]) == 1 + (2 + 3 * 2) + 0.5 * (4 + 5 * 2 + 6 * 2 + 7 * 4)
+        np.testing.assert_array_equal(jets.flat(), np.arange(7.0) + 1)
+
+
+def test_traced_number_of_steps_gives_the_same_march():
+    with scope("x64"):
+        ts, y0 = jnp.array([[0.0, 1.0, 3.0]]), jnp.ones((1, 1))
+        problem = InitialValueProblem(lambda t, y, u: -y, ts, y0, jnp.zeros((1, 3, 0)), jnp.zeros(1))
+        given = ("tsit5", problem, between_rows(problem, "linear"))
+        held, traced = (march_rows(*given, count, (1e-6, 1e-8)) for count in (5, jnp.asarray(5)))
+    np.testing.assert_allclose(traced.ys, held.ys, rtol=1e-14)
+    np.testing.assert_allclose(traced.errors, held.errors, rtol=1e-9)
+    np.testing.assert_allclose(held.ys[0, :, 0], np.exp([0, -1, -3]), rtol=1e-4)
