@@ -170,7 +170,8 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     grown = Population(subjects, problem.structure)
     rows = np.zeros(grid.shape, int)
     for at, length in enumerate(wide.lengths):
-        rows[at] = np.minimum(np.searchsorted(wide.ts[at, :length], grid[at]), length - 1)
+        found: np.ndarray = np.searchsorted(wide.ts[at, : int(length)], grid[at])
+        rows[at] = np.minimum(found, int(length) - 1)
     own, typical = (
         np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
         for z in (optimum.z, problem.still)
