@@ -163,15 +163,14 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     problem = optimum.population
     first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
     grid = np.linspace(first, last, CURVE_TIMES, axis=1)
-    times: list[np.ndarray] = list(grid)
-    wide = with_times(data, times)
+    wide = with_times(data, list(grid))
     subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
     subjects = replace(subjects, steps=problem.subjects.steps)
     grown = Population(subjects, problem.structure)
     rows = np.zeros(grid.shape, int)
-    for at, length in enumerate(wide.lengths):
-        found: np.ndarray = np.searchsorted(wide.ts[at, : int(length)], grid[at])
-        rows[at] = np.minimum(found, int(length) - 1)
+    lengths: list[int] = wide.lengths.tolist()
+    for at, length in enumerate(lengths):
+        rows[at] = np.minimum(np.searchsorted(wide.ts[at, :length], grid[at]), length - 1)
     own, typical = (
         np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
         for z in (optimum.z, problem.still)
