@@ -162,7 +162,7 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     """Curves of the fitted subjects, whose measurements `data` holds."""
     problem = optimum.population
     first, last = data.ts[:, 0], data.ts[np.arange(len(data.lengths)), data.lengths - 1]
-    grid = np.linspace(first, last, CURVE_TIMES, axis=1)
+    grid: Float[np.ndarray, "subject time"] = np.linspace(first, last, CURVE_TIMES, axis=1)
     wide = with_times(data, list(grid))
     subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
     subjects = replace(subjects, steps=problem.subjects.steps)
@@ -170,7 +170,7 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     rows = np.zeros(grid.shape, int)
     lengths: list[int] = wide.lengths.tolist()
     for at, length in enumerate(lengths):
-        rows[at] = np.minimum(np.searchsorted(wide.ts[at, :length], grid[at]), length - 1)
+        rows[at] = np.minimum(wide.ts[at, :length].searchsorted(grid[at]), length - 1)
     own, typical = (
         np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
         for z in (optimum.z, problem.still)
