@@ -170,7 +170,8 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     rows = np.zeros(grid.shape, int)
     lengths: list[int] = wide.lengths.tolist()
     for at, length in enumerate(lengths):
-        rows[at] = np.minimum(wide.ts[at, :length].searchsorted(grid[at]), length - 1)
+        place = np.asarray(np.searchsorted(wide.ts[at, :length], grid[at]), int)
+        rows[at] = np.minimum(place, length - 1)
     own, typical = (
         np.take_along_axis(np.asarray(subjects.expand(grown.phi(optimum.x, z)).f), rows[..., None], axis=1)
         for z in (optimum.z, problem.still)
