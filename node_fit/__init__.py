@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .fitting.discovery import Discovery, discover
     from .fitting.fit import fit, fit_several
     from .fitting.result import Fit
+    from .likelihood.losses import Huber, NegativeBinomial, Poisson, Squares, StudentT
     from .model.ensemble import Ensemble
     from .model.fields.field import AbstractVectorField, Physical
     from .model.fields.known import Hybrid, Known, Sparse
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .model.rollout import Prediction
     from .model.system import System
     from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
-    from .objectives.objective import AbstractObjective, CustomLoss, Huber, Loss, Penalty, Squares, StudentT
+    from .objectives.objective import AbstractObjective, CustomLoss, Loss, Penalty
     from .optimizers.gradient import LBFGS, Adam, Optax
     from .optimizers.levenberg_marquardt import LevenbergMarquardt
     from .optimizers.optimizer import AbstractOptimizer, Step
@@ -91,6 +92,7 @@ __all__ = [
     "Members",
     "MixedEffects",
     "MultipleShooting",
+    "NegativeBinomial",
     "NetworkReadout",
     "NeuralODE",
     "Objective",
@@ -101,6 +103,7 @@ __all__ = [
     "Penalty",
     "Physical",
     "Plan",
+    "Poisson",
     "Polynomial",
     "PopulationFit",
     "Prediction",
@@ -194,8 +197,8 @@ _HOMES = {
     "Fit": "fitting.result",
     "Fitted": "model.initial_state.trained",
     "FormulaReadout": "model.observation",
-    "Huber": "objectives.objective",
     "HopfPoint": "analysis.equilibria",
+    "Huber": "likelihood.losses",
     "Hybrid": "model.fields.known",
     "Known": "model.fields.known",
     "LBFGS": "optimizers.gradient",
@@ -212,6 +215,7 @@ _HOMES = {
     "MixedEffects": "population.fit",
     "MultipleShooting": "objectives.matching",
     "NONMEM": "data.nonmem",
+    "NegativeBinomial": "likelihood.losses",
     "NetworkReadout": "model.observation",
     "NeuralODE": "model.neural_ode",
     "Objective": "petab.objective",
@@ -222,6 +226,7 @@ _HOMES = {
     "Penalty": "objectives.objective",
     "Physical": "model.fields.field",
     "Plan": "options.recipes",
+    "Poisson": "likelihood.losses",
     "Polynomial": "model.fields.network",
     "PopulationFit": "population.fit",
     "Prediction": "model.rollout",
@@ -236,12 +241,12 @@ _HOMES = {
     "Sparse": "model.fields.known",
     "Split": "data.dataset",
     "Splits": "data.dataset",
-    "Squares": "objectives.objective",
+    "Squares": "likelihood.losses",
     "Stage": "training.task",
     "Stated": "model.initial_state.rule",
     "Steady": "model.initial_state.rule",
     "Step": "optimizers.optimizer",
-    "StudentT": "objectives.objective",
+    "StudentT": "likelihood.losses",
     "System": "model.system",
     "Table": "data.table_source",
     "TensorBoard": "training.callback",

@@ -250,10 +250,12 @@ def fingerprint_data(data: Dataset) -> Json:
     total = hashlib.sha256()
     sigma = () if data.sigma is None else (data.sigma,)
     events = () if data.events is None else (data.events.factor, data.events.shift)
-    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma, *events):
+    censored = () if data.censored is None else (data.censored,)
+    for array in (data.ts, data.ys, data.us, data.lengths, data.scored, *sigma, *events, *censored):
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(np.ascontiguousarray(array).tobytes())
     total.update("".join(data.events.states if data.events else ()).encode())
+    total.update("".join(f"{name}: {each}" for name, each in data.noise.items()).encode())
     return {
         "trajectories": list(data.trajectories),
         "rows": int(data.lengths.sum()),

@@ -50,6 +50,7 @@ class Batch(eqx.Module):
     - `joint`: whether the trajectories share their times.
     - `driven`: whether an input changes within a trajectory, or a state jumps.
     - `jumps`: jumps of states just after rows, shape `(trajectory, time, state)`; None if there are no events.
+    - `censored`: -1 where a value is below what was written, 1 where it is above, else 0; None if all are exact.
     """
 
     ts: Float[AnyArray, "trajectory time"]
@@ -67,6 +68,7 @@ class Batch(eqx.Module):
     weight: Float[AnyArray, "trajectory time channel"] | None = None
     deviation: Float[AnyArray, "trajectory 1 channel"] | None = None
     jumps: Jumps | None = None
+    censored: Int[AnyArray, "trajectory time channel"] | None = None
 
     def weighted(
         self, residuals: Float[AnyArray, "trajectory time channel"]
@@ -119,6 +121,7 @@ class Batch(eqx.Module):
             driven=data.is_driven or data.events is not None,
             weight=None if data.sigma is None else noise_weights(data, scaler),
             jumps=None if data.events is None or jumps is None else jumps(data.events),
+            censored=data.censored,
         )
 
 
@@ -140,6 +143,7 @@ def first_rows(batch: Batch, rows: int) -> Batch:
         known=part(batch.known, False),
         weight=None if batch.weight is None else part(batch.weight, True),
         jumps=batch.jumps and jax.tree.map(lambda x: part(x, True), batch.jumps),
+        censored=None if batch.censored is None else part(batch.censored, False),
     )
 
 

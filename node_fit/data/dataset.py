@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from ..runtime.placement import ArrayLike
 from ..runtime.validation import check_argument, nearest_choice, says_where
-from .tables.assembly import assemble
+from .tables.assembly import Assembled, assemble
 from .tables.layout import (
     CovariateNumbers,
     as_names,
@@ -22,8 +22,18 @@ from .tables.layout import (
 from .tables.marks import table_of_columns
 from .tables.netcdf import table_of_dataset
 from .tables.options import ReadingOptions
-from .tables.reading import ESTIMATE, MOST_BYTES, Sigma, make_roles, read_files, sigma_columns, with_columns, with_sigma
-from .tables.table import hint, list_names
+from .tables.reading import (
+    ESTIMATE,
+    MOST_BYTES,
+    Sigma,
+    make_roles,
+    read_files,
+    sigma_columns,
+    with_columns,
+    with_limits,
+    with_sigma,
+)
+from .tables.table import RawTable, hint, list_names
 from .tables.times import check_unit
 from .trajectories import Cut, Trajectories
 
@@ -68,6 +78,8 @@ class Dataset(Trajectories):
       state with bounds or on a logarithmic scale is one of its logarithm, or of its map to the real line.
     - `events`: doses, resets and switches, at which states jump; None if there are none. See `with_events`.
     - `notes`: what was recognised as a table was read, each in a sentence that names what says otherwise.
+    - `censored`: -1 where a value is below what `ys` has, 1 where it is above, else 0; None if all are exact.
+    - `noise`: formulas of the standard deviation, by state, in place of `sigma`.
 
     **Raises:** `ValueError` that names the trajectory and the row.
     """
@@ -91,6 +103,7 @@ class Dataset(Trajectories):
         day_first: bool | None = None,
         units: dict[str, str] | None = None,
         sigma: Sigma = ESTIMATE,
+        censored: bool = False,
         max_bytes: float = MOST_BYTES,
         time_of_day: str | None = None,
         header: int | None = None,
@@ -141,7 +154,10 @@ class Dataset(Trajectories):
           of a column, or `{"relative": 0.05, "absolute": 0.1}` for a share of what was measured beside a constant part.
           Residuals are weighted by one over it. `estimate` if it is not known: it is then the same for all residuals in
           scaled units. That of a state on a logarithmic scale or with bounds is one of its logarithm, or of its map to
-          the real line: 0.1 is then a tenth of the value.
+          the real line: 0.1 is then a tenth of the value. Constants of its noise are fitted where it is a formula, by
+          name (`additive`, `proportional`, `combined`, `power`, `lognormal`) or as text, such as
+          `{"y": "s0 + s1*y"}`, in which `y` is the predicted value.
+        - `censored`: whether states may be limits, such as `<0.5` or `>100`, beyond which the values lie.
         - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
         - `time_of_day`: the column of times of day, if that of times holds dates alone.
         - `header`, `first_row`: the lines of a text file (rows of a spreadsheet) that name the columns, and that hold
@@ -172,7 +188,9 @@ class Dataset(Trajectories):
         options = ReadingOptions(
             header, first_row, decimal, missing, sheet, time_format, input_gaps, repeats, row_order
         )
-        found = read_files(cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options)
+        found = read_files(
+            cls, path, roles, time_unit, units or {}, day_first, max_bytes, options=options, censored=censored
+        )
         check_trajectories(constants, found.data.trajectories)
         return with_covariates(with_sigma(found, sigma, states), constants, units or {})
 
@@ -195,6 +213,7 @@ class Dataset(Trajectories):
         day_first: bool | None = None,
         units: dict[str, str] | None = None,
         sigma: Sigma = ESTIMATE,
+        censored: bool = False,
         time_of_day: str | None = None,
         decimal: str | None = None,
         missing: Sequence[str | float] | None = None,
@@ -243,9 +262,13 @@ class Dataset(Trajectories):
             row_order=row_order,
         )
         table = table_of_columns(found, roles, options, origin)
-        assembled = assemble(
-            cls, as_rows([table], roles), ["0"], roles, time_unit, units or {}, day_first, options=options
-        )
+
+        def arranged(tables: Sequence[RawTable], roles: Roles) -> Assembled[Dataset]:
+            return assemble(
+                cls, as_rows(tables, roles), ["0"], roles, time_unit, units or {}, day_first, options=options
+            )
+
+        assembled = with_limits([table], roles, arranged, censored=censored)
         check_trajectories(constants, assembled.data.trajectories)
         return with_covariates(with_sigma(assembled, sigma, states), constants, units or {})
 

@@ -12,6 +12,8 @@ from .scaling import Scaler
 NORMAL_MEDIAN = 0.6745
 # Fewer distances tell no noise. Less noise than this can't be told from the solver's error [standard deviations].
 FEWEST_RESIDUALS, LEAST_NOISE = 3, 1e-3
+# The noise of a state with too few rows to tell it, where some number is needed [standard deviations].
+UNKNOWN_NOISE = 0.1
 
 
 def is_relative(data: Dataset, scaler: Scaler) -> Float[np.ndarray, "trajectory time state"]:
@@ -56,6 +58,36 @@ def local_noise(ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, 
         whole = np.concatenate(found) if found else np.zeros(0)
         levels.append(float(np.median(np.abs(whole))) / NORMAL_MEDIAN if whole.size >= FEWEST_RESIDUALS else math.nan)
     return float(np.nanmin(levels)) if np.isfinite(levels).any() else math.nan
+
+
+def near_distances(
+    ts: Float[np.ndarray, "trajectory time"], ys: Float[np.ndarray, "trajectory time"]
+) -> Float[np.ndarray, "trajectory time"]:
+    """How far each value is from the curve through its neighbours, of the variance of the noise; NaN at ends."""
+    found = np.full((2, *ys.shape), np.nan)
+    for row, known in enumerate(np.isfinite(ys)):
+        places = np.flatnonzero(known)
+        for reach in (1, 2):
+            off = distances(ts[row, known], ys[row, known], reach)
+            found[reach - 1, row, places[reach : len(places) - reach]] = off
+    counts = np.isfinite(found).sum(axis=(1, 2))
+    if not counts[0]:
+        return found[0]
+    nearest = np.nanmedian(np.abs(found[0])), np.nanmedian(np.abs(found[1])) if counts[1] else np.inf
+    return found[int(nearest[1] < nearest[0])]
+
+
+def likelihood_unit(data: Dataset, scaler: Scaler) -> float:
+    """A typical standard deviation in scaled units, by which the rows of a likelihood are multiplied.
+
+    Losses then stay of the order of least squares, and penalties keep their meaning.
+    """
+    if data.sigma is not None:
+        return noise_unit(data, scaler)
+    known = np.where(data.mask, scaler.scale_states(data.ys), np.nan)
+    found = np.array([local_noise(data.ts, known[..., index]) for index in range(len(data.states))])
+    levels = np.where(np.isfinite(found), np.maximum(found, LEAST_NOISE), UNKNOWN_NOISE)
+    return float(np.sqrt((levels**2).mean()))
 
 
 def distances(t: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"], reach: int) -> Float[np.ndarray, " middle"]:

@@ -60,6 +60,7 @@ class Table:
     - `noise_seed`: seed of that noise.
     - `split`: how to split the data.
     - `sigma`: standard deviation of the measurements, as in `Dataset.from_file`.
+    - `censored`: whether states may be limits, such as `<0.5`, as in `Dataset.from_file`.
     - `events`: doses, resets and switches: a file with the columns of the time, of the trajectory (if there are
       several), `state`, and `add`, `set` or `multiply`; or a list of such rows, as in `with_events`.
     - `max_bytes`: memory that one file may take once it is unpacked, where text counts fourfold [bytes].
@@ -94,6 +95,7 @@ class Table:
     noise_seed: int = 0
     split: Split = field(default_factory=Split)
     sigma: Sigma = ESTIMATE
+    censored: bool = False
     events: str | Sequence[Mapping[str, object]] | None = None
     max_bytes: float = MOST_BYTES
     time_of_day: str | None = None
@@ -203,6 +205,7 @@ class Table:
             rename=self.rename,
             is_dated=dated,
             options=self.reading,
+            censored=self.censored,
         )
         data = with_sigma(assembled, self.sigma, self.states)
         data = data if unit is None else counted_in(data, self.time_unit or unit)
@@ -437,6 +440,7 @@ def with_rows(data: Dataset, events: Sequence[KnownEvent]) -> Dataset:
         lengths=lengths,
         scored=whole("scored", 0.0).astype(bool),
         sigma=None if data.sigma is None else whole("sigma", 1.0),
+        censored=None if data.censored is None else whole("censored", 0.0).astype(np.int8),
     )
 
 
@@ -477,6 +481,8 @@ def one_with_rows(data: Dataset, index: int, held: bool, events: Sequence[KnownE
     }
     if data.sigma is not None:
         parts["sigma"] = merged(data.sigma[index, :length], 1.0)
+    if data.censored is not None:
+        parts["censored"] = merged(data.censored[index, :length].astype(float), 0.0)
     return parts
 
 

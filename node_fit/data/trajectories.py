@@ -17,6 +17,7 @@ from ..runtime.validation import check_argument
 from .domains import Turns, near_columns, turns_of, unwrap
 from .events import Events
 from .interpolation import detect_input_hold, is_even, resample
+from .noise_formula import NoiseFormula, read_formulas
 from .tables.times import Dates
 
 if TYPE_CHECKING:
@@ -201,6 +202,14 @@ def check_trajectory(data: "Trajectories", row: int, name: str) -> None:
         )
 
 
+def as_marks(censored: ArrayLike, ts: ArrayLike, ys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Marks of censored values in the shape of the states."""
+    series = as_series(with_column(censored, ts), rank=2, name="censored")
+    if len(series) != len(ys) or any(len(marks) != length for marks, length in zip(series, lengths, strict=True)):
+        raise ValueError("censored must have the form of ys, a mark for each value.")
+    return pad(series, int(ys.shape[1]), 0.0).astype(np.int8)
+
+
 def check_sigma(data: "Trajectories") -> None:
     """Refuses standard deviations that are not positive numbers where something was measured."""
     if data.sigma is None:
@@ -214,6 +223,16 @@ def check_sigma(data: "Trajectories") -> None:
             f"sigma must be positive where a state was measured; that of {data.states[channel]!r} in trajectory "
             f"{data.trajectories[row]!r} is {data.sigma[row, at, channel]:g} at row {at}."
         )
+
+
+def check_censored(data: "Trajectories") -> None:
+    """Refuses marks of censored values in another shape than the values, or other than -1, 0 and 1."""
+    if data.censored is None:
+        return
+    if data.censored.shape != data.ys.shape:
+        raise ValueError(f"censored has shape {data.censored.shape}, but the states have {data.ys.shape}.")
+    if not np.isin(data.censored, (-1, 0, 1)).all():
+        raise ValueError("censored must be -1 (below the value), 1 (above it) or 0 everywhere.")
 
 
 def check_events(data: "Trajectories") -> None:
@@ -250,6 +269,8 @@ class Trajectories:
     sigma: Values | None = None
     events: Events | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+    censored: Int[np.ndarray, "trajectory time state"] | None = None
+    noise: Mapping[str, NoiseFormula] = field(default_factory=dict[str, NoiseFormula])
 
     def __post_init__(self):
         check_names(self)
@@ -257,6 +278,7 @@ class Trajectories:
             check_trajectory(self, row, self.trajectories[row])
         check_sigma(self)
         check_events(self)
+        check_censored(self)
         if self.angles:
             object.__setattr__(self, "ys", unwrap(self.ys, self.turns))
 
@@ -279,7 +301,8 @@ class Trajectories:
         time: str = "t",
         units: dict[str, str] | None = None,
         angles: dict[str, float] | None = None,
-        sigma: ArrayLike | None = None,
+        sigma: ArrayLike | str | Mapping[str, object] | None = None,
+        censored: ArrayLike | None = None,
     ) -> Own:
         """Builds a dataset from arrays.
 
@@ -292,7 +315,9 @@ class Trajectories:
         - `states`, `inputs`, `trajectories`: names; by default `y0, y1, ...`, `u0, ...` and `0, 1, ...`.
         - `time`, `units`: name of the time, and units of channels by name.
         - `angles`: states that are angles, each with its turn.
-        - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`.
+        - `sigma`: standard deviations of the measurements: a number, `(state,)`, or in the form of `ys`; or a formula,
+          or one by state, as of `Dataset.from_file`.
+        - `censored`: in the form of `ys`, -1 where the value is below what is written, 1 where it is above, else 0.
 
         **Raises:** `ValueError` with the shapes if they do not match.
         """
@@ -300,6 +325,8 @@ class Trajectories:
             check_argument(name, given, Sequence[str] | None, "a list of names")
         check_argument("units", units, Mapping | None, "a dict of units by name")
         lacks_axis = with_column(ys, ts) is not ys
+        formulas = sigma if isinstance(sigma, str | Mapping) else None
+        sigma = None if isinstance(sigma, str | Mapping) else sigma
         sigma = with_column(sigma, ts) if lacks_axis and sigma is not None else sigma
         ys, us = with_column(ys, ts), None if us is None else with_column(us, ts)
         series = as_series(ys, rank=2, name="ys")
@@ -312,19 +339,22 @@ class Trajectories:
         length = int(lengths.max())
         rows = np.arange(length)
         padded = pad(series, length, np.nan)
+        names = tuple(states or [f"y{i}" for i in range(series[0].shape[1])])
         return cls(
             ts=pad(grids, length, None),
             ys=padded,
             us=pad(controls, length, None),
             lengths=lengths,
             scored=rows[None, :] < lengths[:, None],
-            states=tuple(states or [f"y{i}" for i in range(series[0].shape[1])]),
+            states=names,
             inputs=tuple(inputs or [f"u{i}" for i in range(controls[0].shape[1])]),
             trajectories=tuple(trajectories or [str(i) for i in range(len(series))]),
             time=time,
             units=dict(units or {}),
             angles=dict(angles or {}),
             sigma=None if sigma is None else as_deviations(sigma, padded),
+            censored=None if censored is None else as_marks(censored, ts, padded, lengths),
+            noise=read_formulas(formulas, names),
         )
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -355,8 +385,15 @@ class Trajectories:
         return turns_of(self.states, self.angles)
 
     def near(self, predicted: Values) -> Values:
-        """The measured values, of angles in the turn nearest to a prediction."""
-        return near_columns(self.ys, predicted, self.turns)
+        """The measured values, of angles in the turn nearest to a prediction.
+
+        A censored value is the prediction itself where that lies beyond the limit, as the value does.
+        """
+        ys = near_columns(self.ys, predicted, self.turns)
+        if self.censored is None:
+            return ys
+        with np.errstate(invalid="ignore"):
+            return np.where(self.censored * (predicted - ys) > 0, predicted, ys)
 
     @property
     def mask(self) -> Bool[np.ndarray, "trajectory time state"]:
@@ -414,6 +451,7 @@ class Trajectories:
             trajectories=tuple(self.trajectories[i] for i in map(int, index)),
             dates=self.dates and self.dates.of(index),
             sigma=None if self.sigma is None else self.sigma[index, :length],
+            censored=None if self.censored is None else self.censored[index, :length],
             events=self.events and self.events.at((index, slice(length))),
         )
 
@@ -485,6 +523,7 @@ class Trajectories:
             lengths=lengths,
             scored=pad(list(scored), longest, 0.0) > 0,
             sigma=None,  # Of what is interpolated, it is not known.
+            censored=None,
         )
 
     def pieces(self, rows: int, stride: int) -> list[tuple[int, int, int]]:
@@ -536,5 +575,6 @@ def cut(data: Data, pieces: Sequence[tuple[int, int, int]], names: Sequence[str]
         trajectories=tuple(names),
         dates=data.dates and data.dates.of(row),
         sigma=None if data.sigma is None else data.sigma[at],
+        censored=None if data.censored is None else data.censored[at],
         events=data.events and data.events.at(at),
     )

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from ..data.dataset import Dataset
 from ..data.interpolation import noise_levels
 from ..data.scaling import Scaler
+from ..likelihood.losses import LOSSES, AbstractLikelihood, AbstractResidualLoss
 from ..model.make_model import says
-from ..objectives.objective import AbstractResidualLoss
 from ..options.options import Options
 from ..solver.held_steps import SLACK
 from ..training.callback import Record, Status
@@ -98,9 +98,15 @@ class Case:
         return too_few_steps(self.options.solver.max_steps, excess) if excess > SLACK else None
 
     @property
-    def loss(self) -> AbstractResidualLoss:
-        assert isinstance(self.options.loss, AbstractResidualLoss)
+    def loss(self) -> AbstractLikelihood:
+        assert isinstance(self.options.loss, AbstractLikelihood)
         return self.options.loss
+
+    @property
+    def noise_source(self) -> str:
+        """What says how large the noise is, as a key."""
+        names = [name for name, loss in LOSSES.items() if type(loss) is type(self.loss)]
+        return f"loss={names[0]}" if self.loss.is_count and names else "data.sigma"
 
     @property
     def is_law(self) -> bool:
@@ -110,7 +116,7 @@ class Case:
     @cached_property
     def weighed(self) -> Mapping[str, Dataset]:
         """The splits, whose measurements count as far as the loss of the fit counts them."""
-        if self.scaler is None or not self.loss.robust:
+        if self.scaler is None or not (self.loss.robust and isinstance(self.loss, AbstractResidualLoss)):
             return self.splits
         train = standardize(self.splits["train"], self.predicted["train"], self.scaler)
         typical = typical_residual(train)
@@ -198,7 +204,8 @@ class Case:
         """What says that the training residuals are more than noise, in words; None if nothing does."""
         if self.scaler is None:
             return None
-        found = describe_misfit(check_residuals(self.weighed["train"], self.predicted["train"], self.scaler))
+        checks = check_residuals(self.weighed["train"], self.predicted["train"], self.scaler)
+        found = describe_misfit(checks, self.noise_source)
         apart = OUTLYING if self.is_outlying else None
         return "; ".join(filter(None, [found, apart])) or None
 

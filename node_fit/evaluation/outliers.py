@@ -10,7 +10,7 @@ from jaxtyping import Float
 from ..data.dataset import Dataset
 from ..data.noise import NORMAL_MEDIAN, is_relative
 from ..data.scaling import Scaler
-from ..objectives.objective import AbstractResidualLoss
+from ..likelihood.losses import AbstractResidualLoss
 from .residuals import LEAST_RESIDUAL, LEAST_VALUES, standardize
 
 Predicted = Float[np.ndarray, "trajectory time state"]

@@ -168,11 +168,13 @@ def check_residuals(
     return ResidualChecks(channels, tuple(neighbours_in_words(channels) + inputs_in_words(channels)))
 
 
-def describe_misfit(checks: ResidualChecks) -> str | None:
+def describe_misfit(checks: ResidualChecks, noise_source: str = "data.sigma") -> str | None:
     """What says that residuals are more than noise, in words; None if nothing does.
 
     Neighbours may be too much alike, trajectories may differ, and residuals may be larger than their known deviation,
     each at a risk of 1 % over all states.
+
+    **Arguments:** `noise_source`: what says how large the noise is.
     """
     channels = checks.channels
     limit = RISK / max(len(channels), 1)
@@ -182,20 +184,44 @@ def describe_misfit(checks: ResidualChecks) -> str | None:
         misfits.append(f"the residuals of trajectories differ by more than chance (those of {', '.join(differing)})")
     large = [name for name, check in channels.items() if check.size is not None and check.size < limit]
     if large:
-        misfits.append(f"residuals are larger than data.sigma says (those of {', '.join(large)})")
+        misfits.append(f"residuals are larger than {noise_source} says (those of {', '.join(large)})")
     return "; ".join(misfits) or None
 
 
 def standardize(
     data: Dataset, predicted: Float[np.ndarray, "trajectory time state"], scaler: Scaler
 ) -> Float[np.ndarray, "trajectory time state"]:
-    """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none."""
+    """Measured less predicted states in scaled units, over the standard deviation if that is given; NaN for none.
+
+    Those of log-normal noise are of logarithms. In the place of a censored value is one drawn from beyond its limit
+    (Dunn and Smyth, J. Comput. Graph. Statist. 5, 1996); without a standard deviation there is none.
+    """
     known = data.mask & np.isfinite(predicted)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         zs = scaler.scale_states(np.where(known, predicted, np.nan))
         found = scaler.near(scaler.scale_states(np.where(known, data.ys, np.nan)), zs) - zs
     given = np.isfinite(found) & ~((np.abs(found) < EXACT_FIT) & (np.arange(int(found.shape[1])) == 0)[:, None])
-    return np.where(given, found if data.sigma is None else found / is_relative(data, scaler), np.nan)
+    found = found if data.sigma is None else found / is_relative(data, scaler)
+    for index, name in enumerate(data.states):
+        if name in data.noise and data.noise[name].is_log and data.sigma is not None:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratio = np.log(data.ys[..., index] / predicted[..., index])
+                found[..., index] = ratio * np.abs(predicted[..., index]) / data.sigma[..., index]
+    return np.where(given, found if data.censored is None else draw_beyond(data, found), np.nan)
+
+
+def draw_beyond(
+    data: Dataset, residuals: Float[np.ndarray, "trajectory time state"]
+) -> Float[np.ndarray, "trajectory time state"]:
+    """The residuals, with a draw from beyond its limit for that of each censored value."""
+    from scipy.special import ndtr, ndtri
+
+    assert data.censored is not None
+    if data.sigma is None:
+        return np.where(data.censored == 0, residuals, np.nan)
+    shares = np.random.default_rng(0).uniform(size=residuals.shape)
+    drawn = data.censored * -ndtri(shares * ndtr(-data.censored * residuals))
+    return np.where(data.censored == 0, residuals, drawn)
 
 
 def check_channels(

@@ -146,15 +146,20 @@ def together(splits: dict[str, Dataset]) -> Dataset:
         angles=any_part.angles,
     )
     scored, sigma = np.zeros_like(whole.scored), np.ones_like(whole.ys)
+    censored = np.zeros(whole.ys.shape, np.int8)
     for row, (_, part, index) in enumerate(pieces):
         rows = slice(part.lengths[index])
         scored[row, rows] = part.scored[index, rows]
         if part.sigma is not None:
             sigma[row, rows] = part.sigma[index, rows]
+        if part.censored is not None:
+            censored[row, rows] = part.censored[index, rows]
     return replace(
         whole,
         scored=scored,
         sigma=None if any_part.sigma is None else sigma,
+        censored=None if any_part.censored is None else censored,
+        noise=any_part.noise,
         events=Events.joined([part.events for part in splits.values()], [part.ts.shape for part in splits.values()]),
     )
 

@@ -21,9 +21,11 @@ from ..evaluation.chaos import ChaosScores, score_chaos
 from ..evaluation.diagnosis import Assessment, Diagnosis, assess
 from ..evaluation.ends import describe_constants_at_ends
 from ..evaluation.metrics import Score, predict_baselines, score, score_values
+from ..evaluation.noise import with_model_noise
 from ..evaluation.residuals import ResidualChecks, check_residuals
 from ..evaluation.simulation import simulate_splits
 from ..evaluation.stability import Escape, find_escape
+from ..likelihood.losses import AbstractLikelihood
 from ..model.ensemble import Ensemble
 from ..model.make_model import is_equations_alone
 from ..model.neural_ode import NeuralODE
@@ -222,12 +224,18 @@ class Fit:
         """
         given = self.data if data is None else {"train": data} if isinstance(data, Dataset) else data
         simulated = None if level is None else simulate_splits(self.model, dict(given), level, pictured)
+        predicted = (
+            {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows
+        )
         typical = self.model.typical
         case = Case(
             self.status,
             [] if self.is_linear else self.history,  # The losses of a model that was not kept say nothing of it.
-            {name: self.scored(part, trained=name == "train") for name, part in given.items()},
-            {name: self.predict(part) for name, part in given.items()} if simulated is None else simulated.at_rows,
+            {
+                name: self.with_noise(self.scored(part, trained=name == "train"), predicted[name])
+                for name, part in given.items()
+            },
+            predicted,
             {
                 name: self.simple_predictions(given["train"], part, trained=name == "train")
                 for name, part in given.items()
@@ -344,7 +352,14 @@ class Fit:
         **Arguments:** `data`: the training data by default.
         """
         scored = self.scored(self.data["train"] if data is None else data, trained=data is None)
-        return check_residuals(scored, self.predict(scored), self.model.typical.scaler)
+        predicted = self.predict(scored)
+        return check_residuals(self.with_noise(scored, predicted), predicted, self.model.typical.scaler)
+
+    def with_noise(self, data: Dataset, predicted: Float[np.ndarray, "trajectory time state"]) -> Dataset:
+        """The data with the standard deviations that a noise model gives at predictions; without one as they are."""
+        loss = self.options.loss
+        assert isinstance(loss, AbstractLikelihood)
+        return with_model_noise(self.model.typical, loss, data, predicted)
 
     @cached_property
     def evidence(self) -> Evidence:

@@ -9,13 +9,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import PRNGKeyArray, PyTree
 
 from ..data.batch import Batch
 from ..data.dataset import Dataset, check_data
 from ..data.domains import Bounds
 from ..data.groups import BY_TRAJECTORY, find_groups, names_by_number, with_trajectory_numbers
 from ..data.scaling import Scaler, Scaling
+from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood
 from ..runtime.placement import ambient, carry, dtype_of, numbers_as_arrays, precision_of, scope
 from ..runtime.validation import by_name, check_argument
 from ..solver.problem import VectorField
@@ -26,6 +27,7 @@ from .fields.network import MLP, Linear, LogTimeMLP, Polynomial, SecondOrder
 from .initial_state.rule import AbstractStart, First, Stated, Steady
 from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
+from .noise import make_noise
 from .observation import (
     FormulaReadout,
     LinearReadout,
@@ -74,6 +76,7 @@ def make_model(
     observation: MakeObservation | str = MeasuredStates,
     solver: Solver | None = None,
     scaling: Scaling | None = None,
+    loss: AbstractLikelihood = LEAST_SQUARES,
     key: PRNGKeyArray,
 ) -> NeuralODE:
     """Makes a model that has not been trained yet.
@@ -86,6 +89,7 @@ def make_model(
 
     - `train`: the data that give the scales and the numbers of states and inputs.
     - `solver`: the solver of predictions.
+    - `loss`: the likelihood, whose noise may have constants.
     - `key`: a JAX random key for the initial parameters.
     - `field`, `hidden`, `start`, `observation`, `scaling`: as in `fit`.
 
@@ -98,16 +102,10 @@ def make_model(
     field = as_field(field)
     if ambient() == "x32" and needs_double(field, train):
         with scope("x64"):
-            return make_model(
-                train,
-                field=field,
-                hidden=hidden,
-                start=start,
-                observation=observation,
-                solver=solver,
-                scaling=scaling,
-                key=key,
+            again = functools.partial(
+                make_model, train, field=field, hidden=hidden, start=start, observation=observation
             )
+            return again(solver=solver, scaling=scaling, loss=loss, key=key)
     start, observation = by_name("start", start, STARTS), by_name("observation", observation, OBSERVATIONS)
     assert not isinstance(field, str) and not isinstance(start, str) and not isinstance(observation, str)
     check_makers(hidden, start, observation, solver, scaling, key)
@@ -134,15 +132,17 @@ def make_model(
     precision_of(made)
     check_call(made, system)
     solver = solver or Solver()
+    channels = make_observation(observation, system, train.states, made, observation_key)
     model = NeuralODE(
         field=made,
         start=start(system, Batch.from_dataset(train, scaler), key=start_key),
-        observation=make_observation(observation, system, train.states, made, observation_key),
+        observation=channels,
         scaler=scaler,
         solver=numbers_as_arrays(solver.for_data()),
         system=system,
         states=train.states,
         units=tuple(sorted(train.units.items())),
+        noise=make_noise(train, loss, system, values_of_constants((made, channels))),
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))
@@ -210,6 +210,15 @@ def names_read(field: object) -> frozenset[str]:
         return frozenset(name for text in texts if text for name in Equations.of(text).names_used())
     except (OSError, ValueError, TypeError, KeyError):  # Said where the field is made.
         return frozenset()
+
+
+def values_of_constants(parts: PyTree) -> dict[str, float]:
+    """The values of the constants in parts of a model, by their names; of a local one, that of its first group."""
+    values: dict[str, float] = {}
+    for group in constants_in(parts):
+        own = group.as_dict()
+        values |= own | {each.name: own[each.members[0]] for each in group.local}
+    return values
 
 
 def check_agreement(model: NeuralODE) -> None:

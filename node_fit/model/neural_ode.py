@@ -18,10 +18,11 @@ from jaxtyping import Array, Float, PyTree
 
 from ..data.batch import SLICE, Batch, start_rows
 from ..data.dataset import Dataset, GivenStates, check_data, from_initial_values, is_single
-from ..data.domains import to_line
+from ..data.domains import from_line, to_line
 from ..data.groups import check_known_groups
 from ..data.scaling import Scaler, columns_by_name
 from ..data.trajectories import cut
+from ..likelihood.losses import LEAST_COUNT, LEAST_SCALE, Predictors
 from ..minimize.host import DampedSteps, Damping, LinearisedPoint, minimize_together
 from ..runtime.placement import ArrayLike, carry, dtype_of, precision_of, scope_of
 from ..runtime.serialization import stored_as
@@ -31,6 +32,7 @@ from ..solver.solver import Solver
 from ..solver.switches import has_stops
 from .fields.known import Local, constants_in
 from .initial_state.rule import AbstractStart
+from .noise import NoiseModel
 from .observation import FormulaReadout, MeasuredStates, Observation
 from .rollout import (
     ROOMS,
@@ -77,6 +79,7 @@ class NeuralODE(eqx.Module):
       inputs and of the time.
     - `states`: names of the channels that the model was fitted to.
     - `units`: pairs of a channel's name and its unit.
+    - `noise`: the noise of measurements, where it has constants or is no normal one; None for least squares.
     """
 
     field: VectorField
@@ -87,6 +90,7 @@ class NeuralODE(eqx.Module):
     system: System
     states: tuple[str, ...] = eqx.field(static=True)
     units: tuple[tuple[str, str], ...] = eqx.field(static=True)
+    noise: NoiseModel | None = None
 
     def __str__(self) -> str:
         driven = f" with inputs {', '.join(self.inputs)}" if self.inputs else ""
@@ -200,6 +204,45 @@ class NeuralODE(eqx.Module):
     def counts(self) -> bool:
         """Whether a channel is counted between rows."""
         return isinstance(self.observation, FormulaReadout) and self.observation.counts
+
+    def predictors(self, states: Float[Array, "trajectory time state"], batch: Batch, *, counts: bool) -> Predictors:
+        """What a likelihood sees of each measurement, arrays of shape `(trajectory, time, channel)`.
+
+        **Arguments:**
+
+        - `states`: in scaled units, at the rows of the batch. `counts`: whether measurements are counts.
+        """
+        noise, scaler = self.noise, self.scaler
+        assert noise is not None
+        channels = self.observe(states, batch)
+        size, origin = (jnp.asarray(each)[None, None] for each in (scaler.state_scale, scaler.state_shift))
+        ys = jnp.asarray(batch.ys)
+        predicted, measured = (
+            columns_by_name(from_line, each * size + origin, scaler.bounds) for each in (channels, ys)
+        )
+        location, is_log = channels - scaler.near(ys, channels), noise.is_log()[None, None]
+        logs = jnp.log(jnp.maximum(predicted, LEAST_COUNT))
+        if counts:
+            location = logs
+        elif noise.log_channels:
+            location = jnp.where(is_log, logs - jnp.log(jnp.maximum(measured, LEAST_COUNT)), location)
+        if noise.has_formulas:
+            ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
+
+            def deviations(t: Array, z: Array, u: Array, ys: Array) -> Array:
+                names = self.named(t, z, u)
+                own = {name: value for part in constants_in(self.observation) for name, value in part.at(names).items()}
+                return noise.deviations(names | own, ys)
+
+            sigma = jax.vmap(jax.vmap(deviations))(ts, states, us, predicted)
+            scale = jnp.hypot(jnp.where(is_log, sigma, sigma / size), jnp.asarray(LEAST_SCALE, sigma.dtype))
+        elif batch.weight is None or batch.deviation is None or counts:
+            scale = jnp.ones_like(channels)
+        else:
+            scale = batch.deviation / batch.weight
+        shapes = tuple(jnp.broadcast_to(each[None, None], channels.shape) for each in noise.log_shapes())
+        censored = jnp.zeros_like(channels) if batch.censored is None else jnp.asarray(batch.censored, channels.dtype)
+        return Predictors(location, jnp.log(scale), shapes, jnp.round(measured), censored)
 
     def first_states(self, batch: Batch) -> Float[Array, "trajectory state"]:
         """States at the first rows of training trajectories, or windows of them, in scaled units."""
@@ -374,7 +417,7 @@ class NeuralODE(eqx.Module):
 
     def constants(self) -> dict[str, float]:
         """The constants of known equations and starts by their names, in the user's units."""
-        named = [part.as_dict() for part in constants_in((self.field, self.start, self.observation))]
+        named = [part.as_dict() for part in constants_in((self.field, self.start, self.observation, self.noise))]
         return {name: value for each in named for name, value in each.items()}
 
     def check_channels(self, data: Dataset) -> None:

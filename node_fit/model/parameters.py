@@ -14,7 +14,7 @@ from .fields.known import Constants
 Kind = TypeVar("Kind")
 # The keys of the nodes from the root of a tree to a leaf.
 KeyPath = tuple[PyTree, ...]
-TRAINED = ("field", "start", "observation")
+TRAINED = ("field", "start", "observation", "noise")
 
 
 class Partition(NamedTuple):

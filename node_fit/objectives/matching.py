@@ -16,9 +16,10 @@ from ..data.batch import Batch, data_from_start
 from ..data.dataset import Dataset
 from ..data.facts import Facts
 from ..data.interpolation import FEWEST_SMOOTHED, smooth
-from ..data.noise import typical_residuals
+from ..data.noise import likelihood_unit, typical_residuals
 from ..data.scaling import characteristic_time, mean_and_deviation
 from ..data.trajectories import cut
+from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, AbstractResidualLoss, Squares
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import AnyArray
 from ..runtime.validation import check_fields
@@ -29,14 +30,11 @@ from ..solver.solver import Solver, as_solver
 from ..solver.switches import has_stops
 from ..solver.triggers import has_triggers
 from .objective import (
-    LEAST_SQUARES,
     AbstractLeastSquares,
-    AbstractResidualLoss,
     Build,
     Jacobian,
     Penalty,
     Residuals,
-    Squares,
     Target,
     Vector,
     forward,
@@ -283,15 +281,37 @@ def misfit(
     return jnp.where(whole, found * loss.factor(found / batch.deviation), found)
 
 
-def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: AbstractResidualLoss) -> Batch:
-    """The batch with the standard deviations of its residuals, if the loss needs them.
+def misfit_rows(
+    model: NeuralODE, batch: Batch, states: Float[Array, "block time state"], loss: AbstractLikelihood
+) -> Float[Array, "block row"]:
+    """The residuals of a likelihood, the sum of whose squares is twice its negative logarithm and a constant, in the
+    unit of the batch's `deviation`; without a noise model, those of `misfit`."""
+    if model.noise is None:
+        assert isinstance(loss, AbstractResidualLoss)
+        return rows_of_batch(misfit(model, batch, states, loss))
+    solved = jnp.isfinite(states)
+    whole = solved.all(axis=2, keepdims=True)
+    at = model.predictors(jnp.where(solved, states, 0), batch, counts=loss.is_count)
+    rows = loss.all_rows(at, has_scale=model.noise.has_formulas)
+    far = [UNSOLVED, *[0.0] * (len(rows) - 1)]
+    seen = [jnp.where(batch.mask, jnp.where(whole, row, off), 0) for row, off in zip(rows, far, strict=True)]
+    unit = jnp.asarray(1.0 if batch.deviation is None else batch.deviation)
+    return jnp.concatenate([rows_of_batch(unit * row) for row in seen], axis=1)
+
+
+def with_deviation(batch: Batch, data: Dataset, model: NeuralODE, loss: AbstractLikelihood) -> Batch:
+    """The batch with the standard deviations of its residuals, if the loss needs them; of a noise model, the unit of
+    its rows.
 
     **Raises:** `ValueError` if the noise of a state is not known and can't be estimated.
     """
-    if not loss.robust:
+    if not loss.robust and model.noise is None:
         return batch
     past = model.start.past
     counted = data_from_start(data, past, model.start.washout) if past else data
+    if model.noise is not None:
+        unit = likelihood_unit(model.scaler.marked(counted), model.scaler)
+        return replace(batch, deviation=np.full((len(batch.ys), 1, len(model.states)), unit))
     found = typical_residuals(model.scaler.marked(counted), model.scaler)
     shape = (len(batch.ys), 1, len(found))
     return replace(batch, deviation=np.broadcast_to(found, shape).astype(np.float64))
@@ -314,7 +334,7 @@ class TrajectoryMatching(AbstractSimulation):
       (half a window if absent). Short solves are cheap and their gradients do not vanish, but they do not show how
       errors grow over a long record.
     - `horizon`: the initial fraction of each trajectory's time that counts; it grows to 1, chunk by chunk.
-    - `residual_loss`: how much large residuals count: `Squares`, `Huber` or `StudentT`.
+    - `residual_loss`: the likelihood: `Squares`, `Huber`, `StudentT`, `Poisson` or `NegativeBinomial`.
 
     **Raises:** `ValueError` if a number is out of range, or the start rule can't give the starts of windows.
     """
@@ -324,7 +344,7 @@ class TrajectoryMatching(AbstractSimulation):
     window: int | None = eqx.field(static=True, default=None)
     stride: int | None = eqx.field(static=True, default=None)
     horizon: float | None = eqx.field(static=True, default=None)
-    residual_loss: AbstractResidualLoss = eqx.field(default_factory=Squares)
+    residual_loss: AbstractLikelihood = eqx.field(default_factory=Squares)
 
     def __check_init__(self):
         check_fields(self)
@@ -386,7 +406,7 @@ class TrajectoryMatching(AbstractSimulation):
         batch, _ = self.seen(target)
         return jnp.concatenate(
             [
-                rows_of_batch(misfit(model, batch, states, self.residual_loss)),
+                misfit_rows(model, batch, states, self.residual_loss),
                 self.penalty.along(model.field, batch, states),
             ],
             axis=1,
@@ -430,7 +450,7 @@ class MultipleShooting(AbstractSimulation):
     rows: int = eqx.field(static=True, default=10)
     least: float | Float[Array, ""] = 0.01
     most: float | Float[Array, ""] = 10.0
-    residual_loss: AbstractResidualLoss = eqx.field(default_factory=Squares)
+    residual_loss: AbstractLikelihood = eqx.field(default_factory=Squares)
 
     def __check_init__(self):
         check_fields(self)
@@ -507,7 +527,7 @@ class MultipleShooting(AbstractSimulation):
         weight = self.least * (self.most / self.least) ** target.progress
         return jnp.concatenate(
             [
-                rows_of_batch(misfit(model, batch, states, self.residual_loss)),
+                misfit_rows(model, batch, states, self.residual_loss),
                 gaps * jnp.sqrt(weight * ratio).astype(gaps.dtype),
                 self.penalty.along(model.field, batch, states),
             ],

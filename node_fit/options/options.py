@@ -12,6 +12,7 @@ import optax
 
 from ..data.dataset import Dataset
 from ..data.scaling import Scaling
+from ..likelihood.losses import LEAST_SQUARES, LOSSES, AbstractLikelihood, as_loss
 from ..model.fields.known import quantities
 from ..model.fields.network import MLP
 from ..model.make_model import (
@@ -27,7 +28,7 @@ from ..model.make_model import (
 )
 from ..model.observation import MeasuredStates
 from ..objectives.matching import TrajectoryMatching
-from ..objectives.objective import LEAST_SQUARES, LOSSES, AbstractResidualLoss, Number, Penalty, as_loss
+from ..objectives.objective import Number, Penalty
 from ..optimizers.gradient import LBFGS, OPTIMIZERS, Adam, as_optimizer
 from ..optimizers.optimizer import AbstractOptimizer
 from ..runtime.placement import Placement, Precision, ambient, find_device
@@ -201,7 +202,8 @@ class Options:
     - `optimizer`: of the main stage; if None, `LBFGS()`, `Adam()` on minibatches, or `LevenbergMarquardt()` for
       equations without a network. It may be an Optax transformation.
     - `penalty`: penalties on the field and its weights; with `auto`, `fit` chooses the ridge.
-    - `loss`: how much large residuals count: `Squares`, or `Huber` or `StudentT` for data with outliers.
+    - `loss`: the likelihood: `Squares`, `Huber` or `StudentT` for data with outliers, `Poisson` or `NegativeBinomial`
+      for counts.
     - `training`: budget, windows, minibatches, patience.
     - `ensemble`: the number of members that are fitted at once, or a `Members` that says how they differ. `auto` is
       one, and draws bands around a good fit to few noisy rows, unless `effort` is `quick`.
@@ -223,7 +225,8 @@ class Options:
 
     `field`, `start`, `observation`, `optimizer`, `loss` and `recipe` may be names, as on the command line: `mlp`,
     `linear`, `polynomial`, `second_order`, `log_time`, `sparse`; `first`, `fitted`, `encoder`, `steady`; `measured`,
-    `linear`, `network`, `formula`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`; `default`, `direct`.
+    `linear`, `network`, `formula`; `lbfgs`, `adam`, `adamw`, `lm`; `squares`, `huber`, `student`, `poisson`,
+    `negative_binomial`; `default`, `direct`.
 
     **Raises:** `ValueError` that says what to pass, if an option has the wrong type or is out of range; `TypeError` if
     there is no such option, which says where it belongs.
@@ -239,7 +242,7 @@ class Options:
     recipe: Recipe | str | Sequence[Stage] = "default"
     optimizer: AbstractOptimizer | optax.GradientTransformation | str | None = None
     penalty: Penalty | Literal["auto"] = "auto"
-    loss: AbstractResidualLoss | str = LEAST_SQUARES
+    loss: AbstractLikelihood | str = LEAST_SQUARES
     training: Training = Training()
     ensemble: Members | int | Literal["auto"] = "auto"
     restarts: int | Literal["auto"] = "auto"
@@ -322,6 +325,7 @@ class Options:
             "observation": self.observation,
             "solver": self.prediction_solver or with_tolerance(self.solver, TIGHT[self.kind]),
             "scaling": self.scaling,
+            "loss": self.loss,
             "key": jax.random.split(jax.random.key(self.seed))[0],
         }
 

@@ -302,13 +302,17 @@ CHECKPOINT_STEPS: dict[int, Step] = {}
 
 
 # What parts lacked in a schema. In 4: angles, bounds of inputs, rows between a start and the first that counts. In 5:
-# the time up to which there are bands, and triggers. In 7: how held steps are taken. In 8: counts between rows, and
-# constants of groups of trajectories.
+# the time up to which there are bands, and triggers. In 7: how held steps are taken. In 8: counts between rows,
+# constants of groups of trajectories, and the noise of measurements.
 LACKED: dict[int, dict[str, Json]] = {
     4: {"Scaler": {"input_bounds": {"tuple": []}, "turns": {"tuple": []}}, "Encoder": {"washed": 0}},
     5: {"Ensemble": {"horizon": None, "gain": 1.0}, "Known": {"triggers": {"tuple": []}}},
     7: {"Solver": {"march": "auto"}},
-    8: {"Scaler": {"counted": {"tuple": []}, "trajectories": {"tuple": []}}, "Constants": {"local": {"tuple": []}}},
+    8: {
+        "Scaler": {"counted": {"tuple": []}, "trajectories": {"tuple": []}},
+        "Constants": {"local": {"tuple": []}},
+        "NeuralODE": {"noise": None},
+    },
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .likelihood_stage import Measured
 from .linearization import Evidence, Information, Noise
 
 
@@ -36,6 +37,8 @@ def compute_likelihood(evidence: Evidence) -> Likelihood:
     **Raises:** `Unsure` if there are too few values.
     """
     information = Information(evidence)
+    if evidence.observations is not None:
+        return of_noise_model(evidence, evidence.observations, information)
     if evidence.spread is not None:
         return robust(evidence, information)
     squares, count = evidence.squares(evidence.best), evidence.values
@@ -75,4 +78,18 @@ def robust(evidence: Evidence, information: Information) -> Likelihood:
         noise="given" if evidence.given else "estimated",
         values=count,
         parameters=information.parameters,
+    )
+
+
+def of_noise_model(evidence: Evidence, seen: Measured, information: Information) -> Likelihood:
+    """The likelihood of a noise model, whose constants count among the parameters."""
+    nll, count, free = evidence.negative_log, evidence.values, float(len(evidence.x))
+    return Likelihood(
+        nll=nll,
+        aic=2 * free + 2 * nll,
+        bic=free * math.log(count) + 2 * nll,
+        chi2_per_dof=None,
+        noise="estimated" if seen.has_scale or seen.shapes else "given",
+        values=count,
+        parameters=free,
     )

@@ -20,14 +20,16 @@ from ..data.noise import noise_unit, typical_residuals
 from ..data.scaling import columns_by_name
 from ..evaluation.advice import Untried
 from ..evaluation.residuals import ResidualCheck, check_channels, neighbours_in_words
+from ..likelihood.losses import LEAST_SQUARES, AbstractLikelihood, AbstractResidualLoss, Predicted
 from ..model import parameters
 from ..model.fields.known import Constants
 from ..model.neural_ode import NeuralODE
-from ..objectives.objective import LEAST_SQUARES, AbstractResidualLoss, Penalty
+from ..objectives.objective import Penalty
 from ..options.options import Devices, Options
-from ..runtime.placement import is_array, scope_of
+from ..runtime.placement import is_array, scope, scope_of
 from ..training.programs import Found, LinearisedStage, Setup, StagePrograms
 from ..training.task import Member, Stage
+from .likelihood_stage import LikelihoodStage, Measured
 
 # More trained parameters are not few; a larger Jacobian would take too long [numbers].
 MOST_PARAMETERS, MOST_JACOBIAN_NUMBERS = 1000, 20_000_000
@@ -87,7 +89,8 @@ class Evidence:
             self.too_many = describe_too_many(count, options)
             if self.too_many is not None and not (has_prior(options) and train.mask.sum() <= MOST_PARAMETERS):
                 raise Unsure(self.too_many)
-            member = Member(placed, [with_least_squares(stage)], options.seed)
+            self.likelihood = None if model.noise is None else likelihood_of(stage)
+            member = Member(placed, [with_plain_rows(stage, self.likelihood)], options.seed)
             setup = Setup([member], [part], train, None, place, options.training.chunk_steps or 1)
             programs = StagePrograms(0, setup)
             (state,) = programs.refined(programs.init([part.params]))
@@ -99,19 +102,55 @@ class Evidence:
         self.centered = weigh_deviations(batch)
         ones = np.ones(np.shape(batch.ys))
         self.weight = (ones if batch.weight is None else np.asarray(batch.weight)).reshape(len(batch.mask), -1)
-        self.loss = loss_of(stage)
+        self.loss = loss_of(stage) if self.likelihood is None else LEAST_SQUARES
         self.given = batch.weight is not None
         self.noise: Noise = "given" if self.given and not self.loss.robust else "estimated"
+        if self.likelihood is not None:
+            self._see_noise(batch)
+            return
         data = data_from_start(train, model.start.past, model.start.washout) if model.start.past else train
         data = model.scaler.marked(data)
         self.unit = 1.0 if batch.weight is None else noise_unit(data, model.scaler)
         self.spread = self._spread(data) if self.loss.robust else None
 
+    def _see_noise(self, batch: Batch) -> None:
+        """Takes the rows of a likelihood, which are in standard deviations, in the place of plain ones."""
+        assert self.likelihood is not None and self.model.noise is not None
+        has_scale = self.model.noise.has_formulas
+        measured = Measured.of(batch, self.likelihood, has_scale, self.measured)
+        with scope_of(self.model):
+            self.stage = LikelihoodStage(self.stage.programs, self.stage.state, measured)
+        self.noise, self.unit, self.spread = "estimated" if has_scale else "given", measured.unit, None
+
+    @property
+    def observations(self) -> Measured | None:
+        """The measurements of a fit with a noise model; None of others."""
+        return self.stage.measured if isinstance(self.stage, LikelihoodStage) else None
+
+    @property
+    def data_columns(self) -> int:
+        """How many columns of the residuals are of measurements; those behind are of penalties."""
+        rows = 1 if self.observations is None else self.observations.predictors
+        return rows * int(self.mask.shape[1])
+
+    @cached_property
+    def _scores(self) -> tuple[Found, Float[np.ndarray, "parameter parameter"]]:
+        assert isinstance(self.stage, LikelihoodStage)
+        with scope_of(self.model):
+            return self.stage.measured.scores(self.stage.predict(self.x))
+
+    @property
+    def observed(self) -> Float[np.ndarray, "parameter parameter"] | None:
+        """The observed information of measurements and penalties, of a fit with a noise model; None of others."""
+        return None if self.observations is None else self._scores[1]
+
     @staticmethod
     def _deviation(model: NeuralODE, train: Dataset, batch: Batch) -> Float[np.ndarray, "block row"]:
-        """What a weighted residual of one is in the user's units, at each measurement."""
+        """What a weighted residual of one, or under a noise model a scaled one, is in the user's units, at each
+        measurement."""
         scaler = model.scaler
-        weight = 1.0 if batch.weight is None else np.asarray(batch.weight, np.float64)
+        plain = batch.weight is None or model.noise is not None
+        weight = 1.0 if plain else np.asarray(batch.weight, np.float64)
         ys = scaler.unscale_states(np.asarray(batch.ys, np.float64))
         found = np.asarray(scaler.state_scale, np.float64) / weight / columns_by_name(slope, ys, scaler.bounds)
         return np.broadcast_to(found, ys.shape).reshape(len(ys), -1)
@@ -137,7 +176,7 @@ class Evidence:
 
         **Raises:** `Unsure` if a solve fails there.
         """
-        found = self.at(self.x)
+        found = self.at(self.x) if self.observations is None else self._scores[0]
         if found.failed or not np.isfinite(found.jacobian).all():
             raise Unsure("a training trajectory can't be solved, or its sensitivities can't.")
         if self.spread is None:
@@ -195,13 +234,28 @@ class Evidence:
     @cached_property
     def is_described(self) -> bool:
         """Whether the model describes the training data: it explains most of their variance, or leaves mere noise."""
-        width, states = self.mask.shape[1], len(self.states)
-        left = np.where(self.mask, self.at(self.x).residuals[:, :width] * self.deviation, np.nan).reshape(-1, states)
+        states = len(self.states)
+        left = np.where(self.mask, self.misses, np.nan).reshape(-1, states)
         values = np.where(self.mask, self.measured, np.nan).reshape(-1, states)
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = 1 - np.nanmean(left**2, axis=0) / np.nanvar(values, axis=0)
         explained = float(shares[np.isfinite(shares)].mean()) if np.isfinite(shares).any() else 1.0
         return explained >= DESCRIBED or (explained > 0 and not neighbours_in_words(self.checked))
+
+    @property
+    def misses(self) -> Float[np.ndarray, "block row"]:
+        """Predicted less measured values in the user's units; 0 of a prediction on the right side of a limit."""
+        seen = self.observations
+        if seen is None:
+            return self.at(self.x).residuals[:, : self.mask.shape[1]] * self.deviation
+        assert isinstance(self.stage, LikelihoodStage) and self.model.noise is not None
+        with scope_of(self.model):
+            location = seen.split(self.stage.predict(self.x))[0][0]
+        if seen.loss.is_count:
+            return np.exp(location) - seen.value
+        logs = np.tile(self.model.noise.is_log(), self.mask.shape[1] // len(self.states))
+        off = np.where(logs, self.measured * np.expm1(np.where(logs, location, 0.0)), location * self.deviation)
+        return np.where(seen.censored * off > 0, 0.0, off)
 
     @cached_property
     def constants(self) -> list[Place]:
@@ -235,6 +289,35 @@ class Evidence:
             slope[:, :width] = np.where(z == 0, 1.0, self.loss.influence(z)[0] / (factor[:, :width] * z))
         return found._replace(residuals=found.residuals * factor, jacobian=found.jacobian * slope.reshape(-1, 1))
 
+    @property
+    def negative_log(self) -> float:
+        """The negative logarithm of the probability (density) of the measurements under a noise model, in the user's
+        units."""
+        seen = self.observations
+        assert isinstance(self.stage, LikelihoodStage) and seen is not None and self.model.noise is not None
+        with scope_of(self.model):
+            at = seen.at(seen.split(self.stage.predict(self.x))[0])
+        with scope("x64"):
+            total = np.where(self.mask, np.asarray(seen.loss.negative_log(at), np.float64), 0.0)
+        if seen.loss.is_count:
+            return float(total.sum())
+        logs = np.tile(self.model.noise.is_log(), self.mask.shape[1] // len(self.states))
+        units = np.where(logs, np.abs(self.measured), self.deviation)
+        return float((total + np.where(self.mask & (seen.censored == 0), np.log(units), 0.0)).sum())
+
+    def typical_noise(self, seen: Measured) -> Float[np.ndarray, " channel"]:
+        """The root mean square of each channel's fitted standard deviations, in scaled units."""
+        assert isinstance(self.stage, LikelihoodStage) and self.model.noise is not None
+        with scope_of(self.model):
+            at = seen.at(seen.split(self.stage.predict(self.x))[0])
+        spread = np.asarray(seen.loss.spread(at), np.float64)
+        scale = self.deviation
+        if not seen.loss.is_count:
+            logs = np.tile(self.model.noise.is_log(), self.mask.shape[1] // len(self.states))
+            scale = np.where(logs, self.deviation / np.where(self.measured == 0, 1.0, self.measured), 1.0)
+        squares = np.where(self.mask, (spread / scale) ** 2, np.nan).reshape(-1, len(self.states))
+        return np.sqrt(np.nan_to_num(np.nanmean(squares, axis=0), nan=1.0))
+
     @cached_property
     def misfit(self) -> float:
         """Twice the negative logarithm of likelihood and priors at the fit's parameters, times the noise's variance."""
@@ -255,16 +338,23 @@ def weigh_deviations(batch: Batch) -> Float[np.ndarray, "block row"]:
 class LikelihoodObjective(Protocol):
     """An objective that is the likelihood of measurements."""
 
-    residual_loss: AbstractResidualLoss
+    residual_loss: AbstractLikelihood
 
 
-def loss_of(stage: Stage) -> AbstractResidualLoss:
+def likelihood_of(stage: Stage) -> AbstractLikelihood:
     return cast(LikelihoodObjective, stage.objective).residual_loss
 
 
-def with_least_squares(stage: Stage) -> Stage:
-    """The stage with plain residuals, on all data at once."""
-    return replace(stage, objective=replace(stage.objective, residual_loss=LEAST_SQUARES), batch_size=None)
+def loss_of(stage: Stage) -> AbstractResidualLoss:
+    loss = likelihood_of(stage)
+    assert isinstance(loss, AbstractResidualLoss)
+    return loss
+
+
+def with_plain_rows(stage: Stage, likelihood: AbstractLikelihood | None) -> Stage:
+    """The stage on all data at once, with plain residuals or, of a noise model's likelihood, the predictors."""
+    loss = LEAST_SQUARES if likelihood is None else Predicted(likelihood)
+    return replace(stage, objective=replace(stage.objective, residual_loss=loss), batch_size=None)
 
 
 def check_stage(stage: Stage) -> None:
@@ -293,6 +383,8 @@ def check_jacobian(count: int, train: Dataset) -> None:
 MOVED = 1e-3
 # Without a prior, the weakest direction is as strong as this share of the strongest, or draws would leave the fit.
 WEAK = 1e-3
+# An observed information with a lower eigenvalue is none, and one up to the other is a rounding error [largest].
+INDEFINITE, ROUNDED = 1e-9, 1e-13
 # The share of measurements within the band by which the noise of a robust loss is measured.
 BAND = 0.9
 # The penalties decide on a constant whose standard error grows by more than this factor if they count this much.
@@ -341,7 +433,7 @@ class Information:
     @cached_property
     def jacobian(self) -> Float[np.ndarray, "row parameter"]:
         """The Jacobian of measurements and penalties."""
-        found, width = self.linearised, self.evidence.mask.shape[1]
+        found, width = self.linearised, self.evidence.data_columns
         if self.share == 1.0 or found.residuals.shape[1] == width:
             return found.jacobian
         weight = np.where(np.arange(int(found.residuals.shape[1])) < width, 1.0, np.sqrt(self.share))
@@ -376,6 +468,13 @@ class Information:
         """
         if self.evidence.too_many is not None:
             raise Unsure(self.evidence.too_many)
+        if self.evidence.observed is not None and self.share == 1.0 and self.found is None:
+            matrix = (self.evidence.observed + np.diag(self.prior)) / np.outer(self.columns, self.columns)
+            values, vectors = np.linalg.eigh(matrix)
+            if values.min() > -INDEFINITE * values.max():
+                # The root of a rounding error is none.
+                kept = np.where(values > ROUNDED * values.max(), values, 0.0)
+                return np.sqrt(kept)[:, None] * vectors.T
         whole = self.jacobian
         if self.prior.any():
             whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
@@ -418,6 +517,9 @@ class Information:
             return self.noise
         if self.evidence.noise == "given":
             return self.evidence.unit**2
+        if self.evidence.observations is not None:
+            # A fitted scale is that of maximum likelihood, which is too small by what the parameters follow.
+            return self.evidence.unit**2 * self.evidence.values / max(self.degrees_of_freedom, 1.0)
         if self.degrees_of_freedom < 1:
             count = f"{self.parameters:.3g} parameters were fitted to {self.evidence.values} values"
             raise Unsure(f"{count}, which leaves nothing to estimate the noise from; give data.sigma.")
@@ -430,6 +532,8 @@ class Information:
         With a robust loss it is that of the normal noise of which as many lie within the 90 % band.
         """
         evidence = self.evidence
+        if evidence.observations is not None:
+            return evidence.typical_noise(evidence.observations), max(self.degrees_of_freedom, 1.0)
         channel = np.nonzero(evidence.measurements)[1] % len(evidence.states)
         own = np.asarray(channel == np.arange(len(evidence.states))[:, None], np.float64)
         weight = evidence.weight[evidence.measurements]
@@ -554,7 +658,7 @@ class Information:
     def penalised(self) -> Bool[np.ndarray, " constant"]:
         """Constants that are only determined by the penalties, which weigh them against what is fitted beside them."""
         found = self.evidence.best
-        if not found.prior.any() and found.residuals.shape[1] == self.evidence.mask.shape[1]:
+        if not found.prior.any() and found.residuals.shape[1] == self.evidence.data_columns:
             return np.zeros(len(self.places), bool)
         here = replace(self, noise=self.variance)
         widening, redrawn = np.isfinite(self.errors) & here.widening, self.evidence.redrawn

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from node_fit.likelihood.losses import LEAST_SQUARES
 from node_fit.model.fields.known import Constants
-from node_fit.objectives.objective import LEAST_SQUARES
 from node_fit.runtime.placement import scope
 from node_fit.training.programs import Found, LinearisedStage
 from node_fit.uncertainty.linearization import Evidence, Place

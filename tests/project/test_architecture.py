@@ -22,6 +22,7 @@ LIBRARY = [
     "expressions",
     "minimize",
     "solver",
+    "likelihood",
     "model",
     "objectives",
     "optimizers",

@@ -25,8 +25,8 @@ from pandas.testing import assert_frame_equal
 import node_fit as nf
 from node_fit.app.config.build import build, without_words
 from node_fit.fitting.readable import sum_of_terms
+from node_fit.likelihood.losses import LOSSES
 from node_fit.model.make_model import FIELDS, OBSERVATIONS, STARTS
-from node_fit.objectives.objective import LOSSES
 from node_fit.optimizers.gradient import OPTIMIZERS
 from node_fit.options.recipes import RECIPES
 from node_fit.runtime.placement import scope

@@ -10,8 +10,8 @@ import scipy.stats
 from helpers.evidence import LinearEvidence
 
 import node_fit as nf
+from node_fit.likelihood.losses import LEAST_SQUARES, Huber
 from node_fit.model.ensemble import factors_of_t
-from node_fit.objectives.objective import LEAST_SQUARES, Huber
 from node_fit.uncertainty.confidence import find_fisher_intervals, profile
 from node_fit.uncertainty.likelihood import compute_likelihood
 from node_fit.uncertainty.linearization import Information, Unsure, draw_standard

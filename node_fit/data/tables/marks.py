@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .layout import Roles
 from .options import ReadingOptions
-from .table import RawTable, missing_values
+from .table import RawTable, missing_values, split_sign
 
 if TYPE_CHECKING:
     import pandas
@@ -79,12 +79,12 @@ def with_plain_numbers(
     def with_point(value: object) -> object:
         if not isinstance(value, str):
             return value
-        text = value.strip()
+        sign, text = split_sign(value)
         grouped = THOUSANDS.fullmatch(text)
         if groups and grouped and grouped["group"] in marks.groups and grouped["decimal"] in (None, marks.decimal):
-            return groups.sub("", text).replace(marks.decimal, ".")
+            return sign + groups.sub("", text).replace(marks.decimal, ".")
         plain = ONE_MARK.fullmatch(text)
-        return text.replace(",", ".") if plain and plain[1] == marks.decimal else value
+        return sign + text.replace(",", ".") if plain and plain[1] == marks.decimal else value
 
     points = {name: column.map(with_point) for name, column in columns.items()}
     return replace(table, columns=table.columns | points, notes=(*table.notes, *marks.notes))
@@ -97,7 +97,7 @@ def find_marks(table: RawTable, columns: dict[str, "pandas.Series"], decimal: st
     groups: set[str] = set()
     for name, column in columns.items():
         for row, value in enumerate(column):
-            text = value.strip() if isinstance(value, str) else ""
+            text = split_sign(value)[1] if isinstance(value, str) else ""
             if UNSURE.fullmatch(text):
                 unsure.setdefault("," if "," in text else ".", (row, name, text))
             elif (plain := ONE_MARK.fullmatch(text)) and plain[1]:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float
 
 from ...runtime.validation import check_argument, check_path, is_mapping
 from ..domains import is_real
+from ..noise_formula import NAMED_FORMULAS, is_formula, read_formula, read_formulas
 from ..trajectories import Data, Trajectories, check_known_values
 from .assembly import Assembled, assemble
 from .feather import read_feather, size_of_feather
@@ -28,7 +29,7 @@ from .matlab import is_version_73, read_mat
 from .netcdf import read_netcdf, size_of_netcdf
 from .options import AS_RECOGNISED, ReadingOptions
 from .sheets import SPREADSHEETS, read_xlsx, size_of_xlsx
-from .table import RawTable, missing_values
+from .table import RawTable, missing_values, split_limits
 from .text import read_text
 from .times import check_unit
 
@@ -259,17 +260,67 @@ def read_files(
     rename: Mapping[str, str] = MappingProxyType({}),
     is_dated: bool = False,
     options: ReadingOptions = AS_RECOGNISED,
+    censored: bool = False,
 ) -> Assembled[Data]:
     """Reads trajectories of a kind from files like `Dataset.from_file`, but without covariates given as numbers.
 
     **Arguments:** `rename`: columns of the files, by their names in the dataset. `is_dated`: as of `assemble`.
+    `censored`: whether states may be limits, such as `<0.5`.
     """
     check_unit(time_unit, roles.time is not None)
     files, columns = find_files(path), roles.named(rename)
-    tables = as_rows([read_file(file, columns, max_bytes, options) for file in files], columns)
     names = {column: name for name, column in rename.items()}
-    tables = [table.renamed(names) for table in tables]
-    return assemble(kind, tables, names_of(files), roles, time_unit, units, day_first, is_dated, options)
+
+    def arranged(tables: Sequence[RawTable], roles: Roles) -> Assembled[Data]:
+        rows = [table.renamed(names) for table in as_rows(tables, roles.named(rename))]
+        return assemble(kind, rows, names_of(files), roles, time_unit, units, day_first, is_dated, options)
+
+    tables = [read_file(file, columns, max_bytes, options) for file in files]
+    return with_limits(tables, roles, arranged, rename, censored=censored)
+
+
+def with_limits(
+    tables: Sequence[RawTable],
+    roles: Roles,
+    arrange: Callable[[Sequence[RawTable], Roles], Assembled[Data]],
+    rename: Mapping[str, str] = MappingProxyType({}),
+    *,
+    censored: bool,
+) -> Assembled[Data]:
+    """Trajectories whose states may be limits, which a second arrangement of the same tables marks.
+
+    **Arguments:** `tables`, `rename`: as they are read, and their columns by their names in the dataset. `arrange`:
+    makes trajectories of tables by roles.
+
+    **Raises:** `ValueError` if a limit would be averaged with other measurements.
+    """
+    if not censored:
+        return arrange(tables, roles)
+    columns = roles.named(rename)
+    parts = [split_limits(table, columns_of_states(table, columns)) for table in tables]
+    values = arrange([numbers for numbers, _ in parts], roles)
+    marks = [without_columns(table, (*columns.inputs, *columns.covariates)) for _, table in parts]
+    sides = np.nan_to_num(arrange(marks, replace(roles, inputs=(), covariates=())).data.ys)
+    sides[..., [name in roles.deviations for name in roles.states]] = 0
+    if values.counts is not None and ((values.counts > 1) & (sides != 0)).any():
+        row, at, state = np.argwhere((values.counts > 1) & (sides != 0))[0]
+        data = values.data
+        raise ValueError(
+            f"{data.states[state]!r} has a limit among repeated measurements of trajectory {data.trajectories[row]!r} "
+            f"at {data.time} = {data.ts[row, at]:g}, of which there is no mean; make each repeat a trajectory of its own."
+        )
+    return values._replace(data=replace(values.data, censored=sides.astype(np.int8)))
+
+
+def without_columns(table: RawTable, names: Sequence[str]) -> RawTable:
+    return replace(table, columns={name: column for name, column in table.columns.items() if name not in names})
+
+
+def columns_of_states(table: RawTable, roles: Roles) -> list[str]:
+    """The columns of a table that hold values of states, without those of their standard deviations."""
+    if roles.series:
+        return [name for name in table.columns if name not in roles.fixed and not roles.is_deviation(name)]
+    return [roles.value] if roles.value is not None else list(roles.measured)
 
 
 class ColumnsFound(Exception):
@@ -313,12 +364,17 @@ def read_file(
 
 # Standard deviations of measurements, as one says them of a table.
 
-# `estimate`, a number for every state, or by state a number, the name of a column, or numbers of `NOISE_PARTS`.
-Sigma = float | str | Mapping[str, float | str | Mapping[str, float]]
+# `estimate`, a number or a formula for every state, or by state a number, the name of a column, numbers of
+# `NOISE_PARTS`, or a formula (`NoiseFormula`).
+Sigma = float | str | Mapping[str, float | str | Mapping[str, object]]
 NOISE_PARTS = ("relative", "absolute")
 ESTIMATE = "estimate"
-NOISE_PASS = "estimate, a positive number, or {state: number or column}"
-OF_STATE = "a positive number, the name of a column, or {relative: 0.05, absolute: 0.1}"
+NAMES_OF_FORMULAS = ", ".join(NAMED_FORMULAS)
+NOISE_PASS = f"estimate, a positive number, or a formula ({NAMES_OF_FORMULAS}), or {{state: number, column or formula}}"
+OF_STATE = (
+    f"a positive number, the name of a column, or a formula ({NAMES_OF_FORMULAS}, or such as 's0 + s1*prediction'), or "
+    "{relative: 0.05, absolute: 0.1}"
+)
 
 
 def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
@@ -329,7 +385,7 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
     **Raises:** `ValueError` that names the state and says what to pass.
     """
     if not is_mapping(sigma):
-        if sigma != ESTIMATE:
+        if sigma != ESTIMATE and not is_formula(sigma):
             check_deviation(sigma, "sigma", NOISE_PASS)
         return ()
     check_known_values("sigma", sigma, states)
@@ -337,11 +393,18 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
     if lacking:
         raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
     for name, given in sigma.items():
-        if is_mapping(given):
+        if is_formula(given):
+            _ = read_formula(given, str(name), states)
+        elif is_mapping(given):
             check_noise_parts(given, f"sigma of {name!r}")
         elif not isinstance(given, str) or not given:
             check_deviation(given, f"sigma of {name!r}", OF_STATE)
-    columns = tuple(dict.fromkeys(given for given in sigma.values() if isinstance(given, str)))
+    texts = [given for given in sigma.values() if isinstance(given, str) and not is_formula(given)]
+    columns = tuple(dict.fromkeys(texts))
+    if columns and any(map(is_formula, sigma.values())):
+        raise ValueError(
+            f"sigma names the column {columns[0]!r} beside a formula; give numbers, or formulas, for all states."
+        )
     if columns and not by_row:
         raise ValueError(
             f"sigma names the column {columns[0]!r}, which a table with one row per measurement can't have; give "
@@ -379,27 +442,37 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
     **Raises:** `ValueError` if a measurement has no positive standard deviation.
     """
     data, counts = assembled
-    if isinstance(sigma, str):
+    if sigma == ESTIMATE:
         return data
+    given = {name: sigma[name] if isinstance(sigma, Mapping) else sigma for name in states}
+    if any(map(is_formula, given.values())):
+        return replace(data, noise=read_formulas(given, states))
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
-    given = [sigma[name] if isinstance(sigma, Mapping) else sigma for name in states]
-    parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given)]
+    parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given.values())]
     if counts is not None:  # A column of standard deviations holds those of means already.
-        shares = [1.0 if isinstance(each, str) else counts[..., index] ** -0.5 for index, each in enumerate(given)]
+        shares = [1.0 if isinstance(each, str) else counts[..., i] ** -0.5 for i, each in enumerate(given.values())]
         parts = [part * share for part, share in zip(parts, shares, strict=True)]
     units = {name: unit for name, unit in data.units.items() if name not in columns}
-    return replace(data, ys=ys, states=tuple(states), units=units, sigma=np.stack(parts, axis=-1))
+    return replace(
+        data,
+        ys=ys,
+        states=tuple(states),
+        units=units,
+        sigma=np.stack(parts, axis=-1),
+        censored=None if data.censored is None else data.censored[..., :count],
+    )
 
 
 def read_deviation(
-    given: float | str | Mapping[str, float], values: np.ndarray, columns: Mapping[str, np.ndarray]
+    given: float | str | Mapping[str, object], values: np.ndarray, columns: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """The standard deviations of a state's values; the relative part is taken of what was measured."""
     if isinstance(given, str):
         return columns[given]
     if isinstance(given, Mapping):
-        return np.hypot(given.get("absolute", 0.0), given.get("relative", 0.0) * np.abs(values))
+        parts = cast(Mapping[str, float], given)
+        return np.hypot(parts.get("absolute", 0.0), parts.get("relative", 0.0) * np.abs(values))
     return np.full(values.shape, float(given))
 
 

@@ -1,7 +1,8 @@
 """A table as columns of texts or numbers, and what its texts say: numbers and names."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -189,6 +190,8 @@ def read_numbers(table: RawTable, name: str, fix: str) -> Float[np.ndarray, " ro
         try:
             values[row] = read_number(value, table.missing)
         except (TypeError, ValueError):
+            limit = isinstance(value, str) and CENSORED_CELL.fullmatch(value)
+            fix = "set data.censored=true (censored=True in Python) if it is a limit of detection" if limit else fix
             raise ValueError(f"{table.at(row, name)}: {quote(value)} is not a number; {fix}") from None
     return values
 
@@ -256,6 +259,46 @@ def read_number(value: object, missing: Missing = COMMON) -> float:
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{value}")
     return float(cast(float, value))
+
+
+# A value of which only a limit is known, such as `<0.5` or `> 100`.
+CENSORED_CELL = re.compile(r"\s*(?P<side><=?|>=?|≤|≥)\s*(?P<number>[^<>=≤≥]+)")
+
+
+def split_sign(text: str) -> tuple[str, str]:
+    """The sign of a limit, such as `<` of `<0.5`, and its number; no sign of other values."""
+    limit = CENSORED_CELL.fullmatch(text)
+    return ("", text.strip()) if limit is None else (limit["side"], limit["number"].strip())
+
+
+def split_limits(table: RawTable, names: Collection[str]) -> tuple[RawTable, RawTable]:
+    """A table with limits as plain numbers, and one that says where they are: -1 for `<`, 1 for `>`, else 0.
+
+    **Arguments:** `names`: the columns in which limits may be.
+    """
+    import pandas as pd
+
+    numbers, marks = dict(table.columns), dict(table.columns)
+    for name in names:
+        cells = table.columns[name].to_numpy(dtype=object)
+        limits = [CENSORED_CELL.fullmatch(cell) if isinstance(cell, str) else None for cell in cells]
+        pairs = zip(cells, limits, strict=True)
+        if any(limits):
+            numbers[name] = pd.Series([cell if limit is None else limit["number"] for cell, limit in pairs])
+        sides = [0.0 if limit is None else -1.0 if limit["side"][0] in "<≤" else 1.0 for limit in limits]
+        marks[name] = pd.Series(np.where([is_missing(cell, table.missing) for cell in cells], np.nan, sides))
+    # Numbers that stand for missing values are none among the marks.
+    unmarked = table.missing._replace(numbers=())
+    return replace(table, columns=numbers), replace(table, columns=marks, missing=unmarked)
+
+
+def is_missing(value: object, missing: Missing) -> bool:
+    """Whether a cell stands for a missing number."""
+    try:
+        number = read_number(value, missing)
+    except (TypeError, ValueError):
+        return False
+    return number != number or number in missing.numbers
 
 
 def is_absent(value: object) -> bool:

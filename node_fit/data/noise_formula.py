@@ -1,0 +1,92 @@
+"""Formulas of the noise of a state, as they are written: by a name, as an expression, or with first values."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ..runtime.validation import is_mapping
+
+# The name of a state's own predicted value in its formula, whatever the state is called.
+PREDICTION = "prediction"
+# By name: the standard deviation, in which a constant has the state's name behind it where several states have one.
+NAMED_FORMULAS = {
+    "additive": "sigma",
+    "proportional": "sigma_rel*abs(prediction)",
+    "combined": "sqrt(sigma**2 + (sigma_rel*prediction)**2)",
+    "power": "sigma*abs(prediction)**sigma_power",
+    "lognormal": "sigma_log",
+}
+LOGNORMAL = "lognormal"
+# What makes a text an expression and not the name of a column.
+OPERATOR = re.compile(r"[*+^]|\b(abs|exp|log|log10|max|maximum|min|minimum|sqrt)\(")
+FORMULA_KEYS = {"formula", "constants"}
+
+
+@dataclass(frozen=True)
+class NoiseFormula:
+    """The standard deviation of a state's measurements as a formula.
+
+    - `text`: an expression of states, inputs, the time, constants, and `prediction`, the state's own predicted value.
+    - `constants`: first values, or `[value, lower, upper]`, of constants of the noise; others begin at what the rows
+      say, and are positive.
+    - `is_log`: whether it is the standard deviation of the logarithm (log-normal noise).
+    """
+
+    text: str
+    constants: Mapping[str, object] = field(default_factory=dict[str, object])
+    is_log: bool = False
+
+
+def is_formula(given: object) -> bool:
+    """Whether an entry of `sigma` is a formula, and no number, column or pair of parts."""
+    if is_mapping(given):
+        return "formula" in given
+    return isinstance(given, str) and (given in NAMED_FORMULAS or OPERATOR.search(given) is not None)
+
+
+def read_formula(given: object, state: str, states: Sequence[str]) -> NoiseFormula:
+    """The formula of an entry of `sigma`.
+
+    **Raises:** `ValueError` that names the state and says what to pass.
+    """
+    constants: Mapping[str, object] = {}
+    if is_mapping(given) and "formula" in given:
+        if set(given) - FORMULA_KEYS or not isinstance(given["formula"], str):
+            raise ValueError(
+                f"sigma of {state!r} must be {{formula: 's0 + s1*{state}', constants: {{s0: 0.1}}}}, got "
+                f"{dict(given)!r:.80}."
+            )
+        found = given.get("constants", {})
+        if not is_mapping(found):
+            raise ValueError(f"constants of the sigma of {state!r} must be a mapping such as {{s0: 0.1}}.")
+        constants, given = cast(Mapping[str, object], found), given["formula"]
+    if isinstance(given, str):
+        return NoiseFormula(with_own_names(given, state, states), constants, given == LOGNORMAL)
+    parts = cast(Mapping[str, float], given) if is_mapping(given) else {"absolute": cast(float, given)}
+    squares = [f"({parts['absolute']})**2"] if "absolute" in parts else []
+    squares += [f"({parts['relative']}*{PREDICTION})**2"] if "relative" in parts else []
+    return NoiseFormula(f"sqrt({' + '.join(squares)})")
+
+
+def read_formulas(given: object, states: Sequence[str]) -> dict[str, NoiseFormula]:
+    """The formula of each state, from one for all or one by state; none without.
+
+    **Raises:** `ValueError` if a state has none.
+    """
+    if given is None:
+        return {}
+    by_state = given if is_mapping(given) else dict.fromkeys(states, given)
+    lacking = [name for name in states if name not in by_state]
+    if lacking:
+        raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
+    return {name: read_formula(by_state[name], name, states) for name in states}
+
+
+def with_own_names(text: str, state: str, states: Sequence[str]) -> str:
+    """A named formula as an expression, whose constants have the state's name where there are several; others as is."""
+    if text not in NAMED_FORMULAS:
+        return text
+    own = re.sub(r"\W", "_", state)
+    ending = "" if len(states) == 1 else f"_{own}"
+    return re.sub(r"\bsigma\w*", lambda name: name[0] + ending, NAMED_FORMULAS[text])

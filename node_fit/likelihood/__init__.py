@@ -1,0 +1,1 @@
+"""How probable measurements are, given what a model predicts."""
