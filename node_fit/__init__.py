@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .population.fit import MixedEffects, PopulationFit, fit_population
     from .population.prediction import predict_subjects
     from .population.storage import read_population
+    from .sample.sampling import Posterior, sample
     from .solver.solver import Solver
     from .storage.model_file import load, save
     from .training.callback import Callback, MLflow, Record, RunState, TensorBoard, WeightsAndBiases
@@ -106,6 +107,7 @@ __all__ = [
     "Poisson",
     "Polynomial",
     "PopulationFit",
+    "Posterior",
     "Prediction",
     "Recipe",
     "Record",
@@ -148,6 +150,7 @@ __all__ = [
     "read_population",
     "read_sbml",
     "read_table",
+    "sample",
     "save",
     "score",
     "with_events",
@@ -175,6 +178,7 @@ _HOMES = {
     "read_population": "population.storage",
     "read_sbml": "petab.sbml",
     "read_table": "data.dataset",
+    "sample": "sample.sampling",
     "save": "storage.model_file",
     "score": "evaluation.metrics",
     "with_events": "data.table_source",
@@ -229,6 +233,7 @@ _HOMES = {
     "Poisson": "likelihood.losses",
     "Polynomial": "model.fields.network",
     "PopulationFit": "population.fit",
+    "Posterior": "sample.sampling",
     "Prediction": "model.rollout",
     "Recipe": "options.recipes",
     "Record": "training.callback",
@@ -257,7 +262,7 @@ _HOMES = {
 
 
 class _Package(ModuleType):
-    """The package, in which `export` and `discover` are functions, though folders have these names too."""
+    """The package, in which `export`, `discover` and `sample` are functions, though folders have these names too."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):  # as Python sets one that it has imported

@@ -26,6 +26,7 @@ COMMANDS = {
     "discover": "node_fit.discover.__main__",
     "export": "node_fit.export.__main__",
     "report": "node_fit.report.__main__",
+    "sample": "node_fit.sample.__main__",
     "tune": "node_fit.tune",
 }
 

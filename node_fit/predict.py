@@ -19,6 +19,7 @@ from .app.config.composition import ConfigError, read_config
 from .app.console import pluralize
 from .app.run_directory import RunDirectory
 from .data.dataset import Dataset
+from .data.noise_formula import is_formula
 from .data.table_source import Table
 from .evaluation.diagnosis import describe_divergence
 from .evaluation.metrics import score_rows, where_not_finite
@@ -202,7 +203,8 @@ def stored_table(config: Json, path: Path) -> Table:
             "predict with node_fit.load(...).predict(...)."
         )
     known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
-    if is_json(sigma := known.get("sigma")) and any(isinstance(each, str) for each in sigma.values()):
+    sigma = known.get("sigma")
+    if is_json(sigma) and any(isinstance(each, str) and not is_formula(each) for each in sigma.values()):
         del known["sigma"]  # New data need no column of standard deviations.
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")

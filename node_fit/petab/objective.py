@@ -435,7 +435,8 @@ class Objective:
         """Whether gradients come from a sweep back, which events have none of."""
         return len(self.names) >= MIN_PARAMETERS_OF_SWEEP and not self.problem.model.events
 
-    def _log_prior(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
+    def trace_log_prior(self, x: Float[Array, " parameter"]) -> Float[Array, ""]:
+        """`log_prior` inside a traced function."""
         found = log_priors(self.problem.parameters, self._parameters(x))
         return sum(found.values(), jnp.zeros(()))
 
@@ -443,8 +444,8 @@ class Objective:
     def _programs(self) -> dict[str, Callable[[Array], PyTree]]:
         return {
             function.__name__: jax.jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)
-            for function in (self._evaluate, self._differentiate, self._value_and_gradient, self._log_prior)
-        } | {"prior_gradient": jax.jit(jax.grad(self._log_prior))}
+            for function in (self._evaluate, self._differentiate, self._value_and_gradient, self.trace_log_prior)
+        } | {"prior_gradient": jax.jit(jax.grad(self.trace_log_prior))}
 
     def evaluate(self, x: ArrayLike) -> Evaluation:
         """The log-likelihood and what is simulated, on the scale of the noise, in the order of `blocks`."""
@@ -482,7 +483,7 @@ class Objective:
     def log_prior(self, x: ArrayLike) -> float:
         """The logarithm of the prior density; zero without priors."""
         with jax.enable_x64(True):
-            return float(self._programs["_log_prior"](self._checked(x)))
+            return float(self._programs["trace_log_prior"](self._checked(x)))
 
     def gradient_of_log_prior(self, x: ArrayLike) -> Float[np.ndarray, " parameter"]:
         """The gradient of the logarithm of the prior density."""

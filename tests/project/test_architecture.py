@@ -40,6 +40,7 @@ LIBRARY = [
     "population",
     "export",
     "petab",
+    "sample",
     "__init__",
 ]
 APPLICATION = ["startup", "report", "app", "predict", "tune", "benchmark", "__main__"]

@@ -307,7 +307,7 @@ def with_limits(
         data = values.data
         raise ValueError(
             f"{data.states[state]!r} has a limit among repeated measurements of trajectory {data.trajectories[row]!r} "
-            f"at {data.time} = {data.ts[row, at]:g}, of which there is no mean; make each repeat a trajectory of its own."
+            f"at {data.time} = {data.ts[row, at]:g}, which has no mean; make each repeat a trajectory of its own."
         )
     return values._replace(data=replace(values.data, censored=sides.astype(np.int8)))
 

@@ -1,0 +1,1 @@
+"""Draws from the posterior of a fit."""

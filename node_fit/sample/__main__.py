@@ -1,0 +1,148 @@
+"""The command `python -m node_fit.sample`: draws from the posterior of a run's fit, or of a PEtab problem."""
+
+if __name__ == "__main__":
+    from ..startup import start_command
+
+    start_command()  # before anything heavy is imported
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from ..app.config.build import build_parts, errors_of_data
+from ..app.run_directory import RunDirectory
+from ..data.facts import Facts
+from ..discover.__main__ import with_data_of
+from ..fitting.resolve import resolve
+from ..fitting.result import Fit
+from ..model.ensemble import Ensemble
+from ..petab.tables import read_petab
+from ..report.run_files import read_json
+from ..runtime.compilation import keep_programs
+from ..runtime.placement import scope
+from ..runtime.serialization import Json, __version__, is_json
+from ..storage.files import explain_disk, write_file
+from ..storage.model_file import load
+from .sampling import Posterior, sample
+
+CONFIG, DRAWS, SUMMARY = "config.yaml", "posterior.parquet", "posterior.json"
+PETAB_SUFFIXES = (".yaml", ".yml")
+
+
+def main() -> None:
+    """Parses the command line, and writes the draws and what they say."""
+    parser = argparse.ArgumentParser(
+        prog="python -m node_fit.sample",
+        description="Draw from the posterior of a fit by the No-U-Turn Sampler. Writes posterior.parquet, with a row "
+        "for each draw, and posterior.json, with quantiles, R-hat and effective draws.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("run", type=Path, help="a run directory, such as outputs/DATE/TIME, or a PEtab problem's YAML")
+    parser.add_argument("--draws", type=int, default=1000, help="draws of each chain")
+    parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument("--warmup", type=int, default=500, help="steps before the draws, which adapt the sampler")
+    parser.add_argument("--acceptance", type=float, default=0.8, help="the share of steps to accept")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="the folder to write; by default that of the run")
+    given = parser.parse_args()
+    out = given.out or (given.run if given.run.is_dir() else given.run.parent)
+    settings = {key: getattr(given, key) for key in ("draws", "chains", "warmup", "acceptance", "seed")}
+    try:
+        if given.run.suffix in PETAB_SUFFIXES:
+            posterior = sample(read_petab(given.run), **settings)
+        else:
+            posterior = sample_run(given.run, settings)
+        out.mkdir(parents=True, exist_ok=True)
+        posterior.save(out / DRAWS)
+        write_file(out / SUMMARY, json.dumps(summarise_posterior(posterior), indent=2).encode())
+    except OSError as error:
+        print(f"error: {explain_disk(error, out, '--out')}", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, ImportError, MemoryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    print(posterior)
+    print(f"draws: {out / DRAWS}")
+
+
+def sample_run(run: Path, settings: Json) -> Posterior:
+    """Draws from the posterior of the fit of a run directory.
+
+    **Raises:** `ValueError` or `OSError` with a sentence.
+    """
+    if not (run / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{run} is neither a run directory nor a PEtab problem; name a directory such as outputs/DATE/TIME, or "
+            "problem.yaml."
+        )
+    config = cast(DictConfig, OmegaConf.load(run / CONFIG))
+    config = with_data_of(run, config)
+    keep_programs(False if config.get("compile_cache") is False else "auto")
+    with scope(config.precision):
+        return sample(reopen_fit(run, config), **settings)
+
+
+def reopen_fit(run: Path, config: DictConfig) -> Fit:
+    """The fit of a run, of its model, config and data.
+
+    **Raises:** `ValueError` if the data are no longer those of the run.
+    """
+    parts = build_parts(config)
+    with errors_of_data():
+        splits = parts.load_and_tell()[0]
+    if not RunDirectory(run).was_fitted_to(splits.train):
+        raise ValueError(f"what data.path of {run / CONFIG} names is not what the model was fitted to, by its record.")
+    model = load(RunDirectory(run).model, extensions=list(config.extensions))
+    single = (model.center or model.members[0]) if isinstance(model, Ensemble) else model
+    facts, summary = Facts.of(splits.train, splits.validation), read_json(run / "summary.json")
+    options = resolve(parts.options, facts).options.with_ridge(chosen_ridge(summary))
+    return Fit(
+        single,
+        "completed",
+        "read from its run",
+        [],
+        steps=0,
+        parameters=0,
+        compiles=0,
+        cached=0,
+        compile_seconds=0.0,
+        train_seconds=0.0,
+        data=splits.named(),
+        options=options,
+    )
+
+
+def chosen_ridge(summary: Json) -> float:
+    """The weight of the prior that a run has chosen; 0 if it has chosen none."""
+    choices = summary.get("choices")
+    choice = choices.get("penalty.ridge") if is_json(choices) else None
+    return float(str(choice["value"])) if is_json(choice) else 0.0
+
+
+def summarise_posterior(posterior: Posterior) -> Json:
+    """What draws say, for JSON; None for a number that is not finite."""
+
+    def jsonable(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "constants": {
+            name: {"lower": jsonable(low), "median": jsonable(middle), "upper": jsonable(high)}
+            for name, (low, middle, high) in posterior.quantiles().items()
+        },
+        "rhat": {name: jsonable(value) for name, value in posterior.rhat.items()},
+        "effective": {name: jsonable(value) for name, value in posterior.effective.items()},
+        "divergences": int(posterior.diverging.sum()),
+        "prior": posterior.prior,
+        "sentence": posterior.sentence,
+        "seconds": round(posterior.seconds, 3),
+    }
+
+
+if __name__ == "__main__":
+    main()
