@@ -372,8 +372,8 @@ def as_loss(given: AbstractLikelihood | str) -> AbstractLikelihood:
     return LOSSES[given] if isinstance(given, str) else given
 
 
-class Derivatives(NamedTuple):
-    """Derivatives of `negative_log` by the predictors: location, logarithm of the scale, shapes.
+class LikelihoodDerivatives(NamedTuple):
+    """LikelihoodDerivatives of `negative_log` by the predictors: location, logarithm of the scale, shapes.
 
     - `gradient`: shape `(predictor, ...)`. `hessian`: shape `(predictor, predictor, ...)`.
     """
@@ -382,7 +382,7 @@ class Derivatives(NamedTuple):
     hessian: Host
 
 
-def differentiate(loss: AbstractLikelihood, at: Predictors) -> Derivatives:
+def differentiate(loss: AbstractLikelihood, at: Predictors) -> LikelihoodDerivatives:
     """The first and second derivatives of each measurement's negative logarithm, on the host."""
     shape = np.shape(at.location)
     varied = [at.location, at.log_scale, *at.shapes]
@@ -395,7 +395,7 @@ def differentiate(loss: AbstractLikelihood, at: Predictors) -> Derivatives:
     gradient = jax.vmap(jax.grad(one))(columns, value, censored)
     hessian = jax.vmap(jax.jacfwd(jax.grad(one)))(columns, value, censored)
     count = columns.shape[1]
-    return Derivatives(
+    return LikelihoodDerivatives(
         np.asarray(gradient, np.float64).T.reshape(count, *shape),
         np.moveaxis(np.asarray(hessian, np.float64), 0, -1).reshape(count, count, *shape),
     )

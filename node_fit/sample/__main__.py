@@ -15,7 +15,7 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from ..app.config.build import build_parts, errors_of_data
-from ..app.run_directory import RunDirectory
+from ..app.run_directory import CONFIG, RunDirectory
 from ..data.facts import Facts
 from ..discover.__main__ import with_data_of
 from ..fitting.resolve import resolve
@@ -30,7 +30,7 @@ from ..storage.files import explain_disk, write_file
 from ..storage.model_file import load
 from .sampling import Posterior, sample
 
-CONFIG, DRAWS, SUMMARY = "config.yaml", "posterior.parquet", "posterior.json"
+DRAWS_FILE, POSTERIOR_FILE = "posterior.parquet", "posterior.json"
 PETAB_SUFFIXES = (".yaml", ".yml")
 
 
@@ -58,8 +58,8 @@ def main() -> None:
         else:
             posterior = sample_run(given.run, settings)
         out.mkdir(parents=True, exist_ok=True)
-        posterior.save(out / DRAWS)
-        write_file(out / SUMMARY, json.dumps(summarise_posterior(posterior), indent=2).encode())
+        posterior.save(out / DRAWS_FILE)
+        write_file(out / POSTERIOR_FILE, json.dumps(summarise_posterior(posterior), indent=2).encode())
     except OSError as error:
         print(f"error: {explain_disk(error, out, '--out')}", file=sys.stderr)
         sys.exit(1)
@@ -67,7 +67,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     print(posterior)
-    print(f"draws: {out / DRAWS}")
+    print(f"draws: {out / DRAWS_FILE}")
 
 
 def sample_run(run: Path, settings: Json) -> Posterior:

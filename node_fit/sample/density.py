@@ -50,7 +50,7 @@ class Density(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prior:
+class ConstantPrior:
     """A prior density of a constant, in the user's units.
 
     **Arguments:** `kind`: `normal`, `lognormal` or `uniform`. `first`, `second`: mean and standard deviation, of the
@@ -70,20 +70,20 @@ class Prior:
         return -(((logs - self.first) / self.second) ** 2) / 2 - logs
 
 
-def read_priors(given: Mapping[str, Sequence[object]] | None, names: Sequence[str]) -> dict[str, Prior]:
+def read_priors(given: Mapping[str, Sequence[object]] | None, names: Sequence[str]) -> dict[str, ConstantPrior]:
     """Priors by constant, from `{"k": ("lognormal", -1.0, 0.5)}`.
 
     **Raises:** `ValueError` that names the entry, the rule and what to write.
     """
-    found: dict[str, Prior] = {}
+    found: dict[str, ConstantPrior] = {}
     for name, entry in (given or {}).items():
         if name not in names:
             raise ValueError(f"prior names {name!r}, which is no constant of the fit; they are {', '.join(names)}.")
         match list(entry) if is_sequence(entry) else []:
             case ["uniform", float() | int() as lower, float() | int() as upper] if lower < upper:
-                found[name] = Prior("uniform", float(lower), float(upper))
+                found[name] = ConstantPrior("uniform", float(lower), float(upper))
             case [("normal" | "lognormal") as kind, float() | int() as mean, float() | int() as sd] if sd > 0:
-                found[name] = Prior(str(kind), float(mean), float(sd))
+                found[name] = ConstantPrior(str(kind), float(mean), float(sd))
             case _:
                 raise ValueError(
                     f"prior of {name!r} must be ('normal', mean, sd), ('lognormal', mean of the logarithm, sd) or "
@@ -133,7 +133,7 @@ def density_of_fit(evidence: Evidence, given: Mapping[str, Sequence[object]] | N
     return Density(log_of, len(evidence.x), parameters, constants, "; ".join(said))
 
 
-def log_posterior(evidence: Evidence, priors: Mapping[Place, Prior]) -> Callable[[Vector], Float[Array, ""]]:
+def log_posterior(evidence: Evidence, priors: Mapping[Place, ConstantPrior]) -> Callable[[Vector], Float[Array, ""]]:
     """The logarithm of the posterior density of a flat vector of parameters."""
     stage, programs = evidence.stage, evidence.stage.programs
     model_static, stage_static = programs.static

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..data.dataset import Dataset
 from ..evaluation.noise import deviations_at
@@ -30,6 +30,9 @@ from ..uncertainty.confidence import at
 from ..uncertainty.linearization import Information
 from .density import Density, density_of_fit, density_of_problem
 
+if TYPE_CHECKING:
+    import pandas
+
 # Chains that differ by less have come to one posterior, and fewer effective draws tell its quantiles badly (Vehtari et
 # al., Bayesian Analysis 16, 2021).
 LARGEST_RHAT, FEWEST_EFFECTIVE = 1.01, 400
@@ -40,7 +43,7 @@ MAX_PREDICTED, NOISE_SEED = 200, 0
 NEEDS = 'sampling needs BlackJAX and ArviZ; install them with pip install "node-fit[sample]".'
 
 
-def import_arviz() -> Any:
+def import_arviz() -> PyTree:
     """ArviZ, without what it says of its next version.
 
     **Raises:** `ImportError` that says what to install.
@@ -121,7 +124,7 @@ class Posterior:
             for name, draws in self.constants.items()
         }
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pandas.DataFrame":
         """A `pandas.DataFrame` with a row for each draw: chain, draw, constants, log density, divergence."""
         import pandas as pd
 
@@ -136,7 +139,7 @@ class Posterior:
         """Writes the draws to a Parquet file."""
         self.to_frame().to_parquet(path)
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self) -> PyTree:
         """The draws as ArviZ's `InferenceData`."""
         arviz = import_arviz()
         stats = {"lp": self.log_density, "diverging": self.diverging}
@@ -160,7 +163,7 @@ class Posterior:
         for x in chosen:
             model = at(information, x)
             ys = model.predict(data)
-            found.append(add_noise(model, self.fit, information, data, ys, rng) if noise else ys)
+            found.append(draw_measurements(model, self.fit, information, data, ys, rng) if noise else ys)
         return np.stack(found)
 
     def bands(
@@ -171,7 +174,7 @@ class Posterior:
         return np.nanquantile(ys, (1 - level) / 2, axis=0), np.nanquantile(ys, (1 + level) / 2, axis=0)
 
 
-def add_noise(
+def draw_measurements(
     model: NeuralODE,
     fit: Fit,
     information: Information,
@@ -205,7 +208,7 @@ def sample(
     chains: int = 4,
     warmup: int = 500,
     acceptance: float = 0.8,
-    prior: Mapping[str, Sequence[Any]] | None = None,
+    prior: Mapping[str, Sequence[object]] | None = None,
     seed: int = 0,
 ) -> Posterior:
     """Draws from the posterior of a fit by the No-U-Turn Sampler (Hoffman and Gelman, JMLR 15, 2014; BlackJAX).
@@ -266,7 +269,7 @@ def constants_shape(constants: Mapping[str, np.ndarray]) -> tuple[int, ...]:
 
 
 def density_and_scope(
-    fit: Fit | PEtabFit | Problem | Objective, prior: Mapping[str, Sequence[Any]] | None
+    fit: Fit | PEtabFit | Problem | Objective, prior: Mapping[str, Sequence[object]] | None
 ) -> tuple[Density, AbstractContextManager[None]]:
     """The posterior density, and the precision in which it is traced."""
     if isinstance(fit, Fit):
@@ -295,7 +298,7 @@ class Chains:
 def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptance: float, key: PRNGKeyArray) -> Chains:
     """Adapts the sampler of each chain, and draws; all chains run in one program."""
     try:
-        blackjax: Any = importlib.import_module("blackjax")
+        blackjax: PyTree = importlib.import_module("blackjax")
     except ImportError:
         raise ImportError(NEEDS) from None
     began = time.perf_counter()
@@ -304,14 +307,14 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
     starts = jax.jit(jax.vmap(lambda start: nearer(log, start)))(jax.random.normal(start_key, (chains, density.size)))
     adaptation = blackjax.window_adaptation(blackjax.nuts, log, target_acceptance_rate=acceptance)
 
-    def adapt(key: PRNGKeyArray, start: Array) -> Any:
+    def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
         (state, settings), _ = adaptation.run(key, start, warmup)
         return state, settings
 
-    def draw(key: PRNGKeyArray, state: Any, settings: Any) -> Any:
+    def draw(key: PRNGKeyArray, state: PyTree, settings: PyTree) -> PyTree:
         step = blackjax.nuts(log, **settings).step
 
-        def advance(state: Any, key: PRNGKeyArray) -> Any:
+        def advance(state: PyTree, key: PRNGKeyArray) -> PyTree:
             state, info = step(key, state)
             return state, (state.position, state.logdensity, info.is_divergent)
 
@@ -319,7 +322,7 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
 
     adapted = jax.block_until_ready(jax.jit(jax.vmap(adapt))(jax.random.split(adapt_key, chains), starts))
     keys = jax.random.split(draw_key, chains)
-    program: Any = jax.jit(jax.vmap(draw))
+    program: PyTree = jax.jit(jax.vmap(draw))
     run = program.lower(keys, *adapted).compile()
     sampling = time.perf_counter()
     positions, values, diverging = (np.asarray(each) for each in jax.block_until_ready(run(keys, *adapted)))
@@ -333,7 +336,7 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
     )
 
 
-def nearer(log: Any, start: Array) -> Array:
+def nearer(log: PyTree, start: Array) -> Array:
     """A start at which the density is finite, on the way from a drawn point to the optimum."""
 
     def halve(_: int, point: Array) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import node_fit as nf
-from node_fit.sample.density import Prior, read_priors
+from node_fit.sample.density import ConstantPrior, read_priors
 from node_fit.sample.sampling import Posterior
 
 TIMES = np.linspace(0, 5, 12)
@@ -134,9 +134,9 @@ def test_densities_of_priors_are_scipys():
 
     x = np.array([0.3, 0.5, 2.0])
     for prior, dist in (
-        (Prior("normal", 0.3, 0.5), stats.norm(0.3, 0.5)),
-        (Prior("lognormal", 0.3, 0.5), stats.lognorm(0.5, scale=np.exp(0.3))),
-        (Prior("uniform", 0.1, 3.0), stats.uniform(0.1, 2.9)),
+        (ConstantPrior("normal", 0.3, 0.5), stats.norm(0.3, 0.5)),
+        (ConstantPrior("lognormal", 0.3, 0.5), stats.lognorm(0.5, scale=np.exp(0.3))),
+        (ConstantPrior("uniform", 0.1, 3.0), stats.uniform(0.1, 2.9)),
     ):
         found, exact = np.asarray(prior.log(x)), dist.logpdf(x)
         np.testing.assert_allclose(found - found[0], exact - exact[0], rtol=1e-5)
