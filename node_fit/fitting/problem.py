@@ -18,13 +18,22 @@ from ..data.scaling import Scaler
 from ..discover.search import FEWEST_ROWS, Vocabulary, search
 from ..discover.watch import SearchWatch
 from ..evaluation.metrics import root_mean, score_predictions, score_values
+from ..likelihood.losses import AbstractLikelihood
 from ..model import parameters
 from ..model.ensemble import Ensemble
 from ..model.fields.known import Known, Sparse, quantities
 from ..model.initial_state.rule import First
 from ..model.initial_state.trained import Fitted
-from ..model.make_model import is_equations_alone, keywords, made_of, make_model, names_of_local_trajectories
+from ..model.make_model import (
+    is_equations_alone,
+    keywords,
+    made_of,
+    make_model,
+    names_of_local_trajectories,
+    values_of_constants,
+)
 from ..model.neural_ode import NeuralODE
+from ..model.noise import make_noise
 from ..objectives.objective import Number, Penalty
 from ..options.options import Options
 from ..options.recipes import Recipe, make_stages, some, without_derivatives
@@ -306,8 +315,14 @@ def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[N
         raise ValueError(f"{other[0]} is part of the earlier model, so it can't be given with model=; leave it out.")
     model.check_channels(train)
     start = model.start.adapted(model.batch(train))
-    assert isinstance(options.penalty, Penalty)
-    return replace(model, start=start), options.with_ridge(0.0) if options.penalty.ridge == "auto" else options
+    assert isinstance(options.penalty, Penalty) and isinstance(options.loss, AbstractLikelihood)
+    with scope_of(model):
+        constants = values_of_constants((model.field, model.observation))
+        noise = make_noise(train, options.loss, model.system, constants)
+        noise = None if noise is None else carry(noise, model.scaler.state_scale.dtype)
+    return replace(model, start=start, noise=noise), options.with_ridge(
+        0.0
+    ) if options.penalty.ridge == "auto" else options
 
 
 def first_model(options: Options, train: Dataset, linear: LinearModel | None) -> tuple[NeuralODE, list[Choice]]:

@@ -328,6 +328,8 @@ def validation_loss(static: PyTree, params: PyTree, own: PyTree, shared: PyTree,
     model: NeuralODE = eqx.combine(params, own, shared, static)
     solution = model.forecast(batch)
     off = batch.weighted(solution.ys - model.scaler.near(batch.ys, solution.ys))
+    if batch.censored is not None:  # Beyond its limit, a prediction is no error.
+        off = jnp.where(jnp.asarray(batch.censored, off.dtype) * off > 0, 0, off)
     loss = masked_mean(off**2, batch.mask)
     return jnp.where(jnp.isfinite(loss), loss, jnp.inf)
 

@@ -18,6 +18,8 @@ from ..runtime.placement import scope
 from ..training.programs import Found, LinearisedStage, StagePrograms
 from ..training.step import TrainState
 
+# A constant that vanishes, and with it its effect, has no effect below this.
+NO_SLOPE = 1e-100
 # A curvature that divides is not less.
 LEAST_CURVATURE = 1e-12
 
@@ -69,6 +71,7 @@ class Measured:
         values = found.residuals[:, : self.predictors * width].reshape(blocks, self.predictors, width) / self.unit
         jacobian = found.jacobian.reshape(blocks, -1, found.jacobian.shape[1])[:, : self.predictors * width]
         slopes = jacobian.reshape(blocks, self.predictors, width, -1) / self.unit
+        slopes = np.where(np.abs(slopes) < NO_SLOPE, 0.0, slopes)
         return values.swapaxes(0, 1), slopes.swapaxes(0, 1)
 
     def at(self, values: Columns) -> Predictors:

@@ -474,7 +474,9 @@ class Information:
             if values.min() > -INDEFINITE * values.max():
                 # The root of a rounding error is none.
                 kept = np.where(values > ROUNDED * values.max(), values, 0.0)
-                return np.sqrt(kept)[:, None] * vectors.T
+                root = np.sqrt(kept)[:, None] * vectors.T
+                root[:, np.diag(matrix) == 0] = 0.0  # What has no effect has none after rounding, either.
+                return root
         whole = self.jacobian
         if self.prior.any():
             whole = np.concatenate([whole, np.diag(np.sqrt(self.prior))])
@@ -627,6 +629,8 @@ class Information:
         _, values, vectors = np.linalg.svd(self.own, full_matrices=True)
         values = np.concatenate([values, np.zeros(len(vectors) - len(values))])
         noise = self.tolerance * np.maximum(np.abs(vectors) @ alone, np.finfo(float).tiny)
+        # Of a constant without effect, the decomposition leaves a rounding error of the others.
+        noise = np.maximum(noise, np.finfo(float).eps * values.max(initial=0))
         with np.errstate(divide="ignore"):
             errors = np.where(values > noise, np.sqrt(self.variance) / values, np.inf)
         return errors, vectors

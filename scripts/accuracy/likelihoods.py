@@ -3,8 +3,8 @@
     python scripts/accuracy/likelihoods.py [--draws 100] [--only limits]
 
 prints a table in Markdown. Records that differ only in their noise are simulated and fitted in one process, whose
-programs are compiled once: `bias` is the mean of the estimates over the true value, less one; `covered` the share of 95 %
-intervals that hold it.
+programs are compiled once: `bias` is the mean of the estimates over the true value, less one; `covered` the share of
+95 % intervals that hold it.
 
 - `limits`: a decay of 30 rows with log-normal noise of 30 %, a fifth of whose values lie below a limit: censored, with
   half the limit in their place, and left out.

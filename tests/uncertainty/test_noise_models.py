@@ -1,5 +1,7 @@
 """Fits whose noise has constants, limits or counts: what they recover, and how sure they are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -150,3 +152,23 @@ def test_plain_fits_have_no_noise_model(noisy):
     assert model.noise is None
     with scope_of(model):
         assert make_noise(data, nf.StudentT(), model.system, {}) is None
+
+
+def test_a_constant_that_vanishes_leaves_the_others_their_intervals():
+    """Noise that is all relative: the constant part is open, and says nothing of the rest."""
+    means = 40 * np.exp(-0.3 * TIMES)
+    noisy = means * (1 + 0.1 * np.random.default_rng(7).standard_normal(40))
+    vanished = {"formula": "s0 + s1*c", "constants": {"s0": [1e-200, 0, None]}}
+    both, relative = (fit_decay(noisy, sigma={"c": sigma}) for sigma in (vanished, "s1*c"))
+    found, alone = (fit.confidence().constants for fit in (both, relative))
+    for name in ("k", "s1"):
+        assert (found[name].lower, found[name].upper) == pytest.approx((alone[name].lower, alone[name].upper), rel=0.02)
+    assert any("s0 is not determined" in sentence for sentence in both.confidence().undetermined)
+
+
+def test_a_fit_that_goes_on_has_the_noise_of_its_data(noisy, censored):
+    data = nf.Dataset.from_arrays(TIMES, noisy.reshape(1, -1, 1), states=["c"], sigma="combined")
+    again = nf.fit(data, model=censored.model, options=nf.Options(precision="x64", effort="quick"))
+    assert set(again.model.constants()) == {"k", "sigma", "sigma_rel"}
+    plain = nf.fit(replace(data, noise={}), model=censored.model, options=nf.Options(precision="x64", effort="quick"))
+    assert plain.model.noise is None

@@ -22,6 +22,7 @@ from omegaconf import errors as omegaconf
 from ...data.dataset import Split, Splits
 from ...data.table_source import Table
 from ...data.tables.reading import ESTIMATE
+from ...likelihood.losses import AbstractLikelihood
 from ...model.fields.equations import EquationError, Equations, placed, read_equation_lines
 from ...model.fields.known import Known, Sparse
 from ...model.make_model import is_equations_alone, made_of
@@ -284,7 +285,7 @@ class Parts(NamedTuple):
         if not is_equations_alone(self.options.field) or made_of(self.options.field) is Sparse:
             return self.data.load_and_tell()
         splits, notes = replace(self.data, split=self.data.split.with_shares(0.0)).load_and_tell()
-        return splits, notes + notes_of_equations(self.data, splits)
+        return splits, notes + notes_of_equations(self.data, splits, self.options)
 
 
 def build_parts(config: DictConfig) -> Parts:
@@ -409,14 +410,15 @@ def as_list(names: object) -> list[object]:
     return list(names) if is_list(names) or is_json(names) else [names]
 
 
-def notes_of_equations(data: Table, splits: Splits) -> list[str]:
+def notes_of_equations(data: Table, splits: Splits, options: Options) -> list[str]:
     """What equations alone are fitted to, and what the noise would change."""
     notes: list[str] = []
+    assert isinstance(options.loss, AbstractLikelihood)
     if len(splits.named()) == 1:
         notes.append(
             "all rows are fitted, since few constants need no data held out; data.split.test=0.2 holds a fifth out."
         )
-    if data.sigma == ESTIMATE:
+    if data.sigma == ESTIMATE and not (data.censored or options.loss.is_count or options.loss.shapes):
         notes.append(
             "data.sigma is not given: all values of a state weigh the same, and the noise is taken from the residuals. "
             f"With it, such as 'data.sigma={{{data.states[0]}: {{relative: 0.1, absolute: 0.01}}}}', precise "
