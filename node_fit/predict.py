@@ -204,7 +204,10 @@ def stored_table(config: Json, path: Path) -> Table:
         )
     known = {name: value for name, value in data.items() if name not in ("_target_", "split")}
     sigma = known.get("sigma")
-    if is_json(sigma) and any(isinstance(each, str) and not is_formula(each) for each in sigma.values()):
+    is_wide = bool(known.get("series"))
+    if is_json(sigma) and any(
+        isinstance(each, str) and not is_formula(each, name if is_wide else None) for name, each in sigma.items()
+    ):
         del known["sigma"]  # New data need no column of standard deviations.
     if any(holds_target(value) for value in known.values()):
         raise ConfigError(f"data in {path} names a constructor within a column's description; restore the file.")

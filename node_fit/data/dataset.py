@@ -13,6 +13,7 @@ from ..runtime.validation import check_argument, nearest_choice, says_where
 from .tables.assembly import Assembled, assemble
 from .tables.layout import (
     CovariateNumbers,
+    Roles,
     as_names,
     as_numbers,
     as_rows,
@@ -179,7 +180,7 @@ class Dataset(Trajectories):
         **Raises:** `FileNotFoundError`, or `ValueError` with one sentence that names the file, the column, and the line
         (the row in files without lines).
         """
-        columns = sigma_columns(sigma, states, by_row=observable is None)
+        columns = sigma_columns(sigma, states, by_row=observable is None, is_wide=bool(series))
         measured = with_columns(states, columns)
         roles = make_roles(
             time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day
@@ -236,7 +237,7 @@ class Dataset(Trajectories):
                 f"frame must be a pandas.DataFrame, got a {type(frame).__name__}; read files with node_fit.read_table, "
                 "and pass frame.to_pandas() for frames of other libraries."
             )
-        columns = sigma_columns(sigma, states, by_row=observable is None)
+        columns = sigma_columns(sigma, states, by_row=observable is None, is_wide=bool(series))
         measured = with_columns(states, columns)
         roles = make_roles(
             time, measured, inputs, covariates, trajectory, series, observable, value, step, columns, time_of_day

@@ -20,6 +20,8 @@ NAMED_FORMULAS = {
 LOGNORMAL = "lognormal"
 # What makes a text an expression and not the name of a column.
 OPERATOR = re.compile(r"[*+^]|\b(abs|exp|log|log10|max|maximum|min|minimum|sqrt)\(")
+# In a wide table, a pattern of columns such as `sd*`.
+PATTERN = re.compile(r"[^\s()+^/*]*\*[^\s()+^/*]*")
 FORMULA_KEYS = {"formula", "constants"}
 
 
@@ -38,11 +40,18 @@ class NoiseFormula:
     is_log: bool = False
 
 
-def is_formula(given: object) -> bool:
-    """Whether an entry of `sigma` is a formula, and no number, column or pair of parts."""
+def is_formula(given: object, wide_state: str | None = None) -> bool:
+    """Whether an entry of `sigma` is a formula, and no number, column or pair of parts.
+
+    **Arguments:** `wide_state`: the state of a wide table, in which `sd*` names columns and `0.1*y` is a formula.
+    """
     if is_mapping(given):
         return "formula" in given
-    return isinstance(given, str) and (given in NAMED_FORMULAS or OPERATOR.search(given) is not None)
+    if not isinstance(given, str) or given in NAMED_FORMULAS:
+        return isinstance(given, str)
+    if wide_state is not None and PATTERN.fullmatch(given):
+        return not {wide_state, PREDICTION}.isdisjoint(given.split("*"))
+    return OPERATOR.search(given) is not None
 
 
 def read_formula(given: object, state: str, states: Sequence[str]) -> NoiseFormula:

@@ -156,7 +156,7 @@ class Table:
     @property
     def sigma_columns(self) -> tuple[str, ...]:
         """The columns of standard deviations."""
-        return sigma_columns(self.sigma, self.states, by_row=self.observable is None)
+        return sigma_columns(self.sigma, self.states, by_row=self.observable is None, is_wide=bool(self.series))
 
     @property
     def scaling(self) -> Scaling:

@@ -382,7 +382,7 @@ class LikelihoodDerivatives(NamedTuple):
     hessian: Host
 
 
-def differentiate(loss: AbstractLikelihood, at: Predictors) -> LikelihoodDerivatives:
+def differentiate_likelihood(loss: AbstractLikelihood, at: Predictors) -> LikelihoodDerivatives:
     """The first and second derivatives of each measurement's negative logarithm, on the host."""
     shape = np.shape(at.location)
     varied = [at.location, at.log_scale, *at.shapes]

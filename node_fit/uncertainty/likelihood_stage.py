@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..data.batch import Batch
-from ..likelihood.losses import AbstractLikelihood, Predictors, differentiate
+from ..likelihood.losses import AbstractLikelihood, Predictors, differentiate_likelihood
 from ..runtime.placement import scope
 from ..training.programs import Found, LinearisedStage, StagePrograms
 from ..training.step import TrainState
@@ -113,7 +113,7 @@ class Measured:
         """
         values, slopes = self.split(found)
         with scope("x64"):
-            derived = differentiate(self.loss, self.at(values))
+            derived = differentiate_likelihood(self.loss, self.at(values))
         gradient = np.where(self.mask, self.order(derived.gradient), 0.0)
         hessian = self.order(np.moveaxis(self.order(derived.hessian), 1, 0))
         hessian = np.where(self.mask, hessian, 0.0)

@@ -377,10 +377,13 @@ OF_STATE = (
 )
 
 
-def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) -> tuple[str, ...]:
+def sigma_columns(
+    sigma: object, states: Sequence[str], *, by_row: bool = True, is_wide: bool = False
+) -> tuple[str, ...]:
     """Checks `sigma`, and gives the columns that it names.
 
-    **Arguments:** `by_row`: whether a row of the table is of one time, and so has a place for such columns.
+    **Arguments:** `by_row`: whether a row of the table is of one time, and so has a place for such columns. `is_wide`:
+    whether each trajectory is a column, and so a column of standard deviations may be a pattern.
 
     **Raises:** `ValueError` that names the state and says what to pass.
     """
@@ -393,15 +396,16 @@ def sigma_columns(sigma: object, states: Sequence[str], *, by_row: bool = True) 
     if lacking:
         raise ValueError(f"sigma has no entry for the state {lacking[0]!r}; give one for each of {', '.join(states)}.")
     for name, given in sigma.items():
-        if is_formula(given):
+        if is_formula(given, str(name) if is_wide else None):
             _ = read_formula(given, str(name), states)
         elif is_mapping(given):
             check_noise_parts(given, f"sigma of {name!r}")
         elif not isinstance(given, str) or not given:
             check_deviation(given, f"sigma of {name!r}", OF_STATE)
-    texts = [given for given in sigma.values() if isinstance(given, str) and not is_formula(given)]
-    columns = tuple(dict.fromkeys(texts))
-    if columns and any(map(is_formula, sigma.values())):
+    formulas = [is_formula(given, str(name) if is_wide else None) for name, given in sigma.items()]
+    own = zip(sigma.values(), formulas, strict=True)
+    columns = tuple(dict.fromkeys(given for given, is_text in own if isinstance(given, str) and not is_text))
+    if columns and any(formulas):
         raise ValueError(
             f"sigma names the column {columns[0]!r} beside a formula; give numbers, or formulas, for all states."
         )
@@ -445,10 +449,10 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
     if sigma == ESTIMATE:
         return data
     given = {name: sigma[name] if isinstance(sigma, Mapping) else sigma for name in states}
-    if any(map(is_formula, given.values())):
-        return replace(data, noise=read_formulas(given, states))
     count = len(states)
     ys, columns = data.ys[..., :count], named_columns(data, count)
+    if not columns and any(map(is_formula, given.values())):
+        return replace(data, noise=read_formulas(given, states))
     parts = [read_deviation(each, ys[..., index], columns) for index, each in enumerate(given.values())]
     if counts is not None:  # A column of standard deviations holds those of means already.
         shares = [1.0 if isinstance(each, str) else counts[..., i] ** -0.5 for i, each in enumerate(given.values())]
