@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .model.initial_state.trained import Encoder, Fitted
     from .model.make_model import make_model
     from .model.neural_ode import NeuralODE
-    from .model.observation import FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout
+    from .model.observation import DirectReadout, FormulaReadout, LinearReadout, MeasuredStates, NetworkReadout
     from .model.rollout import Prediction
     from .model.system import System
     from .objectives.matching import DerivativeMatching, MultipleShooting, TrajectoryMatching
@@ -70,6 +70,7 @@ __all__ = [
     "Dataset",
     "DerivativeMatching",
     "Devices",
+    "DirectReadout",
     "Discovery",
     "Encoder",
     "Ensemble",
@@ -193,6 +194,7 @@ _HOMES = {
     "Dataset": "data.dataset",
     "DerivativeMatching": "objectives.matching",
     "Devices": "options.options",
+    "DirectReadout": "model.observation",
     "Discovery": "fitting.discovery",
     "Encoder": "model.initial_state.trained",
     "Ensemble": "model.ensemble",

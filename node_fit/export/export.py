@@ -16,11 +16,11 @@ from ..fitting.result import Fit
 from ..model.ensemble import Ensemble
 from ..model.fields.equations import normalize, parse
 from ..model.neural_ode import NeuralODE
-from ..model.observation import FormulaReadout
+from ..model.observation import DirectReadout, FormulaReadout
 from ..model.one_trajectory import of_trajectory, records_of
 from ..runtime.serialization import Json, __version__
 from ..runtime.validation import check_argument, check_choice, check_path
-from ..solver.methods import EXPLICIT
+from ..solver.methods import EXPLICIT, EXPONENTIAL
 from ..solver.solver import Solver
 from ..storage.files import LEAST_ROOM, check_room, write_file
 from .c import COMPILE, render_c, state_names, templates_with
@@ -274,7 +274,7 @@ def export(
     if isinstance(model, Ensemble) and model.center is not None and not chosen.bands:
         model = model.center
     model, data = choose_trajectory(model, data, trajectory)
-    check_formulas(model.typical)
+    check_readout(model.typical)
     tolerance = EXPORT_TOLERANCES[precision] if tolerance is None else tolerance
     records = select_rows(made_up(model.typical) if data is None else data)
     tight = in_double(with_given_starts(model, records))
@@ -313,11 +313,16 @@ def export(
     return done
 
 
-def check_formulas(model: NeuralODE) -> None:
+def check_readout(model: NeuralODE) -> None:
     """Refuses channels that no function of the states alone gives.
 
     **Raises:** `CannotExport` that names the channel, and what its formula reads.
     """
+    if isinstance(model.observation, DirectReadout):
+        raise CannotExport(
+            "channels with a direct part of the inputs (observation=direct) are not exported; fit with "
+            "solver.inputs=linear, which has none."
+        )
     if not isinstance(model.observation, FormulaReadout):
         return
     others = {normalize(name) for name in (*model.inputs, model.system.time)}
@@ -379,7 +384,7 @@ def tried(target: ExportTarget, files: Files, exported: Exported, trials: Sequen
 
 def longest_steps(solver: Solver, trials: Sequence[CheckRecord]) -> Steps:
     """One step between two rows; rows as uneven as those of a stiff system say nothing of the longest step."""
-    if solver.method not in EXPLICIT:
+    if solver.method not in (*EXPLICIT, EXPONENTIAL):
         return Steps("radau5", np.inf, 1)
     gaps = np.concatenate([np.diff(trial.t) for trial in trials])
     return Steps("tsit5", float(np.median(gaps)) if gaps.size else 1.0, 1)

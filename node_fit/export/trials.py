@@ -81,6 +81,8 @@ def in_double(model: NeuralODE | Ensemble) -> NeuralODE | Ensemble:
 
 
 def tightened(solver: Solver) -> Solver:
+    if solver.is_exponential:  # Other targets solve the field itself.
+        solver = replace(solver, method="tsit5", stepping="adaptive")
     rtol, atol = TIGHTEST[solver.method in EXPLICIT]
     return replace(solver, rtol=rtol, atol=atol, max_steps=max(solver.max_steps, 100_000))
 

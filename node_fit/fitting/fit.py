@@ -24,7 +24,8 @@ from ..solver.problem import VectorField
 from ..solver.solver import Solver
 from ..training.callback import Callback, Callbacks
 from ..training.task import Members
-from .ladder import CONTENT, UNFINISHED, climb, has_few_values, is_open
+from .ladder import CONTENT, FIRST_ATTEMPT, UNFINISHED, climb, has_few_values, is_open
+from .long_records import kept_of_race, race_long_record
 from .problem import FitProblem, build_problem, check_model_given
 from .progress import progress_bar
 from .result import Fit
@@ -99,11 +100,19 @@ def fit(
     with options.place.scope(), progress_bar(progress) as bar, ExitStack() as stack:
         callback = Callbacks([*check_callbacks(callbacks), *bar])
         stack.callback(callback.on_fit_end)
+        alone = model is None and options.members.trained.size == 1 and jax.process_count() == 1
+        races = alone and is_open(options, options.effort)
+        long, is_enough = race_long_record(options, train, validation, callback) if races else ([], False)
+        if is_enough:
+            return with_bands(kept_of_race(long), options.members)
         problem = build_problem(options, train, validation, earlier=earlier, callback=callback)
         warn_of_data([problem])
         callback.on_fit_start(problem.model, problem.said)
+        if long:
+            callback.on_attempt(FIRST_ATTEMPT, f"{long[-1].attempt.name} is {long[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
-        alone = model is None and problem.ensemble.size == 1 and jax.process_count() == 1
+        if long:
+            result = replace(result, rival=long[0].fit.model)
         if alone and is_open(options, options.effort):
             steps = [result.steps]
 
@@ -116,7 +125,7 @@ def fit(
                 steps.append((found := solve([other], [callback])[0]).steps)
                 return found
 
-            result = climb(options, result, again, options.effort, callback)
+            result = climb(options, result, again, options.effort, callback, long)
         return with_bands(result, options.members)
 
 

@@ -239,7 +239,9 @@ def has_same_equations(one: Fit, other: Fit) -> bool:
 Again = Callable[[Options, int | None], Fit]
 
 
-def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: Callback) -> Fit:
+def climb(
+    options: Options, first: Fit, again: Again, effort: Effort, callback: Callback, before: Sequence["Judged"] = ()
+) -> Fit:
     """Tries the rungs that apply while the verdict asks for more, and returns the best fit with all attempts.
 
     **Arguments:**
@@ -248,10 +250,12 @@ def climb(options: Options, first: Fit, again: Again, effort: Effort, callback: 
     - `again`: makes another fit.
     - `effort`: `quick` tries nothing, and `normal` the first few rungs that apply.
     - `callback`: told of each attempt.
+    - `before`: what was tried before the first.
     """
     horizon = horizon_of(first)
-    best = judge_attempt(FIRST_ATTEMPT, first, horizon)
-    tried, queue = [best], rungs(options, first, horizon, effort)
+    tried = [judge_attempt(FIRST_ATTEMPT, first, horizon), *before]
+    best = best_of(tried)
+    queue = rungs(options, first, horizon, effort)
     while queue:
         rung = queue.pop(0)
         enough = len(tried) > MOST_ATTEMPTS[effort] and not best.is_unfit

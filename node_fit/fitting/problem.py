@@ -64,6 +64,7 @@ class FitProblem:
     - `linear`: the linear model that the fit begins with, if any.
     - `began`: when its building began [s of the process]. `trials`: fits that chose the prior's weight.
     - `offset`: steps of earlier attempts, from which steps are counted.
+    - `begins_linear`: whether the model begins as a linear model of the data.
     """
 
     train: Dataset
@@ -79,6 +80,7 @@ class FitProblem:
     began: float
     trials: tuple[Loop, ...] = ()
     offset: int = 0
+    begins_linear: bool = False
 
     @property
     def ensemble(self) -> Members:
@@ -167,7 +169,7 @@ class FitProblem:
             members,
             self.train,
             self.picking,
-            starts_well=self.linear is not None,
+            starts_well=self.begins_linear,
             offset=self.offset,
         )
 
@@ -240,6 +242,7 @@ def build_problem(
         began,
         tuple(trials.loops),
         offset,
+        linear is not None,
     )
 
 

@@ -80,6 +80,7 @@ class Fit:
     - `options`, `choices`: with which it was fitted, and what was chosen of them, and why.
     - `warnings`: what looked wrong in the training data.
     - `linear`: the linear state-space model that it began from, if it did.
+    - `rival`: the linear system of many states that a long record tells, if it is no part of this fit.
     - `step_excess`: the largest error of a training step over its tolerance, where `solver.max_steps` keeps it high;
       0 elsewhere.
     - `attempts`: what was tried, if more than one fit was; each with its verdict and errors.
@@ -106,6 +107,7 @@ class Fit:
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
     linear: NeuralODE | None = None
+    rival: NeuralODE | None = None
     step_excess: float = 0.0
     attempts: tuple[Any, ...] = ()
     horizon: int | None = None
@@ -184,8 +186,8 @@ class Fit:
     ) -> dict[str, Float[np.ndarray, "trajectory time state"]]:
         """Predictions of the simple models of `simple_scores`."""
         simple = predict_baselines(self.marked(train), self.scored(data, trained=trained))
-        if self.linear is not None:
-            simple["state-space"] = self.linear.predict(data)
+        if (best := self.rival or self.linear) is not None:
+            simple["state-space"] = best.predict(data)
         return simple
 
     @property

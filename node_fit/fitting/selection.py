@@ -106,7 +106,7 @@ def keeps_beginning(problem: FitProblem, model: NeuralODE) -> bool:
     Training sees windows, and validation data may be few and from one regime: both may prefer a model that drifts away
     over whole records.
     """
-    return problem.linear is not None and problem.pooled_error(problem.model) < problem.pooled_error(model)
+    return problem.begins_linear and problem.pooled_error(problem.model) < problem.pooled_error(model)
 
 
 def is_earlier(loop: Loop, state: RunState, member: int) -> bool:

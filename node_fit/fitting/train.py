@@ -107,7 +107,7 @@ class Ledger:
             options=options,
             choices=choices,
             warnings=problem.warnings,
-            linear=None if problem.linear is None else problem.options.place.one(problem.model),
+            linear=problem.options.place.one(problem.model) if problem.begins_linear else None,
             step_excess=max(excess) if several and keep == "all" else excess[best],
             restarts=None if several else self.restarts(problem, loop, state, among),
         )
@@ -136,7 +136,7 @@ def group_alike(problems: Sequence[FitProblem], members: Sequence[Sequence[Membe
     """Groups of problems whose members can share one program, by number."""
     groups: dict[Hashable, list[int]] = {}
     for index, (problem, own) in enumerate(zip(problems, members, strict=True)):
-        training, begun = problem.options.training, problem.linear is not None
+        training, begun = problem.options.training, problem.begins_linear
         host = (tuple(training.freeze), training.chunk_steps, training.patience)
         groups.setdefault((kind_of(own[0]), host, problem.options.place, begun), []).append(index)
     return list(groups.values())

@@ -29,6 +29,7 @@ from .initial_state.trained import Encoder, Fitted
 from .neural_ode import NeuralODE
 from .noise import make_noise
 from .observation import (
+    DirectReadout,
     FormulaReadout,
     LinearReadout,
     MeasuredStates,
@@ -57,6 +58,7 @@ STARTS = {"first": First, "fitted": Fitted, "encoder": Encoder, "stated": Stated
 OBSERVATIONS = {
     "measured": MeasuredStates,
     "linear": LinearReadout,
+    "direct": DirectReadout,
     "network": NetworkReadout,
     "formula": FormulaReadout,
 }

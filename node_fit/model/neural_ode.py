@@ -33,7 +33,7 @@ from ..solver.switches import has_stops
 from .fields.known import Local, constants_in
 from .initial_state.rule import AbstractStart
 from .noise import NoiseModel
-from .observation import FormulaReadout, MeasuredStates, Observation
+from .observation import DirectReadout, FormulaReadout, MeasuredStates, Observation
 from .rollout import (
     ROOMS,
     Prediction,
@@ -56,6 +56,8 @@ BEYOND = 1e4
 MOST_EARLIER = ROOMS[-1]
 # Of the search for a hindcast's first states: iterations, and the step of differences [scaled units].
 ITERATIONS, NUDGE = 10, 1e-2
+# The same of a linear field, whose states a single step finds, but for its damping.
+LINEAR_ITERATIONS = 2
 # A residual that stands for "not solved".
 NOT_SOLVED = 1e3
 
@@ -159,7 +161,7 @@ class NeuralODE(eqx.Module):
         self, states: Float[Array, "trajectory time state"], batch: Batch
     ) -> Float[Array, "trajectory time channel"]:
         """The measured channels at the states of a batch's rows, in scaled units."""
-        if not isinstance(self.observation, FormulaReadout):
+        if not isinstance(self.observation, FormulaReadout | DirectReadout):
             return jax.vmap(jax.vmap(self.observation))(states)
         ts, us = jnp.asarray(batch.origin[:, None] + batch.ts), jnp.asarray(batch.us)
         if not self.counts:
@@ -181,6 +183,8 @@ class NeuralODE(eqx.Module):
 
         **Arguments:** `increases`: what the totals of `increase(...)` have grown by since the row before.
         """
+        if isinstance(self.observation, DirectReadout):
+            return self.observation.read(z, u)
         if not isinstance(self.observation, FormulaReadout):
             return self.observation(z)
         ys = self.observation.read(self.named(t, z, u), increases)
@@ -519,7 +523,8 @@ def earlier_outputs(
             joined = np.concatenate([misfit.reshape(len(starts), -1), missed], axis=1)
             return np.where(np.isfinite(joined), joined, NOT_SOLVED)
 
-        passed = simulate(find_starts(residuals, begin))
+        iterations = LINEAR_ITERATIONS if getattr(model.field, "is_linear", False) else ITERATIONS
+        passed = simulate(find_starts(residuals, begin, iterations))
     turns = arrival - near_state(arrival, passed.arrival)
     return passed.outputs + turns[:, None, : passed.outputs.shape[2]]
 
@@ -557,6 +562,7 @@ def begin_at(
 def find_starts(
     residuals: Callable[[np.ndarray], Float[np.ndarray, "trajectory residual"]],
     begin: Float[np.ndarray, "trajectory state"],
+    iterations: int = ITERATIONS,
 ) -> Float[np.ndarray, "trajectory state"]:
     """Levenberg and Marquardt's method for each trajectory, all at once, with derivatives by differences."""
 
@@ -566,7 +572,7 @@ def find_starts(
         return [LinearisedPoint(*each) for each in zip(starts, now, jacobian, strict=True)]
 
     follow = partial(LinearisedPoint.step, scaled=False)
-    rules = [DampedSteps(follow, Damping(), max_evaluations=ITERATIONS) for _ in begin]
+    rules = [DampedSteps(follow, Damping(), max_evaluations=iterations) for _ in begin]
     # No trajectory ends before the others.
     ends = minimize_together(look(begin), rules, lambda points: look(np.stack([*points.values()])))
     return np.stack([each.x for each in ends])

@@ -85,6 +85,26 @@ class LinearReadout(AbstractObservation):
         return self.matrix @ state + self.shift
 
 
+@stored_as("DirectReadout")
+class DirectReadout(LinearReadout):
+    """A linear readout with a direct part of the inputs: `channels = C state + D u + d`; `D` is zero at first.
+
+    An acceleration follows a force at once, and so does what is sampled at the instant at which a held input changes.
+
+    **Arguments:** `system`: gives the numbers of channels, states and inputs. `key`: not used.
+    """
+
+    direct: Float[Array, "channel input"]
+
+    def __init__(self, system: System, *, key: PRNGKeyArray | None = None):
+        super().__init__(system)
+        self.direct = jnp.zeros((system.channels, len(system.inputs)))
+
+    def read(self, state: Float[Array, " state"], inputs: Float[Array, " input"]) -> Float[Array, " channel"]:
+        """The channels at states and inputs, in scaled units."""
+        return self(state) + self.direct @ inputs
+
+
 @stored_as("FormulaReadout")
 class FormulaReadout(eqx.Module, metaclass=Part):
     """Channels that are formulas of states, inputs, the time and constants, in the user's units.

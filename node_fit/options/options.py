@@ -367,6 +367,8 @@ def with_tolerance(solver: Solver, rtol: float) -> Solver:
 
     Low orders and fixed steps, which are cheap in training, are expensive at tight tolerances.
     """
+    if solver.is_exponential:  # Its steps are those of the model.
+        return solver
     method = "tsit5" if solver.method in LOW_ORDER else solver.method
     steps = max(solver.max_steps, MOST_STEPS)
     return replace(solver, method=method, rtol=rtol, atol=rtol / 100, stepping="adaptive", max_steps=steps)

@@ -20,6 +20,8 @@ EXPLICIT: dict[str, Callable[[], Method]] = {
     "dopri5": diffrax.Dopri5,
     "dopri8": diffrax.Dopri8,
 }
+# Exact for the linear part of a field, one step from row to row.
+EXPONENTIAL = "exponential"
 
 
 class Tableau(NamedTuple):
@@ -81,6 +83,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "implicit_euler": diffrax.ImplicitEuler,
     "kvaerno3": diffrax.Kvaerno3,
     "kvaerno5": diffrax.Kvaerno5,
+    # Steps of its own (`solver/exponential.py`); Diffrax, which has no such method, takes another's.
+    EXPONENTIAL: diffrax.Tsit5,
 }
 Stepping = Literal["held", "adaptive", "even"]
 STEPPINGS = ("held", "adaptive", "even")
@@ -116,6 +120,10 @@ def check_stepping(method: str | Method, stepping: str) -> None:
                 f"stepping=held needs a method that node_fit steps itself ({', '.join(EXPLICIT)}), and "
                 f"{type(method).__name__} is stepped by Diffrax; use stepping=adaptive."
             )
+        return
+    if method == EXPONENTIAL:
+        if stepping != "even":
+            raise ValueError(f"exponential takes one step from row to row, and stepping={stepping} others; use even.")
         return
     if method not in EXPLICIT and stepping != "adaptive":
         raise ValueError(

@@ -16,11 +16,13 @@ from ..runtime.placement import AXIS, AnyArray, default_device
 from ..runtime.serialization import stored_as
 from ..runtime.validation import check_choice, checks_arguments
 from . import held_steps, row_by_row
+from .exponential import advance_exponential, march_exponential
 from .held_rows import RowMarch, march_rows
 from .held_steps import Grid, March, Shares, first_spacing, march, mean_spacing
 from .methods import (
     ADJOINTS,
     EXPLICIT,
+    EXPONENTIAL,
     METHODS,
     STEPPINGS,
     Adjoint,
@@ -100,7 +102,8 @@ class Solver(eqx.Module):
     **Arguments:**
 
     - `method`: `tsit5` (the default), `dopri5`, `dopri8`, `bosh3`, `heun`; for stiff fields `kvaerno5`, `kvaerno3`,
-      `implicit_euler`; `euler`, which estimates no error; or a `diffrax.AbstractSolver`.
+      `implicit_euler`; `exponential`, one step from row to row, exact for the linear part of a field; `euler`, which
+      estimates no error; or a `diffrax.AbstractSolver`.
     - `rtol`, `atol`: relative and absolute tolerance of a step, in states of order one; a number, or one for each
       state, hidden ones included. None stands for 1e-5 and a hundredth of `rtol`; in `fit`, driven records get
       tolerances of their own.
@@ -144,7 +147,7 @@ class Solver(eqx.Module):
         march: MarchName = AUTO,
     ):
         method = method_named(method)
-        natural = "even" if method == "euler" else "held" if method in EXPLICIT else "adaptive"
+        natural = "even" if method in ("euler", EXPONENTIAL) else "held" if method in EXPLICIT else "adaptive"
         stepping = natural if stepping is None else stepping
         check_choice("method", method, METHODS)
         check_choice("stepping", stepping, STEPPINGS)
@@ -184,6 +187,9 @@ class Solver(eqx.Module):
         p, inputs, adjoint = problem, self.interpolation, adjoint or self.adjoint
         if has_stops(p.field):
             return self._solve_through(p, backward=adjoint != "forward")
+        if self.is_exponential:
+            ys = march_exponential(p, between_rows(p, inputs)).ys
+            return Solution(ys, jnp.isfinite(ys).all(axis=(1, 2)))
         if p.jumps is not None:
             return solve_by_row(p, inputs, functools.partial(self._diffeqsolve, adjoint=adjoint))
         if joint:
@@ -211,7 +217,7 @@ class Solver(eqx.Module):
           between two rows, shape `(1, node)`.
         - `adjoint`: in place of the solver's own; between rows, derivatives of any kind exist.
         """
-        if between_rows:
+        if between_rows or self.is_exponential:
             ys, errors = self._march_rows(problem, grid)
         else:
             steps = self._march(problem, grid, adjoint)
@@ -226,7 +232,7 @@ class Solver(eqx.Module):
         self, problem: InitialValueProblem, grid: Shares, *, between_rows: bool = False
     ) -> Float[Array, "trajectory step"]:
         """The error of each held step, or the largest between two rows, relative to the tolerance; see `solve_held`."""
-        if between_rows:
+        if between_rows or self.is_exponential:
             return self._march_rows(problem, grid).errors
         return held_steps.estimate_step_errors(self._name, self._march(problem, grid), *self.tolerances(problem.y0))
 
@@ -259,6 +265,8 @@ class Solver(eqx.Module):
         - `backward`: whether derivatives are those of reverse mode, instead of forward mode; with triggers or switches.
         """
         tolerances = self.tolerances(front.y)
+        if self.is_exponential:
+            return advance_exponential(problem.field, jnp.asarray(problem.origin), intervals, front)
         if self.method in EXPLICIT or has_stops(problem.field):
             given = problem.field, jnp.asarray(problem.origin), intervals, front, tolerances, self.max_steps
             return row_by_row.advance_adaptive(self._adaptive(front.y.dtype), *given, backward=backward)
@@ -317,6 +325,10 @@ class Solver(eqx.Module):
         return self.march == "parallel" or few
 
     @property
+    def is_exponential(self) -> bool:
+        return self.method == EXPONENTIAL
+
+    @property
     def takes_given_steps(self) -> bool:
         """Whether training gives the solver its steps; a Diffrax solver of your own makes even steps itself."""
         return self.stepping != "adaptive" and isinstance(self.method, str)
@@ -352,6 +364,8 @@ class Solver(eqx.Module):
 
     def _march_rows(self, problem: InitialValueProblem, grid: Grid) -> RowMarch:
         intervals = between_rows(problem, self.interpolation)
+        if self.is_exponential:
+            return march_exponential(problem, intervals)
         tolerances, together = self.tolerances(problem.y0), self.marches_together(problem.field, *problem.y0.shape)
         return march_rows(self._name, problem, intervals, grid.shape[1] - 1, tolerances, together=together)
 

@@ -19,9 +19,10 @@ from ..data.dataset import Dataset
 from ..data.trajectories import cut
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
-from ..model.observation import AbstractFeatureReadout
+from ..model.observation import AbstractFeatureReadout, DirectReadout
 from ..solver.problem import VectorField
 from .linear_model import LinearSystem
+from .realization import PastMap, StateMatrices
 
 
 def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> NeuralODE:
@@ -44,6 +45,40 @@ def begin_as_linear(model: NeuralODE, system: LinearSystem, step: float) -> Neur
         (like(np.concatenate([system.a, system.b], axis=1) / step), like(system.c / step)),
     )
     return replace(model, start=model.start.with_past_map(system.e, system.f))
+
+
+def begin_as_modes(model: NeuralODE, matrices: StateMatrices, past: PastMap, step: float) -> NeuralODE:
+    """The model with the matrices of a system whose outputs are a readout, and networks whose output is zero.
+
+    **Arguments:**
+
+    - `model`: a model whose field is linear or has a linear path, and whose channels are a linear readout.
+    - `matrices`, `past`: the system, and the map from past rows to its states, in scaled units.
+    - `step`: time between two rows, in scaled units.
+    """
+    layer = path(model).layer
+
+    def like(x: Float[np.ndarray, "..."]) -> Float[Array, "..."]:
+        return jnp.asarray(x, layer.weight.dtype)
+
+    model = eqx.tree_at(
+        lambda m: (path(m).layer.weight, path(m).layer.bias, m.observation.matrix, m.observation.shift),
+        model,
+        tuple(
+            map(
+                like,
+                (
+                    np.concatenate([matrices.a, matrices.b], axis=1) / step,
+                    np.zeros(len(matrices.a)),
+                    matrices.c,
+                    matrices.shift,
+                ),
+            )
+        ),
+    )
+    if isinstance(model.observation, DirectReadout):
+        model = eqx.tree_at(lambda m: m.observation.direct, model, like(matrices.direct))
+    return replace(model, start=model.start.with_past_map(past.matrix, past.constant))
 
 
 def path(model: NeuralODE) -> Linear:

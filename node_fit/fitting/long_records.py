@@ -1,0 +1,285 @@
+"""Long records that inputs drive: a linear system of as many states as they tell, and a small network beside few.
+
+Such a system is found without any training (`sysid/realization.py`), and takes one exponential step from row to row. It
+is the best simple model of a long record, which any other has to beat.
+"""
+
+import functools
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ..data.dataset import Dataset
+from ..data.facts import check_trainable, find_oddities
+from ..data.interpolation import is_even
+from ..data.scaling import Scaler
+from ..model import parameters
+from ..model.fields.network import MLP, Linear
+from ..model.initial_state.trained import Encoder
+from ..model.make_model import is_plain, made_of, make_model, says
+from ..model.neural_ode import NeuralODE
+from ..model.observation import DirectReadout, LinearReadout
+from ..objectives.objective import Penalty
+from ..optimizers.levenberg_marquardt import LevenbergMarquardt
+from ..options.options import Options, Training
+from ..options.recipes import DIRECT_RECIPE, is_default
+from ..runtime.placement import scope_of
+from ..solver.methods import EXPONENTIAL
+from ..solver.solver import Solver
+from ..sysid.initialize import begin_as_modes
+from ..sysid.realization import (
+    INPUT_KINDS,
+    ModalSystem,
+    PastMap,
+    Signals,
+    StateMatrices,
+    as_matrices,
+    count_taps,
+    identify_modes,
+    map_past,
+)
+from ..training.callback import Callback
+from .ladder import UNFINISHED, Judged, best_of, judge_attempt, result_of
+from .problem import FitProblem, build_problem
+from .resolve import Choice
+from .result import Fit
+from .train import train as solve
+
+# What the attempts are called, and the verdicts on them after which nothing else is tried.
+LINEAR_SYSTEM, BESIDE_SYSTEM = "linear system", "small network beside it"
+ENOUGH = ("good", "noise-limited")
+# Rows that a start is read from: the first of these of which the start's error adds at most this share to that of a
+# row, in records of at least this multiple of them. Outputs have at least this variance of noise.
+READ_ROWS, START_SHARE, READ_OF_RECORD, LEAST_VARIANCE = (10, 20, 40, 60, 100, 150, 200, 300, 400), 0.05, 6, 1e-10
+# The last share of a record that chooses the number of states where there are no validation data.
+HELD_SHARE = 0.2
+# States up to which a network beside them is fitted, by Levenberg and Marquardt's method.
+MOST_BESIDE = 16
+# Rows of the windows that such a network is fitted to, about how many of them, and the units of the network.
+LONG_WINDOW, LONG_WINDOWS, BESIDE_UNITS = 512, 64, 12
+# Steps of that fit, and the weight of its prior, which only holds what the data do not determine.
+BESIDE_STEPS, BESIDE_PRIOR = 60, 1e-3
+
+
+@dataclass(frozen=True)
+class LongRecord:
+    """A long record's linear system, as a fit.
+
+    - `fit`: of the system alone. `states`: their number.
+    - `begin`: makes a model with a linear path begin as the system.
+    """
+
+    fit: Fit
+    states: int
+    begin: Callable[[NeuralODE], NeuralODE]
+
+    def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
+        """The problem of a small network beside the system, in long windows."""
+        problem = build_problem(beside_options(self.fit, options, train), train, validation)
+        return replace(problem, model=self.begin(problem.model), begins_linear=True)
+
+
+def is_open_to_modes(options: Options) -> bool:
+    """Whether nothing was asked for that a linear system of many states, or a network beside it, would replace."""
+    field = options.field
+    fits = callable(field) and made_of(field) in (MLP, Linear) and is_plain(field)
+    free = options.hidden == "auto" and options.start == "auto" and says(options.observation, "is_direct", False)
+    plain = is_default(options.recipe) and options.solver.method == "tsit5" and options.prediction_solver is None
+    return fits and free and plain and options.members.count == 1
+
+
+def is_long_and_even(train: Dataset, options: Options) -> bool:
+    """Whether inputs drive even records that are long for their signals."""
+    if not train.is_driven or train.events is not None or options.scaling.angles or train.angles:
+        return False
+    return (
+        is_even(train.steps, train.median_step)
+        and count_taps(signals_of(train, make_scaler(train, options))) is not None
+    )
+
+
+def make_scaler(train: Dataset, options: Options) -> Scaler:
+    limits = options.scaling.limits(train.states, train.inputs)
+    return Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
+
+
+def signals_of(data: Dataset, scaler: Scaler, before: int | None = None) -> list[Signals]:
+    """The records of data in scaled units.
+
+    **Arguments:** `before`: so many rows before the first that counts are kept, where there are as many, and count as
+    the others; None keeps all rows.
+    """
+    records: list[Signals] = []
+    for row, length in enumerate(data.lengths):
+        ys, us = scaler.scale_states(data.ys[row, :length]), scaler.scale_inputs(data.us[row, :length])
+        counts = np.isfinite(ys).all(axis=1)
+        if before is not None:
+            counted = data.mask[row, :length].any(axis=1)
+            begin = max(int(counted.argmax()) - before, 0)
+            ys, us, counts = ys[begin:], us[begin:], counts[begin:]
+        records.append(Signals(us, np.nan_to_num(ys), counts))
+    return records
+
+
+def hold_out_ends(records: Sequence[Signals], before: int) -> tuple[list[Signals], list[Signals]]:
+    """The records without their ends, and these ends with some rows before them."""
+    ends = [int(len(record.us) * (1 - HELD_SHARE)) for record in records]
+    early = [Signals(*(part[:end] for part in record)) for record, end in zip(records, ends, strict=True)]
+    late = [
+        Signals(*(part[max(end - before, 0) :] for part in record)) for record, end in zip(records, ends, strict=True)
+    ]
+    return early, late
+
+
+def fit_long_record(
+    options: Options, train: Dataset, validation: Dataset | None, watch: Callable[[str], None]
+) -> LongRecord | None:
+    """The linear system of the fewest states that none of more states is better than; None where a record is short,
+    uneven or not driven, or where options ask for another model."""
+    began = time.perf_counter()
+    check_trainable(train)
+    if not (is_open_to_modes(options) and is_long_and_even(train, options)):
+        return None
+    scaler = make_scaler(train, options)
+    records = signals_of(train, scaler)
+    taps = count_taps(records)
+    assert taps is not None
+    held = None if validation is None else signals_of(validation, scaler, taps)
+    fitted, held = (records, held) if held is not None else hold_out_ends(records, taps)
+    given = options.solver.inputs
+    kinds = [(kind, direct) for kind, direct in INPUT_KINDS if given in ("auto", kind)]
+    importlib.import_module("scipy.linalg")  # Its BLAS, which the limit covers only once it is loaded.
+    with threadpool_limits(1):
+        found = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
+    if found is None:
+        return None
+    system = found.system
+    matrices = as_matrices(system, records)
+    noise = np.full(len(system.shift), max(found.mean / len(system.shift), LEAST_VARIANCE))
+    shortest = min(int(part.lengths.min()) for part in (train, validation) if part is not None)
+    past = next(
+        past
+        for rows in READ_ROWS
+        if (past := map_past(matrices, noise, rows, system.kind)).share <= START_SHARE
+        or rows * READ_OF_RECORD > shortest
+        or rows == READ_ROWS[-1]
+    )
+    changed = linear_options(options, system, train, past.rows)
+    return make_fit(changed, system, matrices, past, train, validation, began)
+
+
+def linear_options(options: Options, system: ModalSystem, train: Dataset, rows: int) -> Options:
+    """The complete options of a fit of the system alone, whose starts are read from so many rows."""
+    solver = Solver(EXPONENTIAL, inputs=system.kind).for_data(driven=True, inputs=system.kind)
+    return replace(
+        options,
+        field=Linear,
+        hidden=system.states - len(train.states),
+        start=functools.partial(Encoder, rows=rows, before=True, width=1),
+        observation=DirectReadout if system.has_direct else LinearReadout,
+        solver=solver,
+        prediction_solver=solver,
+        recipe=DIRECT_RECIPE,
+        optimizer=LevenbergMarquardt(),
+        penalty=Penalty(ridge=0.0),
+        restarts=1,
+        training=Training(
+            steps=BESIDE_STEPS,
+            window=LONG_WINDOW,
+            stride=max(int(train.lengths.sum()) // LONG_WINDOWS, LONG_WINDOW // 2),
+            chunk_steps=5,
+            patience=3,
+            freeze=("start",),
+        ),
+    )
+
+
+def make_fit(
+    options: Options,
+    system: ModalSystem,
+    matrices: StateMatrices,
+    past: PastMap,
+    train: Dataset,
+    validation: Dataset | None,
+    began: float,
+) -> LongRecord:
+    def begin(model: NeuralODE) -> NeuralODE:
+        with scope_of(model):
+            return begin_as_modes(model, matrices, past, train.median_step / float(model.scaler.time_scale))
+
+    model = options.place.one(begin(make_model(train, **options.parts)))
+    fit = Fit(
+        model=model,
+        status="converged",
+        reason="the squared errors of the free simulation of a linear system are least",
+        history=[],
+        steps=0,
+        parameters=parameters.count_parameters((model.field, model.observation)),
+        compiles=0,
+        cached=0,
+        compile_seconds=0.0,
+        train_seconds=time.perf_counter() - began,
+        data={"train": train} | ({} if validation is None else {"validation": validation}),
+        options=options,
+        choices=tuple(choices_of(options, system)),
+        warnings=tuple(find_oddities(train, options.scaling)),
+        linear=model,
+    )
+    return LongRecord(fit, system.states, begin)
+
+
+def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
+    assert isinstance(options.start, functools.partial)
+    kinds = {"hold": "held", "linear": "linear between rows"}
+    direct = "a direct part of them" if system.has_direct else "no direct part of them"
+    what = "the fewest states of a linear system that none of more states is better than by more than chance"
+    return [
+        Choice("hidden", options.hidden, f"{system.states} states, {what}"),
+        Choice("observation", "direct" if system.has_direct else "linear", f"outputs have {direct}"),
+        Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, as rows held out say"),
+        Choice("solver.method", EXPONENTIAL, "rows are even, and these steps are exact for a linear system"),
+        Choice("start", "encoder", f"a start is read from the {options.start.keywords['rows']} rows up to it"),
+    ]
+
+
+def beside_options(fit: Fit, options: Options, train: Dataset) -> Options:
+    """The options of a small network beside the system of a fit."""
+    field = functools.partial(MLP, width=BESIDE_UNITS, depth=1, linear=True)
+    assert isinstance(options.penalty, Penalty)
+    given = options.penalty.ridge
+    return replace(
+        fit.options,
+        field=field,
+        penalty=replace(options.penalty, ridge=BESIDE_PRIOR if isinstance(given, str) else given),
+    )
+
+
+def race_long_record(
+    options: Options, train: Dataset, validation: Dataset | None, callback: Callback
+) -> tuple[list[Judged], bool]:
+    """Fits a long record's linear system, and a small network beside one of few states where it leaves more than noise.
+
+    **Returns:** these fits, judged; and whether they are enough. No fit, if the record is none of these.
+    """
+    long = fit_long_record(options, train, validation, callback.on_trial)
+    if long is None:
+        return [], False
+    callback.on_fit_start(long.fit.model, [str(choice) for choice in long.fit.choices])
+    tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, ("hidden", "observation"))]
+    few = long.states <= MOST_BESIDE and made_of(options.field) is MLP
+    if few and tried[0].attempt.verdict not in ENOUGH:
+        callback.on_attempt(BESIDE_SYSTEM, f"the {LINEAR_SYSTEM} is {tried[0].attempt.verdict}")
+        fit = solve([long.build_beside(options, train, validation)], [callback])[0]
+        tried.append(judge_attempt(BESIDE_SYSTEM, fit, None, ("field", "hidden")))
+    best = best_of(tried)
+    enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
+    return [replace(each, fit=replace(each.fit, rival=long.fit.model)) for each in tried], enough
+
+
+def kept_of_race(tried: Sequence[Judged]) -> Fit:
+    """The best of what `race_long_record` has tried."""
+    return result_of(best_of(tried), tried)
