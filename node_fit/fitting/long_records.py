@@ -23,10 +23,11 @@ from ..model.initial_state.trained import Encoder
 from ..model.make_model import is_plain, made_of, make_model, says
 from ..model.neural_ode import NeuralODE
 from ..model.observation import DirectReadout, LinearReadout
+from ..objectives.matching import TrajectoryMatching
 from ..objectives.objective import Penalty
 from ..optimizers.levenberg_marquardt import LevenbergMarquardt
 from ..options.options import Options, Training
-from ..options.recipes import DIRECT_RECIPE, is_default
+from ..options.recipes import DIRECT_RECIPE, Plan, Recipe, is_default
 from ..runtime.placement import scope_of
 from ..solver.methods import EXPONENTIAL
 from ..solver.solver import Solver
@@ -61,25 +62,29 @@ HELD_SHARE = 0.2
 MOST_BESIDE = 16
 # Rows of the windows that such a network is fitted to, about how many of them, and the units of the network.
 LONG_WINDOW, LONG_WINDOWS, BESIDE_UNITS = 512, 64, 12
-# Steps of that fit, and the weight of its prior, which only holds what the data do not determine.
-BESIDE_STEPS, BESIDE_PRIOR = 60, 1e-3
+# Rows at the beginning of a window that do not count: so many times the slowest decay, within these limits.
+SETTLED_AFTER, WARM_UP = 3.0, (20, 256)
+# Steps of that fit, after how many without a better validation loss it ends, and the weight of its prior, which only
+# holds what the data do not determine.
+BESIDE_STEPS, BESIDE_PATIENCE, BESIDE_PRIOR = 120, 20, 1e-3
 
 
 @dataclass(frozen=True)
 class LongRecord:
     """A long record's linear system, as a fit.
 
-    - `fit`: of the system alone. `states`: their number.
+    - `fit`: of the system alone. `states`: their number. `settled`: rows in which an error of the start settles.
     - `begin`: makes a model with a linear path begin as the system.
     """
 
     fit: Fit
     states: int
+    settled: int
     begin: Callable[[NeuralODE], NeuralODE]
 
     def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
         """The problem of a small network beside the system, in long windows."""
-        problem = build_problem(beside_options(self.fit, options, train), train, validation)
+        problem = build_problem(beside_options(self.fit, options, self.settled), train, validation)
         return replace(problem, model=self.begin(problem.model), begins_linear=True)
 
 
@@ -191,8 +196,8 @@ def linear_options(options: Options, system: ModalSystem, train: Dataset, rows: 
             steps=BESIDE_STEPS,
             window=LONG_WINDOW,
             stride=max(int(train.lengths.sum()) // LONG_WINDOWS, LONG_WINDOW // 2),
-            chunk_steps=5,
-            patience=3,
+            chunk_steps=1,
+            patience=BESIDE_PATIENCE,
             freeze=("start",),
         ),
     )
@@ -229,7 +234,8 @@ def make_fit(
         warnings=tuple(find_oddities(train, options.scaling)),
         linear=model,
     )
-    return LongRecord(fit, system.states, begin)
+    settled = int(np.clip(SETTLED_AFTER / -system.rates.real.max(), *WARM_UP))
+    return LongRecord(fit, system.states, settled, begin)
 
 
 def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
@@ -246,15 +252,17 @@ def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
     ]
 
 
-def beside_options(fit: Fit, options: Options, train: Dataset) -> Options:
-    """The options of a small network beside the system of a fit."""
-    field = functools.partial(MLP, width=BESIDE_UNITS, depth=1, linear=True)
-    assert isinstance(options.penalty, Penalty)
-    given = options.penalty.ridge
+def beside_options(fit: Fit, options: Options, settled: int) -> Options:
+    """The options of a small network beside the system of a fit, in windows whose first rows, in which a start's error
+    settles, do not count."""
+    assert isinstance(options.penalty, Penalty) and callable(fit.options.start)
+    ridge = BESIDE_PRIOR if isinstance(options.penalty.ridge, str) else options.penalty.ridge
     return replace(
         fit.options,
-        field=field,
-        penalty=replace(options.penalty, ridge=BESIDE_PRIOR if isinstance(given, str) else given),
+        field=functools.partial(MLP, width=BESIDE_UNITS, depth=1, linear=True),
+        start=functools.partial(fit.options.start, washout=settled),
+        recipe=Recipe({"main": Plan(functools.partial(TrajectoryMatching, warm_up=settled))}),
+        penalty=replace(options.penalty, ridge=ridge),
     )
 
 

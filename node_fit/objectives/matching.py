@@ -192,9 +192,9 @@ class AbstractSimulation(AbstractLeastSquares):
         y0, field = starts(x), build(x)[0].field
         together = self.solver.marches_together(field, *y0.shape)
         pushed = together and (x.size <= MOST_PUSHED or self.solver.march == "parallel")
-        if grid is None or has_stops(field) or pushed:
+        if grid is None or has_stops(field) or pushed or self.solver.is_exponential:
             # A loop that chooses its steps only has a forward-mode derivative, and so do the times of events; steps
-            # that are solved at once have one for each parameter.
+            # that are solved at once, or whose matrices depend on the parameters, have one for each parameter.
             return forward(lambda x: self.solved(*build(x), target, "forward"), x)
         count = y0.shape[1]
         s0 = jax.jacfwd(starts)(x).reshape(y0.shape[0], -1)
@@ -335,6 +335,8 @@ class TrajectoryMatching(AbstractSimulation):
       errors grow over a long record.
     - `horizon`: the initial fraction of each trajectory's time that counts; it grows to 1, chunk by chunk.
     - `residual_loss`: the likelihood: `Squares`, `Huber`, `StudentT`, `Poisson` or `NegativeBinomial`.
+    - `warm_up`: rows at the beginning of a window that do not count, in which an error of the start settles; for starts
+      with as many rows of `washout`.
 
     **Raises:** `ValueError` if a number is out of range, or the start rule can't give the starts of windows.
     """
@@ -345,9 +347,12 @@ class TrajectoryMatching(AbstractSimulation):
     stride: int | None = eqx.field(static=True, default=None)
     horizon: float | None = eqx.field(static=True, default=None)
     residual_loss: AbstractLikelihood = eqx.field(default_factory=Squares)
+    warm_up: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_fields(self)
+        if self.warm_up < 0 or (self.warm_up and self.window is None):
+            raise ValueError(f"warm_up must be at least 0 rows, and needs a window, got {self.warm_up}.")
         if self.window is not None and self.window < 2:
             raise ValueError(f"window must be at least 2 rows, got {self.window}.")
         if self.stride is not None and (self.window is None or self.stride < 1):
@@ -365,7 +370,10 @@ class TrajectoryMatching(AbstractSimulation):
                     "known start of a hidden state (start.absent); or fit whole trajectories with window=null."
                 )
             # The rows from which a start is read come before a window.
-            data = data.windows(self.window + max(model.start.past - 1, 0), self.stride or max(self.window // 2, 1))
+            before = max(model.start.past - 1, 0) + self.warm_up
+            data = data.windows(self.window + before, self.stride or max(self.window // 2, 1))
+            if self.warm_up:
+                data = replace(data, scored=data.scored & (np.arange(int(data.ts.shape[1]))[None] > before))
         return with_deviation(model.batch(data), data, model, self.residual_loss)
 
     def steps_between_rows(self, batch: Batch) -> bool:
@@ -382,7 +390,7 @@ class TrajectoryMatching(AbstractSimulation):
         return None if self.window is None else "fits windows, in which rows count more than once"
 
     def on_whole_trajectories(self) -> "TrajectoryMatching | None":
-        return None if self.window is None else replace(self, window=None, stride=None)
+        return None if self.window is None else replace(self, window=None, stride=None, warm_up=0)
 
     def seen(self, target: Target) -> tuple[Batch, Grid | None]:
         batch: Batch = target.batch

@@ -1,0 +1,124 @@
+"""Long driven records: which are asked for a linear system, what is kept, and that it is a model as any other."""
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import node_fit
+from node_fit.fitting.long_records import (
+    beside_options,
+    fit_long_record,
+    hold_out_ends,
+    is_long_and_even,
+    is_open_to_modes,
+    make_scaler,
+    signals_of,
+)
+from node_fit.sysid.realization import Signals
+
+NOISE = 0.02
+
+
+def record(rows=4000, inputs=1, noise=NOISE, step=0.5):
+    """A lightly damped and a slow mode, both driven by held inputs."""
+    rng = np.random.default_rng(0)
+    us = rng.normal(size=(rows, inputs))
+    x, ys = np.zeros(2, complex), np.empty((rows, 1))
+    for row in range(rows):
+        ys[row] = np.real(x[0]) + x[1].real
+        x = np.exp([-0.05 + 0.7j, -0.2]) * x + us[row].sum()
+    ys = ys / ys.std() + noise * rng.normal(size=ys.shape)
+    names = {"states": ["y"], "inputs": [f"u{number}" for number in range(inputs)]}
+    return node_fit.Dataset.from_arrays(step * np.arange(rows), ys, us, **names)
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return record().split()
+
+
+@pytest.fixture(scope="module")
+def long(splits):
+    return fit_long_record(node_fit.Options(), splits.train, splits.validation, lambda said: None)
+
+
+def test_system_is_found_and_simulates_to_the_noise(long, splits):
+    assert long.states == 3
+    assert long.fit.options.hidden == 2
+    assert long.fit.score(splits.test).rmse < 1.1 * NOISE
+    poles = np.linalg.eigvals(np.asarray(long.fit.model.field.layer.weight)[:, :3])
+    poles = poles * 0.5 / float(long.fit.model.scaler.time_scale)  # 1/row
+    np.testing.assert_allclose(np.sort_complex(poles), np.sort_complex([-0.2, -0.05 - 0.7j, -0.05 + 0.7j]), atol=0.02)
+
+
+def test_system_is_saved_and_is_a_simple_model_to_beat(long, splits, tmp_path):
+    long.fit.save(tmp_path / "model.safetensors")
+    loaded = node_fit.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.predict(splits.test), long.fit.predict(splits.test))
+    other = replace(long.fit, linear=None, rival=long.fit.model)
+    found = other.simple_predictions(splits.train, splits.test)["state-space"]
+    np.testing.assert_array_equal(found, long.fit.predict(splits.test))
+
+
+def test_network_beside_begins_as_the_system(long, splits):
+    problem = long.build_beside(node_fit.Options(), splits.train, splits.validation)
+    assert problem.begins_linear
+    assert problem.model.field.linear_part is not None
+    own, theirs = problem.model.predict(splits.test), long.fit.predict(splits.test)
+    both = np.isfinite(own) & np.isfinite(theirs)
+    np.testing.assert_allclose(own[both][200:], theirs[both][200:], atol=0.01)
+
+
+def test_windows_beside_leave_out_the_rows_in_which_a_start_settles(long, splits):
+    options = beside_options(long.fit, node_fit.Options(), 30)
+    problem = long.build_beside(node_fit.Options(), splits.train, splits.validation)
+    stage = problem.stages(0.0)[0]
+    batch = stage.objective.prepare(splits.train, problem.model)
+    assert options.start.keywords["washout"] == 30
+    mask = np.asarray(batch.mask).any(axis=2)
+    assert not mask[:, : long.settled].any()
+    assert mask[:, long.settled + 1 :].all()
+    with pytest.raises(ValueError, match="warm_up"):
+        node_fit.TrajectoryMatching(warm_up=5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hidden": 2},
+        {"start": node_fit.First},
+        {"field": functools.partial(node_fit.MLP, width=8)},
+        {"observation": node_fit.NetworkReadout},
+        {"solver": node_fit.Solver("dopri5")},
+        {"recipe": "direct"},
+    ],
+)
+def test_what_was_asked_for_is_not_replaced(changed):
+    assert is_open_to_modes(node_fit.Options())
+    assert not is_open_to_modes(node_fit.Options(**changed))
+
+
+def test_short_uneven_and_free_records_are_left_to_others():
+    options = node_fit.Options()
+    whole = record(1500)
+    assert is_long_and_even(whole, options)
+    assert not is_long_and_even(record(300), options)
+    assert not is_long_and_even(record(1500, inputs=3), options)  # Long for one input, not for three.
+    uneven = whole.ts + 0.1 * np.random.default_rng(0).uniform(size=whole.ts.shape)
+    assert not is_long_and_even(replace(whole, ts=uneven), options)
+    assert not is_long_and_even(replace(whole, us=np.ones_like(whole.us)), options)
+
+
+def test_missing_rows_do_not_count_and_held_rows_have_rows_before_them():
+    data = record(400)
+    ys = data.ys.copy()
+    ys[0, 7] = np.nan
+    split = replace(data, ys=ys, scored=np.arange(400)[None] >= 100)
+    scaler = make_scaler(data, node_fit.Options())
+    kept = signals_of(split, scaler, before=20)[0]
+    assert len(kept.us) == 320
+    assert not signals_of(split, scaler)[0].counts[7]
+    early, late = hold_out_ends([Signals(data.us[0], data.ys[0], np.ones(400, bool))], before=50)
+    assert (len(early[0].us), len(late[0].us)) == (320, 130)
