@@ -112,7 +112,7 @@ def fit(
             callback.on_attempt(FIRST_ATTEMPT, f"{long[-1].attempt.name} is {long[-1].attempt.verdict}")
         result = solve([problem], [callback])[0]
         if long:
-            result = replace(result, rival=long[0].fit.model)
+            result = replace(result, rival=long[0].fit.model.typical)
         if alone and is_open(options, options.effort):
             steps = [result.steps]
 

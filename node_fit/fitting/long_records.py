@@ -20,7 +20,7 @@ from ..data.scaling import Scaler
 from ..model import parameters
 from ..model.fields.network import MLP, Linear
 from ..model.initial_state.trained import Encoder
-from ..model.make_model import is_plain, made_of, make_model, says
+from ..model.make_model import is_plain, keyword, made_of, make_model, says
 from ..model.neural_ode import NeuralODE
 from ..model.observation import DirectReadout, LinearReadout
 from ..objectives.matching import TrajectoryMatching
@@ -34,6 +34,7 @@ from ..solver.solver import Solver
 from ..sysid.initialize import begin_as_modes
 from ..sysid.realization import (
     INPUT_KINDS,
+    Kind,
     ModalSystem,
     PastMap,
     Signals,
@@ -121,7 +122,7 @@ def signals_of(data: Dataset, scaler: Scaler, before: int | None = None) -> list
     records: list[Signals] = []
     for row, length in enumerate(data.lengths):
         ys, us = scaler.scale_states(data.ys[row, :length]), scaler.scale_inputs(data.us[row, :length])
-        counts = np.isfinite(ys).all(axis=1)
+        counts = np.asarray(np.isfinite(ys).all(axis=1))
         if before is not None:
             counted = data.mask[row, :length].any(axis=1)
             begin = max(int(counted.argmax()) - before, 0)
@@ -156,7 +157,9 @@ def fit_long_record(
     held = None if validation is None else signals_of(validation, scaler, taps)
     fitted, held = (records, held) if held is not None else hold_out_ends(records, taps)
     given = options.solver.inputs
-    kinds = [(kind, direct) for kind, direct in INPUT_KINDS if given in ("auto", kind)]
+    kinds: list[tuple[Kind, bool]] = [(kind, direct) for kind, direct in INPUT_KINDS if given in ("auto", kind)]
+    # Of those that do as well, what the inputs look like.
+    kinds.sort(key=lambda kind: (kind[1], kind[0] != train.input_hold[0]))
     importlib.import_module("scipy.linalg")  # Its BLAS, which the limit covers only once it is loaded.
     with threadpool_limits(1):
         found = identify_modes(fitted, held, kinds=kinds, watch=watch) if kinds else None
@@ -234,12 +237,12 @@ def make_fit(
         warnings=tuple(find_oddities(train, options.scaling)),
         linear=model,
     )
-    settled = int(np.clip(SETTLED_AFTER / -system.rates.real.max(), *WARM_UP))
+    settled = int(np.clip(SETTLED_AFTER / -np.real(system.rates).max(), *WARM_UP))
     return LongRecord(fit, system.states, settled, begin)
 
 
 def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
-    assert isinstance(options.start, functools.partial)
+    rows = keyword(options.start, "rows")
     kinds = {"hold": "held", "linear": "linear between rows"}
     direct = "a direct part of them" if system.has_direct else "no direct part of them"
     what = "the fewest states of a linear system that none of more states is better than by more than chance"
@@ -248,7 +251,7 @@ def choices_of(options: Options, system: ModalSystem) -> list[Choice]:
         Choice("observation", "direct" if system.has_direct else "linear", f"outputs have {direct}"),
         Choice("solver.inputs", system.kind, f"inputs are {kinds[system.kind]}, as rows held out say"),
         Choice("solver.method", EXPONENTIAL, "rows are even, and these steps are exact for a linear system"),
-        Choice("start", "encoder", f"a start is read from the {options.start.keywords['rows']} rows up to it"),
+        Choice("start", "encoder", f"a start is read from the {rows} rows up to it"),
     ]
 
 
@@ -276,7 +279,7 @@ def race_long_record(
     long = fit_long_record(options, train, validation, callback.on_trial)
     if long is None:
         return [], False
-    callback.on_fit_start(long.fit.model, [str(choice) for choice in long.fit.choices])
+    callback.on_fit_start(long.fit.model.typical, [str(choice) for choice in long.fit.choices])
     tried = [judge_attempt(LINEAR_SYSTEM, long.fit, None, ("hidden", "observation"))]
     few = long.states <= MOST_BESIDE and made_of(options.field) is MLP
     if few and tried[0].attempt.verdict not in ENOUGH:
@@ -285,7 +288,7 @@ def race_long_record(
         tried.append(judge_attempt(BESIDE_SYSTEM, fit, None, ("field", "hidden")))
     best = best_of(tried)
     enough = best.attempt.verdict in ENOUGH or not few or best.fit.status in UNFINISHED
-    return [replace(each, fit=replace(each.fit, rival=long.fit.model)) for each in tried], enough
+    return [replace(each, fit=replace(each.fit, rival=long.fit.model.typical)) for each in tried], enough
 
 
 def kept_of_race(tried: Sequence[Judged]) -> Fit:

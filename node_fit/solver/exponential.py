@@ -128,7 +128,7 @@ class ExponentialSteps:
         share, moves = (after - before) * interval.length / self.longest, interval.end > interval.begin
         is_usual = jnp.abs(share - 1) <= SAME_LENGTH
         y, us = interval.begun(y), (interval.inputs_at(interval.begin), interval.inputs_at(interval.end))
-        which = jnp.where(jnp.all(is_usual | ~moves), 0, jnp.where(jnp.all((share <= 1) | ~moves), 1, 2))
+        are_whole, are_within = jnp.all(is_usual | ~moves), jnp.all((share <= 1) | ~moves)
 
         def take_whole(y: Array) -> Array:
             return self.step(self.usual, y, us, interval)
@@ -141,7 +141,10 @@ class ExponentialSteps:
             steps = jax.tree.map(lambda x: x[:, 0], each(jnp.where(moves, share, 1) * self.longest))
             return self.step(steps, y, us, interval)
 
-        return jnp.where(moves[:, None], jax.lax.switch(which, (take_whole, take_fractions, take_any), y), y)
+        def take_other(y: Array) -> Array:
+            return jax.lax.cond(are_within, take_fractions, take_any, y)
+
+        return jnp.where(moves[:, None], jax.lax.cond(are_whole, take_whole, take_other, y), y)
 
     def take_fractions(self, y: Array, us: tuple[Array, Array], share: Array, interval: Interval) -> Array:
         """The states after a share of the usual length, which is at most 1."""
@@ -164,7 +167,7 @@ class ExponentialSteps:
         begin, end = us
 
         def act(matrix: Array, vector: Array) -> Array:
-            return jnp.einsum("ij,tj->ti" if matrix.ndim == 2 else "tij,tj->ti", matrix, vector)
+            return vector @ matrix.T if matrix.ndim == 2 else (matrix @ vector[..., None])[..., 0]
 
         if self.linear:
             one = jnp.ones((len(y), 1), y.dtype)

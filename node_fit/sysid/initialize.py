@@ -19,7 +19,7 @@ from ..data.dataset import Dataset
 from ..data.trajectories import cut
 from ..model.fields.network import Linear
 from ..model.neural_ode import NeuralODE
-from ..model.observation import AbstractFeatureReadout, DirectReadout
+from ..model.observation import AbstractFeatureReadout, DirectReadout, LinearReadout
 from ..solver.problem import VectorField
 from .linear_model import LinearSystem
 from .realization import PastMap, StateMatrices
@@ -61,23 +61,14 @@ def begin_as_modes(model: NeuralODE, matrices: StateMatrices, past: PastMap, ste
     def like(x: Float[np.ndarray, "..."]) -> Float[Array, "..."]:
         return jnp.asarray(x, layer.weight.dtype)
 
-    model = eqx.tree_at(
-        lambda m: (path(m).layer.weight, path(m).layer.bias, m.observation.matrix, m.observation.shift),
-        model,
-        tuple(
-            map(
-                like,
-                (
-                    np.concatenate([matrices.a, matrices.b], axis=1) / step,
-                    np.zeros(len(matrices.a)),
-                    matrices.c,
-                    matrices.shift,
-                ),
-            )
-        ),
-    )
-    if isinstance(model.observation, DirectReadout):
-        model = eqx.tree_at(lambda m: m.observation.direct, model, like(matrices.direct))
+    rates, still = np.concatenate([matrices.a, matrices.b], axis=1) / step, np.zeros(len(matrices.a))
+    model = eqx.tree_at(lambda m: (path(m).layer.weight, path(m).layer.bias), model, (like(rates), like(still)))
+    readout = model.observation
+    assert isinstance(readout, LinearReadout)
+    readout = eqx.tree_at(lambda o: (o.matrix, o.shift), readout, (like(matrices.c), like(matrices.shift)))
+    if isinstance(readout, DirectReadout):
+        readout = eqx.tree_at(lambda o: o.direct, readout, like(matrices.direct))
+    model = replace(model, observation=readout)
     return replace(model, start=model.start.with_past_map(past.matrix, past.constant))
 
 

@@ -226,13 +226,13 @@ def realize(response: Float[np.ndarray, "tap output input"], orders: Sequence[in
         shift = np.linalg.lstsq(observability[:-outputs], observability[outputs:], rcond=None)[0]
         values, vectors = np.linalg.eig(shift)
         values, seen = values.astype(complex), observability[:outputs] @ vectors
-        upper = values.imag >= 0
+        upper = np.imag(values) >= 0
         yield Modes(stable_rates(values[upper]), seen[:, upper].astype(complex))
 
 
 def stable_rates(values: Complex[np.ndarray, " mode"]) -> Complex[np.ndarray, " mode"]:
     """The rates [1/row] of modes that are multiplied by these values from row to row, drawn to where they decay."""
-    angle = np.where((values.imag == 0) & (values.real < 0), NEXT_TO_NEGATIVE, np.angle(values))
+    angle = np.where((np.imag(values) == 0) & (np.real(values) < 0), NEXT_TO_NEGATIVE, np.angle(values))
     decay = np.clip(-np.log(np.maximum(np.abs(values), 1e-300)), SLOWEST_RATE, FASTEST_RATE)
     return -decay + 1j * angle
 
@@ -316,9 +316,8 @@ def fit_inputs(
     """
     outputs, columns = records[0].ys.shape[1], 2 * len(modes.rates) * records[0].us.shape[1]
     stride = stride_for(columns, records) if sample else 1
-    grams = {
-        kind: sum_products(modes.rates, records, kind, stride) for kind in dict.fromkeys(kind for kind, _ in kinds)
-    }
+    different: list[Kind] = [*dict.fromkeys(kind for kind, _ in kinds)]
+    grams = {kind: sum_products(modes.rates, records, kind, stride) for kind in different}
     return [solve_inputs(modes, grams[kind], kind, outputs, direct=direct) for kind, direct in kinds]
 
 
@@ -341,7 +340,7 @@ def sum_products(
             rows = slice(begin, begin + len(filtered))
             begin, counts, flat = rows.stop, record.counts[rows], filtered.reshape(len(filtered), -1)
             ones = np.ones((len(filtered), 1))
-            table = np.concatenate([flat.real, flat.imag, record.us[rows], ones], axis=1)[counts][::stride]
+            table = np.concatenate([np.real(flat), np.imag(flat), record.us[rows], ones], axis=1)[counts][::stride]
             gram, cross = gram + table.T @ table, cross + table.T @ record.ys[rows][counts][::stride]
     return Products(np.asarray(gram), np.asarray(cross))
 
@@ -349,16 +348,17 @@ def sum_products(
 def solve_inputs(modes: Modes, products: Products, kind: Kind, outputs: int, *, direct: bool) -> ModalSystem:
     count = len(modes.rates)
     inputs = (len(products.gram) - 1) // (2 * count + 1)
-    paired = np.repeat(modes.rates.imag > 0, inputs)
+    paired = np.repeat(np.imag(modes.rates) > 0, inputs)
     width, filters = len(products.gram), count * inputs
     free = outputs * inputs if direct else 0
     columns = filters + int(paired.sum())
-    matrix, pulled, maps = 0.0, 0.0, []
+    matrix: np.ndarray | float = 0.0
+    pulled: np.ndarray | float = 0.0
     for output in range(outputs):
         c = np.repeat(modes.c[output], inputs)
         change = np.zeros((width, columns + free + outputs))
         # Re(c b f) in the real and imaginary parts of b, and of the filtered input f.
-        real, imaginary = np.diag(c.real), np.diag(c.imag)
+        real, imaginary = np.diag(np.real(c)), np.diag(np.imag(c))
         change[:filters, :filters], change[filters : 2 * filters, :filters] = real, -imaginary
         change[:filters, filters:columns] = -imaginary[:, paired]
         change[filters : 2 * filters, filters:columns] = -real[:, paired]
@@ -367,7 +367,6 @@ def solve_inputs(modes: Modes, products: Products, kind: Kind, outputs: int, *, 
             change[2 * filters : -1, place : place + inputs] = np.eye(inputs)
         change[-1, columns + free + output] = 1
         matrix, pulled = matrix + change.T @ products.gram @ change, pulled + change.T @ products.cross[:, output]
-        maps.append(change)
     matrix = np.asarray(matrix)
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
     scaled = matrix * scale[:, None] * scale
@@ -397,10 +396,15 @@ class Layout(NamedTuple):
 
     def as_vector(self, system: ModalSystem) -> np.ndarray:
         pairs = system.swings
-        parts = [np.log(-system.rates.real), system.rates.imag[pairs], system.b.real, system.b.imag[pairs]]
+        parts = [
+            np.log(-np.real(system.rates)),
+            np.imag(system.rates)[pairs],
+            np.real(system.b),
+            np.imag(system.b)[pairs],
+        ]
         parts += [
-            system.c.T.real,
-            system.c.T.imag[pairs],
+            np.real(system.c.T),
+            np.imag(system.c.T)[pairs],
             system.direct if self.sizes[6] else np.zeros(0),
             system.shift,
         ]
@@ -432,7 +436,14 @@ def expand_error(system: ModalSystem, records: Sequence[Signals]) -> tuple[np.nd
     for record in records:
         for rows, filtered, slopes, off in expand_parts(system, record):
             counts, flat = record.counts[rows], filtered.reshape(len(filtered), -1)
-            parts = [flat.real, flat.imag, slopes.real, slopes.imag, record.us[rows], np.ones((len(flat), 1))]
+            parts = [
+                np.real(flat),
+                np.imag(flat),
+                np.real(slopes),
+                np.imag(slopes),
+                record.us[rows],
+                np.ones((len(flat), 1)),
+            ]
             table = np.concatenate(parts, axis=1)[counts]
             gram, cross = gram + table.T @ table, cross + table.T @ off[counts]
             count += int(counts.sum())
@@ -477,12 +488,12 @@ def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, n
     still, none = np.zeros((filters, modes)), np.zeros((modes, filters))
     # Of each block of parameters, what it takes of filtered inputs and of slopes, both by real and imaginary parts.
     blocks = [
-        (still, still, np.diag(c.real * rate.real), np.diag(-c.imag * rate.real)),
-        (still[:, pairs], still[:, pairs], np.diag(-c.imag)[:, pairs], np.diag(-c.real)[:, pairs]),
-        (np.diag(wide.real), np.diag(-wide.imag), none, none),
-        (np.diag(-wide.imag)[:, several], np.diag(-wide.real)[:, several], none[:, several], none[:, several]),
-        (b.real, -b.imag, np.zeros((modes, modes)), np.zeros((modes, modes))),
-        (-b.imag[:, pairs], -b.real[:, pairs], np.zeros((modes, pairs.sum())), np.zeros((modes, pairs.sum()))),
+        (still, still, np.diag(np.real(c) * np.real(rate)), np.diag(-np.imag(c) * np.real(rate))),
+        (still[:, pairs], still[:, pairs], np.diag(-np.imag(c))[:, pairs], np.diag(-np.real(c))[:, pairs]),
+        (np.diag(np.real(wide)), np.diag(-np.imag(wide)), none, none),
+        (np.diag(-np.imag(wide))[:, several], np.diag(-np.real(wide))[:, several], none[:, several], none[:, several]),
+        (np.real(b), -np.imag(b), np.zeros((modes, modes)), np.zeros((modes, modes))),
+        (-np.imag(b)[:, pairs], -np.real(b)[:, pairs], np.zeros((modes, pairs.sum())), np.zeros((modes, pairs.sum()))),
     ]
     moving = np.concatenate([np.concatenate(block) for block in blocks], axis=1)
     still_columns = inputs * system.has_direct + 1
@@ -491,12 +502,12 @@ def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, n
     if system.has_direct:
         change[len(moving) : -1, moving.shape[1] : -1] = np.eye(inputs)
     change[-1, -1] = 1
-    own = [
+    own: list[np.ndarray] = [
         np.arange(ends[4]),
         ends[4] + np.arange(modes) * outputs + output,
         ends[5] + np.arange(int(pairs.sum())) * outputs + output,
         ends[6] + output * inputs + np.arange(inputs * system.has_direct),
-        [ends[7] + output],
+        np.array([ends[7] + output]),
     ]
     return change, np.concatenate(own)
 
@@ -521,9 +532,12 @@ def row_errors(system: ModalSystem, records: Sequence[Signals], read: int) -> Fl
         flat = table[known].reshape(-1, table.shape[2])
         normal = flat.T @ flat
         ridge = START_RIDGE * np.trace(normal) / len(normal) + 1e-300
-        start = np.linalg.solve(normal + ridge * np.eye(len(normal)), flat.T @ off[known].ravel())
+        start: np.ndarray = np.asarray(
+            np.linalg.solve(normal + ridge * np.eye(len(normal)), flat.T @ off[known].ravel())
+        )
         later = record.counts & (rows >= read)
-        errors.append(((off[later] - table[later] @ start) ** 2).sum(axis=1))
+        left: np.ndarray = off[later] - table[later] @ start
+        errors.append(np.sum(left**2, axis=1))
     return np.concatenate(errors)
 
 
@@ -531,7 +545,7 @@ def free_responses(system: ModalSystem, rows: np.ndarray) -> Float[np.ndarray, "
     """What a unit of each state at the first row makes of the outputs later on; of pairs, of both parts."""
     decays = np.exp(rows[:, None] * system.rates)
     seen = decays[:, None, :] * system.c
-    return np.concatenate([seen.real, -seen.imag[:, :, system.swings]], axis=2)
+    return np.concatenate([np.real(seen), -np.imag(seen)[:, :, system.swings]], axis=2)
 
 
 def refine(system: ModalSystem, records: Sequence[Signals], steps: int = MODAL_STEPS) -> ModalSystem:
@@ -733,9 +747,10 @@ def as_matrices(system: ModalSystem, records: Sequence[Signals]) -> StateMatrice
             total, count = total + real.T @ real, count + len(real)
     covariance = np.asarray(total) / max(count, 1)
     sizes = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
-    rates = interleave(system.rates[None], system.swings)[0]
+    rates: np.ndarray = interleave(system.rates[None], system.swings)[0]
     first = np.flatnonzero(np.repeat(system.swings, 1 + system.swings) & ~is_imaginary(system.swings))
-    a = np.diag(np.where(is_imaginary(system.swings), np.roll(rates, 1), rates))
+    decays: np.ndarray = np.where(is_imaginary(system.swings), np.roll(rates, 1), rates)
+    a: np.ndarray = np.diag(decays)
     a[first + 1, first], a[first, first + 1] = rates[first + 1], -rates[first + 1]
     b = interleave(system.b.T, system.swings).T
     c = interleave(system.c.conj(), system.swings)
@@ -761,7 +776,7 @@ def interleave(
 ) -> Float[np.ndarray, "row state"]:
     """The real part of each column, and after it the imaginary one of those that swing."""
     wide = np.repeat(values, 1 + swings, axis=1)
-    return np.where(is_imaginary(swings), wide.imag, wide.real)
+    return np.where(is_imaginary(swings), np.imag(wide), np.real(wide))
 
 
 class PastMap(NamedTuple):
@@ -787,7 +802,7 @@ def map_past(matrices: StateMatrices, noise: Float[np.ndarray, " output"], rows:
     """
     states, inputs = matrices.b.shape
     outputs = len(matrices.c)
-    steps = step_matrix(matrices.a, matrices.b, np.zeros(states), held=kind == "hold")
+    steps = step_matrix(matrices.a, matrices.b, np.zeros(len(matrices.a)), held=kind == "hold")
     free, begin, end = steps[:, :states], steps[:, states : states + inputs], steps[:, states + inputs : -1]
     power, driven = np.eye(states), np.zeros((states, rows, inputs))
     seen, through = np.zeros((rows, outputs, states)), np.zeros((rows, outputs, rows, inputs))
