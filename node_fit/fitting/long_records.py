@@ -86,7 +86,7 @@ class LongRecord:
     def build_beside(self, options: Options, train: Dataset, validation: Dataset | None) -> FitProblem:
         """The problem of a small network beside the system, in long windows."""
         problem = build_problem(beside_options(self.fit, options, self.settled), train, validation)
-        return replace(problem, model=self.begin(problem.model), begins_linear=True)
+        return replace(problem, model=self.begin(problem.model), begins_as_modes=True)
 
 
 def is_open_to_modes(options: Options) -> bool:

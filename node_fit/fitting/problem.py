@@ -64,7 +64,7 @@ class FitProblem:
     - `linear`: the linear model that the fit begins with, if any.
     - `began`: when its building began [s of the process]. `trials`: fits that chose the prior's weight.
     - `offset`: steps of earlier attempts, from which steps are counted.
-    - `begins_linear`: whether the model begins as a linear model of the data.
+    - `begins_as_modes`: whether the model begins as the linear system of a long record.
     """
 
     train: Dataset
@@ -80,7 +80,12 @@ class FitProblem:
     began: float
     trials: tuple[Loop, ...] = ()
     offset: int = 0
-    begins_linear: bool = False
+    begins_as_modes: bool = False
+
+    @property
+    def begins_linear(self) -> bool:
+        """Whether the model begins as a linear model of the data."""
+        return self.linear is not None or self.begins_as_modes
 
     @property
     def ensemble(self) -> Members:
@@ -242,7 +247,6 @@ def build_problem(
         began,
         tuple(trials.loops),
         offset,
-        linear is not None,
     )
 
 

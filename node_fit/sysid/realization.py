@@ -9,7 +9,7 @@ Ho and Kalman, Regelungstechnik 14, 1966; Juang and Pappa, J. Guidance 8, 1985 (
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Complex, Float, Inexact
@@ -532,9 +532,8 @@ def row_errors(system: ModalSystem, records: Sequence[Signals], read: int) -> Fl
         flat = table[known].reshape(-1, table.shape[2])
         normal = flat.T @ flat
         ridge = START_RIDGE * np.trace(normal) / len(normal) + 1e-300
-        start: np.ndarray = np.asarray(
-            np.linalg.solve(normal + ridge * np.eye(len(normal)), flat.T @ off[known].ravel())
-        )
+        normal, seen = normal + ridge * np.eye(len(normal)), flat.T @ off[known].ravel()
+        start = cast(np.ndarray, np.linalg.solve(normal, seen))
         later = record.counts & (rows >= read)
         left: np.ndarray = off[later] - table[later] @ start
         errors.append(np.sum(left**2, axis=1))
