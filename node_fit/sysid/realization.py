@@ -22,7 +22,7 @@ from .linear_model import step_matrix
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 34, 40, 48, 56, 64, 72, 80, 90, 100, 110, 120)
 COARSE_ORDERS = (4, 10, 20, 40, 80, 120)
 # Rows of the impulse response: at most, at least, as a share of the longest record, and of the rows for each input.
-MAX_TAPS, MIN_TAPS, TAPS_OF_RECORD, TAPS_OF_ROWS = 400, 50, 1 / 8, 1 / 20
+MAX_TAPS, MIN_TAPS, TAPS_OF_RECORD, TAPS_OF_ROWS = 400, 100, 1 / 8, 1 / 20
 # Weights of the squared response that are tried, as shares of the inputs' power.
 RESPONSE_RIDGES = tuple(10.0 ** np.arange(-8, 0, 0.5))
 # Past rows of a regression on outputs, too: at most, and for so many rows of the record one column of the regression.

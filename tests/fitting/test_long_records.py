@@ -102,10 +102,10 @@ def test_what_was_asked_for_is_not_replaced(changed):
 
 def test_short_uneven_and_free_records_are_left_to_others():
     options = node_fit.Options()
-    whole = record(1500)
+    whole = record(2400)
     assert is_long_and_even(whole, options)
     assert not is_long_and_even(record(300), options)
-    assert not is_long_and_even(record(1500, inputs=3), options)  # Long for one input, not for three.
+    assert not is_long_and_even(record(2400, inputs=3), options)  # Long for one input, not for three.
     uneven = whole.ts + 0.1 * np.random.default_rng(0).uniform(size=whole.ts.shape)
     assert not is_long_and_even(replace(whole, ts=uneven), options)
     assert not is_long_and_even(replace(whole, us=np.ones_like(whole.us)), options)
