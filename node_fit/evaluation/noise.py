@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -52,7 +53,7 @@ def deviations_at(
             columns |= dict(zip(model.hidden, np.moveaxis(np.asarray(hidden), 2, 0), strict=True))
         names = {name: jnp.asarray(value, float) for name, value in {**columns, **model.constants()}.items()}
         for part in constants_in((model.field, model.observation)):
-            names |= {each.name: jnp.vectorize(partial(part.choose, each))(names[each.by]) for each in part.local}
+            names |= {each.name: jax.vmap(jax.vmap(partial(part.choose, each)))(names[each.by]) for each in part.local}
         channels = jnp.asarray(np.moveaxis(predicted, 2, 0))
         found = np.asarray(noise.deviations(names, channels))
     floor = LEAST_SCALE * np.where(noise.is_log(), 1.0, np.asarray(model.scaler.state_scale, np.float64))
