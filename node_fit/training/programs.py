@@ -36,7 +36,7 @@ from .step import (
     sample_loss,
     validation_loss,
 )
-from .task import Member, Minibatches, Stage, count_of, mapped_axes, sample, share, stack, take_rows, unstack
+from .task import Member, Minibatches, Stage, count_of, mapped_axes, share, stack, take_rows, thin_rows, unstack
 
 
 def for_any_steps(stage: Stage) -> Stage:
@@ -153,7 +153,7 @@ class StagePrograms:
                 for member, pool in zip(members, pools, strict=True)
             ]
             self.blocks = min(stage.batch_size, count)
-            seen = [sample(rows, SAMPLED)] * len(members)
+            seen = [thin_rows(rows, SAMPLED)] * len(members)
             self.grids = [None if grid is None else finest(grid)] * len(members)
         self.rows = seen if self.minibatches is None else [rows] * len(members)
         numbers = [

@@ -60,7 +60,7 @@ def take_rows(tree: PyTree, pool: np.ndarray | None) -> PyTree:
     return tree if pool is None else jax.tree.map(lambda x: x[pool], tree)
 
 
-def sample(rows: PyTree, most: int) -> PyTree:
+def thin_rows(rows: PyTree, most: int) -> PyTree:
     """At most this many rows, evenly spread over all."""
     count = count_of(rows)
     if count <= most:

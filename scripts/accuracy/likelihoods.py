@@ -21,7 +21,7 @@ from scipy.integrate import solve_ivp
 
 import node_fit as nf
 
-DECAY = nf.Known(equations={"c": "-k*c"}, constants={"k": [0.3, 0, None]})
+DECAY = functools.partial(nf.Known, equations={"c": "-k*c"}, constants={"k": [0.3, 0, None]})
 RATE, LIMIT_SHARE = 0.5, 0.2
 
 

@@ -7,6 +7,7 @@ The table has a row for each constant: median and 95 % interval, and for the dec
 """
 
 import argparse
+import functools
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def decay(settings):
     ts = np.linspace(0, 5, 12)
     ys = 10 * np.exp(-0.5 * ts) + np.random.default_rng(0).standard_normal(12)
     data = node_fit.Dataset.from_arrays(ts, ys[None, :, None], states=["c"])
-    field = node_fit.Known(equations={"c": "-k*c"}, constants={"k": [0.3, 0, None]})
+    field = functools.partial(node_fit.Known, equations={"c": "-k*c"}, constants={"k": [0.3, 0, None]})
     fit = node_fit.fit(data, field=field, start="fitted", options=node_fit.Options(precision="x64", effort="quick"))
     posterior = node_fit.sample(fit, **settings)
     logs, starts = np.linspace(-2.5, 1.0, 2001), np.linspace(0, 20, 801)

@@ -15,7 +15,7 @@ from node_fit.likelihood.losses import (
     Predictors,
     Squares,
     StudentT,
-    differentiate,
+    differentiate_likelihood,
 )
 
 COUNTS = np.array([0.0, 1.0, 3.0, 10.0, 200.0])
@@ -100,7 +100,7 @@ def test_derivatives_are_finite_where_predictions_are_exact_or_far(loss):
     )
     columns = [at] if loss.is_count else [at, at._replace(censored=jnp.array([-1.0, -1, 1, 1, 1]))]
     for each in columns:
-        found = differentiate(loss, each)
+        found = differentiate_likelihood(loss, each)
         assert np.isfinite(found.gradient).all() and np.isfinite(found.hessian).all()
         slopes = jax.jacfwd(lambda x, each=each: jnp.stack(loss.rows(each._replace(location=x))))(each.location)
         assert np.isfinite(slopes).all()
@@ -108,7 +108,7 @@ def test_derivatives_are_finite_where_predictions_are_exact_or_far(loss):
 
 def test_location_has_no_curvature_below_zero_where_the_likelihood_is_concave():
     for loss, at in ((Poisson(), counts()), (NegativeBinomial(), counts(dispersion=0.3))):
-        hessian = differentiate(loss, at).hessian[0, 0]
+        hessian = differentiate_likelihood(loss, at).hessian[0, 0]
         assert (hessian > 0).all()
         assert loss.curvature(at.location, at.shapes) == pytest.approx(MEANS / (1 + (0.3 if at.shapes else 0) * MEANS))
 

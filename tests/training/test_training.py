@@ -20,7 +20,7 @@ from node_fit.runtime.placement import carry
 from node_fit.training.decisions import DIVERGED
 from node_fit.training.programs import StagePrograms
 from node_fit.training.step import HOPELESS_STEPS, chunk, unroll
-from node_fit.training.task import Minibatches, Stage, sample, share
+from node_fit.training.task import Minibatches, Stage, share, thin_rows
 
 CHUNK = 5
 
@@ -323,8 +323,8 @@ def test_a_bootstrapped_member_draws_from_its_own_rows():
 
 
 def test_a_sample_is_spread_evenly():
-    assert sample(np.arange(100), 5).tolist() == [0, 24, 49, 74, 99]
-    assert sample(np.arange(4), 5).tolist() == [0, 1, 2, 3]
+    assert thin_rows(np.arange(100), 5).tolist() == [0, 24, 49, 74, 99]
+    assert thin_rows(np.arange(4), 5).tolist() == [0, 1, 2, 3]
 
 
 def test_each_step_draws_its_own_minibatch():
