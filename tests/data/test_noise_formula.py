@@ -17,6 +17,22 @@ def test_names_and_texts_are_formulas_and_columns_are_not():
         assert not is_formula(given), given
 
 
+def test_a_wide_table_names_columns_by_a_pattern(tmp_path):
+    """There `sd*` and `sd_*_nM` are columns, and what has the state's name is a formula."""
+    for given in ("0.1*y", "s0 + s1*y", "s*prediction", "combined"):
+        assert is_formula(given, "y"), given
+    for given in ("sd*", "sd_*_nM", "*y2"):
+        assert not is_formula(given, "y"), given
+    path = tmp_path / "wide.csv"
+    path.write_text("t,G_1_nM,G_2_nM,sd_1_nM,sd_2_nM\n0,1,<2,0.1,0.2\n1,3,4,0.3,0.4\n")
+    options = {"time": "t", "states": ["G"], "series": ["G_*"], "censored": True}
+    data = nf.read_table(path, sigma={"G": "sd_*_nM"}, **options)
+    assert data.sigma[..., 0].tolist() == [[0.1, 0.3], [0.2, 0.4]] and not data.noise
+    assert data.censored[..., 0].tolist() == [[0, 0], [-1, 0]]
+    path.write_text("t,G_1_nM,G_2_nM\n0,1,<2\n1,3,4\n")
+    assert nf.read_table(path, sigma={"G": "s0*G"}, **options).noise["G"].text == "s0*G"
+
+
 def test_named_formulas_have_constants_of_their_own():
     assert read_formula("combined", "x", STATES).text == "sqrt(sigma_x**2 + (sigma_rel_x*prediction)**2)"
     assert read_formula("combined", "x", ("x",)).text == "sqrt(sigma**2 + (sigma_rel*prediction)**2)"
@@ -89,6 +105,42 @@ def test_columns_of_sigma_stay_beside_limits(tmp_path):
     path.write_text("t,x,sd\n0,1,0.1\n1,<0.5,0.2\n")
     data = nf.read_table(path, time="t", states=["x"], sigma={"x": "sd"}, censored=True)
     assert data.censored.shape == data.sigma.shape == (1, 2, 1)
+
+
+def test_limits_beside_numbers_that_stand_for_missing_values(tmp_path):
+    """A value such as -1 or 0 may stand for a missing one, which is no limit, and marks are none of these numbers."""
+    path = tmp_path / "d.csv"
+    path.write_text("t,x,u,g\n2,0,2,5\n3,<0.5,-1,5\n4,-1,4,-1\n5,absent,3,5\n6,3,3,5\n")
+    given = {"missing": [-1, 0, 1, "absent"], "inputs": ["u"], "covariates": ["g"]}
+    data = nf.read_table(path, time="t", states=["x"], censored=True, **given)
+    np.testing.assert_array_equal(data.ys[0, :, 0], [np.nan, 0.5, np.nan, np.nan, 3])
+    np.testing.assert_array_equal(data.censored[0, :, 0], [0, -1, 0, 0, 0])
+    np.testing.assert_array_equal(data.us[0], [[2, 5], [2, 5], [4, 5], [3, 5], [3, 5]])
+
+
+def test_limits_are_numbers_as_people_write_them(tmp_path):
+    """Grouped thousands and decimal commas, below lines of text, and a limit in the first row."""
+    path = tmp_path / "d.csv"
+    path.write_text("Report\nof today\n\nt;x;y\n0;<1.000,5;1\n1;>= 2.500,25;2\n2;1,25;3\n")
+    data = nf.read_table(path, time="t", states=STATES, censored=True)
+    assert data.ys[0, :, 0].tolist() == [1000.5, 2500.25, 1.25] and data.censored[0, :, 0].tolist() == [-1, 1, 0]
+
+
+def test_limits_have_no_mean(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("t,x\n0,1\n0,2\n1,3\n1,<0.5\n2,1\n")
+    with pytest.raises(ValueError, match=r"'x' has a limit among repeated measurements of trajectory 'd' at t = 1"):
+        nf.read_table(path, time="t", states=["x"], censored=True)
+    path.write_text("t,x\n0,1\n0,2\n1,3\n1,5\n2,<1\n")
+    data = nf.read_table(path, time="t", states=["x"], censored=True, sigma={"x": 0.1})
+    assert data.censored[0, :, 0].tolist() == [0, 0, -1] and data.ys[0, :, 0].tolist() == [1.5, 4, 1]
+
+
+def test_a_limit_is_no_standard_deviation(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("t,x,sd\n0,1,<0.1\n1,<0.5,0.2\n")
+    with pytest.raises(ValueError, match=r"line 2, column 'sd': '<0.1' is not a number"):
+        nf.read_table(path, time="t", states=["x"], sigma={"x": "sd"}, censored=True)
 
 
 def test_a_prediction_beyond_a_limit_is_no_error():
