@@ -104,11 +104,11 @@ def is_long_and_even(train: Dataset, options: Options) -> bool:
         return False
     return (
         is_even(train.steps, train.median_step)
-        and count_taps(signals_of(train, make_scaler(train, options))) is not None
+        and count_taps(signals_of(train, scaler_of_signals(train, options))) is not None
     )
 
 
-def make_scaler(train: Dataset, options: Options) -> Scaler:
+def scaler_of_signals(train: Dataset, options: Options) -> Scaler:
     limits = options.scaling.limits(train.states, train.inputs)
     return Scaler.from_dataset(train, bounds=limits, identity=not options.scaling.affine)
 
@@ -150,7 +150,7 @@ def fit_long_record(
     check_trainable(train)
     if not (is_open_to_modes(options) and is_long_and_even(train, options)):
         return None
-    scaler = make_scaler(train, options)
+    scaler = scaler_of_signals(train, options)
     records = signals_of(train, scaler)
     taps = count_taps(records)
     assert taps is not None

@@ -377,7 +377,7 @@ def solve_inputs(modes: Modes, products: Products, kind: Kind, outputs: int, *, 
     return ModalSystem(modes.rates, b.reshape(count, inputs), modes.c, through, found[columns + free :], kind)
 
 
-class Layout(NamedTuple):
+class ModalLayout(NamedTuple):
     """Where the parameters of a system are in a vector: `decays` and `swings` of the rates, `b` and `c` as real and
     imaginary parts, the direct part, and the shift."""
 
@@ -447,7 +447,7 @@ def expand_error(system: ModalSystem, records: Sequence[Signals]) -> tuple[np.nd
             table = np.concatenate(parts, axis=1)[counts]
             gram, cross = gram + table.T @ table, cross + table.T @ off[counts]
             count += int(counts.sum())
-    gram, cross, sizes = np.asarray(gram), np.asarray(cross), Layout(system).sizes
+    gram, cross, sizes = np.asarray(gram), np.asarray(cross), ModalLayout(system).sizes
     slope, curvature = np.zeros(sum(sizes)), np.zeros((sum(sizes), sum(sizes)))
     for output in range(len(system.c)):
         change, own = combine_derivatives(system, output)
@@ -481,7 +481,7 @@ def combine_derivatives(system: ModalSystem, output: int) -> tuple[np.ndarray, n
     parameter)`, and the places of these parameters in the vector."""
     modes, inputs = system.b.shape
     outputs, pairs, filters = len(system.c), system.swings, modes * inputs
-    c, rate, ends = system.c[output], system.rates, [0, *Layout(system).ends]
+    c, rate, ends = system.c[output], system.rates, [0, *ModalLayout(system).ends]
     wide, several = np.repeat(c, inputs), np.repeat(pairs, inputs)
     of_mode = np.repeat(np.eye(modes), inputs, axis=0)
     b = system.b.ravel()[:, None] * of_mode
@@ -549,7 +549,7 @@ def free_responses(system: ModalSystem, rows: np.ndarray) -> Float[np.ndarray, "
 
 def refine(system: ModalSystem, records: Sequence[Signals], steps: int = MODAL_STEPS) -> ModalSystem:
     """The system near this one of least squared errors in the free simulation, by Levenberg and Marquardt's method."""
-    layout = Layout(system)
+    layout = ModalLayout(system)
 
     def look(x: np.ndarray) -> LazyPoint:
         here = layout.from_vector(x)
