@@ -56,7 +56,12 @@ LINEAR_SYSTEM, BESIDE_SYSTEM = "linear system", "small network beside it"
 ENOUGH = ("good", "noise-limited")
 # Rows that a start is read from: the first of these of which the start's error adds at most this share to that of a
 # row, in records of at least this multiple of them. Outputs have at least this variance of noise.
-READ_ROWS, START_SHARE, READ_OF_RECORD, LEAST_VARIANCE = (10, 20, 40, 60, 100, 150, 200, 300, 400), 0.05, 6, 1e-10
+READ_ROWS, START_SHARE, READ_OF_RECORD, LEAST_OUTPUT_VARIANCE = (
+    (10, 20, 40, 60, 100, 150, 200, 300, 400),
+    0.05,
+    6,
+    1e-10,
+)
 # The last share of a record that chooses the number of states where there are no validation data.
 HELD_SHARE = 0.2
 # States up to which a network beside them is fitted, by Levenberg and Marquardt's method.
@@ -167,7 +172,7 @@ def fit_long_record(
         return None
     system = found.system
     matrices = as_matrices(system, records)
-    noise = np.full(len(system.shift), max(found.mean / len(system.shift), LEAST_VARIANCE))
+    noise = np.full(len(system.shift), max(found.mean / len(system.shift), LEAST_OUTPUT_VARIANCE))
     shortest = min(int(part.lengths.min()) for part in (train, validation) if part is not None)
     past = next(
         past

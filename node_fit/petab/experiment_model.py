@@ -30,7 +30,7 @@ from .system import Event
 from .tables import Condition, Measurement, PEtabError, Problem
 
 # Of simulations, in states that are scaled to order one.
-RTOL, ATOL, MAX_STEPS = 1e-8, 1e-10, 1_000_000
+MODEL_RTOL, MODEL_ATOL, MAX_STEPS = 1e-8, 1e-10, 1_000_000
 RECORD_POINTS = 50
 
 
@@ -145,7 +145,7 @@ class ExperimentModel:
             scaler = Scaler.from_dataset(data, identity=True)
             start = Stated(system, Batch.from_dataset(data, scaler), values=self.start)
             solver = numbers_as_arrays(
-                Solver("dopri8" if self.events else "kvaerno5", rtol=RTOL, atol=ATOL, max_steps=MAX_STEPS)
+                Solver("dopri8" if self.events else "kvaerno5", rtol=MODEL_RTOL, atol=MODEL_ATOL, max_steps=MAX_STEPS)
             )
             return NeuralODE(field, start, readout, scaler, solver, system, tuple(channels), ())
 
