@@ -325,7 +325,7 @@ def continue_from(model: NeuralODE, train: Dataset, options: Options) -> tuple[N
     assert isinstance(options.penalty, Penalty) and isinstance(options.loss, AbstractLikelihood)
     with scope_of(model):
         constants = values_of_constants((model.field, model.observation))
-        noise = make_noise(train, options.loss, model.system, constants)
+        noise = make_noise(model.scaler.marked(train), options.loss, model.system, constants)
         noise = None if noise is None else carry(noise, model.scaler.state_scale.dtype)
     return replace(model, start=start, noise=noise), options.with_ridge(
         0.0

@@ -144,7 +144,7 @@ def make_model(
         system=system,
         states=train.states,
         units=tuple(sorted(train.units.items())),
-        noise=make_noise(train, loss, system, values_of_constants((made, channels))),
+        noise=make_noise(scaler.marked(train), loss, system, values_of_constants((made, channels))),
     )
     check_agreement(model)
     return carry(model, dtype_of(ambient()))

@@ -53,6 +53,19 @@ def model_of(data: nf.Dataset, **options) -> nf.NeuralODE:
         return nf.make_model(data, solver=nf.Solver(rtol=1e-9, atol=1e-11), **given)
 
 
+def test_a_likelihood_of_counts_sees_increases_and_no_first_count():
+    """The first value may be anything, since it does not count."""
+    data = nf.Dataset.from_arrays(TIMES, [[[-0.5], *np.round(weekly().ys[0, 1:])]], states=["cases"])
+    model = model_of(data, loss=nf.Poisson())
+    with scope("x64"):
+        batch = model.batch(model.scaler.marked(data))
+        states = model.solver.solve(model.problem(batch, model.first_states(batch)), joint=batch.joint).ys
+        seen = model.predictors(states, batch, counts=True)
+    assert not batch.mask[0, 0, 0] and batch.mask[0, 1:].all()
+    np.testing.assert_allclose(np.exp(seen.location)[0, 1:, 0], np.diff(totals(TIMES)), rtol=1e-4)
+    np.testing.assert_array_equal(seen.value[0, 1:], data.ys[0, 1:])
+
+
 def test_counts_at_rows_are_differences_and_curves_pass_through_them():
     data = weekly()
     model = model_of(data)
