@@ -470,6 +470,7 @@ CLOSED = nf.Options(penalty=nf.Penalty(), training=nf.Training(steps=10, window=
 DIFFERENT = {
     "solver/heun": {"method", "stepping", "max_steps"},
     "solver/kvaerno5": {"method", "stepping"},
+    "solver/exponential": {"method", "stepping"},
     "optimizer/adamw": {"weight_decay"},
     # The code defines these in its recipes.
     "recipe/default": {"stages.derivative.objective", "stages.derivative.optimizer", "stages.derivative.steps"},

@@ -8,7 +8,7 @@ import yaml
 import node_fit as nf
 from node_fit.app.config.build import check_value
 from node_fit.app.config.composition import ConfigError, read_config
-from node_fit.data.tables.formats import reads_as_number
+from node_fit.data.tables.text import reads_as_number
 from node_fit.model.fields.equations import read_equation_lines
 from node_fit.report.pages import read_overrides
 from node_fit.report.run_files import read_config_text
