@@ -13,7 +13,7 @@ from node_fit.fitting.long_records import (
     hold_out_ends,
     is_long_and_even,
     is_open_to_modes,
-    make_scaler,
+    scaler_of_signals,
     signals_of,
 )
 from node_fit.sysid.realization import Signals
@@ -116,7 +116,7 @@ def test_missing_rows_do_not_count_and_held_rows_have_rows_before_them():
     ys = data.ys.copy()
     ys[0, 7] = np.nan
     split = replace(data, ys=ys, scored=np.arange(400)[None] >= 100)
-    scaler = make_scaler(data, node_fit.Options())
+    scaler = scaler_of_signals(data, node_fit.Options())
     kept = signals_of(split, scaler, before=20)[0]
     assert len(kept.us) == 320
     assert not signals_of(split, scaler)[0].counts[7]
