@@ -6,7 +6,7 @@ from scipy.linalg import expm
 
 from node_fit.sysid.linear_model import step_matrix
 from node_fit.sysid.realization import (
-    Layout,
+    ModalLayout,
     ModalSystem,
     Modes,
     Signals,
@@ -86,7 +86,7 @@ def test_weights_of_inputs_are_exact_integrals_with_their_derivatives(kind):
 def test_gradient_of_all_parameters_is_that_of_differences(kind, direct):
     system = make_system(kind, direct)
     other = record_of(make_system(kind, direct, seed=5), rows=120)
-    layout, nudge = Layout(system), 1e-6
+    layout, nudge = ModalLayout(system), 1e-6
     x = layout.as_vector(system)
     slope, curvature = expand_error(system, [other])
     moved = [
@@ -122,7 +122,7 @@ def test_search_over_all_parameters_ends_at_the_noise():
     system = make_system()
     record = record_of(system, noise=0.1)
     rng = np.random.default_rng(3)
-    layout = Layout(system)
+    layout = ModalLayout(system)
     x = layout.as_vector(system)
     off = layout.from_vector(x + 0.05 * rng.normal(size=len(x)))
     found = refine(off, [record])
