@@ -40,6 +40,8 @@ class Density(NamedTuple):
     - `parameters`: the parameters of an array of coordinates, shape `(..., size)`, on the host.
     - `values`: the constants by name, in the user's units, from an array of parameters.
     - `prior`: the prior in words.
+    - `in_turn`: whether chains run one after the other: a batch of adaptive simulations takes as many steps as the one
+      with the most.
     """
 
     log: Callable[[Vector], Float[Array, ""]]
@@ -47,6 +49,7 @@ class Density(NamedTuple):
     parameters: Callable[[Host], Host]
     values: Callable[[Host], dict[str, Host]]
     prior: str
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -218,4 +221,5 @@ def density_of_problem(objective: Objective, x: Host) -> Density:
                 for at, (name, scale) in enumerate(zip(objective.names, scales, strict=True))
             }
 
-    return Density(log_of, len(x), parameters, values, "as in the problem's table; others uniform between their bounds")
+    prior = "as in the problem's table; others uniform between their bounds"
+    return Density(log_of, len(x), parameters, values, prior, in_turn=True)

@@ -3,7 +3,7 @@
 import importlib
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -296,15 +296,15 @@ class Chains:
 
 
 def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptance: float, key: PRNGKeyArray) -> Chains:
-    """Adapts the sampler of each chain, and draws; all chains run in one program."""
+    """Adapts the sampler of each chain, and draws; all chains are in one program."""
     try:
         blackjax: PyTree = importlib.import_module("blackjax")
     except ImportError:
         raise ImportError(NEEDS) from None
     began = time.perf_counter()
-    log = density.log
+    log, of_each = density.log, map_in_turn if density.in_turn else jax.vmap
     start_key, adapt_key, draw_key = jax.random.split(key, 3)
-    starts = jax.jit(jax.vmap(lambda start: nearer(log, start)))(jax.random.normal(start_key, (chains, density.size)))
+    starts = jax.jit(of_each(lambda start: nearer(log, start)))(jax.random.normal(start_key, (chains, density.size)))
     adaptation = blackjax.window_adaptation(blackjax.nuts, log, target_acceptance_rate=acceptance)
 
     def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
@@ -320,9 +320,9 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
 
         return jax.lax.scan(advance, state, jax.random.split(key, draws))[1]
 
-    adapted = jax.block_until_ready(jax.jit(jax.vmap(adapt))(jax.random.split(adapt_key, chains), starts))
+    adapted = jax.block_until_ready(jax.jit(of_each(adapt))(jax.random.split(adapt_key, chains), starts))
     keys = jax.random.split(draw_key, chains)
-    program: PyTree = jax.jit(jax.vmap(draw))
+    program: PyTree = jax.jit(of_each(draw))
     run = program.lower(keys, *adapted).compile()
     sampling = time.perf_counter()
     positions, values, diverging = (np.asarray(each) for each in jax.block_until_ready(run(keys, *adapted)))
@@ -334,6 +334,11 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
         ended - began,
         ended - sampling,
     )
+
+
+def map_in_turn(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """As `jax.vmap`, one after the other."""
+    return lambda *values: jax.lax.map(lambda own: function(*own), values)
 
 
 def nearer(log: PyTree, start: Array) -> Array:

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.petab import DECAY as DECAY_SBML
+from helpers.petab import write_problem
 
 import node_fit as nf
 from node_fit.sample.density import ConstantPrior, read_priors
@@ -159,3 +161,28 @@ def test_arguments_are_checked(given, says):
 def test_what_has_no_posterior_is_refused(noisy):
     with pytest.raises(ValueError, match=r"fit the scale, too: data\.sigma=additive"):
         nf.sample(fit_decay(noisy, loss="huber"))
+
+
+@pytest.mark.slow
+def test_posterior_of_a_petab_problem_equals_quadrature(tmp_path):
+    """Of x = 2 exp(-k t) with noise of known size, and log10 k uniform."""
+    times, values = np.array([0.5, 1.0, 2.0, 3.0]), np.array([1.6, 1.15, 0.8, 0.4])
+    rows = "".join(f"y\tonly\t{time}\t{value}\n" for time, value in zip(times, values, strict=True))
+    path = write_problem(
+        tmp_path / "decay",
+        model_xml=DECAY_SBML[: DECAY_SBML.index("<listOfEvents>")] + "</model></sbml>",
+        conditions_tsv="conditionId\nonly\n",
+        measurements_tsv="observableId\tsimulationConditionId\ttime\tmeasurement\n" + rows,
+        observables_tsv="observableId\tobservableFormula\tnoiseFormula\ny\tx\t0.2\n",
+        parameters_tsv="parameterId\tparameterScale\tlowerBound\tupperBound\tnominalValue\testimate\n"
+        "k\tlog10\t0.01\t10\t0.5\t1\n",
+    )
+    posterior = nf.sample(nf.read_petab(path), draws=600, warmup=200, chains=2)
+    logs = np.linspace(-2, 1, 4001)
+    misfit = (values - 2 * np.exp(-(10 ** logs[:, None]) * times)) / 0.2
+    weights = np.exp(-0.5 * (misfit**2).sum(axis=1))
+    mean = np.average(10**logs, weights=weights)
+    deviation = np.sqrt(np.average((10**logs - mean) ** 2, weights=weights))
+    drawn = posterior.constants["k"]
+    assert drawn.mean() == pytest.approx(mean, abs=0.15 * deviation)
+    assert drawn.std() == pytest.approx(deviation, rel=0.15)
