@@ -1,5 +1,6 @@
 """Draws from a posterior by the No-U-Turn Sampler, from the optimum, with the information there as mass matrix."""
 
+import functools
 import importlib
 import time
 import warnings
@@ -304,7 +305,7 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
     began = time.perf_counter()
     log, of_each = density.log, map_in_turn if density.in_turn else jax.vmap
     start_key, adapt_key, draw_key = jax.random.split(key, 3)
-    starts = jax.jit(of_each(lambda start: nearer(log, start)))(jax.random.normal(start_key, (chains, density.size)))
+    starts = jax.jit(of_each(functools.partial(nearer, log)))(jax.random.normal(start_key, (chains, density.size)))
     adaptation = blackjax.window_adaptation(blackjax.nuts, log, target_acceptance_rate=acceptance)
 
     def adapt(key: PRNGKeyArray, start: Array) -> PyTree:
@@ -338,7 +339,14 @@ def draw_chains(density: Density, draws: int, chains: int, warmup: int, acceptan
 
 def map_in_turn(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """As `jax.vmap`, one after the other."""
-    return lambda *values: jax.lax.map(lambda own: function(*own), values)
+
+    def step(count: int, own: tuple[PyTree, ...]) -> tuple[int, PyTree]:
+        return count, function(*own)
+
+    def on_all(*values: PyTree) -> PyTree:
+        return jax.lax.scan(step, 0, values)[1]
+
+    return on_all
 
 
 def nearer(log: PyTree, start: Array) -> Array:
