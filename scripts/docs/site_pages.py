@@ -44,6 +44,7 @@ GROUPS = {
 FOLDERS = {
     "data": "Data",
     "fitting": "Fitting",
+    "population": "Populations",
     "discover": "Discovery of equations",
     "export": "Exports",
     "petab": "PEtab problems and SBML models",
@@ -51,11 +52,15 @@ FOLDERS = {
     "model": "Models",
     "solver": "Solvers",
     "objectives": "Objectives",
+    "likelihood": "Likelihoods",
     "optimizers": "Optimizers",
     "training": "Stages, members and callbacks",
     "evaluation": "Scores",
     "sysid": "Linear identification",
     "uncertainty": "Uncertainty",
+    "sample": "Posteriors",
+    "analysis": "Operating points and responses",
+    "ecosystem": "Conventions of other packages",
     "storage": "Files",
 }
 # What users call of these classes, or override in subclasses; their other members serve the package alone. Classes that
@@ -69,7 +74,7 @@ MEMBERS = {
     "Encoder": "",
     "Ensemble": "predict predict_frame solve bands constants",
     "Fit": "constants equations derived predict predict_frame bands score assess diagnose confidence laplace "
-    "likelihood check_residuals plot save",
+    "likelihood check_residuals equilibria linearize hopf_points to_xarray plot save",
     "Fitted": "",
     "Hybrid": "",
     "Known": "",
@@ -82,7 +87,8 @@ MEMBERS = {
     "Objective": "nominal bounds on_scale log_likelihood gradient fisher_information log_prior gradient_of_log_prior "
     "simulate chi2",
     "Options": "",
-    "PEtabFit": "parameters standard_errors sentence intervals profiles write draw plot",
+    "PEtabFit": "parameters standard_errors sentence intervals profiles confidence score to_model to_models predict write "
+    "draw plot",
     "Penalty": "",
     "Polynomial": "",
     "Record": "",
