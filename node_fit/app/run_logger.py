@@ -190,7 +190,9 @@ class RunLogger(Callback):
         # Later attempts have rows, too.
         later = self.files.last_step_after(self.attempt) if config.resume else None
         step = later or (-1 if found is None else found.step)
-        rows = self.files.begin_metrics(step) if self.attempt == 1 or found is not None else self.files.read_metrics()
+        # The first attempt may have been found without training.
+        begins = self.attempt == 1 or found is not None or not self.files.metrics.is_file()
+        rows = self.files.begin_metrics(step) if begins else self.files.read_metrics()
         self.before = rows[-1]["seconds"] if rows else 0.0
         if found is not None:
             self.console.print(f"resuming from step {step}")
