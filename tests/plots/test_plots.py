@@ -338,3 +338,14 @@ def test_a_chunk_is_logged_with_its_attempt(tmp_path, monkeypatch):
         logger.on_attempt("several starts", "as chosen is poor")
         logger.checkpoints = idle
     assert [row["attempt"] for row in files.read_metrics()] == ["as chosen", "several starts"]
+
+
+def test_a_log_begins_with_the_first_attempt_that_trains(tmp_path):
+    idle = MagicMock(number=None)
+    files = RunDirectory(tmp_path)
+    logger = RunLogger(OmegaConf.create({"resume": None}), files, idle, idle, idle)
+    logger.on_attempt("small network beside it", "the linear system is poor")
+    logger.checkpoints = idle
+    logger.restore(lambda *_: idle)
+    files.add_metrics([Record(10, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], logger.attempt_name)
+    assert [row["attempt"] for row in files.read_metrics()] == ["small network beside it"]
