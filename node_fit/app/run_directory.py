@@ -149,7 +149,9 @@ class RunDirectory:
 
     def holds_run(self) -> bool:
         """Whether there is a run to resume."""
-        return bool(steps_in(self.checkpoints)) or self.starts.is_file()
+        # The first attempt may have been found without training.
+        folders = self.checkpoints, *self.checkpoints.glob("attempt-*")
+        return any(map(steps_in, folders)) or self.starts.is_file()
 
     def write_record(self, command: Mapping[str, object], data: Mapping[str, Dataset]) -> None:
         """Writes a new identity, how the run was started, and the fingerprints of its data."""
