@@ -87,8 +87,8 @@ MEMBERS = {
     "Objective": "nominal bounds on_scale log_likelihood gradient fisher_information log_prior gradient_of_log_prior "
     "simulate chi2",
     "Options": "",
-    "PEtabFit": "parameters standard_errors sentence intervals profiles confidence score to_model to_models predict write "
-    "draw plot",
+    "PEtabFit": "parameters standard_errors sentence intervals profiles confidence score to_model to_models predict "
+    "write draw plot",
     "Penalty": "",
     "Polynomial": "",
     "Record": "",

@@ -351,6 +351,5 @@ def test_a_log_begins_with_the_first_attempt_that_trains(tmp_path):
     files.add_metrics([Record(10, "main", 1.0, None, 1.0, 0.1, 3, 0, 0.5)], logger.attempt_name)
     assert [row["attempt"] for row in files.read_metrics()] == ["small network beside it"]
     assert not files.holds_run()
-    files.checkpoints_of(2).mkdir(parents=True)
     (files.checkpoints_of(2) / f"10{SUFFIX}").touch()
     assert files.holds_run(), "its checkpoints are those of a later attempt"
