@@ -4,7 +4,7 @@ Each row keeps the line that it came from.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import numpy as np
@@ -181,7 +181,8 @@ def describe_place(tables: Sequence[RawTable], index: int, reader: RawTable) -> 
     return table.row(row) + ("" if table is reader else f" of {table.origin}")
 
 
-class Assembled(NamedTuple, Generic[Data]):
+@dataclass(frozen=True)
+class Assembled(Generic[Data]):
     """Trajectories of tables, and how many measurements each value of a state is the mean of; None if of one each."""
 
     data: Data

@@ -309,7 +309,7 @@ def with_limits(
             f"{data.states[state]!r} has a limit among repeated measurements of trajectory {data.trajectories[row]!r} "
             f"at {data.time} = {data.ts[row, at]:g}, which has no mean; make each repeat a trajectory of its own."
         )
-    return values._replace(data=replace(values.data, censored=sides.astype(np.int8)))
+    return replace(values, data=replace(values.data, censored=sides.astype(np.int8)))
 
 
 def without_columns(table: RawTable, names: Sequence[str]) -> RawTable:
@@ -445,7 +445,7 @@ def with_sigma(assembled: Assembled[Data], sigma: Sigma, states: Sequence[str]) 
 
     **Raises:** `ValueError` if a measurement has no positive standard deviation.
     """
-    data, counts = assembled
+    data, counts = assembled.data, assembled.counts
     if sigma == ESTIMATE:
         return data
     given = {name: sigma[name] if isinstance(sigma, Mapping) else sigma for name in states}
