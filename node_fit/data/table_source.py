@@ -102,7 +102,7 @@ class Table:
     header: int | None = None
     first_row: int | None = None
     decimal: str | None = None
-    missing: Sequence[str | float] | None = None
+    missing: Sequence[str | float | int] | None = None
     sheet: str | None = None
     time_format: str | None = None
     input_gaps: str | Mapping[str, str] = "auto"

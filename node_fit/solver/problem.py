@@ -178,11 +178,11 @@ class Interval(eqx.Module):
     In a scan, that axis comes first.
     """
 
-    begin: Float[Array, "*interval trajectory"]
-    end: Float[Array, "*interval trajectory"]
-    row: Float[Array, "*interval trajectory"]
-    length: Float[Array, "*interval trajectory"]
-    coefficients: tuple[Float[Array, "*interval trajectory input"], ...]
+    begin: Float[AnyArray, "*interval trajectory"]
+    end: Float[AnyArray, "*interval trajectory"]
+    row: Float[AnyArray, "*interval trajectory"]
+    length: Float[AnyArray, "*interval trajectory"]
+    coefficients: tuple[Float[AnyArray, "*interval trajectory input"], ...]
     jumps: Jumps | None = None
 
     def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
@@ -191,7 +191,7 @@ class Interval(eqx.Module):
             return y
         return jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)
 
-    def inputs_at(self, t: Float[Array, " trajectory"]) -> Float[Array, "trajectory input"]:
+    def inputs_at(self, t: Float[AnyArray, " trajectory"]) -> Float[AnyArray, "trajectory input"]:
         """The inputs at a time of each trajectory within the interval."""
         first, *rest = self.coefficients[::-1]
         if not rest:

@@ -18,7 +18,7 @@ def fit_of(data: nf.Dataset) -> nf.Fit:
         members=(),
         status="completed",
         reason="",
-        history=(),
+        history=[],
         steps=0,
         parameters=0,
         compiles=0,

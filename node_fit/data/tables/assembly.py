@@ -186,7 +186,7 @@ class Assembled(Generic[Data]):
     """Trajectories of tables, and how many measurements each value of a state is the mean of; None if of one each."""
 
     data: Data
-    counts: Int[np.ndarray, "trajectory time state"] | None
+    counts: Float[np.ndarray, "trajectory time state"] | None
 
 
 def assemble(
@@ -313,7 +313,7 @@ def bridge_input(
     tables: Sequence[RawTable],
     t: Float[np.ndarray, " row"],
     values: Float[np.ndarray, " row"],
-    rows: Sequence[Rows],
+    rows: Sequence[Int[np.ndarray, " _"]],
     at: Rows,
     name: str,
     gap: str,

@@ -36,7 +36,7 @@ PLAIN_WORDS = frozenset({"", "na", "nan", "null"})
 COMMON = Missing(MISSING_WORDS)
 
 
-def missing_values(given: Sequence[str | float] | None) -> Missing:
+def missing_values(given: Sequence[str | float | int] | None) -> Missing:
     """What stands for a missing number, by the user's words or numbers; the common words if there are none."""
     if given is None:
         return COMMON
@@ -44,7 +44,7 @@ def missing_values(given: Sequence[str | float] | None) -> Missing:
     return Missing(frozenset({"", *(str(word).strip().lower() for word in given)}), tuple(numbers))
 
 
-def sentinel_of(word: str | float) -> float | None:
+def sentinel_of(word: str | float | int) -> float | None:
     try:
         return float(word)
     except ValueError:

@@ -157,7 +157,7 @@ class Equations(eqx.Module):
         return tuple(dict.fromkeys(found))
 
     def __call__(
-        self, names: Mapping[str, Float[Array, "..."]], given: Mapping[Expression, Float[Array, "..."]] = NOTHING
+        self, names: Mapping[str, Float[Array, "..."]], given: Mapping[Expression, Array] = NOTHING
     ) -> dict[str, Float[Array, "..."]]:
         """Evaluates all right-hand sides.
 

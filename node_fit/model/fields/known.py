@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -122,7 +122,7 @@ class Constants(eqx.Module):
 
     def values(self) -> dict[str, Float[Array, ""]]:
         """The constants by name, in the user's units and the dtype of `raw`."""
-        return cast(dict[str, Array], self.named(self.raw))
+        return {name: jnp.asarray(value) for name, value in self.named(self.raw).items()}
 
     @property
     def symbols(self) -> tuple[str, ...]:

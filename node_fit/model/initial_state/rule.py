@@ -301,7 +301,7 @@ class Stated(AbstractStart):
         system: System,
         batch: Batch,
         *,
-        values: Mapping[str, str | float],
+        values: Mapping[str, str | float | int],
         constants: Mapping[str, ConstantConfig] | None = None,
         local: Mapping[str, str] = MappingProxyType({}),
         groups: Mapping[str, Groups] = MappingProxyType({}),
