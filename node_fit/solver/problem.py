@@ -178,11 +178,11 @@ class Interval(eqx.Module):
     In a scan, that axis comes first.
     """
 
-    begin: Float[AnyArray, "*interval trajectory"]
-    end: Float[AnyArray, "*interval trajectory"]
-    row: Float[AnyArray, "*interval trajectory"]
-    length: Float[AnyArray, "*interval trajectory"]
-    coefficients: tuple[Float[AnyArray, "*interval trajectory input"], ...]
+    begin: Float[Array, "*interval trajectory"]
+    end: Float[Array, "*interval trajectory"]
+    row: Float[Array, "*interval trajectory"]
+    length: Float[Array, "*interval trajectory"]
+    coefficients: tuple[Float[Array, "*interval trajectory input"], ...]
     jumps: Jumps | None = None
 
     def begun(self, y: Float[Array, "trajectory state"]) -> Float[Array, "trajectory state"]:
@@ -191,7 +191,7 @@ class Interval(eqx.Module):
             return y
         return jnp.where((self.end > self.begin)[:, None], self.jumps.after(y), y)
 
-    def inputs_at(self, t: Float[AnyArray, " trajectory"]) -> Float[AnyArray, "trajectory input"]:
+    def inputs_at(self, t: Float[Array, " trajectory"]) -> Float[Array, "trajectory input"]:
         """The inputs at a time of each trajectory within the interval."""
         first, *rest = self.coefficients[::-1]
         if not rest:
@@ -204,7 +204,7 @@ class Interval(eqx.Module):
 
 def at_row(intervals: Intervals, index: int) -> Interval:
     """The interval with this index of each trajectory."""
-    one = jax.tree.map(lambda x: x[:, index], intervals)
+    one = jax.tree.map(lambda x: jnp.asarray(x)[:, index], intervals)
     return Interval(one.begin, one.end, one.row, one.length, one.coefficients, one.jumps)
 
 
