@@ -11,7 +11,13 @@ MAX_SECONDS, MAX_CHARACTERS = 2.0, 500
 CHEAP = {name: each for name, each in {**HOSTILE_FILES, **HOSTILE_TABLES}.items() if each.is_cheap}
 
 
-@pytest.mark.parametrize("hostile", [pytest.param(each, id=name) for name, each in CHEAP.items()])
+# Checks of hints, which the quick tests may run with, take longer for each cell than reading it.
+OF_MANY_CELLS = {"rows of 16,384 cells": [pytest.mark.slow]}
+
+
+@pytest.mark.parametrize(
+    "hostile", [pytest.param(each, id=name, marks=OF_MANY_CELLS.get(name, ())) for name, each in CHEAP.items()]
+)
 def test_a_hostile_file_ends_in_a_sentence_soon(hostile: HostileFile, tmp_path):
     path = hostile.write(tmp_path)
     began = time.process_time()
