@@ -208,9 +208,10 @@ class PEtabRun:
         """Says which files hold models, and why an experiment has none."""
         files = [each["file"] for each in models.values() if "file" in each]
         if files:
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             self.say(
-                f"models: {files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}; node_fit.load(FILE) "
-                "predicts, and python -m node_fit.export FILE exports"
+                f"models: {self.files.path / files[0]}{more}; node_fit.load(FILE) predicts, and python -m "
+                "node_fit.export FILE exports"
             )
         left_out = [each["left_out"] for each in models.values() if "left_out" in each]
         if left_out:

@@ -144,9 +144,7 @@ class ExperimentModel:
             data = blank_rows(tuple(channels), self.record.times)
             scaler = Scaler.from_dataset(data, identity=True)
             start = Stated(system, Batch.from_dataset(data, scaler), values=self.start)
-            solver = numbers_as_arrays(
-                Solver("dopri8" if self.events else "kvaerno5", rtol=MODEL_RTOL, atol=MODEL_ATOL, max_steps=MAX_STEPS)
-            )
+            solver = numbers_as_arrays(Solver("kvaerno5", rtol=MODEL_RTOL, atol=MODEL_ATOL, max_steps=MAX_STEPS))
             return NeuralODE(field, start, readout, scaler, solver, system, tuple(channels), ())
 
     # What is simulated

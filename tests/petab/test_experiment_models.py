@@ -109,7 +109,7 @@ def test_a_problem_answers_in_the_words_of_other_fits(fit):
 def test_a_run_writes_models_that_export(tmp_path):
     path = write_problem(tmp_path / "decay")
     ran = run_node_fit(tmp_path, "data=petab", f"data.path={path}", "restarts=0", "hydra.run.dir=run", "report=false")
-    assert "models: models/low.safetensors and 1 more" in ran.out
+    assert f"models: {tmp_path / 'run/models/low.safetensors'} and 1 more" in ran.out
     models = json.loads((tmp_path / "run/summary.json").read_text())["models"]
     assert models["high"] == {"file": "models/high.safetensors"}
     target = "--to", "c", "--out", "low"
