@@ -30,7 +30,7 @@ from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
 from .likelihood import POPULATION_METHODS, Method, Population, Structure
 from .noise import NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
-from .search import MAX_GAIN, Optimum, find_hessian, search_from_starts
+from .search import MAX_GAIN, Optimum, leave_saddles, search_from_starts
 from .subjects import Subjects
 
 if TYPE_CHECKING:
@@ -497,12 +497,11 @@ def fit_population(
         problem = build_population(train, random, population, options)
         if population.evaluate:
             optimum, values = evaluate_given(problem, population.method), []
+            hessian = np.full((len(optimum.x),) * 2, np.nan)
         else:
             restarts = options.restarts if isinstance(options.restarts, int) else 1
             optimum, values = search_from_starts(problem, population.method, restarts, options.seed, tell)
-        hessian = (
-            np.full((len(optimum.x),) * 2, np.nan) if population.evaluate else find_hessian(optimum, population.method)
-        )
+            optimum, hessian = leave_saddles(optimum, population.method)
         quadrature = optimum.population.quadrature(optimum.x, optimum.z, population.nodes) if population.nodes else None
     return PopulationFit(
         optimum,
@@ -585,5 +584,5 @@ def evaluate_given(population: Population, method: Method) -> Optimum:
     population = population.settled(x, population.still)
     z = population.still if method == "fo" else population.find_modes(x, interaction=method != "foce")
     population = population.settled(x, z)
-    value, gradient = population.objective(x, z, method)
-    return Optimum(population, x, z, value, gradient, 1)
+    value, slopes = population.objective_by_subject(x, z, method)
+    return Optimum(population, x, z, value, slopes, 1)

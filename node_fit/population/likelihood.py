@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..data.batch import Batch
-from ..minimize.compiled import FLAT_ROUNDINGS, DampedSearch, search_damped
+from ..minimize.compiled import DampedSearch, search_damped
 from ..minimize.host import Damping
 from ..model.neural_ode import NeuralODE
 from ..runtime.placement import scope
@@ -29,8 +29,10 @@ from .subjects import Expansion, Subjects, compile_program, expand_predictions
 # J. Pharmacokinet. Pharmacodyn. 34, 2007).
 Method = Literal["focei", "foce", "fo", "laplace", "quadrature"]
 POPULATION_METHODS: tuple[Method, ...] = get_args(Method)
-# Of the search for modes.
-MODE_DAMPING, MODE_EVALUATIONS = Damping(1e-3, 0.2, 5.0, 1e-12, 1e8), 60
+# Of the search for modes: it ends a step after one that lowers half the misfit by less than `MODE_GAIN`.
+MODE_DAMPING, MODE_EVALUATIONS, MODE_GAIN = Damping(1e-3, 0.1, 5.0, 1e-12, 1e8), 40, 1e-8
+# More than the negative logarithm of the standard deviation of a measurement.
+ROOM = 50.0
 # The most effects, and the most evaluations of a subject, that quadrature takes.
 MAX_QUADRATURE_NODES = 20_000
 
@@ -141,13 +143,24 @@ class Population:
         **Arguments:** `begin`: where the search begins; at 0 if None. `interaction`: whether the noise follows the
         subject's own prediction, and not the typical one.
         """
+        return self.find_modes_and_expansion(x, begin, interaction=interaction)[0]
+
+    def find_modes_and_expansion(
+        self,
+        x: Float[np.ndarray, " parameter"],
+        begin: Float[np.ndarray, "subject effect"] | None = None,
+        *,
+        interaction: bool = True,
+    ) -> tuple[Float[np.ndarray, "subject effect"], Expansion | None]:
+        """The modes, see `find_modes`, and the predictions there with two derivatives; None without effects."""
         subjects = self.subjects
         z = self.still if begin is None else begin
         if not z.shape[1]:
-            return z
+            return z, None
         with scope("x64"):
-            where = (jnp.asarray(subjects.steps), subjects.model, subjects.batch)
-            return np.asarray(search_modes(self.structure, interaction, *where, *self.given(x, z)))
+            where = (jnp.asarray(subjects.counts), subjects.model, subjects.batch)
+            modes, expansion = search_modes(self.structure, interaction, *where, *self.given(x, z))
+            return np.asarray(modes), expansion
 
     def objective(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], method: Method | str
@@ -157,12 +170,27 @@ class Population:
         **Arguments:** `z`: the modes of the effects there (`find_modes`); 0 for `fo` and `pooled`, which is the
         likelihood without effects.
         """
+        value, slopes = self.objective_by_subject(x, z, method)
+        return value, slopes.sum(axis=0)
+
+    def objective_by_subject(
+        self,
+        x: Float[np.ndarray, " parameter"],
+        z: Float[np.ndarray, "subject effect"],
+        method: Method | str,
+        expansion: Expansion | None = None,
+    ) -> tuple[float, Float[np.ndarray, "subject parameter"]]:
+        """The objective, and the gradient of each subject's part of it.
+
+        **Arguments:** `expansion`: of the predictions at the effects `z`, where it is known already.
+        """
         subjects = self.subjects
-        expansion = subjects.expand(self.phi(x, z), {"pooled": 1, "laplace": 3}.get(method, 2))
+        if expansion is None or method == "laplace":
+            expansion = subjects.expand(self.phi(x, z), {"pooled": 1, "laplace": 3}.get(method, 2))
         typical = subjects.expand(self.phi(x, self.still), 2) if method == "foce" else expansion
         with scope("x64"):
-            value, gradient = objective_and_gradient(self.structure, method, expansion, typical, *self.given(x, z))
-            return float(value) + self.added, np.asarray(gradient)
+            values, slopes = parts_and_gradients(self.structure, method, expansion, typical, *self.given(x, z))
+            return float(values.sum()) + self.added, np.asarray(slopes)
 
     def quadrature(
         self, x: Float[np.ndarray, " parameter"], z: Float[np.ndarray, "subject effect"], nodes: int = 9
@@ -255,51 +283,79 @@ def curvature_of(slopes: Float[Array, "row channel effect"], weight: Float[Array
 def search_modes(
     structure: Structure,
     interaction: bool,
-    steps: Int[Array, ""],
+    steps: Int[Array, " interval"],
     model: NeuralODE,
     batch: Batch,
     x: Array,
     begin: Array,
     y: Array,
     mask: Array,
-) -> Float[Array, "subject effect"]:
-    """Damped Gauss-Newton steps of all subjects at once."""
+) -> tuple[Float[Array, "subject effect"], Expansion]:
+    """Damped Newton steps of all subjects at once; returns the modes, and the predictions there with two derivatives.
+
+    Where the curvature is not positive, the expected one takes its place.
+    """
     parts, noise, coordinates = structure.parts(x), structure.noise, structure.coordinates
 
-    def search(begin: Array, subject: Batch, y: Array, mask: Array) -> Array:
+    def search(begin: Array, subject: Batch, y: Array, mask: Array) -> tuple[Array, Expansion]:
         alone: Batch = jax.tree.map(lambda x: x[None], subject)
 
-        def predict(z: Array) -> tuple[Array, Array]:
-            f, slopes = expand_predictions(1, steps, model, coordinates, alone, parts.phi(z)[None])
-            h, factor = jax.jvp(noise.transform, (f[0],), (jnp.ones_like(f[0]),))
-            return h, contract("rcp,pe->rce", factor[..., None] * slopes[0], parts.factor)
+        def expand(z: Array, order: int = 2) -> Expansion:
+            found = expand_predictions(order, steps, model, coordinates, alone, parts.phi(z)[None])
+            return Expansion(*(part[0] for part in found))
 
-        fixed = None if interaction else noise.variance(predict(begin * 0)[0], parts.noise)
+        fixed = None if interaction else noise.variance(noise.transform(expand(begin * 0, 0).f), parts.noise)
 
-        def look(z: Array) -> tuple[Array, tuple[Array, Array]]:
-            h, slopes = predict(z)
-            half = jax.value_and_grad(lambda h: 0.5 * measurement_misfit(noise, parts, h, y, mask, fixed))
-            value, by_h = half(h)
-            curvature = curvature_of(slopes, weights(noise, parts, h, mask, fixed))
-            return value + 0.5 * z @ z, (contract("rc,rce->e", by_h, slopes) + z, curvature)
+        def look(z: Array) -> tuple[Array, tuple[Array, Array, Expansion]]:
+            expansion = expand(z)
+            transformed = predict_near(noise, parts, expansion, parts.phi(z))
+
+            def joint(z: Array) -> Array:
+                return half_misfit(noise, parts, transformed, z, y, mask, fixed)
+
+            gradient, exact = jax.grad(joint)(z), jax.hessian(joint)(z)
+            expected = curvature_of(jax.jacfwd(transformed)(z), weights(noise, parts, transformed(z), mask, fixed))
+            is_positive = jnp.isfinite(jnp.linalg.cholesky(exact)).all()
+            return joint(z), (gradient, jnp.where(is_positive, exact, expected), expansion)
 
         # Logarithms of variances may be negative, and the search compares shares of a positive value.
-        room = 1 + 2 * jnp.abs(look(begin)[0])
+        room = ROOM * (1 + mask.sum())
 
         def propose(now: DampedSearch) -> tuple[Array, Array]:
-            gradient, curvature = now.at
+            gradient, curvature, _ = now.at
             whole = jnp.linalg.solve(curvature, gradient)
             damped = curvature * (1 + now.damping * jnp.eye(len(gradient), dtype=gradient.dtype))
-            flat = gradient @ whole <= FLAT_ROUNDINGS * jnp.finfo(gradient.dtype).eps * now.value
-            return now.best - jnp.linalg.solve(damped, gradient), flat
+            return now.best - jnp.linalg.solve(damped, gradient), gradient @ whole <= MODE_GAIN
 
-        def look_above(z: Array) -> tuple[Array, tuple[Array, Array]]:
+        def look_above(z: Array) -> tuple[Array, tuple[Array, Array, Expansion]]:
             value, at = look(z)
             return value + room, at
 
-        return search_damped(look_above, propose, begin, damping=MODE_DAMPING, evaluations=MODE_EVALUATIONS).best
+        end = search_damped(look_above, propose, begin, damping=MODE_DAMPING, evaluations=MODE_EVALUATIONS)
+        return end.best, end.at[2]
 
     return jax.vmap(search)(begin, batch, y, mask)
+
+
+def predict_near(
+    noise: ResidualNoise, parts: Parameters, expansion: Expansion, here: Float[Array, " coordinate"]
+) -> Callable[[Array], Float[Array, "row channel"]]:
+    """A subject's transformed predictions as a function of its effects, near the coordinates where they were
+    expanded."""
+    return lambda z: noise.transform(extrapolate(expansion, parts.phi(z) - here))
+
+
+def half_misfit(
+    noise: ResidualNoise,
+    parts: Parameters,
+    transformed: Callable[[Array], Array],
+    z: Array,
+    y: Array,
+    mask: Array,
+    variance: Array | None,
+) -> Float[Array, ""]:
+    """Half the misfit of measurements and effects."""
+    return 0.5 * (measurement_misfit(noise, parts, transformed(z), y, mask, variance) + z @ z)
 
 
 def extrapolate(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
@@ -315,7 +371,7 @@ def extrapolate(expansion: Expansion, delta: Float[Array, " coordinate"]) -> Flo
 
 
 @compile_program
-def objective_and_gradient(
+def parts_and_gradients(
     structure: Structure,
     method: str,
     expansion: Expansion,
@@ -324,16 +380,14 @@ def objective_and_gradient(
     z: Array,
     y: Array,
     mask: Array,
-) -> tuple[Array, Array]:
-    """The objective of all subjects, from the expansions of their predictions at the effects `z` and at none."""
+) -> tuple[Float[Array, " subject"], Float[Array, "subject parameter"]]:
+    """Each subject's part of the objective with its gradient, from the expansions of its predictions at the effects
+    `z` and at none."""
 
-    def total(x: Array) -> Array:
-        def one(expansion: Expansion, typical: Expansion, z: Array, y: Array, mask: Array) -> Array:
-            return of_subject(structure, method, x, expansion, typical, z, y, mask)
+    def one(expansion: Expansion, typical: Expansion, z: Array, y: Array, mask: Array) -> tuple[Array, Array]:
+        return jax.value_and_grad(lambda x: of_subject(structure, method, x, expansion, typical, z, y, mask))(x)
 
-        return jax.vmap(one)(expansion, typical, z, y, mask).sum()
-
-    return jax.value_and_grad(total)(x)
+    return jax.vmap(one)(expansion, typical, z, y, mask)
 
 
 def of_subject(
@@ -348,11 +402,7 @@ def of_subject(
 ) -> Float[Array, ""]:
     """A subject's part of the objective."""
     noise, parts = structure.noise, structure.parts(x)
-    here = jax.lax.stop_gradient(parts.phi(z))
-
-    def transformed(z: Array) -> Float[Array, "row channel"]:
-        return noise.transform(extrapolate(expansion, parts.phi(z) - here))
-
+    transformed = predict_near(noise, parts, expansion, jax.lax.stop_gradient(parts.phi(z)))
     if method == "pooled":
         return measurement_misfit(noise, parts, transformed(z), y, mask)
     fixed = None
@@ -363,8 +413,7 @@ def of_subject(
         return linearised(noise, parts, transformed, z, y, mask, fixed)
 
     def joint(z: Array) -> Float[Array, ""]:
-        """Half the misfit of measurements and effects."""
-        return 0.5 * (measurement_misfit(noise, parts, transformed(z), y, mask, fixed) + z @ z)
+        return half_misfit(noise, parts, transformed, z, y, mask, fixed)
 
     # A Newton step at the mode stays there, and has the derivative of the mode by the parameters.
     curvature = jax.lax.stop_gradient(jax.hessian(joint)(z))

@@ -50,7 +50,7 @@ class KnownPopulation(NamedTuple):
         x, z, problem = optimum.x, optimum.z, optimum.population
         subjects, structure, spread = problem.subjects, problem.structure, problem.spread_of_modes(x, z)
         model = subjects.model_at(x[: structure.ends[0]])
-        return KnownPopulation(model, structure, x, method, subjects.names, z, spread, subjects.steps)
+        return KnownPopulation(model, structure, x, method, subjects.names, z, spread, subjects.most_steps)
 
     def predict(self, data: Dataset, level: float = BAND_LEVEL, seed: int = 0) -> "SubjectPredictions":
         """Predicts subjects; see `predict_subjects`."""
@@ -165,7 +165,7 @@ def draw_curves(optimum: Optimum, data: Dataset) -> SubjectCurves:
     grid: Float[np.ndarray, "subject time"] = np.linspace(first, last, CURVE_TIMES, axis=1)
     wide = with_times(data, list(grid))
     subjects = Subjects.of(problem.subjects.model, problem.structure.coordinates, wide)
-    subjects = replace(subjects, steps=problem.subjects.steps)
+    subjects = replace(subjects, steps=problem.subjects.most_steps)
     grown = Population(subjects, problem.structure)
     rows = np.zeros(grid.shape, int)
     lengths: list[int] = wide.lengths.tolist()

@@ -6,17 +6,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 
 from ..minimize.restarts import draw_evenly
 from ..solver.held_steps import BETWEEN
 from .likelihood import Method, Population
+from .subjects import Expansion
 
 POPULATION_LOG = logging.getLogger(__name__)
 # What stands for an objective that can't be computed, so that a line search turns back.
 FAR = 1e12
-# A search ends where the gradient by every parameter is below this, and after so many iterations.
-GRADIENT, MAX_ITERATIONS = 1e-4, 400
+# A search ends where the gradient by every parameter is below this, after so many iterations, or where this many of
+# them have lowered the objective by less than `MIN_PROGRESS`.
+GRADIENT, MAX_ITERATIONS, IDLE_ITERATIONS, MIN_PROGRESS = 1e-4, 400, 4, 1e-5
 # Searches, each with solver steps that are settled where the last one has ended.
 MAX_DESCENTS = 3
 # Of the noise without effects, this share is noise beside them.
@@ -35,18 +37,21 @@ START_FACTOR = 5.0
 HESSIAN_STEP = 1e-4
 # The search has come to its end where another Newton step would lower the objective by less than this.
 MAX_GAIN = 0.01
+# Steps along a direction of negative curvature, as parameters' logarithms, and how often a saddle is left.
+SADDLE_STEPS, MAX_SADDLES = (1.0, 0.3, 0.1), 5
 
 
 @dataclass
 class Descent:
     """The objective of a population along a search, which keeps the modes that it has found.
 
-    - `evaluations`: of the objective, so far.
+    - `slopes`: the gradients of the subjects' parts at the last point. `evaluations`: of the objective, so far.
     """
 
     population: Population
     method: Method | str
     z: Float[np.ndarray, "subject effect"] = field(init=False)
+    slopes: Float[np.ndarray, "subject parameter"] = field(init=False)
     evaluations: int = 0
 
     def __post_init__(self):
@@ -56,21 +61,21 @@ class Descent:
         """The objective and its gradient; `FAR` where there is none."""
         self.evaluations += 1
         with np.errstate(all="ignore"):
-            z = self.modes(x)
-            value, gradient = self.population.objective(x, z, self.method)
-            if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            z, expansion = self.modes(x)
+            value, slopes = self.population.objective_by_subject(x, z, self.method, expansion)
+            if not (np.isfinite(value) and np.isfinite(slopes).all()):
                 if not self.z.any():
                     return FAR, np.zeros_like(x)
                 self.z = self.population.still  # Modes of another place may be no start here.
                 return self(x)
-        self.z = z
-        return value, gradient
+        self.z, self.slopes = z, slopes
+        return value, slopes.sum(axis=0)
 
-    def modes(self, x: Float[np.ndarray, " parameter"]) -> Float[np.ndarray, "subject effect"]:
+    def modes(self, x: Float[np.ndarray, " parameter"]) -> tuple[Float[np.ndarray, "subject effect"], Expansion | None]:
         if self.method in ("fo", "pooled"):
-            return self.population.still
-        z = self.population.find_modes(x, self.z, interaction=self.method != "foce")
-        return np.where(np.isfinite(z), z, 0.0)
+            return self.population.still, None
+        z, expansion = self.population.find_modes_and_expansion(x, self.z, interaction=self.method != "foce")
+        return np.where(np.isfinite(z), z, 0.0), expansion
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,19 @@ class Optimum:
     """Where a search has ended.
 
     - `x`: the parameters. `z`: the modes of the effects there. `value`: the objective.
-    - `gradient`: of the objective, by each parameter. `evaluations`: of the objective.
+    - `slopes`: of the objective's parts, one of each subject. `evaluations`: of the objective.
     """
 
     population: Population
     x: Float[np.ndarray, " parameter"]
     z: Float[np.ndarray, "subject effect"]
     value: float
-    gradient: Float[np.ndarray, " parameter"]
+    slopes: Float[np.ndarray, "subject parameter"]
     evaluations: int
+
+    @property
+    def gradient(self) -> Float[np.ndarray, " parameter"]:
+        return self.slopes.sum(axis=0)
 
 
 def begin_without_effects(population: Population) -> Float[np.ndarray, " parameter"]:
@@ -159,11 +168,30 @@ def screen(population: Population) -> Float[np.ndarray, " coordinate"]:
 
 
 def minimize_objective(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
-    """The parameters of the least objective near some (BFGS; Nocedal and Wright, Numerical Optimization, 2006)."""
-    objective = Descent(population, method)
-    end = minimize(objective, x, jac=True, method="BFGS", options={"gtol": GRADIENT, "maxiter": MAX_ITERATIONS})
-    value, gradient = objective(np.asarray(end.x))
-    return Optimum(population, np.asarray(end.x), objective.z, value, gradient, objective.evaluations)
+    """The parameters of the least objective near some (BFGS; Nocedal and Wright, Numerical Optimization, 2006).
+
+    It begins with the curvature that the subjects' gradients tell (Berndt, Hall, Hall and Hausman, Ann. Econ. Soc.
+    Meas. 3, 1974), and at least 1, so that no logarithm makes a large first step.
+    """
+    objective, values = Descent(population, method), list[float]()
+
+    def stop_when_idle(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        if len(values) > IDLE_ITERATIONS and values[-1 - IDLE_ITERATIONS] - values[-1] < MIN_PROGRESS:
+            raise StopIteration
+
+    objective(x)
+    curvature = objective.slopes.T @ objective.slopes / 2 + np.eye(len(x))
+    options = {"gtol": GRADIENT, "maxiter": MAX_ITERATIONS, "hess_inv0": invert(curvature)}
+    end = minimize(objective, x, jac=True, method="BFGS", callback=stop_when_idle, options=options)
+    value, _ = objective(np.asarray(end.x))
+    return Optimum(population, np.asarray(end.x), objective.z, value, objective.slopes, objective.evaluations)
+
+
+def invert(curvature: Float[np.ndarray, "parameter parameter"]) -> Float[np.ndarray, "parameter parameter"]:
+    """The inverse of a positive definite matrix, symmetric in all digits."""
+    inverse = np.linalg.inv(curvature)
+    return (inverse + inverse.T) / 2
 
 
 def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], method: Method | str) -> Optimum:
@@ -172,7 +200,7 @@ def find_optimum(population: Population, x: Float[np.ndarray, " parameter"], met
     optimum = minimize_objective(population, x, method)
     for _ in range(MAX_DESCENTS - 1):
         settled = optimum.population.settled(optimum.x, optimum.z)
-        if settled.subjects.steps == optimum.population.subjects.steps:
+        if np.array_equal(settled.subjects.counts, optimum.population.subjects.counts):
             break
         optimum = minimize_objective(settled, optimum.x, method)
     return optimum
@@ -213,6 +241,54 @@ def search_from_starts(
             best = optimum
     assert best is not None
     return best, values
+
+
+def leave_saddles(optimum: Optimum, method: Method) -> tuple[Optimum, Float[np.ndarray, "parameter parameter"]]:
+    """Goes on from an optimum that is a saddle, along the direction of its most negative curvature, and ends an optimum
+    by a Newton step.
+
+    **Returns:** the optimum, and the Hessian of the objective there.
+    """
+    for _ in range(MAX_SADDLES):
+        hessian = find_hessian(optimum, method)
+        if not np.isfinite(hessian).all():
+            break
+        values, vectors = np.linalg.eigh(hessian)
+        if values[0] > 0:
+            return take_newton_step(optimum, hessian, method), hessian
+        below = step_aside(optimum, vectors[:, 0], method)
+        if below is None:
+            break
+        POPULATION_LOG.info("left a saddle of the objective %.3f", optimum.value)
+        optimum = find_optimum(optimum.population, below, method)
+    return optimum, find_hessian(optimum, method)
+
+
+def step_aside(
+    optimum: Optimum, direction: Float[np.ndarray, " parameter"], method: Method
+) -> Float[np.ndarray, " parameter"] | None:
+    """The lowest point on both sides of an optimum that lies clearly lower; None if there is none."""
+    objective = Descent(optimum.population, method)
+    best, least = None, optimum.value - MAX_GAIN
+    for size in SADDLE_STEPS:
+        for side in (size, -size):
+            objective.z = optimum.z
+            x = optimum.x + side * direction
+            value, _ = objective(x)
+            if value < least:
+                best, least = x, value
+    return best
+
+
+def take_newton_step(optimum: Optimum, hessian: Float[np.ndarray, "parameter parameter"], method: Method) -> Optimum:
+    """The optimum after a Newton step, if that lowers the objective."""
+    objective = Descent(optimum.population, method)
+    objective.z = optimum.z
+    x = optimum.x - np.linalg.solve(hessian, optimum.gradient)
+    value, _ = objective(x)
+    if not value < optimum.value:
+        return optimum
+    return replace(optimum, x=x, z=objective.z, value=value, slopes=objective.slopes)
 
 
 def find_hessian(optimum: Optimum, method: Method) -> Float[np.ndarray, "parameter parameter"]:

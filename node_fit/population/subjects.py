@@ -1,6 +1,6 @@
 """The subjects of a population: what the model predicts of each, from its own constants, with exact derivatives."""
 
-import math
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
@@ -22,7 +22,7 @@ from ..model.neural_ode import NeuralODE
 from ..runtime.compilation import WITHOUT_FUSION_EMITTERS
 from ..runtime.placement import AnyArray, scope_of
 from ..solver.held_rows import march_rows
-from ..solver.held_steps import settle_between_rows
+from ..solver.held_steps import settle_each_interval
 from ..solver.methods import EXPLICIT
 from ..solver.problem import between_rows
 from .effects import Coordinate
@@ -34,10 +34,6 @@ def compile_program(function: Program) -> Program:
     """Compiles a function of arrays, with what else it gets, at its first call with arrays of their shapes."""
     jitted = eqx.filter_jit(function, compiler_options=WITHOUT_FUSION_EMITTERS)  # pyright: ignore
     return cast(Program, jitted)
-
-
-# Steps between two rows, before they are settled.
-FEWEST_BETWEEN_ROWS = 2
 
 
 class Expansion(eqx.Module):
@@ -63,7 +59,7 @@ class Subjects:
     - `y`, `mask`: measurements in the user's units, 0 where there is none, and where there is one, of the shape
       `(subject, row, channel)`.
     - `names`: the names of the subjects. `kept`: rows of the batch that are rows of the data, `(subject, row)`.
-    - `steps`: solver steps between two rows.
+    - `steps`: solver steps between two rows, a number for all intervals or one for each.
     """
 
     model: NeuralODE
@@ -72,7 +68,7 @@ class Subjects:
     y: Float[np.ndarray, "subject row channel"]
     mask: Bool[np.ndarray, "subject row channel"]
     names: tuple[str, ...]
-    steps: int = FEWEST_BETWEEN_ROWS
+    steps: int | Int[np.ndarray, " interval"] = 1
 
     @staticmethod
     def of(model: NeuralODE, coordinates: Sequence[Coordinate], data: Dataset) -> "Subjects":
@@ -114,22 +110,33 @@ class Subjects:
             return with_constants(self.model, self.coordinates, jnp.asarray(phi))
 
     def settled(self, phi: Float[np.ndarray, "subject coordinate"]) -> "Subjects":
-        """The subjects with so many steps between rows that all of them meet the tolerance at these coordinates."""
-        order, most = self.model.solver.error_order, self.model.solver.max_steps
+        """The subjects with as many more steps between rows as meet the tolerance of all at these coordinates."""
+        solver = self.model.solver
 
-        def errors_of(steps: int) -> np.ndarray:
+        def errors_of(steps: Int[np.ndarray, " interval"]) -> np.ndarray:
             with scope_of(self.model):
                 return np.asarray(
                     largest_errors(jnp.asarray(steps), self.model, self.coordinates, self.batch, jnp.asarray(phi))
                 )
 
-        return replace(self, steps=settle_between_rows(errors_of, self.steps, order, most))
+        steps = settle_each_interval(errors_of, self.batch.ts.shape[1] - 1, solver.error_order, solver.max_steps)
+        return replace(self, steps=np.maximum(self.steps, steps))
+
+    @property
+    def counts(self) -> Int[np.ndarray, " interval"]:
+        """Solver steps in each interval between two rows."""
+        return np.broadcast_to(self.steps, (self.batch.ts.shape[1] - 1,))
+
+    @property
+    def most_steps(self) -> int:
+        """Solver steps between two rows in any interval."""
+        return int(np.max(self.steps))
 
     def expand(self, phi: Float[AnyArray, "subject coordinate"], order: int = 0) -> Expansion:
         """Predictions at coordinates of each subject, with derivatives up to an order from 0 to 3."""
         with scope_of(self.model):
             parts = compiled_expand(
-                order, jnp.asarray(self.steps), self.model, self.coordinates, self.batch, jnp.asarray(phi)
+                order, jnp.asarray(self.counts), self.model, self.coordinates, self.batch, jnp.asarray(phi)
             )
         return Expansion(*parts)
 
@@ -149,19 +156,21 @@ def with_constants(model: NeuralODE, coordinates: Sequence[Coordinate], phi: Flo
     return eqx.tree_at(groups, model, given) if given else model
 
 
+def multi_indices(coordinates: int, order: int) -> Int[np.ndarray, "derivative place"]:
+    """The coordinates of each derivative of an order, once each, since their sequence does not matter."""
+    rows = list(itertools.combinations_with_replacement(range(coordinates), order))
+    return np.array(rows, int).reshape(len(rows), order)
+
+
 class Jets(NamedTuple):
-    """A quantity as a polynomial of a shift of the coordinates: its value, and derivatives of rising order."""
+    """A quantity with its derivatives by the coordinates: a part for each order, with a last axis for its derivatives,
+    those of `multi_indices`."""
 
-    parts: tuple[Float[Array, "..."], ...]
+    parts: tuple[Float[Array, "... derivative"], ...]
 
-    def at(self, shift: Float[Array, " coordinate"]) -> Float[Array, "..."]:
-        """The value at a shift."""
-        total = self.parts[0]
-        for order, part in enumerate(self.parts[1:], start=1):
-            for _ in range(order):
-                part = part @ shift
-            total = total + part / math.factorial(order)
-        return total
+    @property
+    def order(self) -> int:
+        return len(self.parts) - 1
 
     def flat(self) -> Float[Array, " number"]:
         """All numbers of the parts in a row."""
@@ -170,18 +179,77 @@ class Jets(NamedTuple):
     @staticmethod
     def of(numbers: Float[Array, " number"], states: int, coordinates: int, order: int) -> "Jets":
         """The parts from all of their numbers."""
-        parts: list[Array] = []
-        begin = 0
-        for each in range(order + 1):
-            shape = (states, *(coordinates,) * each)
-            end = begin + math.prod(shape)
-            parts.append(numbers[begin:end].reshape(shape))
-            begin = end
-        return Jets(tuple(parts))
+        sizes = [len(multi_indices(coordinates, each)) for each in range(order + 1)]
+        ends = np.cumsum([states * size for size in sizes])[:-1]
+        return Jets(
+            tuple(part.reshape(states, size) for part, size in zip(jnp.split(numbers, ends), sizes, strict=True))
+        )
+
+    def whole(self, coordinates: int) -> tuple[Float[Array, "..."], ...]:
+        """The derivatives as arrays with an axis for coordinates for each order."""
+        return tuple(
+            part[..., whole_index(coordinates, order)].reshape(*part.shape[:-1], *(coordinates,) * order)
+            for order, part in enumerate(self.parts)
+        )
+
+
+def whole_index(coordinates: int, order: int) -> Int[np.ndarray, " place"]:
+    """For each sequence of coordinates, the place of its derivative in `multi_indices`."""
+    places = {tuple(row): at for at, row in enumerate(multi_indices(coordinates, order).tolist())}
+    sequences = itertools.product(range(coordinates), repeat=order)
+    return np.array([places[tuple(sorted(each))] for each in sequences], int)
+
+
+# A function of states and coordinates.
+StateFunction = Callable[[Array, Array], Array]
+
+
+def propagate(function: StateFunction, states: Jets, phi: Float[Array, " coordinate"]) -> Jets:
+    """The jets of a function of states and coordinates from those of the states, each derivative once."""
+    count = len(phi)
+    parts: list[Array] = []
+    for order in range(states.order + 1):
+        rows = multi_indices(count, order)
+        # A set of directions is a binary number: the derivative of the states by those of its digits that are 1.
+        subsets = [[place for place in range(order) if number >> place & 1] for number in range(2**order)]
+        along = [
+            states.parts[len(each)][..., places_in(count, rows[:, each])] if each else states.parts[0]
+            for each in subsets
+        ]
+        directions = [jnp.eye(count, dtype=phi.dtype)[rows[:, place]] for place in range(order)]
+        differential = differentiate(function, order)
+        axes = ([None, *[-1] * (len(along) - 1)], None, [0] * order)
+        along[0] = along[0][..., 0]
+        if order:
+            parts.append(jax.vmap(differential, axes, out_axes=-1)(along, phi, directions))
+        else:
+            parts.append(differential(along, phi, directions)[..., None])
+    return Jets(tuple(parts))
+
+
+def places_in(coordinates: int, rows: Int[np.ndarray, "derivative place"]) -> Int[np.ndarray, " derivative"]:
+    """The place of each derivative in `multi_indices`."""
+    places = {tuple(row): at for at, row in enumerate(multi_indices(coordinates, rows.shape[1]).tolist())}
+    return np.array([places[tuple(row)] for row in rows.tolist()], int)
+
+
+def differentiate(function: StateFunction, order: int) -> Callable[[list[Array], Array, list[Array]], Array]:
+    """The mixed derivative along as many directions of the coordinates, as a function of the states with their
+    derivatives by each set of directions, of the coordinates, and of the directions."""
+    if order == 0:
+        return lambda along, phi, directions: function(along[0], phi)
+    lower = differentiate(function, order - 1)
+
+    def mixed(along: list[Array], phi: Array, directions: list[Array]) -> Array:
+        half, others = len(along) // 2, directions[:-1]
+        begin, tangent = (along[:half], phi), (along[half:], directions[-1])
+        return jax.jvp(lambda along, phi: lower(along, phi, others), begin, tangent)[1]
+
+    return mixed
 
 
 class JetField(eqx.Module):
-    """The vector field of states and of their derivatives by a shift of the coordinates, which are the last inputs.
+    """The vector field of states and of their derivatives by the coordinates, which are the last inputs.
 
     Its Runge-Kutta steps are those of the states, with their exact derivatives. Derivatives that JAX takes of the loop
     over steps itself are wrong by some per cent in some programs that XLA's compiler for CPUs makes (jaxlib 0.10.2).
@@ -194,19 +262,18 @@ class JetField(eqx.Module):
     def __call__(
         self, t: Float[Array, ""], y: Float[Array, " number"], u: Float[Array, " input"]
     ) -> Float[Array, " number"]:
-        inputs, count = len(self.model.inputs), len(self.coordinates)
-        states, phi = Jets.of(y, len(self.model.latent), count, self.order), u[inputs:]
+        inputs = len(self.model.inputs)
 
-        def rates(shift: Float[Array, " coordinate"]) -> Float[Array, " state"]:
-            own = with_constants(self.model, self.coordinates, phi + shift)
-            return own.field(t, states.at(shift), u[:inputs])
+        def rates(states: Float[Array, " state"], phi: Float[Array, " coordinate"]) -> Float[Array, " state"]:
+            return with_constants(self.model, self.coordinates, phi).field(t, states, u[:inputs])
 
-        return Jets(derivatives(rates, self.order)(jnp.zeros_like(phi))).flat()
+        states = Jets.of(y, len(self.model.latent), len(self.coordinates), self.order)
+        return propagate(rates, states, u[inputs:]).flat()
 
 
 def simulate_subjects(
     order: int,
-    steps: Int[Array, ""],
+    steps: Int[Array, " interval"],
     model: NeuralODE,
     coordinates: tuple[Coordinate, ...],
     batch: Batch,
@@ -220,10 +287,11 @@ def simulate_subjects(
         return jax.tree.map(lambda x: x[None], subject)
 
     def begin(phi: Float[Array, " coordinate"], subject: Batch) -> Float[Array, " number"]:
-        def start(shift: Float[Array, " coordinate"]) -> Float[Array, " state"]:
-            return with_constants(model, coordinates, phi + shift).first_states(alone(subject))[0]
+        def start(_: Float[Array, " state"], phi: Float[Array, " coordinate"]) -> Float[Array, " state"]:
+            return with_constants(model, coordinates, phi).first_states(alone(subject))[0]
 
-        return Jets(derivatives(start, order)(jnp.zeros_like(phi))).flat()
+        none = Jets(tuple(jnp.zeros((0, len(multi_indices(count, each)))) for each in range(order + 1)))
+        return propagate(start, none, phi).flat()
 
     starts = jax.vmap(begin)(phi, batch)
     plain = model.problem(batch, starts[:, : len(model.latent)])
@@ -244,22 +312,23 @@ def simulate_subjects(
     numbers = jnp.where(jnp.abs(solution.ys) <= bound, solution.ys, jnp.inf)
 
     def observe(phi: Float[Array, " coordinate"], numbers: Float[Array, "row number"], subject: Batch) -> PyTree:
-        jets = jax.vmap(lambda row: Jets.of(row, len(model.latent), count, order))(numbers)
-
-        def channels(shift: Float[Array, " coordinate"]) -> Float[Array, "row channel"]:
-            states = jax.vmap(lambda row: row.at(shift))(jets)
-            scaled = with_constants(model, coordinates, phi + shift).observe(states[None], alone(subject))[0]
+        def channels(
+            states: Float[Array, "row state"], phi: Float[Array, " coordinate"]
+        ) -> Float[Array, "row channel"]:
+            scaled = with_constants(model, coordinates, phi).observe(states[None], alone(subject))[0]
             scaled = scaled * scaler.state_scale[None] + scaler.state_shift[None]
             return columns_by_name(from_line, scaled, scaler.bounds)
 
-        return derivatives(channels, order)(jnp.zeros_like(phi))
+        jets = jax.vmap(lambda row: Jets.of(row, len(model.latent), count, order))(numbers)
+        return propagate(channels, jets, phi).whole(count)
 
     return jax.vmap(observe)(phi, numbers, batch), solution.errors
 
 
 def with_derivatives(jumps: Jumps, coordinates: int, order: int) -> Jumps:
     """The jumps of states followed by their derivatives, which a dose leaves, and a factor multiplies."""
-    copies = [jnp.repeat(jumps.factor, coordinates**each, axis=-1) for each in range(order + 1)]
+    sizes = [len(multi_indices(coordinates, each)) for each in range(order + 1)]
+    copies = [jnp.repeat(jumps.factor, size, axis=-1) for size in sizes]
     factor = jnp.concatenate(copies, axis=-1)
     room = jnp.zeros((*factor.shape[:-1], factor.shape[-1] - jumps.shift.shape[-1]), jumps.shift.dtype)
     return Jumps(factor, jnp.concatenate([jumps.shift, room], axis=-1))
@@ -267,7 +336,7 @@ def with_derivatives(jumps: Jumps, coordinates: int, order: int) -> Jumps:
 
 @compile_program
 def largest_errors(
-    steps: Int[Array, ""],
+    steps: Int[Array, " interval"],
     model: NeuralODE,
     coordinates: tuple[Coordinate, ...],
     batch: Batch,
@@ -278,7 +347,7 @@ def largest_errors(
 
 def expand_predictions(
     order: int,
-    steps: Int[Array, ""],
+    steps: Int[Array, " interval"],
     model: NeuralODE,
     coordinates: tuple[Coordinate, ...],
     batch: Batch,
@@ -289,20 +358,3 @@ def expand_predictions(
 
 
 compiled_expand = compile_program(expand_predictions)
-
-
-def derivatives(function: Callable[[Array], Array], order: int) -> Callable[[Array], tuple[Array, ...]]:
-    """A function that returns the value and its derivatives up to an order, all of one evaluation."""
-    if order == 0:
-        return lambda x: (function(x),)
-    lower = derivatives(function, order - 1)
-
-    def both(x: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        parts = lower(x)
-        return parts, parts
-
-    def whole(x: Array) -> tuple[Array, ...]:
-        slopes, parts = jax.jacfwd(both, has_aux=True)(x)
-        return (*parts, slopes[-1])
-
-    return whole

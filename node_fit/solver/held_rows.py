@@ -4,7 +4,7 @@ No step crosses a row, where inputs may have a kink and states may jump.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ def march_rows(
     method: str,
     problem: InitialValueProblem,
     intervals: Intervals,
-    substeps: int | Int[Array, ""],
+    substeps: int | Int[Array, ""] | Int[Array, " interval"],
     tolerances: Tolerances,
     *,
     together: bool = False,
@@ -91,7 +91,8 @@ def march_rows(
     - `problem`: the trajectories. The field sees states beyond their bound as if they were on it, so that a solution
       that diverges, and its gradient, stay finite.
     - `intervals`: the intervals between its rows.
-    - `substeps`: steps in each interval. A traced number lets one program serve any, without reverse-mode derivatives.
+    - `substeps`: steps in each interval, one number for all or one for each. A traced number lets one program serve
+      any, without reverse-mode derivatives.
     - `tolerances`: relative and absolute, as `Solver.tolerances` gives them.
     - `together`: solve all intervals at once, and not one after the other; not with triggers.
     """
@@ -110,10 +111,10 @@ def march_rows(
         after, stages = runge_kutta_step(table, rates, t, h, y, slope if reuses else None)
         return after, estimate_error(table, h, y, after, stages, tolerances), stages[-1]
 
-    def through(carry: Carry, interval: Interval) -> tuple[Carry, tuple[Array, Array]]:
+    def through(carry: Carry, interval: Interval, count: int | Array) -> tuple[Carry, tuple[Array, Array]]:
         y, slope, watch = carry
         y = interval.begun(y)
-        h = (interval.end - interval.begin) / substeps
+        h = (interval.end - interval.begin) / count
 
         triggers = triggers_of(interval) if has_triggers(problem.field) else None
 
@@ -128,13 +129,14 @@ def march_rows(
                 after, error, watch = triggers.passed(again, t, h, y, after, error, watch)
             return (after, slope, watch), error
 
-        carry, largest = repeat_steps(substep, (y, slope, watch), substeps, h, loop=triggers is not None)
+        carry, largest = repeat_steps(substep, (y, slope, watch), count, h, loop=triggers is not None)
         y, _, watch = carry
         y = y if watch is None else jnp.where(watch.endless[:, None], jnp.inf, y)
         return carry, (y, largest)
 
     def alone(y: Array, interval: Interval) -> tuple[Array, Array]:
-        (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), interval)
+        assert isinstance(substeps, int)
+        (y, *_), (_, errors) = through((y, jnp.zeros_like(y), None), interval, substeps)
         return y, errors
 
     # The last stage of a step is the first of the next one, unless inputs or states jump at the row.
@@ -147,6 +149,12 @@ def march_rows(
         first = jax.tree.map(lambda x: x[0], each)
         slope = rates_in(problem.field, origin, first)(first.begin, y0) if reuses else jnp.zeros_like(y0)
         watch = triggers_of(first).begin(first.begin, y0) if has_triggers(problem.field) else None
-        _, (ys, errors) = jax.lax.scan(jax.checkpoint(through), (y0, slope, watch), each)
+        counts = None if isinstance(substeps, int) else jnp.broadcast_to(substeps, (intervals.begin.shape[1],))
+
+        def pass_interval(carry: Carry, at: tuple[Interval, Array | None]) -> tuple[Carry, tuple[Array, Array]]:
+            interval, count = at
+            return through(carry, interval, cast(int, substeps) if count is None else count)
+
+        _, (ys, errors) = jax.lax.scan(jax.checkpoint(pass_interval), (y0, slope, watch), (each, counts))
     at_rows = at_given_ends(jnp.swapaxes(ys, 0, 1), index)
     return RowMarch(jnp.concatenate([y0[:, None], at_rows], axis=1), jnp.swapaxes(errors, 0, 1))

@@ -352,6 +352,34 @@ def settle_between_rows(errors_of: Callable[[int], np.ndarray], steps: int, orde
     return steps
 
 
+def settle_each_interval(
+    errors_of: Callable[[Int[np.ndarray, " interval"]], np.ndarray], intervals: int, order: int, most: int
+) -> Int[np.ndarray, " interval"]:
+    """The number of steps in each interval between two rows, which all trajectories share, that meets the tolerance.
+
+    **Arguments:**
+
+    - `errors_of`: gives the largest error of each trajectory in each interval relative to the tolerance, for numbers
+      of steps.
+    - `intervals`, `most`: how many intervals there are, and the maximum number of steps in one.
+    - `order`: order of the error estimate.
+    """
+    last = most_between_rows(most)
+    sizes = np.array([size for size in BETWEEN if size <= last])
+    steps = np.full(intervals, sizes[0])
+    for _ in range(len(sizes)):
+        errors = errors_of(steps)
+        errors = np.where(np.isfinite(errors), errors, np.inf)
+        excess = np.maximum(np.median(errors, axis=0), errors.max(axis=0) / SLACK)
+        short = (excess > 1) & (steps < last)
+        if not short.any():
+            break
+        needed = steps * np.minimum(excess, MOST_GROWTH**order) ** (1 / order)
+        larger = sizes[np.minimum(np.searchsorted(sizes, np.maximum(needed, steps + 1)), len(sizes) - 1)]
+        steps = np.where(short, larger, steps)
+    return steps
+
+
 def most_between_rows(most: int) -> int:
     """The most steps that are taken between two rows, if a solver allows `most`."""
     return max((size for size in BETWEEN if size <= most), default=1)

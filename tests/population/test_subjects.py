@@ -1,14 +1,16 @@
 """Predictions of subjects: the closed form of a dosed compartment, and derivatives by its constants."""
 
 import functools
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import node_fit
 from node_fit.population.fit import build_population
-from node_fit.population.subjects import Jets
+from node_fit.population.subjects import Jets, propagate
 from node_fit.runtime.placement import scope
 from node_fit.solver.held_rows import march_rows
 from node_fit.solver.problem import InitialValueProblem, between_rows
@@ -60,11 +62,36 @@ def test_derivatives_are_those_of_the_closed_form(subjects):
             np.testing.assert_allclose(np.asarray(found.second)[..., 0, i, j], bend, rtol=1e-3, atol=1e-4)
 
 
-def test_jets_are_polynomials():
+def test_jets_follow_the_chain_rule():
+    """Of third order, of a function of states that are functions of the coordinates themselves."""
+
+    def states(phi):
+        return jnp.stack([phi[0] ** 2 * phi[1], jnp.sin(phi[1] + phi[0])])
+
+    def function(states, phi):
+        return jnp.stack([states[0] * states[1] * jnp.exp(phi[0]), states[1] ** 3 + phi[1] * states[0]])
+
+    def derivatives_of(function, order):
+        return derivatives_of(jax.jacfwd(function), order - 1) if order else function
+
     with scope("x64"):
-        jets = Jets.of(jnp.arange(7.0) + 1, 1, 2, 2)
-        assert float(jets.at(jnp.array([1.0, 2.0]))[0]) == 1 + (2 + 3 * 2) + 0.5 * (4 + 5 * 2 + 6 * 2 + 7 * 4)
-        np.testing.assert_array_equal(jets.flat(), np.arange(7.0) + 1)
+        phi = jnp.array([0.7, 0.3])
+        inner = propagate(lambda _, phi: states(phi), Jets.of(jnp.zeros(0), 0, 2, 3), phi)
+        found = propagate(function, inner, phi)
+        assert [part.shape[1] for part in found.parts] == [1, 2, 3, 4]  # Each derivative once.
+        for order, part in enumerate(found.whole(2)):
+            wanted = derivatives_of(lambda phi: function(states(phi), phi), order)(phi)
+            np.testing.assert_allclose(part, wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(Jets.of(found.flat(), 2, 2, 3).flat(), found.flat())
+
+
+def test_each_interval_has_the_steps_that_it_needs(subjects):
+    """The tolerance is met with more steps where rows lie far apart, and nowhere with the most of them."""
+    phi = np.tile(subjects.first(), (2, 1))
+    counts, even = subjects.counts, replace(subjects, steps=subjects.most_steps)
+    assert counts[np.diff(TIMES).argmax()] > counts[0]
+    np.testing.assert_allclose(subjects.expand(phi).f, even.expand(phi).f, rtol=1e-7, atol=1e-9)
+    assert np.array_equal(subjects.settled(phi).counts, counts)
 
 
 def test_traced_number_of_steps_gives_the_same_march():
@@ -72,7 +99,10 @@ def test_traced_number_of_steps_gives_the_same_march():
         ts, y0 = jnp.array([[0.0, 1.0, 3.0]]), jnp.ones((1, 1))
         problem = InitialValueProblem(lambda t, y, u: -y, ts, y0, jnp.zeros((1, 3, 0)), jnp.zeros(1))
         given = ("tsit5", problem, between_rows(problem, "linear"))
-        held, traced = (march_rows(*given, count, (1e-6, 1e-8)) for count in (5, jnp.asarray(5)))
+        counts = (5, jnp.asarray(5), jnp.array([5, 10]))
+        held, traced, apart = (march_rows(*given, count, (1e-6, 1e-8)) for count in counts)
     np.testing.assert_allclose(traced.ys, held.ys, rtol=1e-14)
+    np.testing.assert_allclose(apart.ys[0, 1], held.ys[0, 1], rtol=1e-14)
+    assert float(np.asarray(apart.errors)[0, 1]) < 0.1 * float(np.asarray(held.errors)[0, 1])
     np.testing.assert_allclose(traced.errors, held.errors, rtol=1e-9)
     np.testing.assert_allclose(held.ys[0, :, 0], np.exp([0, -1, -3]), rtol=1e-4)
