@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,8 @@ from .effects import Covariance, RandomEffects, coordinates_of, read_covariance
 from .likelihood import POPULATION_METHODS, Method, Population, Structure
 from .noise import NoiseWords, ResidualNoise
 from .prediction import KnownPopulation, PredictiveCheck, SubjectPredictions, check_by_simulation
-from .search import MAX_GAIN, Optimum, leave_saddles, search_from_starts
+from .saem import search_by_draws
+from .search import MAX_GAIN, Optimum, find_hessian, leave_saddles, search_from_starts
 from .subjects import Subjects
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ RTOL = 1e-6
 # An effect of less variance, or one whose subjects' effects scatter this much less than it, is not told by the data.
 LEAST_VARIANCE, LEAST_TOLD = 1e-4, 0.95
 INTERVAL_LEVEL = 0.95
+# SAEM has come to its end where the objective changes by less than this while its gains fall.
+MAX_DRIFT = 0.2
+# Fewer iterations of SAEM leave no time to come near, and to settle.
+MIN_ITERATIONS = 100
+Errors = Literal["observed", "sandwich"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,16 @@ class MixedEffects:
     **Arguments:**
 
     - `method`: `focei`, first-order conditional estimation with interaction; `foce`, where the noise follows the
-      typical prediction; `fo`, linear in the effects; or `laplace`, with the exact curvature.
+      typical prediction; `fo`, linear in the effects; `laplace`, with the exact curvature; or `saem`, stochastic
+      approximation of expectation and maximisation, which does not approximate the likelihood.
     - `noise`: `additive`, `proportional`, `combined`, `power` or `lognormal`, for all channels or by channel; or first
       values, such as `{c: {additive: 0.7}}`.
     - `covariance`: of the effects: `diagonal`, `full`, or blocks, such as `[[cl, v]]`.
     - `nodes`: of adaptive quadrature for each effect, which checks the objective at the optimum; none if 0.
     - `evaluate`: whether the parameters stay as they were given, and only the objective is computed.
+    - `iterations`: of SAEM.
+    - `errors`: what standard errors come from: `observed`, the observed information; or `sandwich`, which holds where
+      the model is not quite right, from the gradients of the subjects, too.
 
     **Raises:** `ValueError` if a word is unknown.
     """
@@ -65,12 +75,19 @@ class MixedEffects:
     covariance: Covariance = "diagonal"
     nodes: int = 0
     evaluate: bool = False
+    iterations: int = 500
+    errors: Errors = "observed"
 
     def __post_init__(self):
         check_choice("method", self.method, [each for each in POPULATION_METHODS if each != "quadrature"])
         check_fields(self, {"covariance": "diagonal, full, or lists of effects such as [['cl', 'v']]"})
+        check_choice("errors", self.errors, get_args(Errors))
         if self.nodes < 0:
             raise ValueError(f"nodes must not be negative, got {self.nodes}.")
+        if self.iterations < MIN_ITERATIONS:
+            raise ValueError(f"iterations must be at least {MIN_ITERATIONS}, got {self.iterations}.")
+        if self.method == "saem" and self.evaluate:
+            raise ValueError("evaluate computes an objective at given parameters, and saem has none; use focei.")
 
 
 class Estimate(NamedTuple):
@@ -106,7 +123,7 @@ class PopulationFit:
 
     - `optimum`: its parameters, and the mode of each subject. `hessian`: of the objective there.
     - `objectives`: at the end of each search, from several starts. `seconds`: that the fit took.
-    - `data`: the measurements.
+    - `data`: the measurements. `drift`: of SAEM, how far the parameters still moved at its end.
     """
 
     optimum: Optimum
@@ -118,6 +135,8 @@ class PopulationFit:
     seconds: float = 0.0
     evaluated: bool = False
     options: Options = field(default_factory=Options)
+    settings: MixedEffects = field(default_factory=MixedEffects)
+    drift: Float[np.ndarray, " parameter"] | None = None
 
     @property
     def problem(self) -> Population:
@@ -149,7 +168,8 @@ class PopulationFit:
 
     @cached_property
     def estimate_covariance(self) -> Float[np.ndarray, "parameter parameter"]:
-        """The covariance of the parameters, from the observed information; NaN for those that the data do not tell."""
+        """The covariance of the parameters, from the observed information or of the sandwich (White, Econometrica 50,
+        1982); NaN for those that the data do not tell."""
         told = self.told
         found = np.full(self.hessian.shape, np.nan)
         at = np.ix_(told, told)
@@ -157,7 +177,10 @@ class PopulationFit:
             return found
         values, vectors = np.linalg.eigh(self.hessian[at])
         if len(values) and values[0] > 0:
-            found[at] = 2 * (vectors / values) @ vectors.T
+            inverse = (vectors / values) @ vectors.T
+            slopes = self.optimum.slopes[:, told]
+            is_sandwich = self.settings.errors == "sandwich"
+            found[at] = inverse @ slopes.T @ slopes @ inverse if is_sandwich else 2 * inverse
         return found
 
     @property
@@ -183,16 +206,22 @@ class PopulationFit:
 
     @property
     def distance(self) -> float:
-        """How much another Newton step would lower the objective; NaN where its curvature is not positive."""
+        """How much another Newton step would lower the objective, of SAEM how much the objective changed in the last
+        iterations; NaN where its curvature is not positive."""
         told = self.told
-        gradient, covariance = self.optimum.gradient[told], self.estimate_covariance[np.ix_(told, told)]
-        return float(gradient @ covariance @ gradient) / 4
+        hessian = self.hessian[np.ix_(told, told)]
+        if not np.isfinite(self.estimate_covariance[np.ix_(told, told)]).all():
+            return float("nan")
+        if self.drift is not None:
+            return float(self.drift[told] @ hessian @ self.drift[told]) / 2
+        gradient = self.optimum.gradient[told]
+        return float(gradient @ np.linalg.solve(hessian, gradient)) / 2
 
     @property
     def status(self) -> str:
         if self.evaluated:
             return "evaluated"
-        return "converged" if self.distance < MAX_GAIN else "stopped"
+        return "converged" if self.distance < (MAX_GAIN if self.drift is None else MAX_DRIFT) else "stopped"
 
     @cached_property
     def fixed(self) -> dict[str, Estimate]:
@@ -351,7 +380,7 @@ class PopulationFit:
         partners = next(len(block) - 1 for block in self.structure.covariances.blocks if index in block)
         structure = replace(self.structure, coordinates=coordinates, covariances=covariances)
         subjects = replace(self.problem.subjects, coordinates=coordinates, model=self.model)
-        optimum, _ = search_from_starts(Population(subjects, structure), self.method)
+        optimum = estimate(Population(subjects, structure), self.settings, Options()).optimum
         change = max(optimum.value - self.objective, 0.0)
         # The variance and the covariances with its block: at the edge, a mixture of the two numbers of parameters.
         p = 0.5 * (float(chi2.sf(change, partners)) if partners else float(change <= 0)) + 0.5 * float(
@@ -389,6 +418,7 @@ class PopulationFit:
             "subjects": self.problem.subjects.count,
             "observations": int(self.problem.subjects.mask.sum()),
             "objectives": list(self.objectives),
+            "errors": self.settings.errors,
         }
         if self.quadrature is not None:
             content["quadrature"] = self.quadrature
@@ -496,24 +526,52 @@ def fit_population(
     with options.place.scope(), scope("x64"):
         problem = build_population(train, random, population, options)
         if population.evaluate:
-            optimum, values = evaluate_given(problem, population.method), []
-            hessian = np.full((len(optimum.x),) * 2, np.nan)
+            optimum = evaluate_given(problem, population.method)
+            estimates = Estimates(optimum, np.full((len(optimum.x),) * 2, np.nan))
         else:
-            restarts = options.restarts if isinstance(options.restarts, int) else 1
-            optimum, values = search_from_starts(problem, population.method, restarts, options.seed, tell)
-            optimum, hessian = leave_saddles(optimum, population.method)
+            estimates = estimate(problem, population, options, tell)
+        optimum = estimates.optimum
         quadrature = optimum.population.quadrature(optimum.x, optimum.z, population.nodes) if population.nodes else None
     return PopulationFit(
         optimum,
         population.method,
         train,
-        hessian,
-        tuple(values),
+        estimates.hessian,
+        tuple(estimates.values),
         quadrature,
         time.perf_counter() - began,
         population.evaluate,
         options,
+        population,
+        estimates.drift,
     )
+
+
+class Estimates(NamedTuple):
+    """Estimated parameters, with the Hessian of the objective, where each search has ended, and SAEM's drift."""
+
+    optimum: Optimum
+    hessian: Float[np.ndarray, "parameter parameter"]
+    values: Sequence[float] = ()
+    drift: Float[np.ndarray, " parameter"] | None = None
+
+
+def estimate(
+    problem: Population,
+    settings: MixedEffects,
+    options: Options,
+    tell: Callable[[int, Optimum | ValueError], None] = lambda number, end: None,
+) -> Estimates:
+    """Estimates the parameters of a population by the method of its settings.
+
+    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    """
+    if settings.method == "saem":
+        optimum, drift = search_by_draws(problem, settings.iterations, options.seed)
+        return Estimates(optimum, find_hessian(optimum, "focei"), (optimum.value,), drift)
+    restarts = options.restarts if isinstance(options.restarts, int) else 1
+    optimum, values = search_from_starts(problem, settings.method, restarts, options.seed, tell)
+    return Estimates(*leave_saddles(optimum, settings.method), values)
 
 
 def check_subjects(train: Dataset) -> None:

@@ -27,7 +27,8 @@ from .subjects import Expansion, Subjects, compile_program, expand_predictions
 # First-order conditional estimation, with and without interaction of effects and noise, at effects of zero, Laplace's
 # approximation, and adaptive Gauss-Hermite quadrature (Pinheiro and Bates, J. Comput. Graph. Stat. 4, 1995; Wang,
 # J. Pharmacokinet. Pharmacodyn. 34, 2007).
-Method = Literal["focei", "foce", "fo", "laplace", "quadrature"]
+# SAEM estimates by draws (`saem.py`); its objective and modes are those of `focei`.
+Method = Literal["focei", "foce", "fo", "laplace", "quadrature", "saem"]
 POPULATION_METHODS: tuple[Method, ...] = get_args(Method)
 # Of the search for modes: it ends a step after one that lowers half the misfit by less than `MODE_GAIN`.
 MODE_DAMPING, MODE_EVALUATIONS, MODE_GAIN = Damping(1e-3, 0.1, 5.0, 1e-12, 1e8), 40, 1e-8

@@ -1,6 +1,7 @@
 """A whole fit of a population: estimates, individuals, predictions, storage, tests of effects, and what is refused."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,18 @@ def test_standard_errors_follow_from_the_information(fit):
     larger = make_fit(twice)
     assert larger.objective == pytest.approx(2 * fit.objective, rel=1e-6)
     np.testing.assert_allclose(np.diag(larger.estimate_covariance), np.diag(fit.estimate_covariance) / 2, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_sandwich_is_near_the_information_of_a_right_model(fit):
+    """And is what the gradients of the subjects say, each of which is not zero while their sum is."""
+    sandwich = replace(fit, settings=replace(fit.settings, errors="sandwich"))
+    slopes, inverse = fit.optimum.slopes, np.linalg.inv(fit.hessian)
+    assert np.abs(slopes.sum(axis=0)).max() < 1e-3 < np.abs(slopes).max(axis=0).min()
+    np.testing.assert_allclose(sandwich.estimate_covariance, inverse @ slopes.T @ slopes @ inverse, rtol=1e-8)
+    ratio = np.sqrt(np.diag(sandwich.estimate_covariance) / np.diag(fit.estimate_covariance))
+    assert ((0.6 < ratio) & (ratio < 1.6)).all() and np.abs(ratio - 1).max() > 1e-3
+    assert sandwich.fixed["k"].error != fit.fixed["k"].error and sandwich.status == "converged"
 
 
 @pytest.mark.slow

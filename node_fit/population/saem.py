@@ -1,0 +1,309 @@
+"""Stochastic approximation of expectation and maximisation (SAEM): effects are drawn given the parameters, and these
+follow statistics of the draws with decreasing gains.
+
+Delyon, Lavielle and Moulines, Ann. Stat. 27, 1999; Kuhn and Lavielle, Comput. Stat. Data Anal. 49, 2005.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ..data.batch import Batch
+from ..model.neural_ode import NeuralODE
+from ..runtime.placement import scope
+from .likelihood import Parameters, Population, Structure, contract, measurement_misfit, weights
+from .search import Optimum, begin_without_effects
+from .subjects import compile_program, expand_predictions
+
+# The share of iterations that explore, with gains of 1; those of the others fall as 1 / number.
+EXPLORING = 0.6
+# Iterations between two looks at the solver's steps.
+ITERATIONS_AT_ONCE = 50
+# So many chains that they are of this many subjects together.
+MIN_CHAINED_SUBJECTS = 50
+# Draws from the population, steps along one effect and along all of them, in each iteration.
+PRIOR_MOVES, SINGLE_MOVES, JOINT_MOVES = 2, 2, 2
+# Steps are scaled until so many of them are taken.
+WANTED_ACCEPTANCE, ADAPTATION = 0.4, 0.5
+# While it explores, a variance falls by no more than this factor in an iteration, so that it does not end too early.
+ANNEALING = 0.95
+# The longest step of a logarithm in an iteration.
+MAX_STEP = 0.3
+# Of a curvature, a share that is added where a parameter is not told.
+RIDGE = 1e-6
+
+
+class Chains(NamedTuple):
+    """Where the algorithm is.
+
+    - `theta`, `covariance`, `noise`: coordinates of a typical subject, the covariance of the effects, and logarithms of
+      the parameters of the noise.
+    - `phi`: drawn coordinates with effects, of each subject in each chain. `first`, `second`: approximated means of
+      these and of their products.
+    - `scales`: of the steps along each effect, and along all.
+    """
+
+    theta: Float[Array, " coordinate"]
+    covariance: Float[Array, "effect effect"]
+    noise: Float[Array, " noise"]
+    phi: Float[Array, "chain subject effect"]
+    first: Float[Array, " effect"]
+    second: Float[Array, "effect effect"]
+    scales: Float[Array, " scale"]
+    key: PRNGKeyArray
+
+
+class Moves(NamedTuple):
+    """The proposals of an iteration, in their order.
+
+    - `directions`: of a random step. `scale`: the index of its scale. `from_population`: whether the proposal is a draw
+      from the population in place of a step.
+    """
+
+    directions: Float[np.ndarray, "move effect"]
+    scale: Int[np.ndarray, " move"]
+    from_population: Bool[np.ndarray, " move"]
+
+    @staticmethod
+    def of(effects: int) -> "Moves":
+        axes, every = np.tile(np.eye(effects), (SINGLE_MOVES, 1)), np.ones((JOINT_MOVES, effects))
+        directions = np.concatenate([np.ones((PRIOR_MOVES, effects)), axes, every])
+        single, joint = np.tile(np.arange(effects), SINGLE_MOVES), np.full(JOINT_MOVES, effects)
+        scale = np.concatenate([np.zeros(PRIOR_MOVES, int), single, joint])
+        return Moves(directions, scale, np.arange(len(scale)) < PRIOR_MOVES)
+
+
+class Measured(NamedTuple):
+    """The subjects, as compiled programs take them."""
+
+    steps: Int[Array, " interval"]
+    model: NeuralODE
+    batch: Batch
+    y: Float[Array, "subject row channel"]
+    mask: Bool[Array, "subject row channel"]
+
+
+def predict_chains(
+    structure: Structure, measured: Measured, theta: Array, phi: Float[Array, "chain subject effect"], order: int = 0
+) -> tuple[Float[Array, "chain subject row channel ..."], ...]:
+    """Predictions of each subject in each chain, with derivatives by the coordinates."""
+    whole = jnp.broadcast_to(theta, (*phi.shape[:2], len(theta))).at[..., np.array(structure.effects)].set(phi)
+
+    def predict(phi: Array) -> tuple[Array, ...]:
+        return expand_predictions(order, measured.steps, measured.model, structure.coordinates, measured.batch, phi)
+
+    return jax.vmap(predict)(whole)
+
+
+def misfit_of_chains(
+    structure: Structure, measured: Measured, noise: Array, f: Float[Array, "chain subject row channel"]
+) -> Float[Array, "chain subject"]:
+    """Minus twice the log density of each subject's measurements; infinite where the model can't be solved."""
+    parts = Parameters(noise, noise, noise)  # The misfit takes the noise alone.
+
+    def one(f: Array, y: Array, mask: Array) -> Array:
+        return measurement_misfit(structure.noise, parts, structure.noise.transform(f), y, mask)
+
+    found = jax.vmap(lambda f: jax.vmap(one)(f, measured.y, measured.mask))(f)
+    return jnp.where(jnp.isnan(found), jnp.inf, found)
+
+
+def draw_effects(
+    structure: Structure, measured: Measured, chains: Chains
+) -> tuple[Chains, Float[Array, "chain subject row channel"]]:
+    """Metropolis's steps of all effects given the parameters; returns the chains and their predictions."""
+    effects, moves = np.array(structure.effects), Moves.of(len(structure.effects))
+    root = jnp.linalg.cholesky(chains.covariance)
+    centre = chains.theta[effects][None, None]
+    z = (chains.phi - centre) @ jnp.linalg.inv(root).T
+
+    def look(z: Array) -> tuple[Array, Array]:
+        f = predict_chains(structure, measured, chains.theta, centre + z @ root.T)[0]
+        return misfit_of_chains(structure, measured, chains.noise, f), f
+
+    def move(now: tuple[Array, Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
+        (z, misfit, f), (direction, scale, from_population, is_first, key) = now, at
+        step_key, accept_key = jax.random.split(key)
+        drawn = jax.random.normal(step_key, z.shape, z.dtype) * direction[None, None]
+        trial = jnp.where(is_first, z, jnp.where(from_population, drawn, z + scale * drawn))
+        misfit_there, f_there = look(trial)
+        change = jnp.where(from_population, 0.0, (trial**2 - z**2).sum(axis=-1)) + misfit_there - misfit
+        takes = jnp.log(jax.random.uniform(accept_key, misfit.shape, misfit.dtype)) < -0.5 * change
+        takes = jnp.where(is_first, True, takes)
+        z, misfit = jnp.where(takes[..., None], trial, z), jnp.where(takes, misfit_there, misfit)
+        return (z, misfit, jnp.where(takes[..., None, None], f_there, f)), takes.mean()
+
+    # The first move stays, and finds the misfit with the parameters of this iteration.
+    count = len(moves.scale)
+    key, *keys = jax.random.split(chains.key, count + 2)
+    scales = chains.scales[moves.scale]
+    at = (
+        jnp.concatenate([jnp.zeros((1, len(effects))), jnp.asarray(moves.directions)]),
+        jnp.concatenate([jnp.ones(1), scales]),
+        jnp.concatenate([jnp.zeros(1, bool), jnp.asarray(moves.from_population)]),
+        jnp.arange(count + 1) == 0,
+        jnp.stack(keys),
+    )
+    begin = (z, jnp.full(z.shape[:2], jnp.inf, z.dtype), jnp.zeros((len(z), *measured.y.shape), z.dtype))
+    (z, _, f), taken = jax.lax.scan(move, begin, at)
+    steps = ~moves.from_population
+    rates = taken[1:][steps]
+    total = jnp.zeros_like(chains.scales).at[moves.scale[steps]].add(rates - WANTED_ACCEPTANCE)
+    scales = jnp.clip(chains.scales * jnp.exp(ADAPTATION * total), 1e-3, 3.0)
+    return chains._replace(phi=centre + z @ root.T, scales=scales, key=key), f
+
+
+def update_parameters(
+    structure: Structure,
+    measured: Measured,
+    chains: Chains,
+    f: Float[Array, "chain subject row channel"],
+    gain: Float[Array, ""],
+    explores: Bool[Array, ""],
+) -> Chains:
+    """The parameters that the draws make likely, by a gain."""
+    phi, effects = chains.phi, np.array(structure.effects)
+    first = chains.first + gain * (phi.mean(axis=(0, 1)) - chains.first)
+    products = contract("csi,csj->ij", phi, phi) / (phi.shape[0] * phi.shape[1])
+    second = chains.second + gain * (products - chains.second)
+    covariance = (second - jnp.outer(first, first)) * jnp.asarray(is_in_block(structure))
+    variances, least = jnp.diag(covariance), jnp.diag(chains.covariance) * jnp.where(explores, ANNEALING, 0.0)
+    covariance = covariance + jnp.diag(jnp.maximum(least - variances, 0) + RIDGE * jnp.maximum(variances, RIDGE))
+    noise = chains.noise + step_of_noise(structure, measured, chains.noise, f, gain)
+    theta = chains.theta.at[effects].set(first)
+    if len(effects) < len(theta):
+        theta = theta + step_of_shared(structure, measured, chains, gain)
+    return chains._replace(theta=theta, covariance=covariance, noise=noise, first=first, second=second)
+
+
+def is_in_block(structure: Structure) -> Bool[np.ndarray, "effect effect"]:
+    """Whether two effects may be correlated."""
+    together = np.zeros((structure.covariances.effects,) * 2, bool)
+    for block in structure.covariances.blocks:
+        together[np.ix_(block, block)] = True
+    return together
+
+
+def step_of_noise(
+    structure: Structure, measured: Measured, noise: Array, f: Array, gain: Array
+) -> Float[Array, " noise"]:
+    """A step of Fisher's scoring: the expected information is that of the logarithms of the variances."""
+    kinds, mask, y = structure.noise, measured.mask[None], measured.y[None]
+
+    def log_variances(noise: Array) -> Array:
+        return jnp.where(mask, jnp.log(jnp.where(mask, kinds.variance(kinds.transform(f), noise), 1)), 0)
+
+    slopes = jax.jacfwd(log_variances)(noise)
+    squares = (kinds.transform(y) - kinds.transform(f)) ** 2
+    excess = jnp.where(mask, squares * jnp.exp(-log_variances(noise)) - 1, 0)
+    slope = contract("csrk,csrkn->n", excess, slopes)
+    information = contract("csrkm,csrkn->mn", slopes, slopes)
+    return limited_step(information, slope, gain)
+
+
+def step_of_shared(
+    structure: Structure, measured: Measured, chains: Chains, gain: Array
+) -> Float[Array, " coordinate"]:
+    """A step of Fisher's scoring of the coordinates without effects, from derivatives of the predictions."""
+    noise, shared = structure.noise, np.array([c.kind is None for c in structure.coordinates])
+    f, slopes = predict_chains(structure, measured, chains.theta, chains.phi, 1)
+    h, factor = jax.jvp(noise.transform, (f,), (jnp.ones_like(f),))
+    parts = Parameters(chains.noise, chains.noise, chains.noise)
+    by_h = jax.grad(lambda h: -0.5 * measurement_misfit(noise, parts, h, measured.y[None], measured.mask[None]))(h)
+    weight = weights(noise, parts, h, jnp.broadcast_to(measured.mask, h.shape))
+    slopes = (factor[..., None] * slopes)[..., shared]
+    slope = contract("csrk,csrkp->p", by_h, slopes)
+    curvature = contract("csrkp,csrk,csrkq->pq", slopes, weight, slopes)
+    return jnp.zeros_like(chains.theta).at[np.flatnonzero(shared)].set(limited_step(curvature, slope, gain))
+
+
+def limited_step(curvature: Array, slope: Array, gain: Array) -> Array:
+    """A share of Newton's step, of bounded length."""
+    ridge = RIDGE * (jnp.trace(curvature) / len(slope) + RIDGE)
+    whole = jnp.linalg.solve(curvature + ridge * jnp.eye(len(slope)), slope)
+    return jnp.clip(gain * jnp.where(jnp.isfinite(whole), whole, 0.0), -MAX_STEP, MAX_STEP)
+
+
+@compile_program
+def iterate(
+    structure: Structure, measured: Measured, chains: Chains, gains: Float[Array, " iteration"], explores: Array
+) -> Chains:
+    """So many iterations, each with its gain."""
+
+    def iteration(chains: Chains, at: tuple[Array, Array]) -> tuple[Chains, None]:
+        chains, f = draw_effects(structure, measured, chains)
+        return update_parameters(structure, measured, chains, f, *at), None
+
+    return jax.lax.scan(iteration, chains, (gains, explores))[0]
+
+
+def begin_chains(population: Population, x: Float[np.ndarray, " parameter"], seed: int) -> Chains:
+    """Chains at parameters, with effects of zero."""
+    structure, parts = population.structure, population.structure.parts(jnp.asarray(x))
+    effects, subjects = np.array(structure.effects), population.subjects.count
+    chains = -(-MIN_CHAINED_SUBJECTS // subjects)
+    centre = parts.theta[effects]
+    phi = jnp.broadcast_to(centre, (chains, subjects, len(effects)))
+    covariance = jnp.asarray(population.covariance(x))
+    return Chains(
+        parts.theta,
+        covariance,
+        parts.noise,
+        phi,
+        centre,
+        covariance + jnp.outer(centre, centre),
+        jnp.ones(len(effects) + 1),
+        jax.random.key(seed),
+    )
+
+
+def parameters_of(structure: Structure, chains: Chains) -> Float[np.ndarray, " parameter"]:
+    """The parameters of chains as a vector."""
+    spread = structure.covariances.parameters_of(np.asarray(chains.covariance))
+    return np.concatenate([np.asarray(chains.theta), spread, np.asarray(chains.noise)])
+
+
+def search_by_draws(
+    population: Population, iterations: int, seed: int = 0
+) -> tuple[Optimum, Float[np.ndarray, " parameter"]]:
+    """The parameters of the largest likelihood by SAEM, with the objective by their first-order expansion (`focei`).
+
+    **Arguments:** `iterations`: their number, rounded up to a multiple of `ITERATIONS_AT_ONCE`.
+
+    **Returns:** the optimum, and by how much the parameters moved in the second half of the falling gains.
+
+    **Raises:** `ValueError` if the model can't be solved at its first constants.
+    """
+    structure = population.structure
+    rounds = -(-iterations // ITERATIONS_AT_ONCE)
+    exploring = int(np.ceil(EXPLORING * rounds)) * ITERATIONS_AT_ONCE
+    number = np.arange(rounds * ITERATIONS_AT_ONCE)
+    gains = 1 / np.maximum(number - exploring + 1, 1)
+    with scope("x64"):
+        chains = begin_chains(population, begin_without_effects(population), seed)
+        middle = None
+        for begin in range(0, len(number), ITERATIONS_AT_ONCE):
+            at = slice(begin, begin + ITERATIONS_AT_ONCE)
+            whole = np.tile(np.asarray(chains.theta), (population.subjects.count, 1))
+            whole[:, list(structure.effects)] = chains.phi[0]
+            subjects = population.subjects.settled(whole)
+            population = Population(subjects, structure)
+            measured = Measured(
+                jnp.asarray(subjects.counts),
+                subjects.model,
+                subjects.batch,
+                jnp.asarray(subjects.y),
+                jnp.asarray(subjects.mask),
+            )
+            chains = iterate(structure, measured, chains, jnp.asarray(gains[at]), jnp.asarray(number[at] < exploring))
+            if middle is None and 2 * (at.stop - exploring) >= len(number) - exploring:
+                middle = parameters_of(structure, chains)
+        x = parameters_of(structure, chains)
+        modes = population.find_modes(x)
+        population = population.settled(x, modes)
+        modes, expansion = population.find_modes_and_expansion(x, modes)
+        value, slopes = population.objective_by_subject(x, modes, "focei", expansion)
+    return Optimum(population, x, modes, value, slopes, len(number)), x - (x if middle is None else middle)
