@@ -24,8 +24,9 @@ ABSORPTION = {"depot": "-ka*depot", "c": "ka*depot/v - cl/v*c"}
 TRUTH, VARIANCES, NOISE, DOSE = {"ka": 1.59, "cl": 2.75, "v": 31.8}, {"ka": 0.4, "cl": 0.07, "v": 0.02}, 0.7, 320.0
 TIMES = np.array([0, 0.25, 0.5, 1, 2, 3.5, 5, 7, 9, 12, 24.0])
 SUBJECTS = 12
-# Means of a nonparametric fit.
+# Means of a nonparametric fit, of concentrations, and of their effect on the activity of prothrombin.
 WARFARIN = {"ktr": 1.47, "ka": 1.16, "v": 8.41, "cl": 0.142}
+WARFARIN_EFFECT = {"emax": 0.94, "ec50": 1.01, "kout": 0.066, "e0": 99.0}
 
 
 def row(*cells: object) -> None:
@@ -86,21 +87,44 @@ def measure_theophylline(folder: Path) -> None:
     )
 
 
-def measure_warfarin(folder: Path) -> None:
-    """Absorption through a transit state; concentrations alone."""
+def measure_saem(folder: Path) -> None:
+    """Theophylline by SAEM, against what nlmixr2's gives."""
+    file = folder / "theophylline.csv"
+    data = nf.NONMEM(path=str(file), time="TIME", trajectory="ID", compartments=["depot", "c"], states=["c"])
+    field = functools.partial(nf.Known, equations=ABSORPTION, constants=dict.fromkeys(TRUTH, 1.0))
+    settings = nf.MixedEffects(method="saem")
+    fit = nf.fit_population(data.read(str(file)), random=list(TRUTH), field=field, population=settings)
+    row("quantity", "fit", "published")
+    row("---", "---", "---")
+    for name, published in (("ka", 0.464), ("cl", 1.01), ("v", 3.46)):
+        row(f"log {name}", float(np.log(fit.constants[name])), published)
+    row("noise", fit.noise["c"]["additive"].value, 0.696)
+    row("seconds", fit.seconds, fit.status)
+
+
+def measure_warfarin(folder: Path, *, effect: bool) -> None:
+    """Absorption through a transit state; concentrations alone, or with the turnover that they slow down."""
     file = folder / "warfarin.csv"
     equations = {"depot": "-ktr*depot", "gut": "ktr*depot - ka*gut", "cp": "ka*gut/v - cl/v*cp"}
-    data = nf.NONMEM(path=str(file), time="time", trajectory="id", compartments=list(equations), states=["cp"])
-    first = {"ktr": 1.0, "ka": 1.0, "v": 10.0, "cl": 0.1}
+    first: dict[str, object] = {"ktr": 1.0, "ka": 1.0, "v": 10.0, "cl": 0.1}
+    states, noise, start, random, means = ["cp"], {"cp": "combined"}, None, list(first), dict(WARFARIN)
+    if effect:
+        # The base does not change; it carries the activity before the dose into the equations.
+        equations |= {"pca": "kout*(base*(1 - emax*cp/(ec50 + cp)) - pca)", "base": "0*base"}
+        first |= {"emax": [0.8, 0, 1], "ec50": 0.5, "kout": 0.05}
+        states, noise, random = ["cp", "pca"], noise | {"pca": "additive"}, [*first, "e0"]
+        values = dict.fromkeys(equations, 0.0) | {"pca": "e0", "base": "e0"}
+        start, means = functools.partial(nf.Stated, values=values, constants={"e0": 100.0}), means | WARFARIN_EFFECT
+    data = nf.NONMEM(path=str(file), time="time", trajectory="id", compartments=list(equations), states=states)
     field = functools.partial(nf.Known, equations=equations, constants=first)
-    settings = nf.MixedEffects(noise="combined")
-    fit = nf.fit_population(data.read(str(file)), random=list(first), field=field, population=settings)
-    row("constant", "fit", "nonparametric mean", "difference")
-    row("---", "---", "---", "---")
-    for name, mean in WARFARIN.items():
+    settings = nf.MixedEffects(noise=noise)
+    fit = nf.fit_population(data.read(str(file)), random=random, field=field, start=start, population=settings)
+    row("constant", "mean of the subjects", "nonparametric mean", "difference", "typical", "variance")
+    row("---", "---", "---", "---", "---", "---")
+    for name, mean in means.items():
         own = float(fit.individuals[name].mean())
-        row(name, own, mean, f"{100 * (own / mean - 1):+.0f}%")
-    row("objective, seconds", fit.objective, fit.seconds, fit.status)
+        row(name, own, mean, f"{100 * (own / mean - 1):+.0f}%", fit.constants[name], fit.variances[name].value)
+    row("objective, seconds", fit.objective, fit.seconds, fit.status, "", "")
 
 
 def simulate_study(seed: int) -> nf.Dataset:
@@ -135,7 +159,7 @@ def measure_studies(count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of the data sets")
-    parser.add_argument("--cases", nargs="*", default=["wang", "theophylline", "warfarin"])
+    parser.add_argument("--cases", nargs="*", default=["wang", "theophylline", "saem", "warfarin", "warfarin-effect"])
     parser.add_argument("--studies", type=int, default=0, help="number of simulated studies")
     given = parser.parse_args()
     for case in given.cases if given.data else ():
@@ -143,7 +167,9 @@ def main() -> None:
         {
             "wang": lambda: measure_wang(given.data / "theophylline"),
             "theophylline": lambda: measure_theophylline(given.data / "theophylline"),
-            "warfarin": lambda: measure_warfarin(given.data / "warfarin"),
+            "saem": lambda: measure_saem(given.data / "theophylline"),
+            "warfarin": lambda: measure_warfarin(given.data / "warfarin", effect=False),
+            "warfarin-effect": lambda: measure_warfarin(given.data / "warfarin", effect=True),
         }[case]()
     if given.studies:
         print(f"\n{given.studies} simulated studies\n")
